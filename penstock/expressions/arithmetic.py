@@ -1,0 +1,158 @@
+"""Arithmetic with ANSI errors: integers of each width, floats, decimals as scaled 64-bit integers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.expressions.decimals import align, half_up_quotient, power_of_ten
+from penstock.expressions.frame import Frame
+from penstock.expressions.tree import Call
+from penstock.expressions.types import INTEGER_BITS, DataType
+from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+
+ZERO_DIVISOR = "division by zero"
+_HALF_WORD = 1 << 31  # a product of factors below this cannot overflow 64 bits
+
+
+def overflow_reason(data_type: DataType) -> str:
+    return f"{data_type} overflow"
+
+
+def both_valid(args: list[pa.Array]) -> Mask:
+    valid = valid_rows(args[0])
+    for arg in args[1:]:
+        valid = valid & valid_rows(arg)
+    return valid
+
+
+def out_of_range(values: Vector, data_type: DataType) -> Mask:
+    """Where 64-bit values do not fit a narrower integer type."""
+    bound = 1 << (INTEGER_BITS[data_type.kind] - 1)
+    if data_type.kind == "bigint":
+        return np.zeros(values.shape, dtype=np.bool_)
+    outside: Mask = (values < -bound) | (values >= bound)
+    return outside
+
+
+def _wide_add(left: Vector, right: Vector) -> tuple[Vector, Mask]:
+    result = left + right
+    return result, ((left ^ result) & (right ^ result)) < 0
+
+
+def _wide_subtract(left: Vector, right: Vector) -> tuple[Vector, Mask]:
+    result = left - right
+    return result, ((left ^ right) & (left ^ result)) < 0
+
+
+def _wide_multiply(left: Vector, right: Vector) -> tuple[Vector, Mask]:
+    result = left * right
+    small = (
+        (left < _HALF_WORD) & (left >= -_HALF_WORD) & (right < _HALF_WORD) & (right >= -_HALF_WORD)
+    )
+    bad = np.zeros(result.shape, dtype=np.bool_)
+    if not small.all():
+        rows = np.flatnonzero(~small & (left != 0) & (right != 0))
+        a, b, r = left[rows], right[rows], result[rows]
+        lowest = np.iinfo(np.int64).min
+        negated = (a == -1) & (b == lowest) | (b == -1) & (a == lowest)
+        divisor = np.where(negated, 1, a)
+        bad[rows] = negated | (~negated & ((r // divisor != b) | (r % divisor != 0)))
+    return result, bad
+
+
+_WIDE = {"add": _wide_add, "subtract": _wide_subtract, "multiply": _wide_multiply}
+_PLAIN = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
+
+
+def add_subtract_multiply(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    left_type, right_type = (arg.type for arg in node.args)
+    left, right = values_of(args[0], left_type), values_of(args[1], right_type)
+    valid = both_valid(args)
+    if node.type.is_fractional:
+        return array_from(_PLAIN[node.function](left, right), valid, node.type)
+    if node.type.is_decimal:
+        if node.function != "multiply":
+            left = left * power_of_ten(node.type.scale - left_type.scale)
+            right = right * power_of_ten(node.type.scale - right_type.scale)
+        # the result type has room for every sum or product of its operand types
+        return array_from(_PLAIN[node.function](left, right), valid, node.type)
+    wide, bad = _WIDE[node.function](left.astype(np.int64), right.astype(np.int64))
+    bad = (bad | out_of_range(wide, node.type)) & valid
+    frame.fail(bad, overflow_reason(node.type), node)
+    return array_from(wide, valid, node.type)
+
+
+def _nonzero(right: Vector, valid: Mask, node: Call, frame: Frame) -> Vector:
+    """The divisors, with 1 in place of the zeros, which fail where both operands are there."""
+    zero = right == 0
+    frame.fail(zero & valid, ZERO_DIVISOR, node)
+    return np.where(zero, np.ones(1, dtype=right.dtype), right)
+
+
+def divide(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    left_type, right_type = (arg.type for arg in node.args)
+    left, right = values_of(args[0], left_type), values_of(args[1], right_type)
+    valid = both_valid(args)
+    right = _nonzero(right, valid, node, frame)
+    if not node.type.is_decimal:
+        return array_from(left / right, valid, node.type)
+    numerator = left * power_of_ten(node.type.scale - left_type.scale + right_type.scale)
+    return array_from(half_up_quotient(numerator, right), valid, node.type)
+
+
+def _aligned(node: Call, args: list[pa.Array]) -> tuple[Vector, Vector]:
+    left_type, right_type = (arg.type for arg in node.args)
+    left, right = values_of(args[0], left_type), values_of(args[1], right_type)
+    if left_type.is_decimal:
+        return align(left, left_type.scale, right, right_type.scale)
+    return left, right
+
+
+def int_divide(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    left, right = (side.astype(np.int64) for side in _aligned(node, args))
+    valid = both_valid(args)
+    right = _nonzero(right, valid, node, frame)
+    overflow = (left == np.iinfo(np.int64).min) & (right == -1)
+    frame.fail(overflow & valid, overflow_reason(node.type), node)
+    return array_from(truncated_quotient(left, np.where(overflow, 1, right)), valid, node.type)
+
+
+def truncated_quotient(left: Vector, right: Vector) -> Vector:
+    """Integer division towards zero; NumPy's goes down."""
+    quotient = left // right
+    inexact = (quotient * right != left) & ((left < 0) != (right < 0))
+    return quotient + inexact
+
+
+def _signed_remainder(left: Vector, right: Vector) -> Vector:
+    """The remainder with the sign of the dividend, like Java's."""
+    if left.dtype.kind != "f":
+        right = np.where(right == -1, np.ones(1, dtype=right.dtype), right)
+    return np.fmod(left, right)
+
+
+def remainder(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    left, right = _aligned(node, args)
+    valid = both_valid(args)
+    right = _nonzero(right, valid, node, frame)
+    return array_from(_signed_remainder(left, right), valid, node.type)
+
+
+def pmod(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    left, right = _aligned(node, args)
+    valid = both_valid(args)
+    right = _nonzero(right, valid, node, frame)
+    if node.type.kind in ("tinyint", "smallint"):
+        left, right = left.astype(np.int32), right.astype(np.int32)  # as Java promotes them
+    first = _signed_remainder(left, right)
+    result = np.where(first < 0, _signed_remainder(first + right, right), first)
+    return array_from(result, valid, node.type)
+
+
+def negate_or_abs(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    values, valid = values_of(args[0], node.type), valid_rows(args[0])
+    if node.type.is_integer:
+        bad = valid & (values == np.iinfo(values.dtype).min)
+        frame.fail(bad, overflow_reason(node.type), node)
+    return array_from(np.negative(values) if node.function == "negate" else np.abs(values), valid, node.type)

@@ -1,0 +1,95 @@
+"""The rows under evaluation: a batch or some of its rows, and the failures found so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.errors import ExpressionError, RowError
+from penstock.expressions.tree import Column, Expression
+from penstock.expressions.types import arrow_type
+from penstock.expressions.vectors import Mask
+
+Evaluator = Callable[[Expression, "Frame"], pa.Array]
+
+
+class Failures:
+    """Which rows of one batch failed, and the error of the first of them."""
+
+    def __init__(self, rows: int) -> None:
+        self.bad: Mask = np.zeros(rows, dtype=np.bool_)
+        self.first: RowError | None = None
+
+    def add(self, rows: npt.NDArray[np.int64], reason: str, expression: Expression) -> None:
+        row = int(rows.min())
+        if self.first is None or row < int(self.first.details["row"]):
+            text = str(expression)
+            self.first = RowError(
+                f"row {row}: {reason} in {text:.500}; correct the row, guard the expression "
+                "(try_cast, nullif, a filter), or name a dead-letter stream",
+                row=row,
+                reason=reason,
+                expression=text[:10_000],
+            )
+        self.bad[rows] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Rows to evaluate on. Branches narrow it, so that rows not taken cannot fail."""
+
+    batch: pa.RecordBatch
+    rows: npt.NDArray[np.int64] | None  # index in the original batch of each row, None: the same
+    failures: Failures
+    evaluator: Evaluator
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.batch.num_rows)
+
+    def value(self, expression: Expression) -> pa.Array:
+        return self.evaluator(expression, self)
+
+    def value_on(self, expression: Expression, taken: Mask) -> pa.Array:
+        """The value on the taken rows; null elsewhere, where nothing is computed."""
+        if taken.all():
+            return self.value(expression)
+        indices = np.cumsum(taken) - 1
+        computed = self.narrow(taken).value(expression)
+        return computed.take(pa.array(indices, mask=~taken))
+
+    def narrow(self, taken: Mask) -> Frame:
+        kept = np.flatnonzero(taken)
+        rows = kept if self.rows is None else self.rows[kept]
+        return Frame(self.batch.take(pa.array(kept)), rows, self.failures, self.evaluator)
+
+    def fail(self, bad: Mask, reason: str, expression: Expression) -> None:
+        """Record that these rows of the frame failed."""
+        if bad.any():
+            at = np.flatnonzero(bad)
+            self.failures.add(at if self.rows is None else self.rows[at], reason, expression)
+
+    def column(self, column: Column) -> pa.Array:
+        index = self.batch.schema.get_field_index(column.name)
+        if index < 0:
+            raise ExpressionError(
+                f"column {column.name!r:.200} is not in the batch, or twice: it has "
+                f"{', '.join(self.batch.schema.names)[:500]}",
+                column=column.name,
+            )
+        array = self.batch.column(index)
+        wanted = arrow_type(column.type)
+        if array.type.equals(wanted):
+            return array
+        if pa.types.is_timestamp(array.type) and array.type.unit == "us" and array.type.tz:
+            return array.cast(wanted)
+        raise ExpressionError(
+            f"column {column.name!r:.200} is {array.type} in the batch, the plan says {wanted}",
+            column=column.name,
+            found=str(array.type),
+            wanted=str(wanted),
+        )

@@ -1,0 +1,124 @@
+"""Rounding and the functions of real numbers. exp, ln and pow may differ from Java's in the last bit."""
+
+from __future__ import annotations
+
+import decimal
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.expressions.arithmetic import both_valid, out_of_range, overflow_reason
+from penstock.expressions.decimals import half_up_quotient, power_of_ten
+from penstock.expressions.frame import Frame
+from penstock.expressions.tree import Call
+from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+
+_FAST_SCALED_MAX = float(1 << 40)
+_FAST_TIE_MARGIN = 0.01
+_BIGINT_BOUND = float(1 << 63)
+
+
+def floor_or_ceil(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    operand = node.args[0].type
+    values, valid = values_of(args[0], operand), valid_rows(args[0])
+    if operand.is_decimal:
+        unit = power_of_ten(operand.scale)
+        whole = values // unit if node.function == "floor" else -((-values) // unit)
+        return array_from(whole, valid, node.type)
+    if operand.is_integer:
+        return args[0]
+    whole = np.floor(values) if node.function == "floor" else np.ceil(values)
+    return array_from(saturated(whole), valid, node.type)
+
+
+def saturated(values: Vector) -> Vector:
+    """Doubles to bigint as Java converts: NaN to 0, what is too large to the nearest bigint."""
+    limits = np.iinfo(np.int64)
+    inside = (values >= -_BIGINT_BOUND) & (values < _BIGINT_BOUND)
+    whole = np.where(inside, values, 0.0).astype(np.int64)
+    whole = np.where(values >= _BIGINT_BOUND, limits.max, whole)
+    return np.where(values < -_BIGINT_BOUND, limits.min, whole)
+
+
+def round_half_up(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    operand, scale = node.args[0].type, int(node.option("scale"))
+    values, valid = values_of(args[0], operand), valid_rows(args[0])
+    if operand.is_fractional:
+        rounded = _round_doubles(values.astype(np.float64), _texts(values), valid, scale)
+        return array_from(rounded, valid, node.type)
+    if operand.is_decimal:
+        return array_from(_round_decimals(values, operand.scale, scale), valid, node.type)
+    if scale >= 0:
+        return args[0]
+    wide, bad = _round_integers(values.astype(np.int64), -scale)
+    frame.fail((bad | out_of_range(wide, node.type)) & valid, overflow_reason(node.type), node)
+    return array_from(wide, valid, node.type)
+
+
+def _round_decimals(values: Vector, operand_scale: int, scale: int) -> Vector:
+    """At `scale` digits after the point; to tens and up for a negative one, with scale 0 then."""
+    if scale >= operand_scale:
+        return values
+    rounded = half_up_quotient(values, np.full(1, power_of_ten(operand_scale - scale)))
+    return rounded * power_of_ten(-scale) if scale < 0 else rounded
+
+
+def _round_integers(values: Vector, digits: int) -> tuple[Vector, Mask]:
+    unit = int(power_of_ten(digits))
+    down = values // unit * unit  # below by less than a unit; wraps only under the lowest values
+    wrapped = down > values
+    above = values - down
+    up = np.where(values < 0, above > unit // 2, above >= unit - unit // 2)
+    result = np.where(up, down + unit, down)
+    bad = (wrapped & ~up) | (up & ~wrapped & (result < down))
+    return result, bad
+
+
+def _texts(values: Vector) -> type[np.float32] | type[np.float64]:
+    return np.float32 if values.dtype == np.float32 else np.float64
+
+
+def _round_doubles(
+    values: Vector, kind: type[np.float32] | type[np.float64], valid: Mask, scale: int
+) -> Vector:
+    """HALF_UP of the shortest text of each value; ties and large values are settled by the text,
+    row by row, all others by scaling, whose error is far below the margin kept around ties."""
+    factor = float(10 ** abs(scale))
+    with np.errstate(all="ignore"):
+        magnitude = np.abs(values) * factor if scale >= 0 else np.abs(values) / factor
+        tie = np.abs(magnitude - np.floor(magnitude) - 0.5) < _FAST_TIE_MARGIN
+        fast = (magnitude < _FAST_SCALED_MAX) & ~tie
+        whole = np.floor(magnitude + 0.5)
+        result = np.copysign(whole / factor if scale >= 0 else whole * factor, values)
+    for row in np.flatnonzero(~fast & valid):
+        if np.isfinite(values[row]):
+            text = str(kind(values[row]))
+            exact = decimal.Decimal(text).quantize(
+                decimal.Decimal(1).scaleb(-scale),
+                rounding=decimal.ROUND_HALF_UP,
+                context=decimal.Context(prec=700),
+            )
+            result[row] = float(exact)
+        else:
+            result[row] = values[row]
+    return result
+
+
+def real_function(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    values, valid = values_of(args[0], node.args[0].type), valid_rows(args[0])
+    with np.errstate(all="ignore"):
+        if node.function == "sqrt":
+            return array_from(np.sqrt(values), valid, node.type)
+        if node.function == "exp":
+            return array_from(np.exp(values), valid, node.type)
+        # ln of zero or less is null, not an error
+        return array_from(np.log(values), valid & ~(values <= 0), node.type)
+
+
+def power(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    left, right = (values_of(arg, node.type) for arg in args)
+    with np.errstate(all="ignore"):
+        result = np.power(left, right)
+        # Java: any NaN gives NaN except for exponent 0, and (+-1) to an infinite power is NaN
+        undefined = (np.abs(left) == 1) & np.isinf(right) | np.isnan(right)
+    return array_from(np.where(undefined, np.nan, result), both_valid(args), node.type)

@@ -1,0 +1,452 @@
+"""The rules by which a call's operand types give its result type, as Spark's analyser has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from penstock.errors import ExpressionError
+from penstock.expressions.lookup_table import LookupTable
+from penstock.expressions.regex import like_pattern
+from penstock.expressions.types import (
+    ARITHMETIC_DIGITS_MAX,
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    Field,
+    array_type,
+    decimal_type,
+    parse_type,
+    struct_type,
+)
+
+DIVISION_SCALE_MIN = 6
+TABLE_ROWS_MAX = 4_000_000
+LOOKUP_KINDS = frozenset(
+    {"boolean", "tinyint", "smallint", "int", "bigint", "double", "string", "date", "timestamp"}
+)
+_UNORDERED_KINDS = frozenset({"array", "struct", "map"})
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """What a rule looks at: the function's name, its argument types and nullability, its options."""
+
+    function: str
+    types: tuple[DataType, ...]
+    nullables: tuple[bool, ...]
+    options: dict[str, Any]
+
+    def refuse(self, wanted: str) -> NoReturn:
+        given = ", ".join(str(data_type) for data_type in self.types)
+        raise ExpressionError(
+            f"{self.function} takes {wanted}, not ({given}): cast the arguments first",
+            function=self.function,
+            given=given,
+        )
+
+    def require_kinds(self, *kinds: str) -> None:
+        if any(data_type.kind not in kinds for data_type in self.types):
+            self.refuse(" or ".join(kinds))
+
+    def require_equal(self, types: tuple[DataType, ...]) -> DataType:
+        if any(data_type != types[0] for data_type in types):
+            self.refuse("arguments of one type")
+        return types[0]
+
+
+def _computed(operands: Operands, precision: int, scale: int) -> DataType:
+    """A decimal that a call computes: one that Spark allows and that fits 64 bits."""
+    if precision > ARITHMETIC_DIGITS_MAX:
+        raise ExpressionError(
+            f"{operands.function}({', '.join(map(str, operands.types))}) gives "
+            f"decimal({precision},{scale}) in Spark; decimals are computed here up to "
+            f"{ARITHMETIC_DIGITS_MAX} digits: cast the operands to fewer digits or to double",
+            function=operands.function,
+            precision=precision,
+            scale=scale,
+        )
+    return decimal_type(precision, scale)
+
+
+def _check_digits(operands: Operands, data_type: DataType) -> DataType:
+    if data_type.is_decimal:
+        return _computed(operands, data_type.precision, data_type.scale)
+    return data_type
+
+
+def _decimals(operands: Operands) -> tuple[int, int, int, int] | None:
+    """(p1, s1, p2, s2) where both operands are decimals, checked to be computable."""
+    left, right = operands.types
+    if not (left.is_decimal and right.is_decimal):
+        return None
+    _check_digits(operands, left)
+    _check_digits(operands, right)
+    return left.precision, left.scale, right.precision, right.scale
+
+
+def _equal_numbers(operands: Operands) -> DataType:
+    if not all(data_type.is_numeric for data_type in operands.types):
+        operands.refuse("numbers")
+    return operands.require_equal(operands.types)
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def sum_or_difference(operands: Operands) -> DataType:
+    digits = _decimals(operands)
+    if digits is None:
+        return _equal_numbers(operands)
+    p1, s1, p2, s2 = digits
+    scale = max(s1, s2)
+    return _computed(operands, max(p1 - s1, p2 - s2) + scale + 1, scale)
+
+
+def product(operands: Operands) -> DataType:
+    digits = _decimals(operands)
+    if digits is None:
+        return _equal_numbers(operands)
+    p1, s1, p2, s2 = digits
+    return _computed(operands, p1 + p2 + 1, s1 + s2)
+
+
+def decimal_or_double_quotient(operands: Operands) -> DataType:
+    digits = _decimals(operands)
+    if digits is None:
+        operands.require_kinds("double")
+        return DOUBLE
+    p1, s1, p2, s2 = digits
+    scale = max(DIVISION_SCALE_MIN, s1 + p2 + 1)
+    return _computed(operands, p1 - s1 + s2 + scale, scale)
+
+
+def integer_quotient(operands: Operands) -> DataType:
+    digits = _decimals(operands)
+    if digits is not None:
+        _check_aligned(operands, digits)
+    else:
+        operands.require_kinds("tinyint", "smallint", "int", "bigint")
+        operands.require_equal(operands.types)
+    return BIGINT
+
+
+def remainder(operands: Operands) -> DataType:
+    digits = _decimals(operands)
+    if digits is None:
+        return _equal_numbers(operands)
+    _check_aligned(operands, digits)
+    p1, s1, p2, s2 = digits
+    scale = max(s1, s2)
+    return _computed(operands, max(1, min(p1 - s1, p2 - s2) + scale), scale)
+
+
+def _check_aligned(operands: Operands, digits: tuple[int, int, int, int]) -> None:
+    """Both operands, brought to one scale, must fit 64 bits too."""
+    p1, s1, p2, s2 = digits
+    scale = max(s1, s2)
+    _computed(operands, max(p1 - s1, p2 - s2) + scale, scale)
+
+
+def numeric_operand(operands: Operands) -> DataType:
+    if not operands.types[0].is_numeric:
+        operands.refuse("a number")
+    return _check_digits(operands, operands.types[0])
+
+
+def whole_number(operands: Operands) -> DataType:
+    """floor and ceil: bigint, or a decimal without fraction and with one more digit."""
+    operands.require_kinds("double", "bigint", "decimal")
+    operand = _check_digits(operands, operands.types[0])
+    if not operand.is_decimal:
+        return BIGINT
+    if operand.scale == 0:
+        return operand
+    return _computed(operands, operand.precision - operand.scale + 1, 0)
+
+
+def rounded(operands: Operands) -> DataType:
+    operand = numeric_operand(operands)
+    if not operand.is_decimal:
+        return operand
+    scale = int(operands.options["scale"])
+    whole_digits = operand.precision - operand.scale + 1
+    if scale < 0:
+        return _computed(operands, max(whole_digits, -scale + 1), 0)
+    kept = min(operand.scale, scale)
+    return _computed(operands, whole_digits + kept, kept)
+
+
+def math_on_double(operands: Operands) -> DataType:
+    operands.require_kinds("double")
+    return DOUBLE
+
+
+# --- comparison, logic, branches ------------------------------------------------------------------
+
+
+def comparison(operands: Operands) -> DataType:
+    _ordered(operands)
+    return BOOLEAN
+
+
+def first_of_equal_types(operands: Operands) -> DataType:
+    return _ordered(operands)
+
+
+def _ordered(operands: Operands) -> DataType:
+    operand = operands.require_equal(operands.types)
+    if operand.kind in _UNORDERED_KINDS:
+        operands.refuse("values that are not nested")
+    return operand
+
+
+def as_boolean(operands: Operands) -> DataType:
+    operands.require_kinds("boolean")
+    return BOOLEAN
+
+
+def boolean_from_anything(_operands: Operands) -> DataType:
+    return BOOLEAN
+
+
+def boolean_from(*kinds: str) -> Callable[[Operands], DataType]:
+    def rule(operands: Operands) -> DataType:
+        operands.require_kinds(*kinds)
+        return BOOLEAN
+
+    return rule
+
+
+def bigint_from(*kinds: str) -> Callable[[Operands], DataType]:
+    def rule(operands: Operands) -> DataType:
+        operands.require_kinds(*kinds)
+        return BIGINT
+
+    return rule
+
+
+def branches(operands: Operands) -> DataType:
+    """coalesce, if and case: boolean conditions, values of one type."""
+    types = operands.types
+    if operands.function == "coalesce":
+        return operands.require_equal(types)
+    conditions = types[0::2] if len(types) % 2 == 0 else types[0:-1:2]
+    values = types[1::2] if len(types) % 2 == 0 else (*types[1::2], types[-1])
+    if any(condition != BOOLEAN for condition in conditions):
+        operands.refuse("boolean conditions")
+    return operands.require_equal(values)
+
+
+def null_if_equal(operands: Operands) -> DataType:
+    return _ordered(operands)
+
+
+# --- casts ----------------------------------------------------------------------------------------
+
+_NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "float", "double", "decimal"})
+_INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
+# What ANSI mode allows, less what is left to Structured Streaming: timestamp to decimal (Spark goes
+# through a double), float to string and to decimal (Java's shortest text of a 32-bit float).
+_CASTABLE: Mapping[str, frozenset[str]] = {
+    "boolean": _NUMBERS | {"string"},
+    "tinyint": _NUMBERS | {"boolean", "string", "timestamp"},
+    "smallint": _NUMBERS | {"boolean", "string", "timestamp"},
+    "int": _NUMBERS | {"boolean", "string", "timestamp"},
+    "bigint": _NUMBERS | {"boolean", "string", "timestamp"},
+    "float": (_NUMBERS - {"decimal"}) | {"boolean"},
+    "double": _NUMBERS | {"boolean", "string", "timestamp"},
+    "decimal": _NUMBERS | {"boolean", "string"},
+    "string": _NUMBERS | {"boolean", "binary"} | _TIMES,
+    "binary": frozenset({"string"}),
+    "date": frozenset({"string", "timestamp", "timestamp_ntz"}),
+    "timestamp": _INTEGERS | {"double", "string", "date", "timestamp_ntz"},
+    "timestamp_ntz": frozenset({"string", "date", "timestamp"}),
+}
+
+
+def cast_target(operands: Operands) -> DataType:
+    source = operands.types[0]
+    target = parse_type(operands.options["to"])
+    if source != target:
+        if target.kind not in _CASTABLE.get(source.kind, frozenset()):
+            raise ExpressionError(
+                f"{operands.function} from {source} to {target} is not supported here",
+                function=operands.function,
+                source=str(source),
+                target=str(target),
+            )
+        _check_digits(operands, source)
+        _check_digits(operands, target)
+    _settle_zone(operands, needed=cast_needs_zone(source, target))
+    return target
+
+
+def cast_needs_zone(source: DataType, target: DataType) -> bool:
+    """Whether a cast depends on the session's time zone."""
+    pair = {source.kind, target.kind}
+    return "timestamp" in pair and bool(pair & {"string", "date", "timestamp_ntz"})
+
+
+def _settle_zone(operands: Operands, needed: bool) -> None:
+    """Insist on a time zone where it matters; forget it where it does not, so equal calls are equal."""
+    if not needed:
+        operands.options.pop("time_zone", None)
+    elif operands.options.get("time_zone") is None:
+        raise ExpressionError(
+            f"{operands.function} on a timestamp needs the option 'time_zone': "
+            "pass the session's zone, for example time_zone='UTC'",
+            function=operands.function,
+            option="time_zone",
+        )
+
+
+# --- strings --------------------------------------------------------------------------------------
+
+
+def string_from_strings(operands: Operands) -> DataType:
+    operands.require_kinds("string")
+    return STRING
+
+
+def two_strings_to_boolean(operands: Operands) -> DataType:
+    operands.require_kinds("string")
+    return BOOLEAN
+
+
+def pattern_match(operands: Operands) -> DataType:
+    operands.require_kinds("string")
+    if operands.function == "like":
+        like_pattern(operands.options["pattern"], operands.options["escape"])
+    return BOOLEAN
+
+
+def split_result(operands: Operands) -> DataType:
+    operands.require_kinds("string")
+    return array_type(STRING)
+
+
+def text_length(operands: Operands) -> DataType:
+    operands.require_kinds("string", "binary")
+    return INT
+
+
+def sub_text(operands: Operands) -> DataType:
+    if operands.types != (STRING, INT, INT):
+        operands.refuse("(string, int, int)")
+    return STRING
+
+
+def padded(operands: Operands) -> DataType:
+    if operands.types != (STRING, INT, STRING):
+        operands.refuse("(string, int, string)")
+    return STRING
+
+
+# --- dates and times ------------------------------------------------------------------------------
+
+
+def date_part(operands: Operands) -> DataType:
+    operands.require_kinds("date", "timestamp", "timestamp_ntz")
+    _settle_zone(operands, needed=operands.types[0] == TIMESTAMP)
+    return INT
+
+
+def time_part(operands: Operands) -> DataType:
+    operands.require_kinds("timestamp", "timestamp_ntz")
+    _settle_zone(operands, needed=operands.types[0] == TIMESTAMP)
+    return INT
+
+
+def truncated_time(operands: Operands) -> DataType:
+    operands.require_kinds("timestamp")
+    _settle_zone(operands, needed=True)
+    return TIMESTAMP
+
+
+def timestamp_from_integer(operands: Operands) -> DataType:
+    operands.require_kinds("tinyint", "smallint", "int", "bigint")
+    return TIMESTAMP
+
+
+def date_plus_days(operands: Operands) -> DataType:
+    if operands.types != (DATE, INT):
+        operands.refuse("(date, int)")
+    return DATE
+
+
+# --- nested values --------------------------------------------------------------------------------
+
+
+def struct_of(operands: Operands) -> DataType:
+    names = operands.options["names"]
+    if len(names) != len(operands.types) or len(set(names)) != len(names):
+        operands.refuse(f"one argument for each of the distinct names {list(names)!r:.200}")
+    return struct_type([Field(n, t) for n, t in zip(names, operands.types, strict=True)])
+
+
+def field_of(operands: Operands) -> DataType:
+    operands.require_kinds("struct")
+    name = operands.options["name"]
+    for member in operands.types[0].fields:
+        if member.name == name:
+            return member.type
+    raise ExpressionError(
+        f"{operands.types[0]} has no field {name!r:.200}", type=str(operands.types[0]), name=name
+    )
+
+
+def array_of(operands: Operands) -> DataType:
+    return array_type(operands.require_equal(operands.types))
+
+
+def item_of(operands: Operands) -> DataType:
+    array, index = operands.types
+    if array.kind != "array" or index != INT:
+        operands.refuse("(array, int)")
+    assert array.element is not None
+    return array.element
+
+
+def size_of(operands: Operands) -> DataType:
+    operands.require_kinds("array", "map")
+    return INT
+
+
+def looked_up(operands: Operands) -> DataType:
+    """lookup: an integer or string key; the table option becomes a tuple of pairs, checked."""
+    operands.require_kinds("int", "bigint", "string")
+    value_type = parse_type(operands.options["value_type"])
+    if value_type.kind not in LOOKUP_KINDS:
+        operands.refuse(f"a table of {', '.join(sorted(LOOKUP_KINDS))} values")
+    operands.options["table"] = _table(operands, operands.types[0], value_type)
+    return value_type
+
+
+_PYTHON: Mapping[str, type] = {"boolean": bool, "double": float, "string": str}
+
+
+def _table(operands: Operands, key_type: DataType, value_type: DataType) -> LookupTable:
+    pairs = operands.options["table"]
+    if not isinstance(pairs, list | tuple) or len(pairs) > TABLE_ROWS_MAX:
+        operands.refuse(f"a table of at most {TABLE_ROWS_MAX} (key, value) pairs")
+    key_python = _PYTHON.get(key_type.kind, int)
+    value_python = _PYTHON.get(value_type.kind, int)
+    for pair in pairs:
+        if (
+            not isinstance(pair, list | tuple)
+            or len(pair) != 2  # noqa: PLR2004 (a pair)
+            or type(pair[0]) is not key_python
+            or not (pair[1] is None or type(pair[1]) is value_python)
+        ):
+            operands.refuse(f"({key_type}, {value_type}) pairs in its table, not {pair!r:.100}")
+    if len({key for key, _ in pairs}) != len(pairs):
+        operands.refuse("a table with distinct keys")
+    return LookupTable((key, value) for key, value in pairs)

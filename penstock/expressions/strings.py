@@ -1,0 +1,173 @@
+"""Text functions on characters, not bytes; indices start at 1 and may count from the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.expressions.arithmetic import both_valid
+from penstock.expressions.frame import Frame
+from penstock.expressions.regex import like_pattern, search_pattern, split_pattern
+from penstock.expressions.tree import Call, Literal
+from penstock.expressions.types import INT
+from penstock.expressions.vectors import (
+    Vector,
+    byte_offsets,
+    data_bytes,
+    string_slices,
+    true_rows,
+    valid_rows,
+    values_of,
+)
+
+PAD_CHARACTERS_MAX = 1_000_000
+_INT_MAX = (1 << 31) - 1
+
+
+def length(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    if node.args[0].type.kind == "binary":
+        return pc.binary_length(args[0])
+    return pc.utf8_length(args[0])
+
+
+def substring(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """From a 1-based position (0 means 1, negative counts from the end) that many characters."""
+    positions = values_of(args[1], INT).astype(np.int64)
+    counts = values_of(args[2], INT).astype(np.int64)
+    lengths = values_of(pc.utf8_length(args[0]), INT).astype(np.int64)
+    starts = np.where(
+        positions > 0, positions - 1, np.where(positions < 0, lengths + positions, 0)
+    )
+    return _characters(args[0], starts, starts + counts, args)
+
+
+def _characters(text: pa.Array, starts: Vector, ends: Vector, args: list[pa.Array]) -> pa.Array:
+    """Characters [start, end) of each row, clamped to the row."""
+    valid = both_valid(args)
+    offsets = byte_offsets(text)
+    data = data_bytes(text)
+    # where each character begins; one more entry for the end of the data
+    firsts = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data))
+    base = np.searchsorted(firsts, offsets)
+    lengths = np.diff(base)
+    starts = np.clip(starts, 0, lengths)
+    ends = np.clip(ends, starts, lengths)
+    return string_slices(text, firsts[base[:-1] + starts], firsts[base[:-1] + ends], valid)
+
+
+def concat(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    return pc.binary_join_element_wise(*args, "", null_handling="emit_null")
+
+
+def concat_ws(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    return pc.binary_join_element_wise(*args, node.option("separator"), null_handling="skip")
+
+
+def change_case(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """ASCII rows in bulk; the others one by one, because full case mapping changes lengths."""
+    text = args[0]
+    fast = pc.ascii_upper if node.function == "upper" else pc.ascii_lower
+    result = fast(text)
+    other = ~true_rows(pc.string_is_ascii(text)) & valid_rows(text)
+    if not other.any():
+        return result
+    change = str.upper if node.function == "upper" else str.lower
+    changed = [change(row) for row in text.filter(pa.array(other)).to_pylist()]
+    return pc.replace_with_mask(result, pa.array(other), pa.array(changed, pa.string()))
+
+
+def trim(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """Spaces only: tabs and line breaks stay."""
+    cut = {"trim": pc.utf8_trim, "ltrim": pc.utf8_ltrim, "rtrim": pc.utf8_rtrim}[node.function]
+    return cut(args[0], characters=" ")
+
+
+def _constant(node: Call, index: int) -> str | None:
+    arg = node.args[index]
+    return arg.value if isinstance(arg, Literal) else None
+
+
+def starts_or_ends_with(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    text, part = args
+    constant = _constant(node, 1)
+    if constant is not None:
+        test = pc.starts_with if node.function == "starts_with" else pc.ends_with
+        return test(text, pattern=constant)
+    offsets, part_bytes = byte_offsets(text), np.diff(byte_offsets(part))
+    begins, ends = offsets[:-1], offsets[1:]
+    if node.function == "starts_with":
+        ends = np.minimum(ends, begins + part_bytes)
+    else:
+        begins = np.maximum(begins, ends - part_bytes)
+    # compared as bytes: a cut inside a character cannot equal a whole text
+    cut = string_slices(text, begins, ends, both_valid(args)).view(pa.binary())
+    return pc.equal(cut, part.view(pa.binary()))
+
+
+def contains(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    constant = _constant(node, 1)
+    if constant is not None:
+        return pc.match_substring(args[0], pattern=constant)
+    # a different part on each row: rare, row by row
+    pairs = zip(args[0].to_pylist(), args[1].to_pylist(), strict=True)
+    found = [None if text is None or part is None else part in text for text, part in pairs]
+    return pa.array(found, pa.bool_())
+
+
+def replace(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    search, replacement = _constant(node, 1), _constant(node, 2)
+    if search == "" and replacement is not None:
+        return args[0]
+    if search is not None and replacement is not None:
+        return pc.replace_substring(args[0], pattern=search, replacement=replacement)
+    # a different search on each row: rare, row by row
+    rows = zip(*(arg.to_pylist() for arg in args), strict=True)
+    changed = [
+        None if None in row else (row[0].replace(row[1], row[2]) if row[1] else row[0])
+        for row in rows
+    ]
+    return pa.array(changed, pa.string())
+
+
+def like(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    pattern = like_pattern(node.option("pattern"), node.option("escape"))
+    return pc.match_substring_regex(args[0], pattern=pattern)
+
+
+def rlike(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    pattern = search_pattern(node.option("pattern"))
+    return pc.match_substring_regex(args[0], pattern=pattern)
+
+
+def split(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    return pc.split_pattern_regex(args[0], pattern=split_pattern(node.option("pattern")))
+
+
+def pad(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    """To exactly that many characters: cut if longer, filled on one side if shorter."""
+    text, fill = args[0], args[2]
+    valid = both_valid(args)
+    wanted = np.where(valid, np.maximum(values_of(args[1], INT).astype(np.int64), 0), 0)
+    too_long = wanted > PAD_CHARACTERS_MAX
+    frame.fail(too_long, f"a text longer than {PAD_CHARACTERS_MAX} characters", node)
+    wanted = np.where(too_long, 0, wanted)
+    kept = _characters(text, np.zeros(len(wanted), np.int64), wanted, args)
+    missing = np.maximum(wanted - values_of(pc.utf8_length(kept), INT).astype(np.int64), 0)
+    filling = _filling(fill, np.where(valid, missing, 0))
+    parts = [filling, kept] if node.function == "lpad" else [kept, filling]
+    return pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
+
+
+def _filling(fill: pa.Array, missing: Vector) -> pa.Array:
+    """The first `missing` characters of each fill repeated, built once per distinct pair."""
+    encoded = fill.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    pairs, inverse = np.unique(np.stack([codes, missing]), axis=1, return_inverse=True)
+    texts = encoded.dictionary.to_pylist()
+    built = [_repeated(texts[code] if code >= 0 else "", count) for code, count in pairs.T.tolist()]
+    return pa.array(built, pa.string()).take(pa.array(inverse.reshape(-1)))
+
+
+def _repeated(fill: str, count: int) -> str:
+    return (fill * (count // len(fill) + 1))[:count] if fill else ""

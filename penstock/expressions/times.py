@@ -1,0 +1,119 @@
+"""Dates and timestamps: calendar parts in a time zone, truncation, conversions from and to numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.expressions.arithmetic import both_valid, overflow_reason
+from penstock.expressions.frame import Frame
+from penstock.expressions.tree import Call
+from penstock.expressions.types import BIGINT, DATE, TIMESTAMP, DataType
+from penstock.expressions.vectors import Vector, array_from, valid_rows, values_of
+from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
+
+MILLISECOND_US = 1_000
+_UNIT_US = {
+    "hour": 3600 * SECOND_US,
+    "minute": 60 * SECOND_US,
+    "second": SECOND_US,
+    "millisecond": MILLISECOND_US,
+    "microsecond": 1,
+}
+_PER_UNIT = {"seconds": SECOND_US, "millis": MILLISECOND_US, "micros": 1}
+_THURSDAY_TO_MONDAY = 3  # 1970-01-01 was a Thursday
+_THURSDAY_FROM_SUNDAY = 4
+
+
+def local_micros(array: pa.Array, data_type: DataType, zone: str | None) -> Vector:
+    """Wall-clock microseconds of a timestamp in the zone, or of an unzoned one as it stands."""
+    micros = values_of(array, data_type)
+    return micros if zone is None else load_zone(zone).to_local(micros)
+
+
+def local_days(array: pa.Array, data_type: DataType, zone: str | None) -> Vector:
+    """Days since 1970-01-01 on the calendar of the zone."""
+    if data_type == DATE:
+        return values_of(array, DATE).astype(np.int64)
+    return local_micros(array, data_type, zone) // DAY_US
+
+
+def civil(days: Vector) -> tuple[Vector, Vector, Vector]:
+    """(year, month, day) of days since 1970-01-01, proleptic Gregorian."""
+    dates = days.astype("datetime64[D]")
+    months = dates.astype("datetime64[M]")
+    years = months.astype("datetime64[Y]")
+    year = years.astype(np.int64) + 1970
+    month = months.astype(np.int64) - years.astype("datetime64[M]").astype(np.int64) + 1
+    day = (dates - months.astype("datetime64[D]")).astype(np.int64) + 1
+    return year, month, day
+
+
+def days_from_civil(year: Vector, month: Vector, day: Vector) -> Vector:
+    """Days since 1970-01-01 of a date whose month is 1 to 12; the day may run over."""
+    months = ((year - 1970) * 12 + (month - 1)).astype("datetime64[M]")
+    return months.astype("datetime64[D]").astype(np.int64) + (day - 1)
+
+
+def date_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    days = local_days(args[0], node.args[0].type, node.option("time_zone"))
+    if node.function == "day_of_week":
+        part = (days + _THURSDAY_FROM_SUNDAY) % 7 + 1
+    else:
+        part = civil(days)[("year", "month", "day").index(node.function)]
+    return array_from(part, valid_rows(args[0]), node.type)
+
+
+def time_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    micros = local_micros(args[0], node.args[0].type, node.option("time_zone"))
+    unit = _UNIT_US[node.function]
+    part = micros % DAY_US // unit
+    if node.function != "hour":
+        part = part % 60
+    return array_from(part, valid_rows(args[0]), node.type)
+
+
+def date_trunc(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    unit, zone = node.option("unit"), load_zone(node.option("time_zone"))
+    micros = values_of(args[0], TIMESTAMP)
+    if unit in ("second", "millisecond", "microsecond"):
+        # these do not depend on a zone
+        truncated = micros - micros % _UNIT_US[unit]
+    elif unit in ("hour", "minute"):
+        local = zone.to_local(micros)
+        truncated = micros - local % _UNIT_US[unit]
+    else:
+        days = zone.to_local(micros) // DAY_US
+        truncated = zone.to_utc(_first_day(days, unit) * DAY_US)
+    return array_from(truncated, valid_rows(args[0]), node.type)
+
+
+def _first_day(days: Vector, unit: str) -> Vector:
+    if unit == "day":
+        return days
+    if unit == "week":
+        return days - (days + _THURSDAY_TO_MONDAY) % 7
+    year, month, _ = civil(days)
+    first_month = {"year": np.ones_like(month), "quarter": (month - 1) // 3 * 3 + 1}
+    return days_from_civil(year, first_month.get(unit, month), np.ones_like(month))
+
+
+def date_add(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    days = values_of(args[0], DATE) + values_of(args[1], node.args[1].type)  # wraps, as Spark's
+    return array_from(days, both_valid(args), DATE)
+
+
+def unix_time(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """Whole seconds, milliseconds or microseconds since 1970, rounded down."""
+    per_unit = _PER_UNIT[node.function.removeprefix("unix_")]
+    return array_from(values_of(args[0], TIMESTAMP) // per_unit, valid_rows(args[0]), BIGINT)
+
+
+def timestamp_from(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    per_unit = _PER_UNIT[node.function.removeprefix("timestamp_")]
+    values = values_of(args[0], node.args[0].type).astype(np.int64)
+    valid = valid_rows(args[0])
+    limits = np.iinfo(np.int64)
+    bad = (values > limits.max // per_unit) | (values < -(-limits.min // per_unit))
+    frame.fail(bad & valid, overflow_reason(BIGINT), node)
+    return array_from(np.where(bad, 0, values) * per_unit, valid, TIMESTAMP)

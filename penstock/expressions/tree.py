@@ -1,0 +1,397 @@
+"""Expressions as an immutable, typed, hashable tree: columns, literals and calls of known functions."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import math
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+
+from penstock.errors import ExpressionError
+from penstock.expressions.functions import Option, check_call, print_call
+from penstock.expressions.types import INTEGER_BITS, DataType, parse_type
+
+TREE_DEPTH_MAX = 200  # read back from a program: bounded before the recursion that walks it
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the input batch, by name."""
+
+    name: str
+    type: DataType
+    nullable: bool = True
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal:
+    """A constant. `value` is None or the plain form of its type:
+
+    bool, int, float, str, bytes; decimal.Decimal with the type's scale; days since 1970-01-01 for
+    date; microseconds since then for timestamp and timestamp_ntz; a tuple of those for an array.
+    Build it with `literal`, which checks and converts.
+    """
+
+    value: Any
+    type: DataType
+
+    @property
+    def nullable(self) -> bool:
+        return self.value is None
+
+    def __str__(self) -> str:
+        return _print_value(self.value, self.type)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Literal)
+            and self.type == other.type
+            and _identity(self.value) == _identity(other.value)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.type, _identity(self.value)))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of the closed table applied to arguments; `type` and `nullable` are computed.
+
+    `options` are the parts that are not expressions (target type of a cast, time zone, pattern),
+    sorted by name, every default filled in. Build it with `call`.
+    """
+
+    function: str
+    args: tuple[Expression, ...]
+    type: DataType
+    nullable: bool
+    options: tuple[tuple[str, Option], ...] = ()
+
+    def option(self, name: str) -> Any:
+        """The value of one option, None if the call has none of that name."""
+        for key, value in self.options:
+            if key == name:
+                return value
+        return None
+
+    def __str__(self) -> str:
+        return print_call(self.function, [str(arg) for arg in self.args], dict(self.options))
+
+
+Expression = Union[Column, Literal, Call]  # noqa: UP007 (a forward reference inside Call)
+
+
+def _identity(value: Any) -> Any:
+    """What makes two literals the same: bits for floats, so NaN is itself and -0.0 is not 0.0."""
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    if isinstance(value, tuple):
+        return tuple(_identity(item) for item in value)
+    if isinstance(value, decimal.Decimal):
+        return value.as_tuple()
+    return value
+
+
+# --- builders -------------------------------------------------------------------------------------
+
+
+def column(name: str, data_type: DataType | str, nullable: bool = True) -> Column:
+    """A column reference; the type may be given as text."""
+    return Column(name, _as_type(data_type), nullable)
+
+
+def literal(value: Any, data_type: DataType | str) -> Literal:
+    """A checked constant; takes dates, datetimes (aware for timestamp) and ints for decimals too."""
+    data_type = _as_type(data_type)
+    return Literal(None if value is None else _plain(value, data_type), data_type)
+
+
+def call(function: str, *args: Expression, **options: Any) -> Call:
+    """A typed call, or an ExpressionError that says which operand or option does not fit."""
+    checked = check_call(
+        function, [arg.type for arg in args], [arg.nullable for arg in args], options
+    )
+    return Call(function, tuple(args), checked.type, checked.nullable, checked.options)
+
+
+def cast(arg: Expression, data_type: DataType | str, time_zone: str | None = None) -> Call:
+    """An ANSI cast; the session's time zone is needed between zoned and unzoned types."""
+    return _cast("cast", arg, data_type, time_zone)
+
+
+def try_cast(arg: Expression, data_type: DataType | str, time_zone: str | None = None) -> Call:
+    """A cast that gives null where `cast` would fail."""
+    return _cast("try_cast", arg, data_type, time_zone)
+
+
+def _cast(function: str, arg: Expression, data_type: DataType | str, time_zone: str | None) -> Call:
+    options: dict[str, Any] = {"to": str(_as_type(data_type))}
+    if time_zone is not None:
+        options["time_zone"] = time_zone
+    return call(function, arg, **options)
+
+
+def _as_type(data_type: DataType | str) -> DataType:
+    return parse_type(data_type) if isinstance(data_type, str) else data_type
+
+
+# --- walking --------------------------------------------------------------------------------------
+
+
+def children(expression: Expression) -> tuple[Expression, ...]:
+    return expression.args if isinstance(expression, Call) else ()
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """The expression and everything below it, parents first."""
+    yield expression
+    for child in children(expression):
+        yield from walk(child)
+
+
+def columns_of(expression: Expression) -> tuple[Column, ...]:
+    """The distinct columns that an expression reads, in order of first use."""
+    found = (node for node in walk(expression) if isinstance(node, Column))
+    return tuple(dict.fromkeys(found))
+
+
+def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
+    """The tree rebuilt bottom-up with `change` applied to each node; calls are checked again."""
+    if isinstance(expression, Call):
+        args = tuple(transform(arg, change) for arg in expression.args)
+        if args != expression.args:
+            expression = call(expression.function, *args, **dict(expression.options))
+    return change(expression)
+
+
+# --- values of literals ---------------------------------------------------------------------------
+
+_EPOCH_DATE = datetime.date(1970, 1, 1)
+_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def _plain(value: Any, data_type: DataType) -> Any:
+    kind = data_type.kind
+    plain: Any = None
+    if kind == "boolean" and isinstance(value, bool):
+        plain = value
+    elif kind in INTEGER_BITS and _is_int(value, INTEGER_BITS[kind]):
+        plain = int(value)
+    elif kind in ("float", "double") and isinstance(value, int | float):
+        plain = _float(float(value), kind)
+    elif kind == "decimal" and isinstance(value, int | decimal.Decimal):
+        plain = _decimal(value, data_type)
+    elif kind == "string" and isinstance(value, str):
+        plain = value
+    elif kind == "binary" and isinstance(value, bytes):
+        plain = value
+    elif kind == "date":
+        plain = _days(value)
+    elif kind in ("timestamp", "timestamp_ntz"):
+        plain = _micros(value, zoned=kind == "timestamp")
+    elif kind == "array" and isinstance(value, list | tuple):
+        assert data_type.element is not None
+        element = data_type.element
+        plain = tuple(None if item is None else _plain(item, element) for item in value)
+    if plain is None:
+        raise ExpressionError(
+            f"{value!r:.200} is not a value of type {data_type}",
+            value=repr(value)[:200],
+            type=str(data_type),
+        )
+    return plain
+
+
+def _is_int(value: Any, bits: int) -> bool:
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and -(1 << (bits - 1)) <= value < 1 << (bits - 1)
+    )
+
+
+def _float(value: float, kind: str) -> float:
+    if kind == "double" or not math.isfinite(value):
+        return value
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", value))[0]
+    except OverflowError:
+        return math.copysign(math.inf, value)
+    return rounded
+
+
+def _decimal(value: int | decimal.Decimal, data_type: DataType) -> decimal.Decimal | None:
+    exact = decimal.Decimal(value)
+    if isinstance(value, bool) or not exact.is_finite():
+        return None
+    context = decimal.Context(prec=data_type.precision, traps=[decimal.Inexact])
+    try:
+        return exact.quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=context)
+    except (decimal.InvalidOperation, decimal.Inexact):
+        return None
+
+
+def _days(value: Any) -> int | None:
+    if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
+        return (value - _EPOCH_DATE).days
+    return value if _is_int(value, 32) else None
+
+
+def _micros(value: Any, zoned: bool) -> int | None:
+    if isinstance(value, datetime.datetime):
+        if (value.tzinfo is not None) != zoned:
+            return None
+        return (value - (_EPOCH_UTC if zoned else _EPOCH)) // _MICROSECOND
+    return value if _is_int(value, 64) else None
+
+
+def _print_value(value: Any, data_type: DataType) -> str:
+    kind = data_type.kind
+    if value is None:
+        return "NULL"
+    if kind == "boolean":
+        return "true" if value else "false"
+    if kind == "string":
+        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if kind == "binary":
+        return f"X'{value.hex().upper()}'"
+    if kind == "date":
+        return f"DATE '{_shown(_EPOCH_DATE, datetime.timedelta(days=1), value)}'"
+    if kind in ("timestamp", "timestamp_ntz"):
+        zone = "Z" if kind == "timestamp" else ""
+        return f"{kind.upper()} '{_shown(_EPOCH, _MICROSECOND, value)}{zone}'"
+    if kind == "array":
+        assert data_type.element is not None
+        return f"array({', '.join(_print_value(item, data_type.element) for item in value)})"
+    if kind in ("float", "double"):
+        text = repr(value) if math.isfinite(value) else f"'{value}'"
+        return f"CAST({text} AS {kind.upper()})"
+    suffix = {"tinyint": "Y", "smallint": "S", "bigint": "L"}.get(kind, "")
+    return f"{value}{suffix}"
+
+
+def _shown(start: datetime.date, unit: datetime.timedelta, count: int) -> str:
+    """A date or time for a reader; the bare count where the calendar of Python ends."""
+    try:
+        return str(start + unit * count)
+    except OverflowError:
+        return str(count)
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def to_json(expression: Expression) -> dict[str, Any]:
+    """A JSON-able dictionary from which `from_json` rebuilds an equal tree."""
+    if isinstance(expression, Column):
+        return {
+            "column": expression.name,
+            "type": str(expression.type),
+            "nullable": expression.nullable,
+        }
+    if isinstance(expression, Literal):
+        value = _value_to_json(expression.value, expression.type)
+        return {"literal": value, "type": str(expression.type)}
+    node: dict[str, Any] = {
+        "call": expression.function,
+        "args": [to_json(arg) for arg in expression.args],
+    }
+    if expression.options:
+        node["options"] = {key: _thawed(value) for key, value in expression.options}
+    return node
+
+
+def from_json(node: Mapping[str, Any]) -> Expression:
+    """The tree of a dictionary; an ExpressionError for anything outside the closed tables."""
+    return _from_json(node, depth=0)
+
+
+def _from_json(node: Any, depth: int) -> Expression:
+    if depth > TREE_DEPTH_MAX:
+        raise ExpressionError(
+            f"the expression is nested deeper than {TREE_DEPTH_MAX}", depth_max=TREE_DEPTH_MAX
+        )
+    if not isinstance(node, Mapping):
+        raise _malformed(node)
+    keys = frozenset(node)
+    if keys == {"column", "type", "nullable"}:
+        name, nullable = node["column"], node["nullable"]
+        if not isinstance(name, str) or not isinstance(nullable, bool):
+            raise _malformed(node)
+        return Column(name, parse_type(node["type"]), nullable)
+    if keys == {"literal", "type"}:
+        data_type = parse_type(node["type"])
+        return literal(_value_from_json(node["literal"], data_type), data_type)
+    if keys in ({"call", "args"}, {"call", "args", "options"}):
+        return _call_from_json(node, depth)
+    raise _malformed(node)
+
+
+def _call_from_json(node: Mapping[str, Any], depth: int) -> Call:
+    function, args, options = node["call"], node["args"], node.get("options", {})
+    if (
+        not isinstance(function, str)
+        or not isinstance(args, list)
+        or not isinstance(options, Mapping)
+        or not all(isinstance(key, str) for key in options)
+    ):
+        raise _malformed(node)
+    return call(function, *[_from_json(arg, depth + 1) for arg in args], **options)
+
+
+def _malformed(node: Any) -> ExpressionError:
+    return ExpressionError(
+        f"{node!r:.200} is not an expression: a column, a literal or a call was expected; "
+        "the program is damaged or was written by another version",
+        node=repr(node)[:200],
+    )
+
+
+def _thawed(value: Option) -> Any:
+    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _value_to_json(value: Any, data_type: DataType) -> Any:
+    if value is None:
+        return None
+    if data_type.kind in ("float", "double"):
+        return value if math.isfinite(value) else str(value)
+    if data_type.kind == "decimal":
+        return str(value)
+    if data_type.kind == "binary":
+        return base64.b64encode(value).decode("ascii")
+    if data_type.kind == "array":
+        assert data_type.element is not None
+        return [_value_to_json(item, data_type.element) for item in value]
+    return value
+
+
+def _value_from_json(value: Any, data_type: DataType) -> Any:
+    try:
+        if value is None:
+            return None
+        if data_type.kind in ("float", "double") and isinstance(value, str):
+            return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[value]
+        if data_type.kind == "decimal":
+            return decimal.Decimal(value) if isinstance(value, str) else value
+        if data_type.kind == "binary":
+            return base64.b64decode(value, validate=True)
+        if data_type.kind == "array" and isinstance(value, list):
+            assert data_type.element is not None
+            return [_value_from_json(item, data_type.element) for item in value]
+    except (KeyError, ValueError, TypeError, ArithmeticError) as error:
+        raise ExpressionError(
+            f"{value!r:.200} is not the JSON form of a {data_type}",
+            value=repr(value)[:200],
+            type=str(data_type),
+        ) from error
+    return value

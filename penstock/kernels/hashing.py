@@ -1,0 +1,135 @@
+"""The 32-bit hash of a key: the same from a compiled kernel, from NumPy and from plain Python.
+
+It decides which vertex owns a key, so it never changes: tests freeze its values. A key is a list of
+64-bit words, one per column: integers and times sign-extended, decimals scaled, floats widened to
+double with one NaN and one zero, strings by the hash of their UTF-8 bytes, null as a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+from numpy.typing import NDArray
+
+from penstock.expressions.types import DataType, from_arrow
+from penstock.kernels.columns import Array, combined, validity_of, values_of
+
+SEED = 0x70656E73746F636B
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_1 = 0xBF58476D1CE4E5B9
+MIX_2 = 0x94D049BB133111EB
+NULL_WORD = 0x6E756C6C6E756C6C
+_MASK = (1 << 64) - 1
+
+Hashes = NDArray[np.uint32]
+Words = NDArray[np.int64]
+
+
+# --- plain Python: the definition -----------------------------------------------------------------
+
+
+def mix(state: int, word: int) -> int:
+    """One step: `word` (any integer, its low 64 bits count) into a 64-bit state."""
+    x = ((state ^ (word & _MASK)) + GOLDEN) & _MASK
+    x = ((x ^ (x >> 30)) * MIX_1) & _MASK
+    x = ((x ^ (x >> 27)) * MIX_2) & _MASK
+    return x ^ (x >> 31)
+
+
+def bytes_word(data: bytes) -> int:
+    """The word of a string: its length, then its bytes by eights, the last padded with zeros."""
+    state = mix(SEED, len(data))
+    for at in range(0, len(data), 8):
+        state = mix(state, int.from_bytes(data[at : at + 8].ljust(8, b"\0"), "little"))
+    return state
+
+
+def key_hash(words: Sequence[int | None]) -> int:
+    """The hash of one key given as words; None is null."""
+    state = SEED
+    for word in words:
+        state = mix(state, NULL_WORD if word is None else word)
+    return state >> 32
+
+
+# --- over arrays ----------------------------------------------------------------------------------
+
+
+def mixed(state: NDArray[np.uint64], words: Array) -> NDArray[np.uint64]:
+    """`mix` for whole arrays."""
+    x = (state ^ words.view(np.uint64)) + np.uint64(GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX_2)
+    return x ^ (x >> np.uint64(31))
+
+
+def float_words(values: Array) -> Words:
+    """The words of doubles or floats: one NaN, and minus zero equal to zero, as Spark groups them."""
+    wide = values.astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
+    wide[np.isnan(wide)] = np.nan
+    return wide.view(np.int64)
+
+
+def fixed_words(values: Array) -> Words:
+    """The words of a fixed-width column's values."""
+    if values.dtype.kind == "f":
+        return float_words(values)
+    return np.ascontiguousarray(values.astype(np.int64))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _mix64(state: Any, word: Any) -> Any:
+    x = (state ^ word) + np.uint64(GOLDEN)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX_1)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(MIX_2)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _string_words(offsets: Any, data: Any, out: Any) -> None:
+    for row in range(out.size):
+        first = np.int64(offsets[row])
+        last = np.int64(offsets[row + 1])
+        state = _mix64(np.uint64(SEED), np.uint64(last - first))
+        for at in range(first, last, 8):
+            word = np.uint64(0)
+            for byte in range(min(8, last - at)):
+                word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+            state = _mix64(state, word)
+        out[row] = state
+
+
+def string_words(array: pa.Array) -> Words:
+    """The words of a string or binary column; undefined where null."""
+    words = np.zeros(len(array), np.uint64)
+    _, offsets, data = array.buffers()
+    if len(array) and data is not None:
+        starts = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
+        _string_words(starts, np.frombuffer(data, np.uint8), words)
+    elif len(array):
+        words[:] = bytes_word(b"")
+    return words.view(np.int64)
+
+
+def column_words(array: pa.Array, data_type: DataType | None = None) -> Words:
+    """The words of any key column, null as its constant."""
+    kind = from_arrow(array.type) if data_type is None else data_type
+    if kind.kind in ("string", "binary"):
+        words = string_words(array)
+    else:
+        words = fixed_words(values_of(array, kind))
+    if array.null_count:
+        words = np.where(validity_of(array), words, np.int64(NULL_WORD))
+    return words
+
+
+def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Hashes:
+    """The 32-bit hash of each row's key; with no columns all rows have the same."""
+    state = np.full(rows, np.uint64(SEED), np.uint64)
+    for column in columns:
+        state = mixed(state, column_words(combined(column)))
+    return (state >> np.uint64(32)).astype(np.uint32)

@@ -1,0 +1,126 @@
+"""What every log backend promises. `tests/log/contract.py` holds the tests that each one passes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from penstock.log.record import Entry, Fence, Position, Record, Versioned
+from penstock.names import check_name
+
+READ_LIMIT_MAX = 65_536
+APPEND_ENTRIES_MAX = 4_096
+TAGS_PER_RECORD_MAX = 1_024
+METADATA_BYTES_MAX = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class LogStatistics:
+    """What one handle has done since it was opened; dashboards and benchmarks read only this."""
+
+    appends: int
+    records_appended: int
+    bytes_appended: int
+    records_read: int
+    bytes_read: int
+    syncs: int
+    syncs_shared: int  # appends that another append's sync had already made durable
+    fenced: int
+
+
+class Log(ABC):
+    """One totally ordered sequence of records, read by tag, with a small metadata store beside it.
+
+    Positions are dense, start at 1 and are handed out in commit order: whoever has read up to p
+    will never find a new record at or before p. A handle may be used by many threads.
+    """
+
+    @abstractmethod
+    def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
+        """Append all entries, or none, at consecutive positions and return these.
+
+        When it returns, the entries are as durable as the log's level says and visible to readers.
+        With a `fence` that is not the newest instance of its vertex nothing changes and `Fenced` is
+        raised. Entries that are already there (all of them, with the same content) are not appended
+        again; their first positions are returned, also to an instance that was fenced since. A mix
+        of old and new entries, other content under an old sequence, or a sequence below the highest
+        of its (producer, instance) that is not there, raises `SequenceConflict`; one that was there
+        and has been trimmed since raises `Trimmed`.
+        """
+
+    @abstractmethod
+    def read(self, tags: Collection[str], after: Position, limit: int) -> list[Record]:
+        """Return up to `limit` records that carry any of the tags, after a position, in order.
+
+        A record that carries several of the tags comes once. Bodies are verified before they are
+        returned and stay valid as long as the caller keeps them.
+        """
+
+    @abstractmethod
+    def last(self, tag: str) -> Record | None:
+        """Return the newest record with this tag, in time that does not depend on the log's length."""
+
+    @abstractmethod
+    def tail(self) -> Position:
+        """Return the position of the newest visible record, 0 in an empty log. Never falls."""
+
+    @abstractmethod
+    def wait(self, after: Position, timeout_s: float) -> Position:
+        """Block until the tail is past `after` or the time is over; return the tail."""
+
+    @abstractmethod
+    def trim(self, tag: str, upto: Position) -> None:
+        """Forget this tag of the records up to and including a position.
+
+        A record without any tag left is gone, and its bytes are freed. The tail does not change.
+        """
+
+    @abstractmethod
+    def trimmed(self, tag: str) -> Position:
+        """Return how far a tag has been trimmed, 0 if never."""
+
+    @abstractmethod
+    def get(self, key: str) -> Versioned | None:
+        """Return a metadata value, or None."""
+
+    @abstractmethod
+    def put(self, key: str, value: bytes) -> int:
+        """Set a metadata value whatever it was; return its new version."""
+
+    @abstractmethod
+    def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
+        """Set a value if the key's version is `version` (0: the key does not exist); return whether."""
+
+    @abstractmethod
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the metadata keys below a prefix ('a/b' finds 'a/b' and 'a/b/c'), sorted."""
+
+    @abstractmethod
+    def statistics(self) -> LogStatistics:
+        """Return this handle's counters."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the handle. Closing twice is harmless; anything else then raises `LogClosed`."""
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def instance_key(vertex: str) -> str:
+    """Where a vertex's newest instance number lives in the metadata, as decimal digits."""
+    return f"instance/{check_name(vertex, 'vertex')}"
+
+
+def take_over(log: Log, vertex: str) -> int:
+    """Register a new instance of a vertex and return its number; every older one is fenced from here on."""
+    key = instance_key(vertex)
+    while True:
+        current = log.get(key)
+        instance = int(current.value) + 1 if current else 1
+        if log.compare_and_set(key, current.version if current else 0, b"%d" % instance):
+            return instance

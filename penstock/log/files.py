@@ -1,0 +1,119 @@
+"""The log's only door to the filesystem: the few calls it makes, and their failures by name.
+
+Tests put another `Files` here (and a matching SQLite VFS) that crashes, loses unsynced bytes or
+fails the k-th call; nothing else in the log touches a file for writing.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.errors import DiskFull, LogError, LogIOError, LogReadOnly
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+
+def log_error(error: OSError, doing: str) -> LogError:
+    """Name a failed system call: full, read-only, or an I/O error with its errno."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return DiskFull(
+            f"disk full while {doing}: {reason}. Nothing was appended; free space and retry",
+            errno=error.errno,
+        )
+    if error.errno in _READ_ONLY:
+        return LogReadOnly(
+            f"no permission to write while {doing}: {reason}. Check the folder's owner, mode and mount",
+            errno=error.errno,
+        )
+    return LogIOError(
+        f"I/O error while {doing}: {reason}. Nothing acknowledged is lost; check the disk, "
+        "open the log again and retry",
+        errno=error.errno,
+    )
+
+
+@contextmanager
+def named_errors(doing: str) -> Iterator[None]:
+    """Turn an OSError of the block into the log's own error."""
+    try:
+        yield
+    except OSError as error:
+        raise log_error(error, doing) from error
+
+
+class Files:
+    """The local filesystem. `vfs` names the SQLite VFS that goes with it, None for SQLite's own."""
+
+    vfs: str | None = None
+
+    def open(self, path: Path, flags: int) -> int:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def write(self, fd: int, parts: Sequence[memoryview]) -> int:
+        """Write all parts at the file's end position; return their length. A short write is finished."""
+        total = sum(part.nbytes for part in parts)
+        written = os.writev(fd, parts)
+        if written < total:
+            rest = memoryview(b"".join(parts))[written:]
+            while rest.nbytes:
+                rest = rest[os.write(fd, rest) :]
+        return total
+
+    def sync(self, fd: int) -> None:
+        """Make a file's bytes durable."""
+        os.fdatasync(fd)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make a folder's entries durable: a synced file with no synced name is lost by a power cut."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        os.ftruncate(fd, size)
+
+    def replace(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def make_folder(self, path: Path) -> None:
+        os.mkdir(path, 0o700)
+
+    def publish(self, path: Path, content: bytes) -> None:
+        """Write a small file so that a crash leaves either the old one or the whole new one."""
+        temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+        fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            self.write(fd, [memoryview(content)])
+            self.sync(fd)
+        finally:
+            self.close(fd)
+        self.replace(temporary, path)
+        self.sync_folder(path.parent)
+
+
+def lock(fd: int, *, wait: bool) -> bool:
+    """Take an exclusive lock on an open file; return whether it was had. It dies with the process."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)

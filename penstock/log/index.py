@@ -1,0 +1,639 @@
+"""The sequencer: positions, tags and metadata of a log in one SQLite file in WAL mode.
+
+SQLite lets one transaction write at a time, so positions are handed out in commit order. Every row
+that matters carries a seal (a checksum of its own fields), and a tag's rows form a chain: each
+names the position before it under the same tag. So a row that rots away is noticed by the next
+reader, not silently skipped.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import apsw
+import xxhash
+
+from penstock.errors import (
+    DiskFull,
+    IndexDamaged,
+    IndexForeign,
+    IndexMissing,
+    LogError,
+    LogIOError,
+    LogReadOnly,
+    LogVersionUnsupported,
+)
+from penstock.log.contract import instance_key
+from penstock.log.record import Entry, Fence, Position, Versioned
+from penstock.log.segments import frame_bytes
+from penstock.log.validate import Prior, check_fence, first_positions
+
+APPLICATION_ID = 0x504E5354  # "PNST" in the SQLite header
+INDEX_VERSION = 1
+PAGE_BYTES = 4096
+CACHE_KIB = 16_384
+BUSY_S = 30.0
+_PRIOR_TAGS_MAX = 8
+
+_SCHEMA = """
+CREATE TABLE log(id BLOB NOT NULL, version INTEGER NOT NULL) STRICT;
+CREATE TABLE record(
+    position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, producer TEXT NOT NULL,
+    instance INTEGER NOT NULL, sequence INTEGER NOT NULL, tags TEXT NOT NULL,
+    tags_live INTEGER NOT NULL, time_us INTEGER NOT NULL, segment INTEGER, offset INTEGER,
+    length INTEGER NOT NULL, checksum INTEGER NOT NULL, seal INTEGER NOT NULL, body BLOB) STRICT;
+CREATE UNIQUE INDEX record_name ON record(producer, instance, sequence);
+CREATE INDEX record_dead ON record(position) WHERE tags_live = 0;
+CREATE TABLE tag(tag TEXT, position INTEGER, previous INTEGER NOT NULL,
+    PRIMARY KEY(tag, position)) STRICT, WITHOUT ROWID;
+CREATE TABLE trim(tag TEXT PRIMARY KEY, upto INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE forgotten(producer TEXT, instance INTEGER, sequence INTEGER NOT NULL,
+    PRIMARY KEY(producer, instance)) STRICT, WITHOUT ROWID;
+CREATE TABLE segment(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, live INTEGER NOT NULL,
+    end INTEGER NOT NULL, sealed INTEGER NOT NULL) STRICT;
+CREATE TABLE lost(position INTEGER PRIMARY KEY, manifest TEXT NOT NULL) STRICT;
+CREATE TABLE metadata(key TEXT PRIMARY KEY, version INTEGER NOT NULL, seal INTEGER NOT NULL,
+    value BLOB NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+_INSERT_RECORD = "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_INSERT_TAG = "INSERT INTO tag VALUES(?,?,?)"
+RECORD_COLUMNS = (
+    "r.position, r.kind, r.producer, r.instance, r.sequence, r.tags, r.time_us, "
+    "s.name, r.offset, r.length, r.checksum, r.seal, r.body"
+)
+_READ = (
+    f"SELECT t.previous, {RECORD_COLUMNS} FROM tag t LEFT JOIN record r ON r.position = t.position "
+    "LEFT JOIN segment s ON s.id = r.segment "
+    "WHERE t.tag = ? AND t.position > ? AND t.position <= ? ORDER BY t.position"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body on its way into the index: its bytes, or where they lie."""
+
+    length: int
+    checksum: int
+    inline: bytes | memoryview | None
+    segment: str | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record row as it lies in the index."""
+
+    position: Position
+    kind: int
+    producer: str
+    instance: int
+    sequence: int
+    tags: str
+    time_us: int
+    segment: str | None
+    offset: int | None
+    length: int
+    checksum: int
+    seal: int
+    inline: bytes | None
+
+    def is_sealed(self) -> bool:
+        return self.seal == record_seal(
+            self.position, self.kind, self.producer, self.instance, self.sequence, self.tags,
+            self.time_us, self.segment, self.offset, self.length, self.checksum,
+        )  # fmt: skip
+
+
+def record_seal(*fields: Any) -> int:
+    """The checksum of a record row's fixed fields, in column order."""
+    return xxhash.xxh3_64_intdigest("|".join(map(str, fields)).encode()) >> 1
+
+
+def metadata_seal(key: str, version: int, value: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(b"%s|%d|%s" % (key.encode(), version, value)) >> 1
+
+
+def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
+    """Name a failure of SQLite."""
+    facts = {"path": str(path), "sqlite": type(error).__name__}
+    if isinstance(error, apsw.FullError):
+        return DiskFull(
+            f"disk full while {doing} {path}. Nothing was appended; free space and retry", **facts
+        )
+    if isinstance(error, apsw.NotADBError):
+        return IndexForeign(
+            f"{path} is not an index of a log ({error}): nothing was touched", **facts
+        )
+    if isinstance(
+        error, apsw.CorruptError | apsw.MismatchError | apsw.ConstraintError | apsw.SQLError
+    ):
+        return IndexDamaged(
+            f"the index {path} is damaged ({error}), noticed while {doing} it: "
+            "run `penstock fsck`, then `penstock log repair`",
+            **facts,
+        )
+    if isinstance(
+        error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError
+    ):
+        return LogReadOnly(
+            f"no permission for {doing} {path} ({error}). Check the folder's owner, mode and mount",
+            **facts,
+        )
+    return LogIOError(
+        f"I/O error while {doing} {path} ({error}). Nothing acknowledged is lost; check the disk, "
+        "open the log again and retry",
+        **facts,
+    )
+
+
+class Index:
+    """One connection to the index. Not for use by several threads at once: the log's lock sees to it."""
+
+    def __init__(self, connection: apsw.Connection, path: Path) -> None:
+        self._connection = connection
+        # One cursor for all, never iterated while another statement runs: a cursor that is dropped
+        # with rows left throws its statement away instead of putting it back into the cache, and
+        # preparing one costs more than running it.
+        self._execute: Callable[..., Any] = connection.cursor().execute
+        self._path = path
+        self._segment_ids: dict[str, int] = {}
+
+    @classmethod
+    def create(cls, path: Path, log_id: bytes, vfs: str | None) -> None:
+        """Make an empty index and leave no write-ahead log behind."""
+        with _named_errors(path, "creating"):
+            connection = apsw.Connection(str(path), vfs=vfs)
+            try:
+                connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
+                connection.pragma("journal_mode", "wal")
+                connection.pragma("synchronous", "full")
+                connection.execute(f"BEGIN IMMEDIATE; {_SCHEMA}")
+                connection.execute("INSERT INTO log VALUES(?,?)", (log_id, INDEX_VERSION))
+                connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version={INDEX_VERSION}")
+                connection.execute("COMMIT")
+                connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            finally:
+                connection.close()
+
+    @classmethod
+    def open(
+        cls, path: Path, log_id: bytes, vfs: str | None, *, durable: bool, read_only: bool
+    ) -> Index:
+        """Connect to the index of the log with this id."""
+        if not path.exists():
+            raise IndexMissing(
+                f"the index {path} is missing, the rest of the log is there: put the file back",
+                path=str(path),
+            )
+        with _named_errors(path, "opening"):
+            connection = _connect(path, vfs, read_only=read_only)
+        try:
+            with _named_errors(path, "opening"):
+                _check_identity(connection, path, log_id)
+                connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
+                # Without this, SQLite plans a statement anew whenever its parameters change (STAT4),
+                # which costs more than all of an append's statements together.
+                connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+                if not read_only:
+                    # NORMAL: a commit is not synced by SQLite (the log does that, for many appends at
+                    # once), but folding the write-ahead log into the index still is.
+                    connection.pragma("synchronous", "normal" if durable else "off")
+                    connection.wal_autocheckpoint(0)
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection, path)
+
+    def close(self) -> None:
+        with _named_errors(self._path, "closing"):
+            self._connection.close()
+
+    def tail(self) -> Position:
+        """The newest committed position, visible or not."""
+        with _named_errors(self._path, "reading"):
+            row = self._execute("SELECT max(position) FROM record").fetchone()
+        return Position(row[0] or 0)
+
+    def append(
+        self, entries: Sequence[Entry], bodies: Sequence[Body], fence: Fence | None, time_us: int
+    ) -> tuple[tuple[Position, ...], bool]:
+        """Sequence entries in one transaction; return their positions and whether they are new."""
+        with self._transaction("appending to"):
+            tags = list(dict.fromkeys(tag for entry in entries for tag in entry.tags))
+            tail, highest, registered, previous = self._before(entries[0], fence, tags)
+            if entries[0].sequence <= highest or _writers(entries) > 1:
+                priors = [
+                    self._prior(entry, body) for entry, body in zip(entries, bodies, strict=True)
+                ]
+                if (positions := first_positions(entries, priors)) is not None:
+                    return positions, False
+            if fence is not None:
+                check_fence(fence, registered)
+            self._insert(entries, bodies, tail, dict(zip(tags, previous, strict=True)), time_us)
+        return tuple(Position(tail + 1 + i) for i in range(len(entries))), True
+
+    def read(self, tags: Sequence[str], after: Position, upto: Position, limit: int) -> list[Row]:
+        """Up to `limit` sealed rows with any of the tags, in order, each once."""
+        with _named_errors(self._path, "reading"):
+            runs = [self._run(tag, after, upto, limit) for tag in tags]
+        if len(runs) == 1:
+            return runs[0]
+        merged: list[Row] = []
+        for row in heapq.merge(*runs, key=lambda row: row.position):
+            if not merged or merged[-1].position != row.position:
+                merged.append(row)
+                if len(merged) == limit:
+                    break
+        return merged
+
+    def last(self, tag: str, upto: Position) -> Row | None:
+        with _named_errors(self._path, "reading"):
+            found = self._execute(f"{_READ} DESC LIMIT 1", (tag, 0, upto)).fetchone()
+        return None if found is None else self._row(found[1:], tag)
+
+    def has(self, position: Position) -> bool:
+        """Whether a record is still there: one that was trimmed during a read is not an error."""
+        with _named_errors(self._path, "reading"):
+            query = "SELECT 1 FROM record WHERE position = ? AND tags_live > 0"
+            return self._execute(query, (position,)).fetchone() is not None
+
+    def lost(self, position: Position) -> str | None:
+        """The manifest of the repair that moved this record's bytes aside, if one did."""
+        with _named_errors(self._path, "reading"):
+            found = self._execute(
+                "SELECT manifest FROM lost WHERE position = ?", (position,)
+            ).fetchone()
+        return found[0] if found else None
+
+    def trimmed(self, tag: str) -> Position:
+        with _named_errors(self._path, "reading"):
+            found = self._execute("SELECT upto FROM trim WHERE tag = ?", (tag,)).fetchone()
+        return Position(found[0] if found else 0)
+
+    def trim(self, tag: str, upto: Position, rows_max: int) -> bool:
+        """Forget a tag of up to `rows_max` records; return whether there is more to do.
+
+        A piece at a time, so that appends of other processes get in between.
+        """
+        with self._transaction("trimming"):
+            tail = self.tail()
+            upto = min(upto, tail)
+            page = (
+                "SELECT position FROM tag WHERE tag = ? AND position <= ? ORDER BY position LIMIT ?"
+            )
+            positions = [row[0] for row in self._execute(page, (tag, upto, rows_max))]
+            more = len(positions) == rows_max and positions[-1] < upto
+            done = positions[-1] if more else upto
+            self._execute(
+                "UPDATE record SET tags_live = tags_live - 1 WHERE position IN "
+                "(SELECT position FROM tag WHERE tag = ? AND position <= ?)",
+                (tag, done),
+            )
+            self._execute("DELETE FROM tag WHERE tag = ? AND position <= ?", (tag, done))
+            self._execute(
+                "INSERT INTO trim VALUES(?, ?) ON CONFLICT DO UPDATE SET upto = max(upto, excluded.upto)",
+                (tag, done),
+            )
+            self._forget_dead(tail)
+        return more
+
+    def _forget_dead(self, tail: Position) -> None:
+        # The record at the tail keeps its row even without tags: it remembers the newest position.
+        self._execute(
+            "INSERT INTO forgotten SELECT producer, instance, max(sequence) FROM record "
+            "WHERE tags_live = 0 AND position < ? GROUP BY producer, instance "
+            "ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)",
+            (tail,),
+        )
+        freed = self._execute(
+            "SELECT segment, count(*) FROM record WHERE tags_live = 0 AND position < ? "
+            "AND segment IS NOT NULL GROUP BY segment",
+            (tail,),
+        ).fetchall()
+        self._connection.executemany(
+            "UPDATE segment SET live = live - ? WHERE id = ?",
+            [(n, segment) for segment, n in freed],
+        )
+        self._execute("DELETE FROM lost WHERE position IN "
+                      "(SELECT position FROM record WHERE tags_live = 0 AND position < ?)", (tail,))  # fmt: skip
+        self._execute("DELETE FROM record WHERE tags_live = 0 AND position < ?", (tail,))
+
+    def segments(self) -> list[tuple[str, int, int, bool]]:
+        """Every segment that the index knows: name, live records, end of the last frame, sealed."""
+        with _named_errors(self._path, "reading"):
+            rows = self._execute(
+                "SELECT name, live, end, sealed FROM segment ORDER BY id"
+            ).fetchall()
+        return [(name, live, end, bool(sealed)) for name, live, end, sealed in rows]
+
+    def seal_segment(self, name: str) -> None:
+        with self._transaction("updating"):
+            self._execute("UPDATE segment SET sealed = 1 WHERE name = ?", (name,))
+
+    def drop_segment(self, name: str) -> bool:
+        """Forget a segment that holds no live record; return whether it was so."""
+        with self._transaction("updating"):
+            self._execute("DELETE FROM segment WHERE name = ? AND live = 0", (name,))
+            dropped = self._connection.changes() == 1
+        self._segment_ids.pop(name, None)
+        return dropped
+
+    def get(self, key: str) -> Versioned | None:
+        with _named_errors(self._path, "reading"):
+            found = self._execute(
+                "SELECT version, seal, value FROM metadata WHERE key = ?", (key,)
+            ).fetchone()
+        if found is None:
+            return None
+        version, seal, value = found
+        if seal != metadata_seal(key, version, value):
+            raise IndexDamaged(
+                f"the metadata value {key!r} in {self._path} fails its checksum: run `penstock fsck`",
+                path=str(self._path),
+                key=key,
+            )
+        return Versioned(value, version)
+
+    def set(self, key: str, value: bytes, version: int | None) -> int | None:
+        """Set a value, if `version` is None or the current one; return the new version or None."""
+        with self._transaction("updating"):
+            found = self._execute("SELECT version FROM metadata WHERE key = ?", (key,)).fetchone()
+            current = found[0] if found else 0
+            if version is not None and version != current:
+                return None
+            new = current + 1
+            self._execute(
+                "INSERT OR REPLACE INTO metadata VALUES(?,?,?,?)",
+                (key, new, metadata_seal(key, new, value), value),
+            )
+        return new
+
+    def keys(self, prefix: str) -> list[str]:
+        with _named_errors(self._path, "reading"):
+            if prefix == "":
+                rows = self._execute("SELECT key FROM metadata ORDER BY key").fetchall()
+            else:  # '0' is the character after '/'
+                rows = self._execute(
+                    "SELECT key FROM metadata WHERE key = ? OR (key > ? AND key < ?) ORDER BY key",
+                    (prefix, f"{prefix}/", f"{prefix}0"),
+                ).fetchall()
+        return [row[0] for row in rows]
+
+    def fold(self, *, wait: bool) -> None:
+        """Move the write-ahead log into the index file; with `wait`, also start it anew."""
+        mode = apsw.SQLITE_CHECKPOINT_RESTART if wait else apsw.SQLITE_CHECKPOINT_PASSIVE
+        try:
+            self._connection.wal_checkpoint(mode=mode)
+        except apsw.BusyError:
+            pass  # another process is at it
+        except apsw.Error as error:
+            raise sqlite_error(error, self._path, "folding") from error
+
+    def _transaction(self, doing: str) -> _Transaction:
+        return _Transaction(self, doing)
+
+    def _undo(self) -> None:
+        self._segment_ids.clear()
+        if self._connection.in_transaction:
+            try:
+                self._execute("ROLLBACK")
+            except apsw.Error:
+                # SQLite rolls back by itself after the errors that make this fail.
+                assert not self._connection.in_transaction
+
+    def _before(
+        self, first: Entry, fence: Fence | None, tags: Sequence[str]
+    ) -> tuple[int, int, bytes | None, list[int]]:
+        """What an append needs to know, in one statement: tail, highest sequence, fence, chain ends."""
+        names = tags if len(tags) <= _PRIOR_TAGS_MAX else ()
+        key = "" if fence is None else instance_key(fence.vertex)
+        tail, highest, forgotten, registered, *previous = self._execute(
+            _before_query(len(names)),
+            (first.producer, first.instance, first.producer, first.instance, key, *names),
+        ).fetchone()
+        if not names:
+            query = "SELECT max(position) FROM tag WHERE tag = ?"
+            previous = [self._execute(query, (tag,)).fetchone()[0] for tag in tags]
+        return (
+            tail or 0,
+            max(-1 if highest is None else highest, -1 if forgotten is None else forgotten),
+            registered,
+            [position or 0 for position in previous],
+        )
+
+    def _prior(self, entry: Entry, body: Body) -> Prior:
+        name = (entry.producer, entry.instance)
+        highest, forgotten, dead = self._execute(
+            "SELECT (SELECT max(sequence) FROM record WHERE producer = ?1 AND instance = ?2),"
+            "(SELECT sequence FROM forgotten WHERE producer = ?1 AND instance = ?2),"
+            "(SELECT max(sequence) FROM record WHERE tags_live = 0 AND producer = ?1 AND instance = ?2)",
+            name,
+        ).fetchone()
+        trimmed = max(-1 if value is None else value for value in (forgotten, dead))
+        found = self._execute(
+            "SELECT position, kind, tags, length, checksum FROM record "
+            "WHERE producer = ? AND instance = ? AND sequence = ? AND tags_live > 0",
+            (*name, entry.sequence),
+        ).fetchone()
+        same = found is not None and found[1:] == (
+            int(entry.kind),
+            " ".join(entry.tags),
+            body.length,
+            body.checksum,
+        )
+        return Prior(
+            highest=max(-1 if highest is None else highest, trimmed),
+            highest_trimmed=trimmed,
+            position=None if found is None else Position(found[0]),
+            same_content=same,
+        )
+
+    def _insert(
+        self,
+        entries: Sequence[Entry],
+        bodies: Sequence[Body],
+        tail: int,
+        previous: dict[str, int],
+        time_us: int,
+    ) -> None:
+        records = []
+        tags = []
+        for position, (entry, body) in enumerate(zip(entries, bodies, strict=True), tail + 1):
+            joined = " ".join(entry.tags)
+            kind = int(entry.kind)
+            segment = None if body.segment is None else self._segment_id(body.segment)
+            seal = record_seal(
+                position, kind, entry.producer, entry.instance, entry.sequence, joined,
+                time_us, body.segment, body.offset, body.length, body.checksum,
+            )  # fmt: skip
+            records.append(
+                (position, kind, entry.producer, entry.instance, entry.sequence, joined,
+                 len(entry.tags), time_us, segment, body.offset, body.length, body.checksum, seal,
+                 body.inline)
+            )  # fmt: skip
+            for tag in entry.tags:
+                tags.append((tag, position, previous[tag]))
+                previous[tag] = position
+        if len(records) == 1:
+            self._execute(_INSERT_RECORD, records[0])
+        else:
+            self._connection.executemany(_INSERT_RECORD, records)
+        if len(tags) == 1:
+            self._execute(_INSERT_TAG, tags[0])
+        else:
+            self._connection.executemany(_INSERT_TAG, tags)
+        self._count_segments(bodies)
+
+    def _segment_id(self, name: str) -> int:
+        if (known := self._segment_ids.get(name)) is None:
+            self._execute(
+                "INSERT INTO segment(name, live, end, sealed) VALUES(?,0,0,0) ON CONFLICT DO NOTHING",
+                (name,),
+            )
+            known = self._execute("SELECT id FROM segment WHERE name = ?", (name,)).fetchone()[0]
+            self._segment_ids[name] = known
+        return known
+
+    def _count_segments(self, bodies: Sequence[Body]) -> None:
+        counts: dict[str, tuple[int, int]] = {}
+        for body in bodies:
+            if body.segment is not None and body.offset is not None:
+                live, end = counts.get(body.segment, (0, 0))
+                counts[body.segment] = (live + 1, max(end, body.offset + frame_bytes(body.length)))
+        for name, (live, end) in counts.items():
+            self._execute(
+                "UPDATE segment SET live = live + ?, end = max(end, ?) WHERE id = ?",
+                (live, end, self._segment_ids[name]),
+            )
+
+    def _run(self, tag: str, after: Position, upto: Position, limit: int) -> list[Row]:
+        rows: list[Row] = []
+        reached: int = after
+        found = self._execute(f"{_READ} LIMIT ?", (tag, after, upto, limit)).fetchall()
+        for previous, *columns in found:
+            row = self._row(columns, tag)
+            chained = previous == reached if rows else previous <= reached
+            if not chained and previous > max(reached, self.trimmed(tag)):
+                raise self._damaged(tag, f"misses position {previous} before {row.position}")
+            reached = row.position
+            rows.append(row)
+        return rows
+
+    def _row(self, columns: Sequence[Any], tag: str) -> Row:
+        if columns[0] is None:
+            raise self._damaged(tag, "names a record that is not there")
+        row = Row(*columns)
+        if not row.is_sealed():
+            raise self._damaged(
+                tag, f"leads to position {row.position}, whose row fails its checksum"
+            )
+        return row
+
+    def _damaged(self, tag: str, what: str) -> IndexDamaged:
+        return IndexDamaged(
+            f"the index {self._path} is damaged: tag {tag!r} {what}; run `penstock fsck`",
+            path=str(self._path),
+            tag=tag,
+        )
+
+
+class _named_errors:
+    """Turn SQLite's errors of the block into the log's own."""
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, path: Path, doing: str) -> None:
+        self._path, self._doing = path, doing
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, apsw.Error):
+            raise sqlite_error(error, self._path, self._doing) from error
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE … COMMIT around a block, or ROLLBACK if it raises."""
+
+    __slots__ = ("_doing", "_index")
+
+    def __init__(self, index: Index, doing: str) -> None:
+        self._index, self._doing = index, doing
+
+    def __enter__(self) -> None:
+        try:
+            self._index._execute("BEGIN IMMEDIATE")
+        except apsw.Error as error:
+            raise sqlite_error(error, self._index._path, self._doing) from error
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        index = self._index
+        try:
+            if error is None:
+                index._execute("COMMIT")
+                return
+            index._undo()
+        except apsw.Error as failure:
+            index._undo()
+            raise sqlite_error(failure, index._path, self._doing) from failure
+        if isinstance(error, apsw.Error):
+            raise sqlite_error(error, index._path, self._doing) from error
+
+
+def _connect(path: Path, vfs: str | None, *, read_only: bool) -> apsw.Connection:
+    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
+    connection.set_busy_handler(_wait_for_lock)
+    return connection
+
+
+def _wait_for_lock(tries: int) -> bool:
+    """SQLite's own handler sleeps for milliseconds; an append holds the lock for some 50 µs."""
+    time.sleep(0.00002 if tries < 200 else 0.001)
+    return tries < 200 + BUSY_S * 1000
+
+
+def _check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> None:
+    if connection.pragma("application_id") != APPLICATION_ID:
+        raise IndexForeign(
+            f"{path} is a SQLite file of something else: nothing was touched", path=str(path)
+        )
+    version = connection.pragma("user_version")
+    if version > INDEX_VERSION:
+        raise LogVersionUnsupported(
+            f"the index {path} has format version {version}, this Penstock reads up to "
+            f"{INDEX_VERSION}: upgrade it",
+            path=str(path),
+            version=version,
+        )
+    found = connection.execute("SELECT id FROM log").fetchall()
+    if [row[0] for row in found] != [log_id]:
+        raise IndexForeign(f"{path} belongs to another log: nothing was touched", path=str(path))
+
+
+@lru_cache(maxsize=16)
+def _before_query(tags: int) -> str:
+    previous = ", (SELECT max(position) FROM tag WHERE tag = ?)" * tags
+    return (
+        "SELECT (SELECT max(position) FROM record), "
+        "(SELECT max(sequence) FROM record WHERE producer = ? AND instance = ?), "
+        "(SELECT sequence FROM forgotten WHERE producer = ? AND instance = ?), "
+        f"(SELECT value FROM metadata WHERE key = ?){previous}"
+    )
+
+
+def _writers(entries: Sequence[Entry]) -> int:
+    first = entries[0]
+    for entry in entries:
+        if entry.instance != first.instance or entry.producer != first.producer:
+            return 2
+    return 1

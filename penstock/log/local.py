@@ -1,0 +1,677 @@
+"""The embedded log: a folder, shared by any number of processes of one machine.
+
+    penstock-log.json   format, version, id, durability
+    index.db            order, tags, metadata, small bodies (SQLite, WAL)
+    bell                how far the log is visible, mmapped
+    sync.lock           held while somebody makes the newest appends durable
+    segments/*.seg      larger bodies, one writer each
+    aside/              what a repair moved away, with manifests
+
+The order of an append is the durability argument. Bodies first (written and synced), then one
+index transaction that names them, then one sync of the index's write-ahead log, then the bell. A
+crash in between leaves bytes that nobody names, or records that nobody has seen and whose writer
+has no answer yet: it repeats the append and gets either the first positions or new ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.clock import Clock, SystemClock
+from penstock.config import Durability, LogConfig
+from penstock.errors import (
+    Fenced,
+    IndexDamaged,
+    LogClosed,
+    LogDamaged,
+    LogNotFound,
+    LogReadOnly,
+    LogVersionUnsupported,
+    NotALog,
+    OutcomeUnknown,
+    RecordLost,
+    SegmentMissing,
+    TailLost,
+)
+from penstock.log.bell import Bell
+from penstock.log.contract import Log, LogStatistics
+from penstock.log.files import Files, lock, named_errors, unlock
+from penstock.log.index import Body, Index, Row
+from penstock.log.record import Entry, Fence, Position, Record, RecordKind, Versioned
+from penstock.log.segments import SegmentReader, SegmentWriter, body_checksum
+from penstock.log.validate import (
+    check_append,
+    check_fence_argument,
+    check_key,
+    check_metadata,
+    check_position,
+    check_prefix,
+    check_read,
+    check_tag,
+    check_timeout,
+    check_version,
+)
+from penstock.names import check_name, check_path
+
+FORMAT_FILE = "penstock-log.json"
+CREATING_FILE = "penstock-log.creating"
+INDEX_FILE = "index.db"
+BELL_FILE = "bell"
+LOCK_FILE = "sync.lock"
+SEGMENTS_FOLDER = "segments"
+ASIDE_FOLDER = "aside"
+FORMAT = "penstock-log"
+FORMAT_VERSION = 1
+_FORMAT_BYTES_MAX = 64 << 10
+_TRIM_ROWS = 2_000
+_FOLD_CHECK_APPENDS = 64
+
+
+def open_log(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    read_only: bool = False,
+    config: LogConfig | None = None,
+    clock: Clock | None = None,
+    files: Files | None = None,
+    skip_lost: bool = False,
+) -> LocalLog:
+    """Open the log in a folder; with `create`, make it if there is none.
+
+    The durability of an existing log is the one it was created with. `skip_lost` reads over records
+    whose bytes a repair moved aside, which otherwise raise `RecordLost`.
+    """
+    folder = Path(path).absolute()
+    config = config or LogConfig()
+    files = files or Files()
+    if create and not read_only and not (folder / FORMAT_FILE).exists():
+        _create(folder, config.durability, files)
+    identity = read_identity(folder)
+    return LocalLog(folder, identity, config, clock or SystemClock(), files, read_only, skip_lost)
+
+
+class Identity:
+    """What `penstock-log.json` says: which log this is and how durable it was asked to be."""
+
+    def __init__(self, log_id: str, durability: Durability, created_us: int) -> None:
+        self.log_id = bytes.fromhex(log_id)
+        self.durability: Durability = durability
+        self.created_us = created_us
+
+    def encode(self) -> bytes:
+        facts = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "id": self.log_id.hex(),
+            "durability": self.durability,
+            "created_us": self.created_us,
+        }
+        return json.dumps(facts, indent=1).encode() + b"\n"
+
+
+def read_identity(folder: Path) -> Identity:
+    """Read and check a log's format file."""
+    if not folder.is_dir():
+        raise LogNotFound(
+            f"there is no log at {folder}: check the path, or create one with "
+            "`open_log(path, create=True)`",
+            path=str(folder),
+        )
+    path = folder / FORMAT_FILE
+    try:
+        with path.open("rb") as file:
+            content = file.read(_FORMAT_BYTES_MAX)
+    except FileNotFoundError:
+        raise NotALog(
+            f"{folder} is not a log: it has no {FORMAT_FILE}. Choose a new or empty folder",
+            path=str(folder),
+        ) from None
+    except PermissionError as error:
+        raise LogReadOnly(f"no permission to read {path}: {error}", path=str(path)) from error
+    return _parse_identity(content, path)
+
+
+def _parse_identity(content: bytes, path: Path) -> Identity:
+    try:
+        facts: Any = json.loads(content)
+        if facts["format"] != FORMAT:
+            raise NotALog(f"{path} is of another program: nothing was touched", path=str(path))
+        version = int(facts["version"])
+        if version > FORMAT_VERSION:
+            raise LogVersionUnsupported(
+                f"{path.parent} has log format version {version}, this Penstock reads up to "
+                f"{FORMAT_VERSION}: upgrade it; nothing was touched",
+                path=str(path),
+                version=version,
+            )
+        durability = facts["durability"]
+        if durability not in ("synced", "process") or version < 1 or len(facts["id"]) != 32:
+            raise ValueError("a field has a value that no Penstock writes")
+        return Identity(facts["id"], durability, int(facts["created_us"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise LogDamaged(
+            f"{path} is damaged ({error}): run `penstock fsck`; restore it from a copy, the records "
+            "are in the other files",
+            path=str(path),
+        ) from error
+
+
+def _create(folder: Path, durability: Durability, files: Files) -> None:
+    """Make a log so that a crash leaves either none, or a marked start that the next try clears."""
+    with named_errors(f"creating a log in {folder}"):
+        _make_folder(folder, files)
+        guard = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            lock(guard, wait=True)
+            if (folder / FORMAT_FILE).exists():
+                return  # another process was faster
+            _clear_unfinished(folder, files)
+            files.publish(folder / CREATING_FILE, b"")
+            identity = Identity(os.urandom(16).hex(), durability, SystemClock().now_us())
+            Index.create(folder / INDEX_FILE, identity.log_id, files.vfs)
+            files.make_folder(folder / SEGMENTS_FOLDER)
+            files.close(files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT))
+            files.sync_folder(folder)
+            files.publish(folder / FORMAT_FILE, identity.encode())
+            files.unlink(folder / CREATING_FILE)
+        finally:
+            os.close(guard)
+
+
+def _make_folder(folder: Path, files: Files) -> None:
+    for parent in (*reversed(folder.parents), folder):
+        if not parent.exists():
+            try:
+                files.make_folder(parent)
+                files.sync_folder(parent.parent)
+            except FileExistsError:
+                continue
+
+
+def _clear_unfinished(folder: Path, files: Files) -> None:
+    found = sorted(entry.name for entry in folder.iterdir())
+    ours = [name for name in found if name.startswith(f".{CREATING_FILE}.")]
+    if set(found) == set(ours):
+        return
+    if CREATING_FILE not in found:
+        raise NotALog(
+            f"{folder} is not empty and not a log: choose a new or empty folder; nothing was touched",
+            path=str(folder),
+        )
+    # A creation that died: nobody can have appended anything, its format file was never there.
+    for name in found:
+        if name.startswith(INDEX_FILE):
+            files.unlink(folder / name)
+    if SEGMENTS_FOLDER in found:
+        os.rmdir(folder / SEGMENTS_FOLDER)
+
+
+class LocalLog(Log):
+    """A handle on the embedded log. Made by `open_log`; usable by many threads of one process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: Identity,
+        config: LogConfig,
+        clock: Clock,
+        files: Files,
+        read_only: bool,
+        skip_lost: bool,
+    ) -> None:
+        self.folder = folder
+        self.identity = identity
+        self._config = config
+        self._clock = clock
+        self._files = files
+        self._read_only = read_only
+        self._skip_lost = skip_lost
+        self._durable = identity.durability == "synced"
+        self._process = os.getpid()
+        self._lock = threading.Lock()  # the index connection, the reader and the counters
+        self._closed = ""
+        self._appends = self._records_appended = self._bytes_appended = 0
+        self._records_read = self._bytes_read = 0
+        self._syncs = self._syncs_shared = self._fenced = 0
+        segments = folder / SEGMENTS_FOLDER
+        self._index = self._open_index()
+        try:
+            self._reader = SegmentReader(segments, identity.log_id)
+            self._bell = self._open_bell()
+            if not read_only:
+                self._writer = SegmentWriter(
+                    segments, files, identity.log_id, config.segment_bytes_max, self._durable
+                )
+                with named_errors(f"opening {folder}"):
+                    self._sync_fd = files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+                    self._wal_fd = self._open_wal()
+                self._sync_turn = _Turn(self._sync_fd)
+                self._folder_fold = _Folder(self)
+                self._recover_tail()
+                self.collect()
+        except BaseException:
+            self._index.close()
+            raise
+
+    @property
+    def durability(self) -> Durability:
+        return self.identity.durability
+
+    def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
+        self._check_writable()
+        config = self._config
+        bytes_total = check_append(entries, config.body_bytes_max, config.append_bytes_max)
+        if fence is not None:
+            check_fence_argument(fence)
+        bodies, settle = self._place(entries)
+        try:
+            with self._lock:
+                self._check_open()
+                positions, new = self._index.append(entries, bodies, fence, self._clock.now_us())
+        except Fenced:
+            self._fenced += 1
+            raise
+        finally:
+            if settle:
+                self._writer.settle(settle)
+        last = positions[-1]
+        if new:
+            self._bell.hint_committed(last)
+        self._make_visible(last)
+        self._count_append(len(entries) if new else 0, bytes_total)
+        return positions
+
+    def read(self, tags: Collection[str], after: Position, limit: int) -> list[Record]:
+        names = check_read(tags, limit, after)
+        while True:
+            with self._lock:
+                self._check_open()
+                upto = self._bell.tail()
+                if after >= upto:
+                    return []
+                rows = self._index.read(names, after, upto, limit)
+                records = [record for row in rows if (record := self._record(row)) is not None]
+                self._records_read += len(records)
+                self._bytes_read += sum(record.body.nbytes for record in records)
+            if records or len(rows) < limit:
+                return records
+            after = rows[-1].position  # a whole page of lost or just trimmed records
+
+    def last(self, tag: str) -> Record | None:
+        check_tag(tag)
+        with self._lock:
+            self._check_open()
+            row = self._index.last(tag, self._bell.tail())
+            return None if row is None else self._record(row)
+
+    def tail(self) -> Position:
+        self._check_open()
+        return self._bell.tail()
+
+    def wait(self, after: Position, timeout_s: float) -> Position:
+        check_position(after, "the position to wait after")
+        self._check_open()
+        return self._bell.wait(after, check_timeout(timeout_s))
+
+    def trim(self, tag: str, upto: Position) -> None:
+        self._check_writable()
+        check_tag(tag)
+        check_position(upto, "the position to trim up to")
+        upto = min(upto, self._bell.tail())
+        more = upto > 0
+        while more:
+            with self._lock:
+                self._check_open()
+                more = self._index.trim(tag, upto, _TRIM_ROWS)
+            self._folder_fold.maybe()
+        self._sync_metadata()
+        self.collect()
+
+    def trimmed(self, tag: str) -> Position:
+        check_tag(tag)
+        with self._lock:
+            self._check_open()
+            return self._index.trimmed(tag)
+
+    def get(self, key: str) -> Versioned | None:
+        check_key(key)
+        with self._lock:
+            self._check_open()
+            return self._index.get(key)
+
+    def put(self, key: str, value: bytes) -> int:
+        version = self._set(key, value, None)
+        assert version is not None
+        return version
+
+    def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
+        check_version(version)
+        return self._set(key, value, version) is not None
+
+    def keys(self, prefix: str = "") -> list[str]:
+        check_prefix(prefix)
+        with self._lock:
+            self._check_open()
+            keys = self._index.keys(prefix)
+        return [check_path(key, "metadata key") for key in keys]
+
+    def statistics(self) -> LogStatistics:
+        with self._lock:
+            self._check_open()
+            return LogStatistics(
+                appends=self._appends,
+                records_appended=self._records_appended,
+                bytes_appended=self._bytes_appended,
+                records_read=self._records_read,
+                bytes_read=self._bytes_read,
+                syncs=self._syncs,
+                syncs_shared=self._syncs_shared,
+                fenced=self._fenced,
+            )
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed and self._closed != "failed":
+                return
+            self._closed = "closed"
+        if self._process != os.getpid():
+            return  # a fork's copy: the files belong to the process that opened them
+        if not self._read_only:
+            self._folder_fold.stop()
+            self._writer.close()
+            self._files.close(self._wal_fd)
+            self._files.close(self._sync_fd)
+        self._reader.close()
+        self._bell.close()
+        self._index.close()
+
+    def collect(self) -> int:
+        """Free what no record needs: unindexed segments and tails of dead writers, emptied segments.
+
+        Returns how many files were removed. Whatever a living writer holds is left alone.
+        """
+        self._check_writable()
+        with self._lock, named_errors(f"collecting segments in {self.folder}"):
+            known = {
+                name: (live, end, sealed) for name, live, end, sealed in self._index.segments()
+            }
+            removed = 0
+            for path in sorted((self.folder / SEGMENTS_FOLDER).glob("*.seg")):
+                live, end, sealed = known.get(path.stem, (0, 0, False))
+                if not (sealed and live):
+                    removed += self._collect_one(path, end, live, path.stem in known)
+        return removed
+
+    def _collect_one(self, path: Path, end: int, live: int, known: bool) -> bool:
+        try:
+            fd = self._files.open(path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        try:
+            if not lock(fd, wait=False):
+                return False
+            if live == 0:
+                # Asked again under the lock: its last writer may have indexed a frame just now.
+                if known and not self._index.drop_segment(path.stem):
+                    return False
+                if not known and any(name == path.stem for name, *_ in self._index.segments()):
+                    return False
+                self._files.unlink(path)
+                self._reader.forget(path.stem)
+                return True
+            end = next(row[2] for row in self._index.segments() if row[0] == path.stem)
+            if os.fstat(fd).st_size > end:
+                self._files.truncate(fd, end)
+            self._index.seal_segment(path.stem)
+            return False
+        finally:
+            self._files.close(fd)
+
+    def _open_index(self) -> Index:
+        return Index.open(
+            self.folder / INDEX_FILE,
+            self.identity.log_id,
+            self._files.vfs,
+            durable=self._durable,
+            read_only=self._read_only,
+        )
+
+    def _open_bell(self) -> Bell:
+        with named_errors(f"opening the bell of {self.folder}"):
+            return Bell(self.folder / BELL_FILE, self._files, read_only=self._read_only)
+
+    def _open_wal(self) -> int:
+        # The connection has read, so the file is there; and while it is open, SQLite keeps it.
+        self._index.tail()
+        path = self.folder / f"{INDEX_FILE}-wal"
+        return self._files.open(path, os.O_RDWR | os.O_CREAT)
+
+    def _recover_tail(self) -> None:
+        """Make visible what a dead writer committed; find out if what was visible is gone."""
+        with self._sync_turn:
+            tail = self._index.tail()
+            if self._bell.is_sound() and self._bell.tail() > tail:
+                raise TailLost(
+                    f"the index of {self.folder} ends at position {tail}, but {self._bell.tail()} was "
+                    "acknowledged: its write-ahead log is damaged or was removed. Restore index.db-wal, "
+                    "or accept the loss with `penstock log repair`",
+                    path=str(self.folder / INDEX_FILE),
+                    tail=tail,
+                    acknowledged=self._bell.tail(),
+                )
+            self._sync_wal()
+            self._bell.ring(tail)
+
+    def _place(self, entries: Sequence[Entry]) -> tuple[list[Body], list[Any]]:
+        """Checksum the bodies and write the large ones to this process's segment."""
+        inline_bytes_max = self._config.inline_bytes_max
+        bodies = []
+        large = []
+        for i, entry in enumerate(entries):
+            view = _view(entry.body)
+            bodies.append(Body(view.nbytes, body_checksum(view), view))
+            if view.nbytes > inline_bytes_max:
+                large.append((i, view))
+        if not large:
+            return bodies, []
+        placements = self._writer.place([(view, bodies[i].checksum) for i, view in large])
+        for (i, view), placement in zip(large, placements, strict=True):
+            bodies[i] = Body(
+                view.nbytes, bodies[i].checksum, None, placement.segment.name, placement.offset
+            )
+        return bodies, placements
+
+    def _record(self, row: Row) -> Record | None:
+        """A row's record with its verified body; None if it was trimmed meanwhile or may be skipped."""
+        if row.segment is None:
+            body = memoryview(row.inline if row.inline is not None else b"")
+            if body.nbytes != row.length or body_checksum(body) != row.checksum:
+                raise IndexDamaged(
+                    f"the body of position {row.position} in {self.folder / INDEX_FILE} fails its "
+                    "checksum: run `penstock fsck`",
+                    position=row.position,
+                )
+        else:
+            found = self._segment_body(row)
+            if found is None:
+                return None
+            body = found
+        return Record(
+            position=row.position,
+            kind=RecordKind(row.kind),
+            tags=tuple(row.tags.split(" ")),
+            producer=row.producer,
+            instance=row.instance,
+            sequence=row.sequence,
+            time_us=row.time_us,
+            body=body,
+        )
+
+    def _segment_body(self, row: Row) -> memoryview | None:
+        assert row.segment is not None and row.offset is not None
+        try:
+            name = check_name(row.segment, "segment")
+            return self._reader.body(name, row.offset, row.length, row.checksum)
+        except LogDamaged as damage:
+            if isinstance(damage, SegmentMissing) and not self._index.has(row.position):
+                return None
+            if (manifest := self._index.lost(row.position)) is None:
+                damage.details["position"] = row.position
+                raise
+            if self._skip_lost:
+                return None
+            raise RecordLost(
+                f"the bytes of position {row.position} were damaged and moved aside by a repair (see "
+                f"{manifest}): restore them, or open the log with skip_lost=True to read on without",
+                position=row.position,
+                manifest=manifest,
+            ) from damage
+
+    def _make_visible(self, position: Position) -> None:
+        """Sync the index up to a position, or find that another append's sync did; ring the bell."""
+        bell = self._bell
+        if bell.tail() >= position:
+            self._syncs_shared += 1
+            return
+        with self._sync_turn:
+            if bell.tail() >= position:
+                self._syncs_shared += 1
+                return
+            # Everything committed by now is covered by the sync that starts now.
+            tail = max(position, bell.committed())
+            self._sync_wal()
+            bell.ring(Position(tail))
+
+    def _sync_metadata(self) -> None:
+        with self._sync_turn:
+            with self._lock:
+                self._check_open()
+                tail = self._index.tail()
+            self._sync_wal()
+            self._bell.ring(tail)
+
+    def _sync_wal(self) -> None:
+        if not self._durable:
+            return
+        try:
+            self._files.sync(self._wal_fd)
+            self._syncs += 1
+        except OSError as error:
+            # The kernel may have dropped the bytes and will not say so twice: trust nothing here.
+            self._closed = "failed"
+            raise OutcomeUnknown(
+                f"syncing the index of {self.folder} failed ({error}): whether the append is durable "
+                "is unknown. Open the log again and repeat the append",
+                errno=error.errno,
+            ) from error
+
+    def _set(self, key: str, value: bytes, version: int | None) -> int | None:
+        self._check_writable()
+        check_metadata(key, value)
+        with self._lock:
+            self._check_open()
+            new = self._index.set(key, value, version)
+        # Also when nothing was set: the caller acts on what it saw, so that must be durable too, and
+        # a new instance must find every marker that the old one committed.
+        self._sync_metadata()
+        return new
+
+    def _count_append(self, records: int, bytes_total: int) -> None:
+        self._appends += 1
+        if records:
+            self._records_appended += records
+            self._bytes_appended += bytes_total
+        if self._appends % _FOLD_CHECK_APPENDS == 0:
+            self._folder_fold.maybe()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogClosed(
+                f"this handle on {self.folder} is {self._closed}: open the log again",
+                path=str(self.folder),
+            )
+        if self._process != os.getpid():
+            raise LogClosed(
+                f"this handle on {self.folder} was opened before a fork: open the log in this process",
+                path=str(self.folder),
+            )
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self._read_only:
+            raise LogReadOnly(
+                f"this handle on {self.folder} was opened read-only", path=str(self.folder)
+            )
+
+
+class _Turn:
+    """One at a time: among the threads of this process, and among all processes that share a file."""
+
+    __slots__ = ("_fd", "_threads")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._threads = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        lock(self._fd, wait=True)
+
+    def __exit__(self, *exc: object) -> None:
+        unlock(self._fd)
+        self._threads.release()
+
+
+class _Folder:
+    """Folds the index's write-ahead log in the background, so that no append waits for it."""
+
+    def __init__(self, log: LocalLog) -> None:
+        self._log = log
+        self._wanted = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def maybe(self) -> None:
+        """Ask for a fold if the write-ahead log has grown past its bound."""
+        log = self._log
+        size = os.fstat(log._wal_fd).st_size
+        if size < log._config.wal_bytes_max or self._wanted.is_set():
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-fold", daemon=True)
+            self._thread.start()
+        self._wanted.set()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        log = self._log
+        index = log._open_index()
+        try:
+            while True:
+                self._wanted.wait()
+                if self._stopped:
+                    return
+                index.fold(wait=False)
+                # A steady stream of appends never lets it end: hold them back for what is left.
+                index.fold(wait=True)
+                self._wanted.clear()
+        finally:
+            index.close()
+
+
+def _view(body: bytes | bytearray | memoryview | pa.Buffer) -> memoryview:
+    view = memoryview(body)
+    return view if view.ndim == 1 and view.format == "B" else view.cast("B")

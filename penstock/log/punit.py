@@ -1,0 +1,694 @@
+"""P-units: an immutable batch of rows as one self-contained, checked byte string.
+
+Layout, little endian. A unit is exactly as long as its header says; nothing may follow it.
+
+    offset  size  field
+         0     4  magic "PNPU"
+         4     2  version, 1
+         6     1  encoding: 0 = the payload is one Arrow IPC record batch message
+         7     1  codec of the whole payload: 0 none, 1 lz4 (frame), 2 zstd
+         8     8  fingerprint: xxh3_64 of the serialised schema
+        16     8  rows
+        24     8  raw payload bytes, before the codec
+        32     8  stored payload bytes, after the codec
+        40     4  schema bytes
+        44     8  reserved, zero: room for what per-column codecs will need
+        52     4  header check: the low half of xxh3_64 over the 52 bytes before it
+        56     8  checksum: xxh3_64 over everything but this field
+        64     …  the schema, one Arrow IPC schema message, never compressed, so `inspect` is cheap
+         P     …  the payload; P is the first multiple of 64 after the schema, zeros in between
+
+Where the unit lies on a 64-byte boundary, so does its payload, and Arrow keeps every buffer inside
+it on 8 bytes: an uncompressed unit is read in place, also from a mapped file.
+
+Why xxh3 and not crc32c: 64 bits miss less than 32, it runs at memory speed from one C call, and
+the wheel that has it is small. Like any checksum without a key it finds accidents, not attackers:
+whoever can write a unit can also write its checksum. So every length is checked before it is used,
+decompression is bounded, and what Arrow decodes is validated in full before anyone sees it.
+
+Units hold plain columns only. Dictionaries live outside a single IPC message, and view columns drag
+the rows of other slices along; `encode` turns both into values (`plain_schema` says of which type).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from xxhash import xxh3_64, xxh3_64_intdigest
+
+from penstock.errors import (
+    PUnitDamaged,
+    PUnitError,
+    PUnitTooLarge,
+    PUnitVersionUnsupported,
+    SchemaMismatch,
+)
+from penstock.log.record import Body
+
+MAGIC = b"PNPU"
+VERSION = 1
+HEADER_BYTES = 64
+ALIGNMENT_BYTES = 64
+RAW_BYTES_MAX = 256 << 20
+SCHEMA_BYTES_MAX = 1 << 20
+ROWS_MAX = 1 << 26  # rows without columns, or of nulls, cost no bytes: only this bounds them
+
+_FIELDS = struct.Struct("<4sHBBQQQQI8x")
+_HEADER_CHECK = struct.Struct("<I")
+_CHECKSUM = struct.Struct("<Q")
+_RESERVED_AT = 44
+_HEADER_CHECK_AT = 52
+_CHECKSUM_AT = 56
+_RESERVED_ZERO = bytes(8)
+
+_CACHED_SCHEMAS_MAX = 256
+_CACHED_SCHEMA_BYTES_MAX = 64 << 10  # larger ones are parsed each time: 16 MiB bound the cache
+
+# What pyarrow raises on bytes it does not like; its I/O and lookup errors are plain Python ones.
+_ARROW_REFUSALS = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    NotImplementedError,
+    struct.error,
+)
+
+
+class Encoding(IntEnum):
+    """How rows become the payload. The numbers are on disk: never reuse one."""
+
+    ARROW = 0
+
+
+class Codec(IntEnum):
+    """How the whole payload is compressed. The numbers are on disk: never reuse one."""
+
+    NONE = 0
+    LZ4 = 1
+    ZSTD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PUnitHeader:
+    """What a unit says about itself: enough to list it, and to see which schema it has."""
+
+    version: int
+    encoding: Encoding
+    codec: Codec
+    fingerprint: int
+    rows: int
+    schema: pa.Schema
+    schema_bytes: int
+    raw_bytes: int
+    stored_bytes: int
+
+    @property
+    def payload_at(self) -> int:
+        """Where the payload begins, counted from the start of the unit."""
+        return _payload_at(self.schema_bytes)
+
+    @property
+    def unit_bytes(self) -> int:
+        """How long the whole unit is."""
+        return self.payload_at + self.stored_bytes
+
+
+# ------------------------------------------------------------------ writing
+
+
+def encode(
+    batch: pa.RecordBatch,
+    codec: Codec = Codec.NONE,
+    *,
+    raw_bytes_max: int = RAW_BYTES_MAX,
+    verify: bool = True,
+) -> pa.Buffer:
+    """Return the unit that holds this batch's rows, and only these.
+
+    `codec` is a wish: a payload that it does not shrink is stored as it is, so that it can be read
+    in place. `verify` validates the batch in full, because a unit that no reader would accept must
+    fail here, where the rows can still be looked at; a producer whose columns cannot be malformed
+    (numbers from its own kernels) may turn it off.
+    """
+    known = _known_schema(batch.schema.serialize().to_pybytes())
+    if not known.plain:
+        batch = _to_plain(batch)
+        known = _known_schema(batch.schema.serialize().to_pybytes())
+    if batch.num_rows > ROWS_MAX or len(known.serialised) > SCHEMA_BYTES_MAX:
+        raise PUnitTooLarge(
+            f"a batch of {batch.num_rows} rows with {len(known.serialised)} bytes of schema does "
+            f"not fit a p-unit ({ROWS_MAX} rows, {SCHEMA_BYTES_MAX} bytes of schema); split it",
+            rows=batch.num_rows,
+            schema_bytes=len(known.serialised),
+        )
+    try:
+        batch.validate(full=verify)
+        raw = batch.serialize()
+    except _ARROW_REFUSALS as error:
+        raise PUnitError(f"this batch cannot be written as a p-unit: {error}") from error
+    if raw.size > raw_bytes_max:
+        raise PUnitTooLarge(
+            f"a batch of {batch.num_rows} rows takes {raw.size} bytes, more than the "
+            f"{raw_bytes_max} that a p-unit may hold; split it",
+            raw_bytes=raw.size,
+            raw_bytes_max=raw_bytes_max,
+        )
+    stored, codec = _compress(raw, codec)
+    return _frame(known, batch.num_rows, raw.size, stored, codec)
+
+
+def _compress(raw: pa.Buffer, codec: Codec) -> tuple[pa.Buffer, Codec]:
+    if codec is Codec.NONE:
+        return raw, codec
+    stored = pa.compress(raw, codec=codec.name.lower())
+    return (stored, codec) if stored.size < raw.size else (raw, Codec.NONE)
+
+
+def _frame(
+    known: _KnownSchema, rows: int, raw_bytes: int, stored: pa.Buffer, codec: Codec
+) -> pa.Buffer:
+    schema_end = HEADER_BYTES + len(known.serialised)
+    payload_at = _payload_at(len(known.serialised))
+    unit = pa.allocate_buffer(payload_at + stored.size)
+    view = memoryview(unit).cast("B")
+    _FIELDS.pack_into(
+        view,
+        0,
+        MAGIC,
+        VERSION,
+        Encoding.ARROW,
+        codec,
+        known.fingerprint,
+        rows,
+        raw_bytes,
+        stored.size,
+        len(known.serialised),
+    )
+    _HEADER_CHECK.pack_into(view, _HEADER_CHECK_AT, _header_check(view))
+    view[HEADER_BYTES:schema_end] = known.serialised
+    view[schema_end:payload_at] = bytes(payload_at - schema_end)
+    view[payload_at:] = memoryview(stored).cast("B")
+    _CHECKSUM.pack_into(view, _CHECKSUM_AT, _checksum(view))
+    return unit
+
+
+# ------------------------------------------------------------------ reading
+
+
+def inspect(
+    body: Body, *, raw_bytes_max: int = RAW_BYTES_MAX, rows_max: int = ROWS_MAX
+) -> PUnitHeader:
+    """Return what a unit says about itself without touching its payload.
+
+    Header and schema have checks of their own and are verified; only `decode` verifies the payload.
+    """
+    unit = _as_buffer(body)
+    fields = _read_fields(unit)
+    return _read_header(unit, fields, raw_bytes_max, rows_max)
+
+
+def decode(
+    body: Body,
+    *,
+    expected: pa.Schema | None = None,
+    raw_bytes_max: int = RAW_BYTES_MAX,
+    rows_max: int = ROWS_MAX,
+    verify: bool = True,
+) -> pa.RecordBatch:
+    """Return a unit's rows; if not compressed they lie in `body` itself, which they keep alive.
+
+    With `expected`, a unit of any other schema raises `SchemaMismatch` before its payload is
+    decoded (see `conform` for readers that can bridge the difference). `verify=False` skips the
+    checksum and the full validation: right only for bytes that this very process has encoded or
+    decoded before.
+    """
+    unit = _as_buffer(body)
+    fields = _read_fields(unit)
+    if verify:
+        _verify_checksum(unit)
+    header = _read_header(unit, fields, raw_bytes_max, rows_max)
+    if expected is not None and not header.schema.equals(expected):
+        raise _mismatch(header.schema, expected)
+    stored = unit.slice(header.payload_at, header.stored_bytes)
+    if header.codec is not Codec.NONE:
+        raw = _decompress(stored, header.codec, header.raw_bytes)
+    elif stored.address % 8:
+        raw = _aligned_copy(stored)  # numbers that straddle words: kernels would be slow or refuse
+    else:
+        raw = stored
+    return _read_batch(raw, header, verify)
+
+
+class _Fields(NamedTuple):
+    version: int
+    encoding: int
+    codec: int
+    fingerprint: int
+    rows: int
+    raw_bytes: int
+    stored_bytes: int
+    schema_bytes: int
+
+
+def _read_fields(unit: pa.Buffer) -> _Fields:
+    """Read the fixed header and check that the unit is whole; its lengths allocate nothing."""
+    if unit.size < HEADER_BYTES:
+        raise _damaged(f"{unit.size} bytes are too short for a header", unit_bytes=unit.size)
+    magic, *numbers = _FIELDS.unpack_from(unit)
+    if magic != MAGIC:
+        raise _damaged("it does not begin with a p-unit's magic", magic=magic)
+    fields = _Fields(*numbers)
+    if fields.version != VERSION:
+        # Before any check: only magic and version keep their places in other versions.
+        raise PUnitVersionUnsupported(
+            f"a p-unit of version {fields.version}, this Penstock reads {VERSION}: upgrade it, or "
+            "look for damage with `penstock fsck`",
+            version=fields.version,
+        )
+    view = memoryview(unit).cast("B")
+    if _HEADER_CHECK.unpack_from(view, _HEADER_CHECK_AT)[0] != _header_check(view):
+        raise _damaged("its header fails its check")
+    unit_bytes = _payload_at(fields.schema_bytes) + fields.stored_bytes
+    if unit_bytes != unit.size:
+        raise _damaged(
+            f"its header says {unit_bytes} bytes and there are {unit.size}",
+            unit_bytes=unit.size,
+            declared_bytes=unit_bytes,
+        )
+    return fields
+
+
+def _verify_checksum(unit: pa.Buffer) -> None:
+    view = memoryview(unit).cast("B")
+    if _CHECKSUM.unpack_from(view, _CHECKSUM_AT)[0] != _checksum(view):
+        raise _damaged("it fails its checksum")
+
+
+def _read_header(
+    unit: pa.Buffer, fields: _Fields, raw_bytes_max: int, rows_max: int
+) -> PUnitHeader:
+    encoding, codec = _supported(unit, fields)
+    _within("raw bytes", fields.raw_bytes, raw_bytes_max)
+    _within("rows", fields.rows, rows_max)
+    _within("schema bytes", fields.schema_bytes, SCHEMA_BYTES_MAX)
+    if codec is Codec.NONE and fields.raw_bytes != fields.stored_bytes:
+        raise _damaged(
+            f"not compressed, yet {fields.raw_bytes} bytes are stored as {fields.stored_bytes}",
+            raw_bytes=fields.raw_bytes,
+            stored_bytes=fields.stored_bytes,
+        )
+    known = _known_schema(unit.slice(HEADER_BYTES, fields.schema_bytes).to_pybytes())
+    if known.fingerprint != fields.fingerprint:
+        raise _damaged("its schema fails its fingerprint", fingerprint=fields.fingerprint)
+    if not known.plain:
+        raise _damaged("its schema has dictionary or view columns, which no unit holds")
+    return PUnitHeader(
+        version=fields.version,
+        encoding=encoding,
+        codec=codec,
+        fingerprint=fields.fingerprint,
+        rows=fields.rows,
+        schema=known.schema,
+        schema_bytes=fields.schema_bytes,
+        raw_bytes=fields.raw_bytes,
+        stored_bytes=fields.stored_bytes,
+    )
+
+
+def _supported(unit: pa.Buffer, fields: _Fields) -> tuple[Encoding, Codec]:
+    reserved = unit.slice(_RESERVED_AT, len(_RESERVED_ZERO)).to_pybytes()
+    try:
+        if reserved != _RESERVED_ZERO:
+            raise ValueError(f"reserved bytes {reserved.hex()} are in use")
+        return Encoding(fields.encoding), Codec(fields.codec)
+    except ValueError as error:
+        raise PUnitVersionUnsupported(
+            f"a p-unit with encoding {fields.encoding} and codec {fields.codec}, which this "
+            f"Penstock lacks ({error}): upgrade it",
+            encoding=fields.encoding,
+            codec=fields.codec,
+        ) from error
+
+
+def _within(what: str, declared: int, bound: int) -> None:
+    if declared > bound:
+        raise PUnitTooLarge(
+            f"a p-unit declares {declared} {what}, more than the {bound} allowed; nothing was "
+            "allocated. If the unit is wanted, raise the reader's bound",
+            what=what,
+            declared=declared,
+            bound=bound,
+        )
+
+
+def _decompress(stored: pa.Buffer, codec: Codec, raw_bytes: int) -> pa.Buffer:
+    # As a stream, because the one-shot call does not say how much it wrote: an lz4 frame that ends
+    # early would leave whatever this process had in that memory before.
+    try:
+        stream = pa.CompressedInputStream(pa.BufferReader(stored), codec.name.lower())
+        raw = stream.read_buffer(raw_bytes)
+        beyond = stream.read(1)
+    except _ARROW_REFUSALS as error:
+        raise _damaged(f"its payload is not {codec.name.lower()}: {error}") from error
+    if raw.size != raw_bytes or beyond:
+        amount = "more" if beyond else "less"
+        raise _damaged(
+            f"its payload decompresses to {amount} than the {raw_bytes} bytes declared",
+            raw_bytes=raw_bytes,
+        )
+    return raw
+
+
+def _read_batch(raw: pa.Buffer, header: PUnitHeader, verify: bool) -> pa.RecordBatch:
+    _check_message(raw, header.rows)
+    try:
+        batch = pa.ipc.read_record_batch(raw, header.schema)
+        batch.validate(full=verify)
+    except _ARROW_REFUSALS as error:
+        raise _damaged(f"Arrow refuses its payload: {error}") from error
+    if batch.num_rows != header.rows:
+        raise _damaged(f"it has {batch.num_rows} rows and declares {header.rows}")
+    return batch
+
+
+# ------------------------------------------------------------------ the Arrow message
+#
+# pyarrow reads messages safely but not boundedly: a message may say that its buffers are compressed
+# and Arrow then allocates what they declare, or point a thousand columns at the same bytes so that
+# validating them takes a thousand times as long. Neither shows in pyarrow's interface, so the three
+# facts below are read from the flatbuffer itself (field numbers from Arrow's Message.fbs).
+
+_PREFIX = struct.Struct("<iI")  # -1, then the bytes of metadata
+_RECORD_BATCH = 3  # in the union MessageHeader
+_MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_BYTES = 1, 2, 3
+_BATCH_ROWS, _BATCH_BUFFERS, _BATCH_COMPRESSION = 0, 2, 3
+
+
+def _check_message(raw: pa.Buffer, rows: int) -> None:
+    try:
+        problem = _message_problem(raw, rows)
+    except _ARROW_REFUSALS as error:
+        raise _damaged(f"its payload is not an Arrow message: {error}") from error
+    if problem:
+        raise _damaged(problem)
+
+
+def _message_problem(raw: pa.Buffer, rows: int) -> str | None:
+    view = memoryview(raw).cast("B")
+    marker, metadata_bytes = _PREFIX.unpack_from(view)
+    body_at = _PREFIX.size + metadata_bytes
+    if marker != -1 or body_at > len(view):
+        return "its payload does not begin with an Arrow message"
+    message = view[_PREFIX.size : body_at]
+    root = _unsigned(message, 0)
+    if _number("<B", message, _slot(message, root, _MESSAGE_HEADER_TYPE)) != _RECORD_BATCH:
+        return "its payload is an Arrow message, but not a record batch"
+    body_bytes = _number("<q", message, _slot(message, root, _MESSAGE_BODY_BYTES))
+    if body_bytes != len(view) - body_at:
+        return f"its message declares {body_bytes} bytes and {len(view) - body_at} are there"
+    header = _slot(message, root, _MESSAGE_HEADER)
+    batch = header + _unsigned(message, header)
+    if _number("<q", message, _slot(message, batch, _BATCH_ROWS)) != rows:
+        return f"its message has another number of rows than the {rows} declared"
+    if _slot(message, batch, _BATCH_COMPRESSION):
+        return "its message has compressed buffers, which no unit holds"
+    return _buffers_problem(message, _slot(message, batch, _BATCH_BUFFERS), body_bytes)
+
+
+def _buffers_problem(message: memoryview, at: int, body_bytes: int) -> str | None:
+    if not at:
+        return None
+    vector = at + _unsigned(message, at)
+    count = _unsigned(message, vector)
+    if vector + 4 + 16 * count > len(message):
+        return "its message ends inside the list of buffers"
+    places = struct.unpack_from(f"<{2 * count}q", message, vector + 4)  # offset, length, offset, …
+    if min(places, default=0) < 0 or sum(places[1::2]) > body_bytes:
+        return "its buffers overlap or reach out of the payload"
+    return None
+
+
+def _slot(message: memoryview, table: int, field: int) -> int:
+    """Return where a table's field is in a flatbuffer, 0 if it is left out."""
+    vtable = table - struct.unpack_from("<i", message, table)[0]
+    if vtable < 0:
+        raise ValueError("a flatbuffer table without a vtable")
+    vtable_bytes: int = struct.unpack_from("<H", message, vtable)[0]
+    if 4 + 2 * field + 2 > vtable_bytes:
+        return 0
+    offset: int = struct.unpack_from("<H", message, vtable + 4 + 2 * field)[0]
+    return table + offset if offset else 0
+
+
+def _unsigned(message: memoryview, at: int) -> int:
+    value: int = struct.unpack_from("<I", message, at)[0]
+    return value
+
+
+def _number(form: str, message: memoryview, at: int) -> int:
+    value: int = struct.unpack_from(form, message, at)[0] if at else 0  # left out means zero
+    return value
+
+
+# ------------------------------------------------------------------ schemas
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownSchema:
+    serialised: bytes
+    schema: pa.Schema
+    fingerprint: int
+    plain: bool
+
+
+def fingerprint(schema: pa.Schema) -> int:
+    """Return a short name for a schema, metadata included.
+
+    Equal fingerprints mean equal schemas for any practical purpose; different ones do not mean
+    different schemas, since metadata and Arrow's own version go into the bytes. Compare schemas to
+    decide, fingerprints to guess.
+    """
+    return xxh3_64_intdigest(schema.serialize().to_pybytes())
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema that a unit has when batches of this one are encoded."""
+    try:
+        fields = [field.with_type(_plain_type(field.type)) for field in schema]
+    except NotImplementedError as error:
+        raise SchemaMismatch(f"{error}: cast the column before encoding it") from error
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _known_schema(serialised: bytes) -> _KnownSchema:
+    if len(serialised) > _CACHED_SCHEMA_BYTES_MAX:
+        return _parse_schema(serialised)
+    return _parse_schema_cached(serialised)
+
+
+def _parse_schema(serialised: bytes) -> _KnownSchema:
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(serialised))
+        plain = _is_plain(schema)
+    except _ARROW_REFUSALS as error:
+        raise _damaged(f"its schema cannot be read: {error}") from error
+    return _KnownSchema(serialised, schema, xxh3_64_intdigest(serialised), plain)
+
+
+def _is_plain(schema: pa.Schema) -> bool:
+    try:
+        return all(_plain_type(field.type) == field.type for field in schema)
+    except NotImplementedError:
+        return False
+
+
+# Keyed by all of the bytes, not by their fingerprint: schemas that were made to collide stay two.
+_parse_schema_cached = lru_cache(maxsize=_CACHED_SCHEMAS_MAX)(_parse_schema)
+
+
+def _plain_type(of: pa.DataType) -> pa.DataType:
+    """Return the type without dictionaries and views, at any depth."""
+    if pa.types.is_dictionary(of):
+        return _plain_type(of.value_type)
+    if pa.types.is_string_view(of):
+        return pa.string()
+    if pa.types.is_binary_view(of):
+        return pa.binary()
+    if isinstance(of, pa.BaseExtensionType):
+        if _plain_type(of.storage_type) != of.storage_type:
+            raise NotImplementedError(f"extension type {of} over dictionaries or views")
+        return of
+    return _plain_nested_type(of) if of.num_fields else of
+
+
+def _plain_nested_type(of: pa.DataType) -> pa.DataType:
+    children = [of.field(place) for place in range(of.num_fields)]
+    plain = [child.with_type(_plain_type(child.type)) for child in children]
+    same = all(new.type == old.type for new, old in zip(plain, children, strict=True))
+    if same and not _is_list_view(of):
+        return of
+    if pa.types.is_map(of):
+        entry = plain[0].type
+        return pa.map_(entry.field(0), entry.field(1), keys_sorted=of.keys_sorted)
+    if pa.types.is_list(of) or pa.types.is_list_view(of):
+        return pa.list_(plain[0])
+    if pa.types.is_large_list(of) or pa.types.is_large_list_view(of):
+        return pa.large_list(plain[0])
+    if pa.types.is_fixed_size_list(of):
+        return pa.list_(plain[0], of.list_size)
+    if pa.types.is_struct(of):
+        return pa.struct(plain)
+    raise NotImplementedError(f"dictionaries or views inside {of}")
+
+
+def _to_plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    schema = plain_schema(batch.schema)
+    columns = []
+    for column, field in zip(batch.columns, schema, strict=True):
+        try:
+            columns.append(_plain_column(column, field.type))
+        except _ARROW_REFUSALS as error:
+            raise SchemaMismatch(
+                f"column {field.name!r} of type {column.type} cannot be turned into {field.type} "
+                f"({error}): cast it before encoding it",
+                column=field.name,
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain_column(column: pa.Array, into: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary.take(column.indices)  # unlike a cast, for values of any type
+    if _is_list_view(column.type):
+        return _list_of_views(column, into)
+    if any(_has_list_view(child) for child in _child_types(column.type)):
+        raise NotImplementedError("list views inside other columns")
+    return column if column.type == into else column.cast(into)
+
+
+def _list_of_views(column: pa.Array, into: pa.DataType) -> pa.Array:
+    """Turn a list view into a list by hand: Arrow's own cast loses elements of some layouts."""
+    large = pa.types.is_large_list(into)
+    lengths = pc.fill_null(pc.list_value_length(column), 0)
+    ends = pc.cumulative_sum(lengths)
+    zero = pa.array([0], ends.type)
+    offsets = pa.concat_arrays([zero, ends]).cast(pa.int64() if large else pa.int32())
+    values = _plain_column(column.flatten(), into.value_type)
+    make = pa.LargeListArray if large else pa.ListArray
+    return make.from_arrays(offsets, values, type=into, mask=column.is_null())
+
+
+def _child_types(of: pa.DataType) -> list[pa.DataType]:
+    return [of.field(place).type for place in range(of.num_fields)]
+
+
+def _has_list_view(of: pa.DataType) -> bool:
+    return _is_list_view(of) or any(_has_list_view(child) for child in _child_types(of))
+
+
+def _is_list_view(of: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(of) or pa.types.is_large_list_view(of))
+
+
+# ------------------------------------------------------------------ schema evolution
+
+
+_WIDENINGS = ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch with another schema's columns, in its order, as far as no value is lost.
+
+    Missing nullable columns become nulls, unknown columns go, int32 widens to int64 and float to
+    double. Anything else raises `SchemaMismatch`. Metadata is the wanted schema's.
+    """
+    if batch.schema.equals(schema):
+        return batch
+    columns = [_conform_column(batch, wanted) for wanted in schema]
+    if None in columns or len(set(schema.names)) != len(schema):
+        raise _mismatch(batch.schema, schema)
+    if not columns:  # from_arrays would forget the number of rows
+        return batch.select([]).replace_schema_metadata(schema.metadata)
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _conform_column(batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array | None:
+    """Return a column as a field wants it, or None if some value would be lost or invented."""
+    places = batch.schema.get_all_field_indices(wanted.name)
+    if not places:
+        return pa.nulls(batch.num_rows, wanted.type) if wanted.nullable else None
+    column = batch.column(places[0])
+    if len(places) > 1 or (column.null_count and not wanted.nullable):
+        return None
+    if column.type == wanted.type:
+        return column
+    return column.cast(wanted.type) if (column.type, wanted.type) in _WIDENINGS else None
+
+
+def _mismatch(unit: pa.Schema, wanted: pa.Schema) -> SchemaMismatch:
+    """Name what is different; by name where names are unique, else say that they are not."""
+    have, want = ({field.name: field for field in schema} for schema in (unit, wanted))
+    missing = tuple(name for name in want if name not in have)
+    extra = tuple(name for name in have if name not in want)
+    changed = tuple(
+        f"{name}: {_describe(have[name])}, wanted {_describe(field)}"
+        for name, field in want.items()
+        if name in have and not field.equals(have[name])
+    )
+    named = (("missing", missing), ("extra", extra), ("changed", changed))
+    parts = [f"{what} {', '.join(names)}" for what, names in named if names]
+    if len(have) != len(unit) or len(want) != len(wanted):
+        parts.append("column names are not unique")
+    return SchemaMismatch(
+        f"the unit has another schema: {'; '.join(parts) or 'same columns in another order'}. "
+        "Read it with its own schema, or bridge what can be bridged with `conform`",
+        missing=missing,
+        extra=extra,
+        changed=changed,
+    )
+
+
+def _describe(field: pa.Field) -> str:
+    return str(field.type) if field.nullable else f"{field.type} not null"
+
+
+# ------------------------------------------------------------------ bytes
+
+
+def _payload_at(schema_bytes: int) -> int:
+    return -(-(HEADER_BYTES + schema_bytes) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def _header_check(view: memoryview) -> int:
+    return xxh3_64_intdigest(view[:_HEADER_CHECK_AT]) & 0xFFFF_FFFF
+
+
+def _checksum(view: memoryview) -> int:
+    digest = xxh3_64(view[:_CHECKSUM_AT])
+    digest.update(view[HEADER_BYTES:])
+    return digest.intdigest()
+
+
+def _as_buffer(body: Body) -> pa.Buffer:
+    return body if isinstance(body, pa.Buffer) else pa.py_buffer(body)
+
+
+def _aligned_copy(stored: pa.Buffer) -> pa.Buffer:
+    copy = pa.allocate_buffer(stored.size)
+    memoryview(copy)[:] = memoryview(stored)
+    return copy
+
+
+def _damaged(what: str, **details: object) -> PUnitDamaged:
+    return PUnitDamaged(
+        f"a p-unit is damaged: {what}. `penstock fsck` finds the record that holds it", **details
+    )

@@ -1,0 +1,76 @@
+"""Records and positions: what the log stores, and the only vocabulary its users need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NewType, TypeAlias
+
+import pyarrow as pa
+
+Body: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
+
+Position = NewType(
+    "Position", int
+)  # place in the one global order, from 1; only a sequencer makes them
+
+START = Position(0)  # before the first record
+
+
+class RecordKind(IntEnum):
+    """What a record is for. The numbers are on disk: never reuse one."""
+
+    DATA = 1  # rows of a stream
+    CHANGE = 2  # changes of a vertex's state
+    MARKER = 3  # a vertex's progress: commits what its instance appended before
+    CONTROL = 4  # anything else: routing, notes, audit
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record that has no position yet.
+
+    (producer, instance, sequence) names it for ever: appending the same entry again returns the
+    position of the first time. Within one (producer, instance) sequences only rise.
+    """
+
+    kind: RecordKind
+    tags: tuple[str, ...]
+    producer: str
+    instance: int
+    sequence: int
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One log entry, visible under every tag it names: one append reaches many readers."""
+
+    position: Position
+    kind: RecordKind
+    tags: tuple[str, ...]
+    producer: str
+    instance: int  # rises with every restart; readers drop records of a dead instance
+    sequence: int
+    time_us: int  # when the sequencer took it, for people and `asOf`; the protocol never reads it
+    body: memoryview  # the log never looks inside
+
+    def __post_init__(self) -> None:
+        assert self.position > 0
+        assert self.tags, "a record nobody can read"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Makes an append conditional: it happens only while `instance` is the newest of `vertex`."""
+
+    vertex: str
+    instance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """A metadata value and its version; versions of a key start at 1 and rise by one."""
+
+    value: bytes
+    version: int

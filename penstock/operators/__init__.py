@@ -1,0 +1,1 @@
+"""Chains of operators over Arrow batches: stateless steps, windows and aggregates."""

@@ -1,0 +1,533 @@
+"""What each operator of a chain does, as plain frozen values that travel as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import ExpressionError
+from penstock.expressions.tree import Column, Expression, columns_of, from_json, to_json
+from penstock.expressions.types import (
+    ARITHMETIC_DIGITS_MAX,
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    TIMESTAMP,
+    DataType,
+    Field,
+    Schema,
+    decimal_type,
+    struct_type,
+)
+
+MODES = ("append", "update", "complete")
+AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max")
+PANE_COLUMN = "__pane"
+ROWS_COLUMN = "__rows"
+KEY_KINDS_REFUSED = frozenset({"array", "struct", "map", "binary"})
+
+
+def _refuse(message: str, **details: Any) -> ExpressionError:
+    return ExpressionError(message, **details)
+
+
+def field_named(schema: Schema, name: str) -> Field:
+    """The field of that name; an ExpressionError that lists what there is."""
+    for field in schema:
+        if field.name == name:
+            return field
+    known = ", ".join(field.name for field in schema)
+    raise _refuse(f"there is no column {name!r}; the input has: {known}", column=name)
+
+
+def check_columns(expression: Expression, schema: Schema) -> None:
+    """Every column that the expression reads must be in the schema, with the same type."""
+    for column in columns_of(expression):
+        field = field_named(schema, column.name)
+        if field.type != column.type:
+            raise _refuse(
+                f"column {column.name!r} is read as {column.type} in {expression}, "
+                f"but the input has it as {field.type}",
+                column=column.name,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSpec:
+    """Keeps the rows for which the condition is true (not false, not null)."""
+
+    condition: Expression
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        check_columns(self.condition, input_schema)
+        if self.condition.type != BOOLEAN:
+            raise _refuse(f"a filter needs a boolean, {self.condition} is {self.condition.type}")
+        return input_schema
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": "filter", "condition": to_json(self.condition)}
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> FilterSpec:
+        return cls(from_json(node["condition"]))
+
+
+NamedExpression = tuple[str, Expression]
+
+
+def _named_to_json(columns: tuple[NamedExpression, ...]) -> list[list[Any]]:
+    return [[name, to_json(expression)] for name, expression in columns]
+
+
+def _named_from_json(node: Any) -> tuple[NamedExpression, ...]:
+    return tuple((str(name), from_json(expression)) for name, expression in node)
+
+
+def _check_distinct(names: tuple[str, ...]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise _refuse(f"output columns need distinct names, repeated: {', '.join(repeated)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectSpec:
+    """Replaces the columns of a row by these expressions."""
+
+    columns: tuple[NamedExpression, ...]
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        for _, expression in self.columns:
+            check_columns(expression, input_schema)
+        _check_distinct(tuple(name for name, _ in self.columns))
+        return tuple(Field(name, e.type, e.nullable) for name, e in self.columns)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": "project", "columns": _named_to_json(self.columns)}
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> ProjectSpec:
+        return cls(_named_from_json(node["columns"]))
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSpec:
+    """Explode: one output row per element of an array, the other columns repeated.
+
+    `outer` keeps a row with a null element where the array is empty or null. `position` names an
+    optional column with the element's index.
+    """
+
+    expression: Expression
+    output: str
+    outer: bool = False
+    position: str | None = None
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        check_columns(self.expression, input_schema)
+        element = self.expression.type.element
+        if self.expression.type.kind != "array" or element is None:
+            raise _refuse(f"explode needs an array, {self.expression} is {self.expression.type}")
+        added: tuple[Field, ...] = (Field(self.output, element, True),)
+        if self.position is not None:
+            added = (Field(self.position, INT, self.outer), *added)
+        schema = (*input_schema, *added)
+        _check_distinct(tuple(field.name for field in schema))
+        return schema
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "op": "generate",
+            "expression": to_json(self.expression),
+            "output": self.output,
+            "outer": self.outer,
+            "position": self.position,
+        }
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> GenerateSpec:
+        return cls(
+            from_json(node["expression"]),
+            str(node["output"]),
+            bool(node.get("outer", False)),
+            node.get("position"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkSpec:
+    """Names the event-time column; the watermark is the greatest time seen here minus the delay."""
+
+    column: str
+    delay_us: int
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        field = field_named(input_schema, self.column)
+        if field.type.kind not in ("timestamp", "timestamp_ntz"):
+            raise _refuse(
+                f"a watermark needs a timestamp, column {self.column!r} is {field.type}",
+                column=self.column,
+            )
+        if self.delay_us < 0:
+            raise _refuse(f"the watermark's delay is negative: {self.delay_us} us")
+        return input_schema
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": "watermark", "column": self.column, "delay_us": self.delay_us}
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> WatermarkSpec:
+        return cls(str(node["column"]), int(node["delay_us"]))
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """Windows [k*slide + start, k*slide + start + size); a window is a run of panes of equal length."""
+
+    time: Expression
+    size_us: int
+    slide_us: int
+    start_us: int = 0
+    output: str = "window"
+
+    def __post_init__(self) -> None:
+        if not (0 < self.slide_us <= self.size_us):
+            raise _refuse(
+                f"a window needs 0 < slide <= size, got slide {self.slide_us} us and "
+                f"size {self.size_us} us"
+            )
+        if not 0 <= self.start_us < self.slide_us:
+            raise _refuse(
+                f"a window's start offset lies in [0, slide), got {self.start_us} us with "
+                f"slide {self.slide_us} us"
+            )
+
+    @property
+    def pane_us(self) -> int:
+        return math.gcd(self.size_us, self.slide_us)
+
+    @property
+    def panes_per_window(self) -> int:
+        return self.size_us // self.pane_us
+
+    @property
+    def panes_per_slide(self) -> int:
+        return self.slide_us // self.pane_us
+
+    @property
+    def type(self) -> DataType:
+        time = self.time.type if self.time.type.kind == "timestamp_ntz" else TIMESTAMP
+        return struct_type((Field("start", time), Field("end", time)))
+
+    def check(self, input_schema: Schema) -> None:
+        check_columns(self.time, input_schema)
+        if self.time.type.kind not in ("timestamp", "timestamp_ntz"):
+            raise _refuse(f"a window needs a timestamp, {self.time} is {self.time.type}")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "time": to_json(self.time),
+            "size_us": self.size_us,
+            "slide_us": self.slide_us,
+            "start_us": self.start_us,
+            "output": self.output,
+        }
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> WindowSpec:
+        return cls(
+            from_json(node["time"]),
+            int(node["size_us"]),
+            int(node["slide_us"]),
+            int(node.get("start_us", 0)),
+            str(node.get("output", "window")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """One running number of a group: `rows`, or `count`, `sum`, `min`, `max`, `sum_high`, `sum_low`.
+
+    Held as bigint (integers, scaled decimals, times) or double. `sum_high` and `sum_low` add the
+    upper and lower 32 bits apart, so that an average of bigints never overflows.
+    """
+
+    function: str
+    argument: Expression | None
+
+    @property
+    def type(self) -> DataType:
+        fractional = self.argument is not None and self.argument.type.is_fractional
+        return DOUBLE if fractional and self.function in ("sum", "min", "max") else BIGINT
+
+    @property
+    def merge(self) -> str:
+        """How two of them become one: `add`, `min` or `max`."""
+        return self.function if self.function in ("min", "max") else "add"
+
+    @property
+    def nullable(self) -> bool:
+        return self.function not in ("rows", "count")
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """One aggregate of the output: count (of rows, if it has no argument), sum, avg, min or max."""
+
+    function: str
+    argument: Expression | None
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.function not in AGGREGATE_FUNCTIONS:
+            known = ", ".join(AGGREGATE_FUNCTIONS)
+            raise _refuse(f"there is no aggregate {self.function!r}; known: {known}")
+        if self.argument is None:
+            if self.function != "count":
+                raise _refuse(f"{self.function} needs an argument")
+            return
+        self._check_argument(self.argument.type)
+
+    def _check_argument(self, argument: DataType) -> None:
+        if self.function in ("sum", "avg") and not argument.is_numeric:
+            raise _refuse(f"{self.function} needs a number, {self.argument} is {argument}")
+        if self.function in ("min", "max") and (
+            argument.is_nested or argument.kind in ("string", "binary")
+        ):
+            raise _refuse(
+                f"{self.function} of {argument} is not supported: use a number, boolean or time"
+            )
+        digits = {"sum": 10, "avg": 4}.get(self.function, 0)
+        if argument.is_decimal and argument.precision + digits > ARITHMETIC_DIGITS_MAX:
+            raise _refuse(
+                f"{self.function} of {argument} needs {argument.precision + digits} digits, "
+                f"the most is {ARITHMETIC_DIGITS_MAX}: cast the argument to fewer digits"
+            )
+
+    @property
+    def type(self) -> DataType:
+        """Spark's result type."""
+        if self.argument is None or self.function == "count":
+            return BIGINT
+        argument = self.argument.type
+        if self.function in ("min", "max"):
+            return argument
+        if argument.is_decimal:
+            more = 10 if self.function == "sum" else 4
+            scale = argument.scale + (0 if self.function == "sum" else 4)
+            return decimal_type(argument.precision + more, scale)
+        return DOUBLE if self.function == "avg" or argument.is_fractional else BIGINT
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """What must be kept per group to compute it."""
+        if self.argument is None:
+            return (Accumulator("rows", None),)
+        if self.function != "avg":
+            return (Accumulator(self.function, self.argument),)
+        count = Accumulator("count", self.argument)
+        if self.argument.type.kind == "bigint" or self.argument.type.is_decimal:
+            high = Accumulator("sum_high", self.argument)
+            return (high, Accumulator("sum_low", self.argument), count)
+        return (Accumulator("sum", self.argument), count)
+
+    def to_json(self) -> dict[str, Any]:
+        argument = None if self.argument is None else to_json(self.argument)
+        return {"function": self.function, "argument": argument, "name": self.name}
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> AggregateCall:
+        argument = node["argument"]
+        return cls(
+            str(node["function"]),
+            None if argument is None else from_json(argument),
+            str(node["name"]),
+        )
+
+
+def accumulators_of(aggregates: tuple[AggregateCall, ...]) -> tuple[Accumulator, ...]:
+    """The distinct accumulators of all aggregates, in order of first use."""
+    return tuple(dict.fromkeys(a for call in aggregates for a in call.accumulators))
+
+
+def _check_grouping(
+    keys: tuple[NamedExpression, ...],
+    window: WindowSpec | None,
+    aggregates: tuple[AggregateCall, ...],
+    input_schema: Schema,
+) -> None:
+    for name, key in keys:
+        check_columns(key, input_schema)
+        if key.type.kind in KEY_KINDS_REFUSED:
+            raise _refuse(f"grouping by {name!r} of type {key.type} is not supported", column=name)
+    if window is not None:
+        window.check(input_schema)
+    for aggregate in aggregates:
+        if aggregate.argument is not None:
+            check_columns(aggregate.argument, input_schema)
+
+
+def _grouping_to_json(spec: PartialAggregateSpec | AggregateSpec) -> dict[str, Any]:
+    return {
+        "keys": _named_to_json(spec.keys),
+        "window": None if spec.window is None else spec.window.to_json(),
+        "aggregates": [aggregate.to_json() for aggregate in spec.aggregates],
+    }
+
+
+def _grouping_from_json(node: Mapping[str, Any]) -> dict[str, Any]:
+    window = node.get("window")
+    return {
+        "keys": _named_from_json(node["keys"]),
+        "window": None if window is None else WindowSpec.from_json(window),
+        "aggregates": tuple(AggregateCall.from_json(item) for item in node["aggregates"]),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class PartialAggregateSpec:
+    """Before an exchange: rows become accumulators per (key, pane), merged on the other side."""
+
+    keys: tuple[NamedExpression, ...]
+    window: WindowSpec | None
+    aggregates: tuple[AggregateCall, ...]
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The columns whose hash decides where a partial goes."""
+        return tuple(name for name, _ in self.keys)
+
+    @property
+    def schema(self) -> Schema:
+        """Keys, pane (if windowed), number of rows, then one column per accumulator."""
+        fields = [Field(name, key.type, key.nullable) for name, key in self.keys]
+        if self.window is not None:
+            fields.append(Field(PANE_COLUMN, BIGINT, False))
+        fields.append(Field(ROWS_COLUMN, BIGINT, False))
+        for index, accumulator in enumerate(accumulators_of(self.aggregates)):
+            fields.append(Field(f"__a{index}", accumulator.type, accumulator.nullable))
+        return tuple(fields)
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        _check_grouping(self.keys, self.window, self.aggregates, input_schema)
+        _check_distinct(tuple(field.name for field in self.schema))
+        return self.schema
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": "partial_aggregate", **_grouping_to_json(self)}
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> PartialAggregateSpec:
+        return cls(**_grouping_from_json(node))
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSpec:
+    """Groups by keys and window, and emits as the mode says.
+
+    append: each window once, when the watermark passes its end. update: the groups that changed,
+    at each commit. complete: every group, at each commit. The output has the window (a struct of
+    start and end) first, then the keys, then the aggregates. With `merge_partials` the input is
+    what a PartialAggregateSpec of the same keys, window and aggregates wrote.
+    """
+
+    keys: tuple[NamedExpression, ...]
+    window: WindowSpec | None
+    aggregates: tuple[AggregateCall, ...]
+    mode: str = "append"
+    merge_partials: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise _refuse(f"there is no mode {self.mode!r}; known: {', '.join(MODES)}")
+        if self.mode == "append" and self.window is None:
+            raise _refuse("an aggregate in append mode needs a window: without one it never ends")
+
+    @property
+    def partial(self) -> PartialAggregateSpec:
+        return PartialAggregateSpec(self.keys, self.window, self.aggregates)
+
+    @property
+    def schema(self) -> Schema:
+        fields = [Field(name, key.type, key.nullable) for name, key in self.keys]
+        if self.window is not None:
+            fields.insert(0, Field(self.window.output, self.window.type, False))
+        for aggregate in self.aggregates:
+            fields.append(Field(aggregate.name, aggregate.type, aggregate.function != "count"))
+        return tuple(fields)
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        if self.merge_partials:
+            self._check_partials(input_schema)
+        else:
+            _check_grouping(self.keys, self.window, self.aggregates, input_schema)
+        _check_distinct(tuple(field.name for field in self.schema))
+        return self.schema
+
+    def _check_partials(self, input_schema: Schema) -> None:
+        expected = [(field.name, field.type) for field in self.partial.schema]
+        found = [(field.name, field.type) for field in input_schema]
+        if expected != found:
+            shown = ", ".join(f"{name} {kind}" for name, kind in expected)
+            raise _refuse(f"partials to merge have the columns: {shown}; the input differs")
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "op": "aggregate",
+            **_grouping_to_json(self),
+            "mode": self.mode,
+            "merge_partials": self.merge_partials,
+        }
+
+    @classmethod
+    def from_json(cls, node: Mapping[str, Any]) -> AggregateSpec:
+        return cls(
+            **_grouping_from_json(node),
+            mode=str(node["mode"]),
+            merge_partials=bool(node.get("merge_partials", False)),
+        )
+
+
+OperatorSpec = (
+    FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | PartialAggregateSpec | AggregateSpec
+)
+_SPECS: dict[str, Any] = {
+    "filter": FilterSpec,
+    "project": ProjectSpec,
+    "generate": GenerateSpec,
+    "watermark": WatermarkSpec,
+    "partial_aggregate": PartialAggregateSpec,
+    "aggregate": AggregateSpec,
+}
+
+
+def spec_from_json(node: Mapping[str, Any]) -> OperatorSpec:
+    """The operator of a dictionary; an ExpressionError for one outside the closed table."""
+    op = node.get("op") if isinstance(node, Mapping) else None
+    if op not in _SPECS:
+        raise _refuse(
+            f"{op!r} is not an operator; known: {', '.join(_SPECS)}; the program is damaged "
+            "or was written by another version",
+            op=str(op)[:200],
+        )
+    try:
+        spec: OperatorSpec = _SPECS[op].from_json(node)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _refuse(
+            f"the {op} operator of the program is malformed: {error!r}", op=str(op)
+        ) from error
+    return spec
+
+
+def chain_schema(specs: tuple[OperatorSpec, ...], input_schema: Schema) -> Schema:
+    """The schema after these operators, each checked against what the one before it gives."""
+    schema = input_schema
+    for spec in specs:
+        schema = spec.output_schema(schema)
+    return schema
+
+
+def column_of(field: Field) -> Column:
+    return Column(field.name, field.type, field.nullable)

@@ -1,0 +1,1 @@
+"""The logical plan of a query, the visible tuple of rules that rewrite it, and its explanation."""

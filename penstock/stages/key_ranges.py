@@ -1,0 +1,22 @@
+"""The 32-bit space of key hashes, and how it is shared out among the vertices of a stage."""
+
+from __future__ import annotations
+
+KEY_SPACE = 1 << 32
+
+KeyRange = tuple[int, int]  # [first hash, first hash of the next owner)
+
+WHOLE_KEY_SPACE: KeyRange = (0, KEY_SPACE)
+
+
+def split_key_space(parts: int) -> tuple[KeyRange, ...]:
+    """Cut the space into ranges whose sizes differ by at most one; range i is part i's."""
+    assert 1 <= parts <= KEY_SPACE
+    edges = [part * KEY_SPACE // parts for part in range(parts + 1)]
+    return tuple(zip(edges, edges[1:], strict=False))
+
+
+def owner_of(key_hash: int, parts: int) -> int:
+    """Which of `split_key_space(parts)` holds this hash."""
+    assert 0 <= key_hash < KEY_SPACE
+    return ((key_hash + 1) * parts - 1) // KEY_SPACE

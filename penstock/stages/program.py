@@ -1,0 +1,453 @@
+"""The program of a query: everything that a slot needs to run its vertices, as checked values.
+
+A stage is one input (a source, or streams of one schema), one linear chain of operators and one
+output (a stream or a sink). A vertex is one part of a stage: a key range, a part of the source, some
+substreams. `stages/program_json.py` is its text form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from penstock.errors import ExpressionError, InvalidProgram
+from penstock.expressions.types import Field, Schema
+from penstock.names import check_name
+from penstock.operators.specs import AggregateSpec, OperatorSpec, chain_schema
+from penstock.stages.key_ranges import KEY_SPACE, WHOLE_KEY_SPACE, KeyRange, split_key_space
+from penstock.stages.settings import Settings
+from penstock.stages.tags import (
+    SUBSTREAMS_MAX,
+    TagKind,
+    change_tag,
+    marker_tag,
+    parse_tag,
+    substream_tag,
+    task_tag,
+)
+
+PROGRAM_VERSION = 1
+QUERY_NAME_MAX = 40  # vertex names hold query, stage and index within 64 characters
+STAGES_MAX = 1_000
+OPERATORS_MAX = 1_000
+VERTICES_MAX = 65_536
+
+StreamRole = Literal["input", "internal", "output"]
+
+
+def canonical_json(value: Any) -> str:
+    """The one text of a JSON value: sorted keys, no spaces, ASCII, no NaN or infinity."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorSpec:
+    """Which connector, and its options as canonical JSON text, so that specs compare and hash."""
+
+    connector: str
+    options_json: str = "{}"
+
+    def __post_init__(self) -> None:
+        check_name(self.connector, "connector")
+        if not isinstance(self.options, dict):
+            raise InvalidProgram(
+                f"the options of connector {self.connector} are not a JSON object",
+                connector=self.connector,
+            )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        options: dict[str, Any] = json.loads(self.options_json)
+        return options
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key}={canonical_json(value)}" for key, value in self.options.items())
+        return f"{self.connector}({shown})"
+
+
+def connector_spec(connector: str, **options: Any) -> ConnectorSpec:
+    """A connector by name with options that JSON can carry."""
+    try:
+        return ConnectorSpec(connector, canonical_json(options))
+    except (TypeError, ValueError) as error:
+        raise InvalidProgram(
+            f"the options of connector {connector} do not fit JSON: {error}", connector=connector
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """A stream that the query reads or writes.
+
+    `input`: somebody else's. `internal`: between two stages of this query. `output`: for others.
+    """
+
+    name: str
+    schema: Schema
+    substreams: int
+    role: StreamRole
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "stream")
+        _check(self.role in get_args(StreamRole), f"stream {self.name}: no role {self.role!r:.80}")
+        _check(
+            1 <= self.substreams <= SUBSTREAMS_MAX,
+            f"stream {self.name} has {self.substreams} substreams; 1 to {SUBSTREAMS_MAX} are possible",
+        )
+        _check_fields(self.schema, f"stream {self.name}")
+
+    @property
+    def substream_tags(self) -> tuple[str, ...]:
+        return tuple(substream_tag(self.name, index) for index in range(self.substreams))
+
+
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """What a stage reads: a source or streams, and of these only the columns of `schema`."""
+
+    source: ConnectorSpec | None
+    streams: tuple[str, ...]
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        _check(
+            (self.source is None) == bool(self.streams),
+            "a stage reads either a source or at least one stream",
+        )
+        _check(len(set(self.streams)) == len(self.streams), "a stage reads a stream twice")
+        _check_fields(self.schema, "the input")
+
+
+@dataclass(frozen=True, slots=True)
+class StageOutput:
+    """Where a stage's rows go: a stream or a sink.
+
+    With `partition_by` a row goes to the substream that owns the hash of these columns; without,
+    vertex i writes substream i.
+    """
+
+    stream: str | None
+    sink: ConnectorSpec | None
+    partition_by: tuple[str, ...]
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        _check((self.stream is None) != (self.sink is None), "a stage writes a stream or a sink")
+        names = [column.name for column in self.schema]
+        _check(
+            self.stream is not None or not self.partition_by, "the rows of a sink are not partitioned"
+        )
+        _check(
+            all(name in names for name in self.partition_by),
+            f"the output is partitioned by {', '.join(self.partition_by)}, it has {', '.join(names)}",
+        )
+        _check_fields(self.schema, "the output")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One input, one chain, one output."""
+
+    name: str
+    input: StageInput
+    chain: tuple[OperatorSpec, ...]
+    output: StageOutput
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "stage")
+        _check(len(self.chain) <= OPERATORS_MAX, f"stage {self.name}: too many operators")
+        stateful = [spec for spec in self.chain if isinstance(spec, AggregateSpec)]
+        _check(len(stateful) <= 1, f"stage {self.name} has {len(stateful)} states; one is possible")
+        try:
+            found = chain_schema(self.chain, self.input.schema)
+        except ExpressionError as error:
+            raise InvalidProgram(
+                f"stage {self.name}: {error.message}", stage=self.name, **error.details
+            ) from error
+        _check(
+            shape(found) == shape(self.output.schema),
+            f"stage {self.name}: the chain gives {show_schema(found)}, "
+            f"the output says {show_schema(self.output.schema)}",
+        )
+
+    @property
+    def aggregate(self) -> AggregateSpec | None:
+        """The operator that keeps state, if there is one."""
+        return next((spec for spec in self.chain if isinstance(spec, AggregateSpec)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class VertexProgram:
+    """One vertex: which part of its stage it is, what it reads and which tags its records carry.
+
+    A source is read in as many parts as the stage has vertices; part `index` is this one's. With
+    one output tag every row goes there; with several, a row goes to the tag of the key range that
+    holds its hash, ranges as `split_key_space` cuts them.
+    """
+
+    name: str
+    stage: int
+    index: int
+    key_range: KeyRange
+    input_tags: tuple[str, ...]
+    output_tags: tuple[str, ...]
+    marker_tags: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "vertex")
+        low, high = self.key_range
+        _check(0 <= low < high <= KEY_SPACE, f"vertex {self.name}: key range [{low}, {high})")
+        for tag in (*self.input_tags, *self.output_tags, *self.marker_tags):
+            parse_tag(tag)
+
+    @property
+    def task_tag(self) -> str:
+        return task_tag(self.name)
+
+    @property
+    def change_tag(self) -> str:
+        return change_tag(self.name)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A query, ready to run. Building one checks that its parts fit each other."""
+
+    query: str
+    settings: Settings
+    streams: tuple[StreamSpec, ...]
+    stages: tuple[Stage, ...]
+    vertices: tuple[VertexProgram, ...]
+    version: int = field(default=PROGRAM_VERSION)
+
+    def __post_init__(self) -> None:
+        check_query_name(self.query)
+        _check(0 < len(self.stages) <= STAGES_MAX, f"a program has 1 to {STAGES_MAX} stages")
+        _check(len(self.vertices) <= VERTICES_MAX, f"more than {VERTICES_MAX} vertices")
+        _check_distinct("stream", [stream.name for stream in self.streams])
+        _check_distinct("stage", [stage.name for stage in self.stages])
+        _check_distinct("vertex", [vertex.name for vertex in self.vertices])
+        for stage in self.stages:
+            self._check_streams(stage)
+        check_acyclic(self.stages)
+        for index, stage in enumerate(self.stages):
+            self._check_vertices(index, stage)
+        _check(
+            all(0 <= vertex.stage < len(self.stages) for vertex in self.vertices),
+            "a vertex belongs to a stage that does not exist",
+        )
+
+    def stream(self, name: str) -> StreamSpec:
+        """The stream of that name."""
+        for stream in self.streams:
+            if stream.name == name:
+                return stream
+        raise InvalidProgram(f"the program has no stream {name!r}", stream=name)
+
+    def stage_vertices(self, stage: int) -> tuple[VertexProgram, ...]:
+        """The vertices of a stage, by index."""
+        found = [vertex for vertex in self.vertices if vertex.stage == stage]
+        return tuple(sorted(found, key=lambda vertex: vertex.index))
+
+    def stage_of(self, vertex: VertexProgram) -> Stage:
+        return self.stages[vertex.stage]
+
+    def to_json(self) -> str:
+        """The canonical text: equal programs have equal texts."""
+        from penstock.stages.program_json import program_to_json  # noqa: PLC0415 (it imports us)
+
+        return program_to_json(self)
+
+    @staticmethod
+    def from_json(text: str) -> Program:
+        """The program of a text; InvalidProgram or StageVersionUnsupported for any other text."""
+        from penstock.stages.program_json import program_from_json  # noqa: PLC0415 (it imports us)
+
+        return program_from_json(text)
+
+    @cached_property
+    def content_hash(self) -> str:
+        """A name for this content: equal for equal programs, for caches and for comparing."""
+        return hashlib.sha256(self.to_json().encode("ascii")).hexdigest()
+
+    def _check_streams(self, stage: Stage) -> None:
+        for name in stage.input.streams:
+            fields = {column.name: column.type for column in self.stream(name).schema}
+            for column in stage.input.schema:
+                _check(
+                    fields.get(column.name) == column.type,
+                    f"stage {stage.name} reads column {column.name} {column.type} of stream {name}, "
+                    f"which has {show_schema(self.stream(name).schema)}",
+                )
+        if stage.output.stream is not None:
+            stream = self.stream(stage.output.stream)
+            _check(
+                shape(stream.schema) == shape(stage.output.schema) and stream.role != "input",
+                f"stage {stage.name} writes {show_schema(stage.output.schema)} to {stream.role} "
+                f"stream {stream.name}, which has {show_schema(stream.schema)}",
+            )
+
+    def _check_vertices(self, index: int, stage: Stage) -> None:
+        vertices = self.stage_vertices(index)
+        _check(
+            [vertex.index for vertex in vertices] == list(range(len(vertices))) and bool(vertices),
+            f"stage {stage.name}: its vertices are not numbered from 0",
+        )
+        for vertex in vertices:
+            expected = vertex_name(self.query, stage.name, vertex.index)
+            _check(vertex.name == expected, f"vertex {vertex.name} should be named {expected}")
+        if stage.aggregate is not None and len(vertices) > 1:
+            _check_ranges(stage, vertices)
+        self._check_input_tags(stage, vertices)
+        for vertex in vertices:
+            self._check_output_tags(stage, vertex)
+
+    def _check_input_tags(self, stage: Stage, vertices: tuple[VertexProgram, ...]) -> None:
+        markers = {marker_tag(name) for name in stage.input.streams}
+        wanted = [tag for name in stage.input.streams for tag in self.stream(name).substream_tags]
+        read: list[str] = []
+        for vertex in vertices:
+            own = set(vertex.input_tags)
+            _check(markers <= own, f"vertex {vertex.name} does not read the markers of its input")
+            read.extend(own - markers)
+        _check(
+            sorted(read) == sorted(wanted),
+            f"stage {stage.name}: each substream of its input is read by one vertex",
+        )
+
+    def _check_output_tags(self, stage: Stage, vertex: VertexProgram) -> None:
+        stream = stage.output.stream
+        required = {vertex.task_tag, vertex.change_tag}
+        if stream is None:
+            _check(not vertex.output_tags, f"vertex {vertex.name} writes a sink and has output tags")
+        else:
+            required.add(marker_tag(stream))
+            tags = self.stream(stream).substream_tags
+            wanted = tags if stage.output.partition_by else tags[vertex.index : vertex.index + 1]
+            _check(
+                vertex.output_tags == wanted,
+                f"vertex {vertex.name} writes {', '.join(vertex.output_tags)[:200]}, "
+                f"stream {stream} needs {', '.join(wanted)[:200]}",
+            )
+        _check(
+            required <= set(vertex.marker_tags), f"vertex {vertex.name}: its markers lack a tag"
+        )
+
+
+def vertex_name(query: str, stage: str, index: int) -> str:
+    """The name of vertex `index` of a stage; also that of its logs."""
+    return check_name(f"{query}_{stage}_{index}", "vertex")
+
+
+def check_query_name(name: str) -> str:
+    """Return the name if vertices can be named after it; raise InvalidName or InvalidProgram if not."""
+    check_name(name, "query")
+    _check(
+        len(name) <= QUERY_NAME_MAX,
+        f"query name {name!r} has {len(name)} characters; {QUERY_NAME_MAX} are possible, "
+        "because vertices are named after it",
+    )
+    return name
+
+
+def cut_stage(
+    query: str,
+    index: int,
+    stage: Stage,
+    streams: dict[str, StreamSpec],
+    settings: Settings,
+    count: int,
+) -> Iterator[VertexProgram]:
+    """The vertices of one stage: substreams dealt out in turn, key ranges of equal size."""
+    keyed = stage.aggregate is not None and count > 1
+    ranges = split_key_space(count) if keyed else (WHOLE_KEY_SPACE,) * count
+    side_streams = [settings.dead_letter_stream]
+    if stage.aggregate is not None:
+        side_streams.append(settings.late_stream)
+    for part in range(count):
+        name = vertex_name(query, stage.name, part)
+        read = [
+            tag
+            for stream in stage.input.streams
+            for tag in (*streams[stream].substream_tags[part::count], marker_tag(stream))
+        ]
+        written: tuple[str, ...] = ()
+        markers = [task_tag(name), change_tag(name)]
+        if stage.output.stream is not None:
+            written = streams[stage.output.stream].substream_tags
+            if not stage.output.partition_by:
+                written = written[part : part + 1]
+            markers.append(marker_tag(stage.output.stream))
+        markers.extend(marker_tag(stream) for stream in side_streams if stream is not None)
+        yield VertexProgram(name, index, part, ranges[part], tuple(read), written, tuple(markers))
+
+
+def check_acyclic(stages: tuple[Stage, ...]) -> None:
+    """Raise InvalidProgram if a stage's output reaches its own input."""
+    readers: dict[str, list[int]] = {}
+    for index, stage in enumerate(stages):
+        for stream in stage.input.streams:
+            readers.setdefault(stream, []).append(index)
+    waiting = [0] * len(stages)
+    for stage in stages:
+        for reader in readers.get(stage.output.stream or "", []):
+            waiting[reader] += 1
+    ready = [index for index, count in enumerate(waiting) if count == 0]
+    done = 0
+    while ready:
+        stage = stages[ready.pop()]
+        done += 1
+        for reader in readers.get(stage.output.stream or "", []):
+            waiting[reader] -= 1
+            if waiting[reader] == 0:
+                ready.append(reader)
+    stuck = [stages[index].name for index, count in enumerate(waiting) if count > 0]
+    _check(done == len(stages), f"stages {', '.join(stuck)} feed each other in a cycle")
+
+
+def shape(schema: Schema) -> tuple[tuple[str, str], ...]:
+    """What must agree between a writer and a reader: names and types, not nullability."""
+    return tuple((column.name, str(column.type)) for column in schema)
+
+
+def show_schema(schema: Schema) -> str:
+    """A schema for an error message."""
+    return "(" + ", ".join(f"{column.name} {column.type}" for column in schema) + ")"
+
+
+def _check_ranges(stage: Stage, vertices: tuple[VertexProgram, ...]) -> None:
+    edges = [0, *[vertex.key_range[1] for vertex in vertices]]
+    starts = [vertex.key_range[0] for vertex in vertices]
+    _check(
+        starts == edges[:-1] and edges[-1] == KEY_SPACE,
+        f"stage {stage.name}: the key ranges of its vertices leave a gap or overlap",
+    )
+    _check(
+        all(len(_substreams(vertex)) <= 1 for vertex in vertices),
+        f"stage {stage.name}: a vertex of a key range reads one substream",
+    )
+
+
+def _substreams(vertex: VertexProgram) -> list[str]:
+    return [tag for tag in vertex.input_tags if parse_tag(tag).kind is TagKind.SUBSTREAM]
+
+
+def _check_fields(schema: Schema, where: str) -> None:
+    names = [column.name for column in schema]
+    _check(bool(names), f"{where} has no columns")
+    _check_distinct(f"{where}: column", names)
+    _check(all(isinstance(column, Field) for column in schema), f"{where}: not a schema")
+
+
+def _check_distinct(what: str, names: list[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    _check(not repeated, f"{what} {', '.join(repeated)[:200]} occurs more than once")
+
+
+def _check(fits: bool, problem: str) -> None:
+    if not fits:
+        raise InvalidProgram(f"not a program: {problem}; plan the query again", problem=problem)

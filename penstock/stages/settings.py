@@ -1,0 +1,93 @@
+"""How a query runs: the settings that travel inside its program, checked when built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from penstock.errors import InvalidConfig
+from penstock.names import check_name
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+Codec = Literal["none", "lz4", "zstd"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of one query; every vertex of it sees the same ones."""
+
+    commit_interval_ms: int = 20
+    """At the latest this long after its first uncommitted row a vertex appends a marker."""
+
+    step_rows_max: int = 65_536
+    """The most input rows of one step."""
+
+    early_append_bytes_max: int = 16 * MIB
+    """Output beyond this is appended before its marker, and stays invisible until the marker."""
+
+    checkpoint_interval_commits: int = 500
+    """A checkpoint is begun after this many markers: recovery replays at most so many changes."""
+
+    idle_timeout_ms: int | None = None
+    """An input that is silent for so long no longer holds the watermark back; None: it always does."""
+
+    late_stream: str | None = None
+    """Where rows go that come after their last window closed; None: they are counted and dropped."""
+
+    dead_letter_stream: str | None = None
+    """Where rows go that fail an expression; None: such a row stops the vertex with an error."""
+
+    state_bytes_max: int = 1 * GIB
+    """The most memory for the state of one vertex; beyond it a named error, before the process dies."""
+
+    codec: Codec = "lz4"
+    """How the p-units of streams, changes and checkpoints are compressed."""
+
+    def __post_init__(self) -> None:
+        _check_range("commit_interval_ms", self.commit_interval_ms, 0, 3_600_000)
+        _check_range("step_rows_max", self.step_rows_max, 1, 1 << 24)
+        _check_range("early_append_bytes_max", self.early_append_bytes_max, 1, GIB)
+        _check_range("checkpoint_interval_commits", self.checkpoint_interval_commits, 1, 1 << 31)
+        _check_range("state_bytes_max", self.state_bytes_max, MIB, 1 << 44)
+        if self.idle_timeout_ms is not None:
+            _check_range("idle_timeout_ms", self.idle_timeout_ms, 1, 86_400_000)
+        for setting in ("late_stream", "dead_letter_stream"):
+            stream = getattr(self, setting)
+            if stream is not None:
+                check_name(stream, setting)
+        if self.late_stream is not None and self.late_stream == self.dead_letter_stream:
+            raise InvalidConfig(
+                f"late_stream and dead_letter_stream are both {self.late_stream!r}; their rows have "
+                "different columns: name two streams",
+                setting="late_stream",
+                value=self.late_stream,
+            )
+        if self.codec not in get_args(Codec):
+            raise InvalidConfig(
+                f"codec is {self.codec!r}; it is one of {', '.join(get_args(Codec))}",
+                setting="codec",
+                value=str(self.codec)[:200],
+            )
+
+
+def settings_to_json(settings: Settings) -> dict[str, Any]:
+    """Every setting by name, defaults included: a later default must not change a stored program."""
+    return {field.name: getattr(settings, field.name) for field in fields(settings)}
+
+
+def setting_names() -> frozenset[str]:
+    """The names that a program's settings consist of."""
+    return frozenset(field.name for field in fields(Settings))
+
+
+def _check_range(setting: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidConfig(
+            f"{setting} is {value!r:.200}; it is a whole number from {least:,} to {most:,}",
+            setting=setting,
+            value=repr(value)[:200],
+            least=least,
+            most=most,
+        )

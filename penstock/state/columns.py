@@ -1,0 +1,332 @@
+"""The schema of a keyed state, and how its columns become 64-bit words and Arrow again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.errors import StateError
+from penstock.state import tables
+from penstock.state.strings import StringView, is_string, validity_buffer, validity_of
+from penstock.state.tables import Words
+
+PANE_NAME = "__pane"
+HASH_NAME = "__hash"
+CHANGE_NAME = "__change"
+RESERVED_NAMES = frozenset({PANE_NAME, HASH_NAME, CHANGE_NAME})
+COLUMNS_MAX = 62  # nulls of keys and of values are the bits of one word each
+DECIMAL_DIGITS_MAX = 18
+
+_INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
+
+
+class MergeRule(StrEnum):
+    """What merging a value into a row that is already there does. The names are in stage programs."""
+
+    SUM = "sum"  # null + x = x; an integer or decimal that leaves its type's range: StateOverflow
+    COUNT = "count"  # as sum, but a new row starts at 0 instead of null
+    MIN = "min"  # nulls do not count; NaN is the greatest value
+    MAX = "max"
+    FIRST = "first"  # the value that came with the row's first merge, null or not
+    LAST = "last"  # the value that came with the row's last merge, null or not
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """One part of a key. Null is a key value of its own; NaN equals NaN and -0.0 equals 0.0."""
+
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class ValueColumn:
+    """One value of a row, and how it merges."""
+
+    name: str
+    type: pa.DataType
+    rule: MergeRule
+
+
+@dataclass(frozen=True)
+class StateSchema:
+    """The columns of a state. With no key columns there is one global group per pane."""
+
+    keys: tuple[KeyColumn, ...]
+    values: tuple[ValueColumn, ...]
+
+    def __post_init__(self) -> None:
+        names = [column.name for column in (*self.keys, *self.values)]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice or RESERVED_NAMES & set(names):
+            raise StateError(
+                f"state columns {names}: each name may be used once, and none of "
+                f"{sorted(RESERVED_NAMES)}",
+                columns=names,
+            )
+        if len(self.keys) > COLUMNS_MAX or len(self.values) > COLUMNS_MAX:
+            raise StateError(
+                f"a state holds at most {COLUMNS_MAX} key and {COLUMNS_MAX} value columns, "
+                f"not {len(self.keys)} and {len(self.values)}"
+            )
+        for column in (*self.keys, *self.values):
+            _check_type(column.name, column.type)
+        for value in self.values:
+            rule_code(value)
+
+    def row_schema(self) -> pa.Schema:
+        """Keys, pane, values: what operators get."""
+        return pa.schema([*self._key_fields(), _PANE_FIELD, *self._value_fields()])
+
+    def snapshot_schema(self) -> pa.Schema:
+        """Keys, pane, hash, values: what checkpoints hold."""
+        return pa.schema([*self._key_fields(), _PANE_FIELD, _HASH_FIELD, *self._value_fields()])
+
+    def change_schema(self) -> pa.Schema:
+        """As the snapshot, and what the change is: what the change log holds."""
+        return self.snapshot_schema().append(pa.field(CHANGE_NAME, pa.int8(), nullable=False))
+
+    def _key_fields(self) -> list[pa.Field]:
+        return [pa.field(column.name, column.type) for column in self.keys]
+
+    def _value_fields(self) -> list[pa.Field]:
+        return [pa.field(column.name, column.type) for column in self.values]
+
+
+_PANE_FIELD = pa.field(PANE_NAME, pa.int64(), nullable=False)
+_HASH_FIELD = pa.field(HASH_NAME, pa.uint32(), nullable=False)
+
+
+def _check_type(name: str, kind: pa.DataType) -> None:
+    if pa.types.is_decimal128(kind):
+        if 1 <= kind.precision <= DECIMAL_DIGITS_MAX:
+            return
+    elif is_string(kind) or pa.types.is_boolean(kind) or _storage(kind) is not None:
+        return
+    raise StateError(
+        f"state column {name!r} has type {kind}: a state holds integers, floats, booleans, decimals "
+        f"of at most {DECIMAL_DIGITS_MAX} digits, dates, times, timestamps, strings and binaries",
+        column=name,
+        type=str(kind),
+    )
+
+
+def _storage(kind: pa.DataType) -> np.dtype[np.generic] | None:
+    """The NumPy type of Arrow's buffer, None if the column is not a plain array of numbers."""
+    types = pa.types
+    if types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind):
+        return np.dtype(kind.to_pandas_dtype())
+    if types.is_date32(kind) or types.is_time32(kind):
+        return np.dtype(np.int32)
+    if types.is_date64(kind) or types.is_time64(kind):
+        return np.dtype(np.int64)
+    if types.is_timestamp(kind) or types.is_duration(kind):
+        return np.dtype(np.int64)
+    return None
+
+
+def rule_code(column: ValueColumn) -> int:
+    """Return the compiled loops' number for a column's rule and type; raise if they do not go together."""
+    kind, rule = column.type, column.rule
+    if rule is MergeRule.FIRST:
+        return tables.FIRST
+    if rule is MergeRule.LAST:
+        return tables.LAST
+    if rule in (MergeRule.SUM, MergeRule.COUNT):
+        if pa.types.is_float64(kind) and rule is MergeRule.SUM:
+            return tables.SUM_FLOAT
+        if pa.types.is_signed_integer(kind):
+            return tables.SUM_INT
+        if pa.types.is_decimal(kind) and rule is MergeRule.SUM:
+            return tables.SUM_INT
+        raise StateError(
+            f"state column {column.name!r}: {rule} needs a signed integer"
+            f"{', decimal or double' if rule is MergeRule.SUM else ''} column, not {kind}",
+            column=column.name,
+            type=str(kind),
+        )
+    lowest = rule is MergeRule.MIN
+    if is_string(kind):
+        return tables.MIN_BYTES if lowest else tables.MAX_BYTES
+    if pa.types.is_floating(kind):
+        return tables.MIN_FLOAT if lowest else tables.MAX_FLOAT
+    if pa.types.is_uint64(kind):
+        raise StateError(
+            f"state column {column.name!r}: {rule} of unsigned 64-bit values is not supported; "
+            "cast the column to decimal or bigint",
+            column=column.name,
+        )
+    return tables.MIN_INT if lowest else tables.MAX_INT
+
+
+def value_range(kind: pa.DataType) -> tuple[int, int]:
+    """Return the lowest and highest word that a column of this type can hold."""
+    if pa.types.is_decimal(kind):
+        return 1 - 10**kind.precision, 10**kind.precision - 1
+    if pa.types.is_signed_integer(kind):
+        return -(1 << (kind.bit_width - 1)), (1 << (kind.bit_width - 1)) - 1
+    return _INT64_MIN, _INT64_MAX
+
+
+def to_words(array: pa.Array, normalise: bool) -> Words:
+    """Return a fixed-width column as words, 0 where it is null; keys `normalise` their floats."""
+    count = len(array)
+    if count == 0:
+        return np.empty(0, np.int64)
+    words = _plain_words(array, normalise)
+    if array.null_count:
+        words = np.where(validity_of(array), words, 0)
+    return words
+
+
+def _plain_words(array: pa.Array, normalise: bool) -> Words:
+    kind, count = array.type, len(array)
+    if pa.types.is_boolean(kind):
+        raw = np.frombuffer(array.buffers()[1], np.uint8)
+        first = array.offset // 8
+        bits = np.unpackbits(raw[first : (array.offset + count + 7) // 8], bitorder="little")
+        return bits[array.offset - 8 * first :][:count].astype(np.int64)
+    if pa.types.is_decimal(kind):
+        halves = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
+        return halves[array.offset : array.offset + count, 0]
+    storage = _storage(kind)
+    assert storage is not None, kind
+    numbers = np.frombuffer(
+        array.buffers()[1], storage, count=count, offset=array.offset * storage.itemsize
+    )
+    if storage.kind != "f":
+        return numbers.view(np.int64) if storage.itemsize == 8 else numbers.astype(np.int64)
+    wide = numbers.astype(np.float64) if storage.itemsize < 8 else numbers.view(np.float64)
+    if normalise:
+        wide = np.where(np.isnan(wide), np.nan, wide + 0.0)  # -0.0 + 0.0 is 0.0
+    return wide.view(np.int64)
+
+
+def from_words(words: Words, valid: NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+    """Return words as a fixed-width column."""
+    count = words.size
+    validity = validity_buffer(valid)
+    if pa.types.is_boolean(kind):
+        data = np.packbits(words != 0, bitorder="little")
+    elif pa.types.is_decimal(kind):
+        data = np.empty((count, 2), np.int64)
+        data[:, 0] = words
+        data[:, 1] = words >> 63
+    else:
+        storage = _storage(kind)
+        assert storage is not None, kind
+        if storage.kind == "f":
+            data = np.ascontiguousarray(words).view(np.float64).astype(storage, copy=False)
+        else:
+            data = np.ascontiguousarray(words).astype(storage, copy=False)
+    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(data)])
+
+
+def bit_words(columns: Sequence[pa.Array], count: int, when_valid: bool) -> Words:
+    """Return one word per row: bit i says that column i is not null (or, else, that it is)."""
+    bits = np.full(count, (1 << len(columns)) - 1 if when_valid else 0, np.int64)
+    for index, column in enumerate(columns):
+        if column.null_count:
+            bits ^= np.where(validity_of(column), 0, np.int64(1) << index)
+    return bits
+
+
+class RowsAsArrow:
+    """Turns raw rows into Arrow columns. Holds a schema only; safe to use from any thread."""
+
+    def __init__(self, schema: StateSchema) -> None:
+        self.schema = schema
+        self._first_value = tables.KEYS + len(schema.keys)
+
+    def keys(self, rows: Words, strings: StringView) -> list[pa.Array]:
+        return [
+            _column(rows, tables.KEYS + index, rows[:, tables.NULLS] >> index & 1 == 0, key, strings)
+            for index, key in enumerate(self.schema.keys)
+        ]
+
+    def values(self, rows: Words, strings: StringView) -> list[pa.Array]:
+        return [
+            _column(
+                rows, self._first_value + index, rows[:, tables.VALID] >> index & 1 == 1, value, strings
+            )
+            for index, value in enumerate(self.schema.values)
+        ]
+
+    def rows(self, rows: Words, strings: StringView) -> pa.RecordBatch:
+        """Keys, pane, values."""
+        columns = [*self.keys(rows, strings), _panes(rows), *self.values(rows, strings)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.row_schema())
+
+    def snapshot(self, rows: Words, strings: StringView) -> pa.RecordBatch:
+        """Keys, pane, hash, values."""
+        columns = self._snapshot_columns(rows, strings)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.snapshot_schema())
+
+    def changes(
+        self, rows: Words, kinds: NDArray[np.int8], strings: StringView
+    ) -> pa.RecordBatch:
+        """Keys, pane, hash, values, kind of change."""
+        columns = [*self._snapshot_columns(rows, strings), pa.array(kinds)]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.change_schema())
+
+    def _snapshot_columns(self, rows: Words, strings: StringView) -> list[pa.Array]:
+        hashes = (rows[:, tables.META] & tables.HASH_MASK).astype(np.uint32)
+        return [
+            *self.keys(rows, strings),
+            _panes(rows),
+            pa.array(hashes),
+            *self.values(rows, strings),
+        ]
+
+    def in_order(self, rows: Words, strings: StringView) -> Words:
+        """Sort by pane, then key: the same for the same rows, however they came to be here."""
+        if len(rows) < 2:
+            return rows
+        levels: list[NDArray[np.int64]] = [rows[:, tables.PANE]]
+        for index, key in enumerate(self.schema.keys):
+            present = (rows[:, tables.NULLS] >> index & 1) ^ 1
+            levels += [present, _sortable(rows[:, tables.KEYS + index], key.type, strings)]
+        levels = [level for level in levels if (level != level[0]).any()]
+        if not levels:
+            return rows
+        if len(levels) == 1:  # identities differ, so no two rows tie on the only level
+            return rows[np.argsort(levels[0])]
+        return rows[np.lexsort(levels[::-1])]
+
+
+def _panes(rows: Words) -> pa.Array:
+    return pa.array(np.ascontiguousarray(rows[:, tables.PANE]))
+
+
+def _column(
+    rows: Words,
+    word: int,
+    valid: NDArray[np.bool_],
+    column: KeyColumn | ValueColumn,
+    strings: StringView,
+) -> pa.Array:
+    if is_string(column.type):
+        return strings.to_arrow(rows[:, word], valid, column.type)
+    return from_words(rows[:, word], valid, column.type)
+
+
+def _sortable(words: Words, kind: pa.DataType, strings: StringView) -> Words:
+    """Words whose order as integers is the order of the values."""
+    if is_string(kind):
+        ids, places = np.unique(words, return_inverse=True)
+        texts = strings.to_arrow(ids, np.ones(ids.size, np.bool_), pa.large_binary())
+        ranks = np.empty(ids.size, np.int64)
+        ranks[pc.sort_indices(texts).to_numpy()] = np.arange(ids.size)
+        return ranks[places]
+    words = np.ascontiguousarray(words)
+    if pa.types.is_floating(kind):  # the bits of negative floats run backwards
+        return np.where(words < 0, words ^ np.int64(_INT64_MAX), words)
+    if pa.types.is_uint64(kind):
+        return words ^ np.int64(_INT64_MIN)
+    return words

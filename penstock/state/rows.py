@@ -1,0 +1,495 @@
+"""The arrays of one state: rows, their hash table, their pane lists, and how these grow and shrink.
+
+Rows stay where they are while they live, so a snapshot can walk them piece by piece. Freed rows are
+used again; `compact` moves rows together when most are free, never while a snapshot is running.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import StateTooLarge
+from penstock.state import tables
+from penstock.state.bound import MemoryBound
+from penstock.state.columns import MergeRule, ValueColumn, rule_code, value_range
+from penstock.state.strings import StringPool
+from penstock.state.tables import Floats, Words
+
+RowNumbers = NDArray[np.int32]
+
+PANE_MIN_NONE = (1 << 63) - 1
+_ROWS_MAX = (1 << 31) - 2  # a slot has 32 bits for a row
+_ROWS_FIRST = 64
+_SLOTS_FIRST = 128
+_PANES_FIRST = 16
+_COMPACT_ROWS_MIN = 1024
+_SAVED_ROWS_MIN = 4096
+_PEAK_MARGIN = 0.99  # magnitudes are added as floats: stay clear of their rounding
+_NO_ROWS: RowNumbers = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Rows on their way into a table, already words."""
+
+    words: Words  # rows × key columns
+    nulls: Words  # bit i: key i is null
+    panes: Words
+    hashes: NDArray[np.uint32]
+    values: Words  # rows × value columns
+    valid: Words  # bit i: value i is not null
+
+
+@dataclass(frozen=True, slots=True)
+class Overflow(Exception):
+    """A merge that would take a sum out of its range; the table is as before."""
+
+    at: int
+    column: int
+
+
+class RowTable:
+    """Rows by (key, pane). Knows words only; Arrow, strings' bytes and names are its owner's."""
+
+    def __init__(
+        self, keys: int, values: Sequence[ValueColumn], strings: StringPool, bound: MemoryBound
+    ) -> None:
+        self._keys = keys
+        self._strings = strings
+        self._bound = bound
+        ranges = [value_range(value.type) for value in values]
+        self._rules: Words = np.array([rule_code(value) for value in values], np.int64)
+        self._lows: Words = np.array([low for low, _ in ranges], np.int64)
+        self._highs: Words = np.array([high for _, high in ranges], np.int64)
+        self._limits: Floats = _PEAK_MARGIN * np.array([high for _, high in ranges], np.float64)
+        self._initial = sum(
+            1 << index for index, value in enumerate(values) if value.rule is MergeRule.COUNT
+        )
+        self._sums = bool((self._rules == tables.SUM_INT).any())
+        self._width = tables.KEYS + keys + len(values)
+        self._on_saved: Callable[[Words], None] | None = None
+        self._saved: Words = np.empty((0, self._width), np.int64)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all rows and pending changes. Not while a snapshot is running."""
+        assert self._on_saved is None
+        self._counters: Words = np.zeros(tables.COUNTERS, np.int64)
+        self._counters[tables.PANE_MIN] = PANE_MIN_NONE
+        self._store: Words = np.empty((0, self._width), np.int64)
+        self._slots: Words = np.zeros(2, np.int64)
+        self._panes: Words = np.zeros((2, tables.PANE_COLUMNS), np.int64)
+        self._dirty: RowNumbers = np.empty(0, np.int32)
+        self._peaks: Floats = np.zeros(self._rules.size)
+
+    def __len__(self) -> int:
+        return int(self._counters[tables.ROWS_LIVE])
+
+    @property
+    def nbytes(self) -> int:
+        return self._store.nbytes + self._slots.nbytes + self._panes.nbytes + self._dirty.nbytes
+
+    @property
+    def has_changes(self) -> bool:
+        return bool(self._counters[tables.DIRTY_COUNT])
+
+    @property
+    def pane_min(self) -> int:
+        """No live row is in a lower pane."""
+        return int(self._counters[tables.PANE_MIN])
+
+    # Merging -----------------------------------------------------------------------------------
+
+    def merge(self, rows: Input, captured: bool) -> None:
+        """Merge rows by the columns' rules: all of them, or none and StateTooLarge or Overflow."""
+        if self._fits(rows.panes.size) and not self._may_overflow(rows):
+            self._run(rows, tables.MERGE, captured, _NO_ROWS)
+        else:
+            self._merge_carefully(rows, captured)
+
+    def put(self, rows: Input, captured: bool) -> None:
+        """Set rows to absolute values: all of them, or none and StateTooLarge."""
+        if not self._fits(rows.panes.size):
+            self._resolve(rows, captured)  # from here on every row exists: nothing can fail
+        self._run(rows, tables.PUT, captured, _NO_ROWS)
+
+    def _run(self, rows: Input, mode: int, captured: bool, rows_out: RowNumbers) -> None:
+        counters = self._counters
+        counters[tables.NEXT] = 0
+        while True:
+            self._make_room_for_traces(rows.panes.size - int(counters[tables.NEXT]))
+            reason = tables.merge_rows(
+                self._store,
+                self._slots,
+                self._panes,
+                counters,
+                self._dirty,
+                self._saved,
+                rows.words,
+                rows.nulls,
+                rows.panes,
+                rows.hashes,
+                rows.values,
+                rows.valid,
+                self._rules,
+                self._lows,
+                self._highs,
+                self._peaks,
+                self._initial,
+                self._strings.arena,
+                self._strings.starts,
+                mode,
+                captured,
+                rows_out,
+            )
+            if reason == tables.DONE:
+                return
+            self._make_room(reason)
+
+    def _may_overflow(self, rows: Input) -> bool:
+        if not self._sums:
+            return False
+        magnitudes = tables.sum_magnitudes(rows.values, rows.valid, self._rules)
+        return bool((self._peaks + magnitudes > self._limits).any())
+
+    def _resolve(self, rows: Input, captured: bool) -> RowNumbers:
+        """Find or make all rows, or none; new ones come as -1 - row and have no values yet."""
+        found: RowNumbers = np.empty(rows.panes.size, np.int32)
+        try:
+            self._run(rows, tables.RESOLVE, captured, found)
+        except StateTooLarge:
+            self._take_back(found[: self._counters[tables.NEXT]])
+            raise
+        return found
+
+    def _take_back(self, found: RowNumbers) -> None:
+        self.free(-1 - found[found < 0])
+
+    def _merge_carefully(self, rows: Input, captured: bool) -> None:
+        """Merge into copies of the rows and put these in place only if nothing overflowed."""
+        found = self._resolve(rows, captured)
+        is_new = found < 0
+        numbers, places = np.unique(np.where(is_new, -1 - found, found), return_inverse=True)
+        lines = self._store[numbers]
+        fresh = np.zeros(numbers.size, np.bool_)
+        fresh[places[is_new]] = True
+        peaks = self._peaks.copy()
+        at, column = tables.merge_into(
+            lines,
+            places.astype(np.int32),
+            fresh,
+            rows.values,
+            rows.valid,
+            self._rules,
+            self._lows,
+            self._highs,
+            peaks,
+            self._strings.arena,
+            self._strings.starts,
+        )
+        if at >= 0:
+            self._take_back(found)
+            raise Overflow(at, column)
+        self._peaks = peaks
+        self._make_room_for_traces(numbers.size)
+        tables.replace_values(
+            self._store,
+            self._counters,
+            self._dirty,
+            self._saved,
+            numbers.astype(np.int32),
+            lines,
+            tables.KEYS + self._keys,
+            captured,
+        )
+
+    # Reading -----------------------------------------------------------------------------------
+
+    def find(self, words: Words, nulls: Words, panes: Words) -> RowNumbers:
+        """Return the row of each key, -1 where there is none."""
+        return tables.find_rows(self._store, self._slots, words, nulls, panes)
+
+    def lines(self, rows: RowNumbers) -> Words:
+        """Return copies of rows."""
+        return self._store[rows]
+
+    def live(self) -> RowNumbers:
+        """Return all live rows."""
+        used = int(self._counters[tables.ROWS_USED])
+        return np.flatnonzero(self._store[:used, tables.META] & tables.LIVE).astype(np.int32)
+
+    def panes(self) -> tuple[Words, Words]:
+        """Return the panes that have rows, in order, and how many rows each has."""
+        table = self._panes[self._panes[:, tables.PANE_COUNT] > 0]
+        table = table[np.argsort(table[:, tables.PANE_ID])]
+        return table[:, tables.PANE_ID], table[:, tables.PANE_COUNT]
+
+    def in_panes(self, pane_from: int, pane_to: int) -> RowNumbers:
+        """Return the rows of some panes, both ends included, pane by pane in order."""
+        entries = self._entries(pane_from, pane_to)
+        total = int(self._panes[entries, tables.PANE_COUNT].sum())
+        return tables.walk_panes(self._store, self._panes[entries, tables.PANE_HEAD], total)
+
+    def _entries(self, pane_from: int, pane_to: int) -> NDArray[np.intp]:
+        panes = self._panes[:, tables.PANE_ID]
+        chosen = (self._panes[:, tables.PANE_COUNT] > 0) & (panes >= pane_from) & (panes <= pane_to)
+        entries = np.flatnonzero(chosen)
+        return entries[np.argsort(panes[entries])]
+
+    # Changes -----------------------------------------------------------------------------------
+
+    def take_changed(self) -> RowNumbers:
+        """Return the live rows changed since the last call, each once."""
+        return tables.take_dirty(self._store, self._counters, self._dirty)
+
+    def peek_changed(self) -> RowNumbers:
+        """Return what `take_changed` would, by row number, and leave it there."""
+        rows = np.unique(self._dirty[: self._counters[tables.DIRTY_COUNT]])
+        return rows[self._store[rows, tables.META] & tables.DIRTY != 0]
+
+    # Removing ----------------------------------------------------------------------------------
+
+    def free(self, rows: RowNumbers) -> None:
+        """Remove single rows."""
+        self._make_room_for_saved(rows.size)
+        tables.free_rows(
+            self._store,
+            self._slots,
+            self._panes,
+            self._counters,
+            self._saved,
+            rows,
+            self._keys,
+            True,
+            True,
+        )
+
+    def free_panes(self, pane_from: int, pane_to: int) -> int:
+        """Remove all rows of some panes, both ends included; return how many there were."""
+        rows = self.in_panes(pane_from, pane_to)
+        if not rows.size:
+            return 0
+        one_by_one = rows.size * 2 < len(self)
+        self._make_room_for_saved(rows.size)
+        tables.free_rows(
+            self._store,
+            self._slots,
+            self._panes,
+            self._counters,
+            self._saved,
+            rows,
+            self._keys,
+            one_by_one,
+            False,
+        )
+        entries = self._entries(pane_from, pane_to)
+        self._panes[entries, tables.PANE_HEAD] = 0
+        self._panes[entries, tables.PANE_COUNT] = 0
+        panes, _ = self.panes()
+        self._counters[tables.PANE_MIN] = panes[0] if panes.size else PANE_MIN_NONE
+        if not one_by_one and not self.compact():
+            self.fill_slots(self._slots.size)
+        return int(rows.size)
+
+    def compact(self) -> bool:
+        """Move the rows together and give memory back, if most of it is unused; return whether."""
+        live, used = len(self), int(self._counters[tables.ROWS_USED])
+        capacity = self._store.shape[0]
+        if self._on_saved or capacity < _COMPACT_ROWS_MIN or live * 4 > capacity:
+            return False
+        store: Words = np.empty((max(_ROWS_FIRST, live * 2), self._width), np.int64)
+        panes = self._live_panes()
+        panes[:, tables.PANE_HEAD] = 0
+        panes[:, tables.PANE_COUNT] = 0
+        moved: RowNumbers = np.empty(used, np.int32)
+        tables.compact_rows(self._store, used, store, panes, moved)
+        changed = moved[self._dirty[: self._counters[tables.DIRTY_COUNT]]]
+        self._dirty = changed[changed >= 0]
+        self._store, self._panes = store, panes
+        self._counters[tables.DIRTY_COUNT] = self._dirty.size
+        self._counters[tables.ROWS_USED] = live
+        self._counters[tables.FREE_HEAD] = 0
+        self.fill_slots(_slots_for(live))
+        return True
+
+    def fill_slots(self, size: int) -> None:
+        """Build the hash table anew from the rows."""
+        self._slots = np.zeros(size, np.int64)
+        used = int(self._counters[tables.ROWS_USED])
+        tables.fill_slots(self._store, self._slots, used, self._keys)
+
+    # Strings -----------------------------------------------------------------------------------
+
+    def rename_strings(self, columns: Sequence[int], renumber: Callable[[Words], Words]) -> None:
+        """Replace the string numbers of some columns (keys first) in all live rows."""
+        rows = self.live()
+        for column in columns:
+            at = rows[_has(self._store[rows], column, self._keys)]
+            word = tables.KEYS + column
+            self._store[at, word] = renumber(self._store[at, word])
+        self.fill_slots(self._slots.size)  # the numbers are part of the hashed words
+
+    def strings_used(self, columns: Sequence[int], used: NDArray[np.bool_]) -> None:
+        """Mark the numbers of all strings that live rows refer to."""
+        mark_strings(self.lines(self.live()), columns, self._keys, used)
+
+    # Snapshots ---------------------------------------------------------------------------------
+
+    def begin_copy(self, on_saved: Callable[[Words], None]) -> None:
+        """From here on `copy_some` and `on_saved` together get every row as it is now, once."""
+        assert self._on_saved is None
+        self._on_saved = on_saved
+        self._counters[tables.COPY_NEXT] = 0
+        self._counters[tables.COPY_END] = self._counters[tables.ROWS_USED]
+
+    @property
+    def is_copying(self) -> bool:
+        return self._on_saved is not None
+
+    def copy_some(self, rows_max: int) -> Words:
+        """Look at the next rows and return those that are still as they were."""
+        left = int(self._counters[tables.COPY_END] - self._counters[tables.COPY_NEXT])
+        out: Words = np.empty((min(rows_max, left), self._width), np.int64)
+        return out[: tables.copy_live(self._store, self._counters, out)]
+
+    @property
+    def copy_left(self) -> int:
+        """How many rows `copy_some` has still to look at."""
+        return int(self._counters[tables.COPY_END] - self._counters[tables.COPY_NEXT])
+
+    def end_copy(self) -> None:
+        """Hand over what changes had to save; if rows were left to copy, they are left out."""
+        first, end = self._counters[tables.COPY_NEXT], self._counters[tables.COPY_END]
+        self._store[first:end, tables.META] &= ~tables.SAVED
+        self._flush_saved()
+        self._on_saved = None
+        self._saved = np.empty((0, self._width), np.int64)
+        self._counters[tables.COPY_NEXT] = self._counters[tables.COPY_END] = 0
+
+    @property
+    def saved_bytes(self) -> int:
+        return self._saved.nbytes
+
+    def _flush_saved(self) -> None:
+        count = int(self._counters[tables.SAVED_COUNT])
+        if count and self._on_saved:
+            self._on_saved(self._saved[:count])
+        self._counters[tables.SAVED_COUNT] = 0
+
+    # Room --------------------------------------------------------------------------------------
+
+    def reserve(self, rows: int) -> None:
+        """Make room for so many further rows at once, as a restore needs it."""
+        needed = len(self) + rows
+        if needed > self._store.shape[0]:
+            self._resize_store(needed)
+        if needed > self._slots.size * 6 // 10:
+            self._grow_slots(_slots_for(needed))
+
+    def _fits(self, rows: int) -> bool:
+        """Whether so many rows can come, even if all are new, without a refusal on the way."""
+        live = len(self)
+        capacity, slots, panes = self._store.shape[0], self._slots.size, self._panes.shape[0]
+        needed = live + rows
+        if (
+            needed <= capacity
+            and needed <= slots * 6 // 10
+            and self._counters[tables.PANES_USED] + rows <= panes * 6 // 10
+            and self._counters[tables.DIRTY_COUNT] + rows <= self._dirty.size
+        ):
+            return True
+        panes_used = int(self._counters[tables.PANES_USED]) + rows
+        capacity_after = max(capacity, 2 * needed, _ROWS_FIRST)
+        more = (
+            (capacity_after - capacity) * self._width * 8
+            + max(0, _slots_for(needed) * 2 - slots) * 8
+            + max(0, _slots_for(panes_used) * 2 - panes) * tables.PANE_COLUMNS * 8
+            + 4 * 2 * (int(self._counters[tables.DIRTY_COUNT]) + min(rows, capacity_after))
+        )
+        return more <= self._bound.spare() and needed < _ROWS_MAX
+
+    def _make_room(self, reason: int) -> None:
+        if reason == tables.ROWS_FULL:
+            capacity = self._store.shape[0]
+            # Doubling, or what the bound leaves: a state may fill its bound to the last row.
+            affordable = self._bound.spare() // (self._width * 8)
+            more = min(max(_ROWS_FIRST, capacity), max(1, affordable), _ROWS_MAX - capacity)
+            self._resize_store(capacity + more)
+        elif reason == tables.SLOTS_FULL:
+            self._grow_slots(max(_SLOTS_FIRST, self._slots.size * 2))
+        else:
+            assert reason == tables.PANES_FULL
+            self._grow_panes()
+
+    def _resize_store(self, capacity: int) -> None:
+        self._bound.grant((capacity - self._store.shape[0]) * self._width * 8)
+        store: Words = np.empty((capacity, self._width), np.int64)
+        used = int(self._counters[tables.ROWS_USED])
+        store[:used] = self._store[:used]
+        self._store = store
+
+    def _grow_slots(self, size: int) -> None:
+        self._bound.grant((size - self._slots.size) * 8)
+        slots: Words = np.zeros(size, np.int64)
+        tables.grow_slots(self._slots, slots)
+        self._slots = slots
+
+    def _grow_panes(self) -> None:
+        panes = self._live_panes()
+        self._bound.grant(panes.nbytes - self._panes.nbytes)
+        self._panes = panes
+
+    def _live_panes(self) -> Words:
+        """A pane table without the panes that are empty, and with room for as many again."""
+        count = int((self._panes[:, tables.PANE_COUNT] > 0).sum())
+        size = max(_PANES_FIRST, _slots_for(2 * count + 1))
+        panes: Words = np.zeros((size, tables.PANE_COLUMNS), np.int64)
+        self._counters[tables.PANES_USED] = tables.grow_panes(self._panes, panes)
+        return panes
+
+    def _make_room_for_traces(self, rows: int) -> None:
+        """Room on the list of changes, and for a running snapshot's before-images."""
+        # One run lists a row at most once, and no more rows exist than the store has room for.
+        needed = int(self._counters[tables.DIRTY_COUNT]) + min(rows, self._store.shape[0])
+        if needed > self._dirty.size:
+            size = max(needed, 2 * self._dirty.size)
+            self._bound.grant((size - self._dirty.size) * 4)
+            dirty: RowNumbers = np.empty(size, np.int32)
+            dirty[: self._dirty.size] = self._dirty
+            self._dirty = dirty
+        self._make_room_for_saved(rows)
+
+    def _make_room_for_saved(self, rows: int) -> None:
+        if self._on_saved is None:
+            return
+        needed = min(rows, self.copy_left)
+        if int(self._counters[tables.SAVED_COUNT]) + needed > self._saved.shape[0]:
+            self._flush_saved()
+            self._saved = np.empty((max(needed, _SAVED_ROWS_MIN), self._width), np.int64)
+
+
+def _has(lines: Words, column: int, keys: int) -> NDArray[np.bool_]:
+    """Which rows have a value in a column, counted with the keys first."""
+    if column < keys:
+        return (lines[:, tables.NULLS] >> column) & 1 == 0
+    return (lines[:, tables.VALID] >> (column - keys)) & 1 == 1
+
+
+def mark_strings(
+    lines: Words, columns: Sequence[int], keys: int, used: NDArray[np.bool_]
+) -> None:
+    """Mark the numbers of all strings that these rows refer to."""
+    for column in columns:
+        used[lines[_has(lines, column, keys), tables.KEYS + column]] = True
+
+
+def _slots_for(rows: int) -> int:
+    """The smallest hash table that holds so many rows."""
+    size = 2
+    while size * 6 // 10 < rows + 1:
+        size *= 2
+    return size

@@ -1,0 +1,203 @@
+"""Interned strings of one state: bytes in one arena, each distinct string once, known by a number.
+
+Numbers are an inner matter of a running state: snapshots and changes carry the real strings.
+Numbers in use never change, except by `keep`, which also gives back the room of unused strings.
+The arena is append-only and replaced, never resized, so a view taken earlier stays readable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.errors import StateError
+from penstock.state import tables
+from penstock.state.tables import Bytes, Words
+
+_OFFSET_MAX = (1 << 31) - 1
+_NO_BYTES: Bytes = np.frombuffer(b"\0", np.uint8)
+
+Grant = Callable[[int], None]  # asked before more bytes are taken; raises to refuse them
+
+
+def is_string(kind: pa.DataType) -> bool:
+    """Whether a column of this type is interned."""
+    types = pa.types
+    return bool(
+        types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StringView:
+    """The strings of a pool as they were at one moment; readable from another thread."""
+
+    arena: Bytes
+    starts: Words
+
+    def to_arrow(self, ids: Words, valid: NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+        """Return the strings with these numbers as an Arrow array."""
+        ids = np.ascontiguousarray(ids)
+        large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+        offsets = np.zeros(ids.size + 1, np.int64)
+        np.cumsum(np.where(valid, self.starts[ids + 1] - self.starts[ids], 0), out=offsets[1:])
+        if not large and offsets[-1] > _OFFSET_MAX:
+            raise StateError(
+                f"{ids.size} rows hold {offsets[-1]} bytes of strings, more than one Arrow batch of "
+                f"type {kind} can: read fewer rows at once or use a large_{kind} column",
+                bytes=int(offsets[-1]),
+            )
+        out = np.empty(int(offsets[-1]), np.uint8)
+        tables.copy_strings(self.arena, self.starts, ids, valid, out)
+        if not large:
+            offsets = offsets.astype(np.int32)  # type: ignore[assignment]
+        return pa.Array.from_buffers(
+            kind, ids.size, [validity_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(out)]
+        )
+
+
+def validity_buffer(valid: NDArray[np.bool_]) -> pa.Buffer | None:
+    """Return Arrow's validity bitmap, None if everything is valid."""
+    if valid.all():
+        return None
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def validity_of(array: pa.Array) -> NDArray[np.bool_]:
+    """Return which elements of an Arrow array are not null."""
+    if array.null_count == 0:
+        return np.ones(len(array), np.bool_)
+    return np.asarray(array.is_valid())
+
+
+class StringPool:
+    """A growing set of distinct byte strings, numbered from 0 in the order of arrival."""
+
+    def __init__(self) -> None:
+        self._counters: Words = np.zeros(tables.STRING_COUNTERS, np.int64)
+        self._arena: Bytes = np.empty(0, np.uint8)
+        self._starts: Words = np.zeros(2, np.int64)  # two: nulls look up number 0
+        self._slots: Words = np.zeros(2, np.int64)
+
+    def __len__(self) -> int:
+        return int(self._counters[tables.STRINGS])
+
+    @property
+    def nbytes(self) -> int:
+        return self._arena.nbytes + self._starts.nbytes + self._slots.nbytes
+
+    @property
+    def arena(self) -> Bytes:
+        return self._arena
+
+    @property
+    def starts(self) -> Words:
+        return self._starts
+
+    def view(self) -> StringView:
+        """Return the strings of this moment."""
+        return StringView(self._arena, self._starts)
+
+    def intern(self, array: pa.Array, grant: Grant) -> Words:
+        """Return the number of each string, 0 for nulls, adding those that are new."""
+        return self._numbers(array, grant)
+
+    def find(self, array: pa.Array) -> Words:
+        """Return the number of each string, -1 for those that are not here."""
+        return self._numbers(array, None)
+
+    def _numbers(self, array: pa.Array, grant: Grant | None) -> Words:
+        if pa.types.is_dictionary(array.type):
+            if len(array.dictionary) == 0:
+                return np.zeros(len(array), np.int64)
+            numbers = self._numbers(array.dictionary, grant)
+            return np.where(validity_of(array), numbers[array.indices.fill_null(0)], 0)
+        ids = np.empty(len(array), np.int64)
+        offsets, data = _bytes_of(array)
+        valid = validity_of(array)
+        self._counters[tables.STRING_NEXT] = 0
+        while True:
+            reason = tables.intern(
+                offsets,
+                data,
+                valid,
+                self._arena,
+                self._starts,
+                self._slots,
+                self._counters,
+                ids,
+                grant is not None,
+            )
+            if reason == tables.DONE:
+                return ids
+            assert grant is not None
+            self._make_room(reason, int(np.diff(offsets).max()), grant)
+
+    def _make_room(self, reason: int, string_bytes_max: int, grant: Grant) -> None:
+        if reason == tables.SLOTS_FULL:
+            size = max(64, self._slots.size * 2)
+            grant((size - self._slots.size) * 8)
+            slots: Words = np.zeros(size, np.int64)
+            tables.grow_slots(self._slots, slots)
+            self._slots = slots
+        elif reason == tables.STRINGS_FULL:
+            size = max(64, self._starts.size * 2)
+            grant((size - self._starts.size) * 8)
+            starts: Words = np.empty(size, np.int64)
+            starts[: self._starts.size] = self._starts
+            self._starts = starts
+        else:
+            size = max(1024, self._arena.size * 2, self._arena.size + string_bytes_max)
+            grant(size - self._arena.size)
+            arena: Bytes = np.empty(size, np.uint8)
+            used = int(self._counters[tables.STRING_BYTES])
+            arena[:used] = self._arena[:used]
+            self._arena = arena
+
+    def truncate(self, count: int) -> None:
+        """Forget the strings numbered `count` and above, which nothing may use."""
+        if count < len(self):
+            self._rebuild(np.arange(len(self)) < count)
+
+    def keep(self, used: NDArray[np.bool_]) -> Words:
+        """Forget the strings that are not used; return the new number of each old one."""
+        assert used.size == len(self)
+        numbers: Words = np.cumsum(used) - 1
+        self._rebuild(used)
+        return numbers
+
+    def _rebuild(self, used: NDArray[np.bool_]) -> None:
+        ids = np.flatnonzero(used).astype(np.int64)
+        starts: Words = np.zeros(ids.size + ids.size // 2 + 2, np.int64)
+        np.cumsum(self._starts[ids + 1] - self._starts[ids], out=starts[1 : ids.size + 1])
+        total = int(starts[ids.size])
+        arena: Bytes = np.empty(total + total // 2, np.uint8)
+        tables.copy_strings(self._arena, self._starts, ids, np.ones(ids.size, np.bool_), arena)
+        size = 2
+        while size * 6 // 10 <= ids.size:
+            size *= 2
+        slots: Words = np.zeros(size, np.int64)
+        tables.fill_string_slots(arena, starts, ids.size, slots)
+        self._arena, self._starts, self._slots = arena, starts, slots
+        self._counters[tables.STRINGS] = ids.size
+        self._counters[tables.STRING_BYTES] = total
+
+
+def _bytes_of(array: pa.Array) -> tuple[Words, Bytes]:
+    """Return an Arrow string array's offsets and bytes without copying the bytes."""
+    if len(array) == 0:
+        return np.zeros(2, np.int64), _NO_BYTES
+    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, offsets_buffer, data = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, np.int64 if large else np.int32)
+    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    if data is None or data.size == 0:
+        return offsets, _NO_BYTES
+    return offsets, np.frombuffer(data, np.uint8)
