@@ -72,7 +72,9 @@ class StreamError(Exception):
 
     @property
     def error_class(self) -> str:
-        """A stable name for logs and tests, in PySpark's style: `RecordTooLarge` → `RECORD_TOO_LARGE`."""
+        """A stable name for logs and tests, in PySpark's style: `RecordTooLarge` →
+        `RECORD_TOO_LARGE`.
+        """
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).upper()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -116,15 +118,24 @@ class LogClosed(LogError):
 
 
 class DiskFull(LogError):
-    """The disk or quota is full. Nothing was appended; the log stays readable. Action: free space, retry."""
+    """The disk or quota is full.
+
+    Nothing was appended; the log stays readable. Action: free space, retry.
+    """
 
 
 class LogIOError(LogError):
-    """A system call failed. Nothing acknowledged is lost. Action: look at the disk, reopen, retry."""
+    """A system call failed.
+
+    Nothing acknowledged is lost. Action: look at the disk, reopen, retry.
+    """
 
 
 class OutcomeUnknown(LogError):
-    """The append may be in the log. Action: repeat it; the (producer, instance, sequence) key makes that safe."""
+    """The append may be in the log.
+
+    Action: repeat it; the (producer, instance, sequence) key makes that safe.
+    """
 
 
 class Fenced(LogError):
@@ -132,7 +143,10 @@ class Fenced(LogError):
 
 
 class SequenceConflict(LogError):
-    """A (producer, instance, sequence) was reused for other content. A bug in the caller. Action: stop."""
+    """A (producer, instance, sequence) was reused for other content.
+
+    A bug in the caller. Action: stop.
+    """
 
 
 class RecordTooLarge(LogError):
@@ -144,7 +158,10 @@ class Trimmed(LogError):
 
 
 class LogDamaged(LogError):
-    """Bytes on disk are not what was written. Action: `penstock fsck`, then `penstock log repair`."""
+    """Bytes on disk are not what was written.
+
+    Action: `penstock fsck`, then `penstock log repair`.
+    """
 
 
 class IndexMissing(LogDamaged):
@@ -196,11 +213,15 @@ class PUnitTooLarge(PUnitError):
 
 
 class SchemaMismatch(PUnitError):
-    """The unit's schema differs from the one the reader asked for; the message names the columns."""
+    """The unit's schema differs from the one the reader asked for; the message names the columns.
+    """
 
 
 class ExpressionError(StreamError):
-    """An unknown function, type or option, or operands that do not fit. Action: correct the query."""
+    """An unknown function, type or option, or operands that do not fit.
+
+    Action: correct the query.
+    """
 
 
 class RowError(StreamError):
@@ -225,7 +246,10 @@ class ProgramError(StreamError):
 
 
 class InvalidProgram(ProgramError):
-    """A stage program is damaged, or its parts contradict each other. Action: plan the query again."""
+    """A stage program is damaged, or its parts contradict each other.
+
+    Action: plan the query again.
+    """
 
 
 class StageVersionUnsupported(ProgramError):
@@ -241,15 +265,22 @@ class ConnectorError(StreamError):
 
 
 class SourceError(ConnectorError):
-    """A source cannot deliver what an offset promises. Nothing was committed. Action: mend the input."""
+    """A source cannot deliver what an offset promises.
+
+    Nothing was committed. Action: mend the input.
+    """
 
 
 class InvalidOffset(SourceError):
-    """An offset this source never handed out: another source's, or of other settings. Action: stop."""
+    """An offset this source never handed out: another source's, or of other settings. Action: stop.
+    """
 
 
 class MalformedInput(SourceError):
-    """Input that does not fit the schema. Action: mend the file, or read with `mode="deadletter"`."""
+    """Input that does not fit the schema.
+
+    Action: mend the file, or read with `mode="deadletter"`.
+    """
 
 
 class PathRefused(SourceError):
@@ -269,23 +300,38 @@ class SourceChanged(SourceError):
 
 
 class SinkError(ConnectorError):
-    """A sink cannot take or keep what was written. The epoch is not in it. Action: mend it, retry."""
+    """A sink cannot take or keep what was written.
+
+    The epoch is not in it. Action: mend it, retry.
+    """
 
 
 class StateError(StreamError):
-    """Keyed state was used in a way it does not allow. A bug in the caller, or a wrong schema. Action: stop."""
+    """Keyed state was used in a way it does not allow.
+
+    A bug in the caller, or a wrong schema. Action: stop.
+    """
 
 
 class StateTooLarge(StateError):
-    """The state would grow beyond its memory bound. Nothing changed. Action: raise the bound or rescale."""
+    """The state would grow beyond its memory bound.
+
+    Nothing changed. Action: raise the bound or rescale.
+    """
 
 
 class StateOverflow(StateError):
-    """A sum left the range of its column's type. Nothing changed. Action: as for a row that fails."""
+    """A sum left the range of its column's type.
+
+    Nothing changed. Action: as for a row that fails.
+    """
 
 
 class CheckpointError(StreamError):
-    """A checkpoint could not be written or read. The vertex goes on; older checkpoints are untouched."""
+    """A checkpoint could not be written or read.
+
+    The vertex goes on; older checkpoints are untouched.
+    """
 
 
 class CheckpointNotFound(CheckpointError):
@@ -293,4 +339,7 @@ class CheckpointNotFound(CheckpointError):
 
 
 class CheckpointDamaged(CheckpointError):
-    """A checkpoint's bytes are not what was written. Action: recovery falls back to an older one."""
+    """A checkpoint's bytes are not what was written.
+
+    Action: recovery falls back to an older one.
+    """

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -123,6 +124,15 @@ def answers(connection: Connection) -> Iterator[Any]:
             return
 
 
+def wait_until_frozen(pid: int) -> None:
+    """Return when a process of ours has stopped itself; end the tour if it never does."""
+    deadline_s = time.monotonic() + ANSWER_S_MAX
+    while os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"a process of the tour did not freeze in {ANSWER_S_MAX:g} s")
+        time.sleep(0.005)
+
+
 def order(producer: str, instance: int, sequence: int, tags: tuple[str, ...]) -> Entry:
     """Return an entry that says which order it is."""
     body = json.dumps({"order": f"{producer}-{sequence}"}).encode()
@@ -140,8 +150,13 @@ def write_orders(connection: Connection, path: Path, producer: str, count: int) 
             log.append([entry], Fence(producer, instance))
 
 
-def write_until_stopped(connection: Connection, path: Path, producer: str, tag: str) -> None:
-    """Append orders for ever; tell of each one after the log has acknowledged it."""
+def write_until_stopped(
+    connection: Connection, path: Path, producer: str, tag: str, freeze_after: int | None = None
+) -> None:
+    """Append orders for ever; tell of each one after the log has acknowledged it.
+
+    With `freeze_after` the process stops itself (SIGSTOP) between that append and the next one.
+    """
     with open_log(path) as log:
         instance = take_over(log, producer)
         sequence = 0
@@ -154,6 +169,8 @@ def write_until_stopped(connection: Connection, path: Path, producer: str, tag: 
                 connection.send(str(error))
                 return
             connection.send((sequence, position))
+            if sequence == freeze_after:
+                os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def read_all(log: Log, tag: str, after: Position = START) -> list[Record]:
@@ -258,21 +275,18 @@ def safe_retry(log: Log, path: Path, tour: Tour) -> None:
 def fenced_zombie(log: Log, path: Path, tour: Tour) -> None:
     """A zombie cannot write
 
-    A writer is frozen (SIGSTOP), taken for dead and replaced. Then it wakes up and goes
-    on where it was. Its next append is refused, atomically with the instance check.
+    A writer freezes between two appends (SIGSTOP), is taken for dead and replaced. Then
+    it wakes up and goes on. Its append is refused, atomically with the instance check.
     """
-    with process(write_until_stopped, path, "clicks", "clicks") as (pid, connection):
-        said = answers(connection)
-        for _ in range(10):
-            next(said)
-        os.kill(pid, signal.SIGSTOP)
+    with process(write_until_stopped, path, "clicks", "clicks", 10) as (pid, connection):
+        wait_until_frozen(pid)
         instance = take_over(log, "clicks")
-        tail = log.tail()  # whatever the old instance had in flight is before this, or never
+        tail = log.tail()
         (position,) = log.append(
             [order("clicks", instance, 1, ("clicks",))], Fence("clicks", instance)
         )
         os.kill(pid, signal.SIGCONT)
-        refusal = [each for each in said if isinstance(each, str)]
+        refusal = [each for each in answers(connection) if isinstance(each, str)]
     records = read_all(log, "clicks")
     tour.show(
         "records of the first instance", sum(record.instance < instance for record in records)

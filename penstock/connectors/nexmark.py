@@ -29,7 +29,6 @@ BASE_MS = 1_600_002_000_000
 EVENT_ID_MAX = 1 << 52  # exact in a double, which the time axis is computed in
 DISJOINT_RANGE = 10**12  # event ids per generator when they are not bounded
 SCAN_PER_ROW_MAX = 64  # event numbers looked at for each row asked for
-NUMBER_END = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,8 @@ class NexmarkSource(Source):
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         rows_max = check_rows_max(rows_max)
         settings = self.settings
-        number = check_offset(offset, self._first, settings.events_max, self._stride)
+        end = EVENT_ID_MAX if settings.events_max is None else settings.events_max
+        number = check_offset(offset, self._first, end, self._stride)
         numbers, places, following = kernels.take_events(
             number,
             self._stride,
@@ -180,7 +180,7 @@ class NexmarkSource(Source):
             elapsed_us = self._clock.now_us() - self._start_us
             due = int(elapsed_us / self.settings.delay_us) + 1 if elapsed_us >= 0 else 0
             end = min(end, due)
-        return min(end, NUMBER_END)
+        return min(end, EVENT_ID_MAX)
 
     def _batch(self, numbers: np.ndarray, places: np.ndarray) -> pa.RecordBatch:
         if self._kind == "all":

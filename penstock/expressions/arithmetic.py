@@ -155,4 +155,6 @@ def negate_or_abs(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     if node.type.is_integer:
         bad = valid & (values == np.iinfo(values.dtype).min)
         frame.fail(bad, overflow_reason(node.type), node)
-    return array_from(np.negative(values) if node.function == "negate" else np.abs(values), valid, node.type)
+    return array_from(
+        np.negative(values) if node.function == "negate" else np.abs(values), valid, node.type
+    )

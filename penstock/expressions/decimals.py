@@ -70,7 +70,7 @@ def scaled_from_doubles(values: Vector, valid: Mask, scale: int) -> tuple[Vector
 def scaled_from_text(text: str, scale: int) -> int | None:
     """One decimal text at `scale`, HALF_UP; None if it is not finite or beyond 64 bits."""
     number = decimal.Decimal(text)
-    if not number.is_finite() or (number and number.adjusted() + scale > 18):  # noqa: PLR2004
+    if not number.is_finite() or (number and number.adjusted() + scale > 18):
         return None
     context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
     scaled = int(number.scaleb(scale, context).to_integral_value(decimal.ROUND_HALF_UP))

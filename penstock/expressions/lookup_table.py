@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.expressions.types import DataType, arrow_type
 
 Indices = npt.NDArray[np.int64]
 
@@ -26,6 +29,22 @@ class LookupTable(tuple[tuple[Any, Any], ...]):
         keys = np.array([key for key, _ in self], dtype=np.int64)
         order = np.argsort(keys, kind="stable")
         return keys[order], order
+
+    @cached_property
+    def _columns(self) -> dict[tuple[int, DataType], pa.Array]:
+        return {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # what is remembered stays behind: hashes of text differ between processes
+        return (LookupTable, (tuple(self),))
+
+    def column(self, index: int, data_type: DataType) -> pa.Array:
+        """The keys (0) or the values (1) of all pairs."""
+        known = self._columns.get((index, data_type))
+        if known is None:
+            known = pa.array([pair[index] for pair in self], arrow_type(data_type))
+            self._columns[index, data_type] = known
+        return known
 
     def find(self, keys: Indices) -> Indices:
         """For each integer key the index of its pair, -1 if the table has none."""

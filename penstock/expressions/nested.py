@@ -8,9 +8,8 @@ import pyarrow.compute as pc
 
 from penstock.expressions.frame import Frame
 from penstock.expressions.lookup_table import LookupTable
-from penstock.expressions.tree import Call, Literal
+from penstock.expressions.tree import Call
 from penstock.expressions.types import INT, arrow_type, parse_type
-from penstock.expressions.comparison import literal_array
 from penstock.expressions.vectors import array_from, valid_rows, values_of
 
 
@@ -52,11 +51,8 @@ def lookup(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     assert isinstance(table, LookupTable)
     key_type, value_type = node.args[0].type, parse_type(node.option("value_type"))
     if key_type.kind == "string":
-        known = pa.array([key for key, _ in table], pa.string())
-        at = pc.index_in(args[0], value_set=known, skip_nulls=True)
+        at = pc.index_in(args[0], value_set=table.column(0, key_type), skip_nulls=True)
     else:
         found = table.find(values_of(args[0], key_type).astype(np.int64))
         at = pa.array(found, mask=(found < 0) | ~valid_rows(args[0]))
-    values = [literal_array(Literal(value, value_type), 1) for _, value in table]
-    column = pa.concat_arrays(values) if values else pa.nulls(0, arrow_type(value_type))
-    return column.take(at)
+    return table.column(1, value_type).take(at)

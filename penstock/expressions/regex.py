@@ -64,7 +64,9 @@ class _Translation:
             repeatable = self.piece(repeatable)
         translated = "".join(self.out)
         try:
-            re.compile(re.sub(r"\\x\{([0-9A-F]+)\}", _python_escape, translated.replace(r"\z", r"\Z")))
+            re.compile(
+                re.sub(r"\\x\{([0-9A-F]+)\}", _python_escape, translated.replace(r"\z", r"\Z"))
+            )
         except re.error as error:
             raise _refuse(self.pattern, f"it is malformed ({error})") from error
         return translated

@@ -442,7 +442,7 @@ def _table(operands: Operands, key_type: DataType, value_type: DataType) -> Look
     for pair in pairs:
         if (
             not isinstance(pair, list | tuple)
-            or len(pair) != 2  # noqa: PLR2004 (a pair)
+            or len(pair) != 2
             or type(pair[0]) is not key_python
             or not (pair[1] is None or type(pair[1]) is value_python)
         ):

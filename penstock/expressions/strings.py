@@ -36,9 +36,7 @@ def substring(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     positions = values_of(args[1], INT).astype(np.int64)
     counts = values_of(args[2], INT).astype(np.int64)
     lengths = values_of(pc.utf8_length(args[0]), INT).astype(np.int64)
-    starts = np.where(
-        positions > 0, positions - 1, np.where(positions < 0, lengths + positions, 0)
-    )
+    starts = np.where(positions > 0, positions - 1, np.where(positions < 0, lengths + positions, 0))
     return _characters(args[0], starts, starts + counts, args)
 
 

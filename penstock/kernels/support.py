@@ -71,6 +71,9 @@ def _call_supported(call: Call) -> bool:
         return first.is_integer
     if function == "cast":
         return _cast_supported(first, call.type)
+    if function in ("in", "nullif"):
+        # Later arguments are not evaluated for every row, so here they must not be able to fail.
+        return not any(can_fail(arg) for arg in call.args[1:])
     return function in _ALWAYS
 
 

@@ -59,7 +59,7 @@ class Log(ABC):
 
     @abstractmethod
     def last(self, tag: str) -> Record | None:
-        """Return the newest record with this tag, in time that does not depend on the log's length."""
+        """Return the newest record with this tag, however long the log is."""
 
     @abstractmethod
     def tail(self) -> Position:
@@ -90,7 +90,9 @@ class Log(ABC):
 
     @abstractmethod
     def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
-        """Set a value if the key's version is `version` (0: the key does not exist); return whether."""
+        """Set a value if the key's version is `version` (0: the key does not exist); return
+        whether.
+        """
 
     @abstractmethod
     def keys(self, prefix: str = "") -> list[str]:
@@ -117,7 +119,9 @@ def instance_key(vertex: str) -> str:
 
 
 def take_over(log: Log, vertex: str) -> int:
-    """Register a new instance of a vertex and return its number; every older one is fenced from here on."""
+    """Register a new instance of a vertex and return its number; every older one is fenced from
+    here on.
+    """
     key = instance_key(vertex)
     while True:
         current = log.get(key)

@@ -29,7 +29,8 @@ def log_error(error: OSError, doing: str) -> LogError:
         )
     if error.errno in _READ_ONLY:
         return LogReadOnly(
-            f"no permission to write while {doing}: {reason}. Check the folder's owner, mode and mount",
+            f"no permission to write while {doing}: {reason}. Check the folder's owner, "
+            "mode and mount",
             errno=error.errno,
         )
     return LogIOError(
@@ -60,7 +61,9 @@ class Files:
         os.close(fd)
 
     def write(self, fd: int, parts: Sequence[memoryview]) -> int:
-        """Write all parts at the file's end position; return their length. A short write is finished."""
+        """Write all parts at the file's end position; return their length. A short write is
+        finished.
+        """
         total = sum(part.nbytes for part in parts)
         written = os.writev(fd, parts)
         if written < total:
@@ -74,7 +77,9 @@ class Files:
         os.fdatasync(fd)
 
     def sync_folder(self, path: Path) -> None:
-        """Make a folder's entries durable: a synced file with no synced name is lost by a power cut."""
+        """Make a folder's entries durable: a synced file with no synced name is lost by a power
+        cut.
+        """
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -107,7 +112,7 @@ class Files:
 
 
 def lock(fd: int, *, wait: bool) -> bool:
-    """Take an exclusive lock on an open file; return whether it was had. It dies with the process."""
+    """Take an exclusive lock, which dies with the process; return whether it was had."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

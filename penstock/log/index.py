@@ -154,7 +154,10 @@ def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
 
 
 class Index:
-    """One connection to the index. Not for use by several threads at once: the log's lock sees to it."""
+    """One connection to the index.
+
+    Not for use by several threads at once: the log's lock sees to it.
+    """
 
     def __init__(self, connection: apsw.Connection, path: Path) -> None:
         self._connection = connection
@@ -199,11 +202,13 @@ class Index:
             with _named_errors(path, "opening"):
                 _check_identity(connection, path, log_id)
                 connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
-                # Without this, SQLite plans a statement anew whenever its parameters change (STAT4),
+                # Without this, SQLite plans a statement anew whenever its parameters change
+                # (STAT4),
                 # which costs more than all of an append's statements together.
                 connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
                 if not read_only:
-                    # NORMAL: a commit is not synced by SQLite (the log does that, for many appends at
+                    # NORMAL: a commit is not synced by SQLite (the log does that, for many appends
+                    # at
                     # once), but folding the write-ahead log into the index still is.
                     connection.pragma("synchronous", "normal" if durable else "off")
                     connection.wal_autocheckpoint(0)
@@ -299,7 +304,8 @@ class Index:
             )
             self._execute("DELETE FROM tag WHERE tag = ? AND position <= ?", (tag, done))
             self._execute(
-                "INSERT INTO trim VALUES(?, ?) ON CONFLICT DO UPDATE SET upto = max(upto, excluded.upto)",
+                "INSERT INTO trim VALUES(?, ?) ON CONFLICT DO UPDATE SET upto = "
+                "max(upto, excluded.upto)",
                 (tag, done),
             )
             self._forget_dead(tail)
@@ -322,8 +328,11 @@ class Index:
             "UPDATE segment SET live = live - ? WHERE id = ?",
             [(n, segment) for segment, n in freed],
         )
-        self._execute("DELETE FROM lost WHERE position IN "
-                      "(SELECT position FROM record WHERE tags_live = 0 AND position < ?)", (tail,))  # fmt: skip
+        self._execute(
+            "DELETE FROM lost WHERE position IN "
+            "(SELECT position FROM record WHERE tags_live = 0 AND position < ?)",
+            (tail,),
+        )
         self._execute("DELETE FROM record WHERE tags_live = 0 AND position < ?", (tail,))
 
     def segments(self) -> list[tuple[str, int, int, bool]]:
@@ -356,7 +365,8 @@ class Index:
         version, seal, value = found
         if seal != metadata_seal(key, version, value):
             raise IndexDamaged(
-                f"the metadata value {key!r} in {self._path} fails its checksum: run `penstock fsck`",
+                f"the metadata value {key!r} in {self._path} fails its checksum: run "
+                "`penstock fsck`",
                 path=str(self._path),
                 key=key,
             )
@@ -412,7 +422,9 @@ class Index:
     def _before(
         self, first: Entry, fence: Fence | None, tags: Sequence[str]
     ) -> tuple[int, int, bytes | None, list[int]]:
-        """What an append needs to know, in one statement: tail, highest sequence, fence, chain ends."""
+        """What an append needs to know, in one statement: tail, highest sequence, fence, chain
+        ends.
+        """
         names = tags if len(tags) <= _PRIOR_TAGS_MAX else ()
         key = "" if fence is None else instance_key(fence.vertex)
         tail, highest, forgotten, registered, *previous = self._execute(
@@ -434,7 +446,8 @@ class Index:
         highest, forgotten, dead = self._execute(
             "SELECT (SELECT max(sequence) FROM record WHERE producer = ?1 AND instance = ?2),"
             "(SELECT sequence FROM forgotten WHERE producer = ?1 AND instance = ?2),"
-            "(SELECT max(sequence) FROM record WHERE tags_live = 0 AND producer = ?1 AND instance = ?2)",
+            "(SELECT max(sequence) FROM record WHERE tags_live = 0 AND producer = ?1 AND "
+            "instance = ?2)",
             name,
         ).fetchone()
         trimmed = max(-1 if value is None else value for value in (forgotten, dead))
@@ -495,7 +508,8 @@ class Index:
     def _segment_id(self, name: str) -> int:
         if (known := self._segment_ids.get(name)) is None:
             self._execute(
-                "INSERT INTO segment(name, live, end, sealed) VALUES(?,0,0,0) ON CONFLICT DO NOTHING",
+                "INSERT INTO segment(name, live, end, sealed) VALUES(?,0,0,0) ON "
+                "CONFLICT DO NOTHING",
                 (name,),
             )
             known = self._execute("SELECT id FROM segment WHERE name = ?", (name,)).fetchone()[0]

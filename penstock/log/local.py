@@ -158,7 +158,8 @@ def _parse_identity(content: bytes, path: Path) -> Identity:
         return Identity(facts["id"], durability, int(facts["created_us"]))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LogDamaged(
-            f"{path} is damaged ({error}): run `penstock fsck`; restore it from a copy, the records "
+            f"{path} is damaged ({error}): run `penstock fsck`; restore it from a copy, "
+            "the records "
             "are in the other files",
             path=str(path),
         ) from error
@@ -203,7 +204,8 @@ def _clear_unfinished(folder: Path, files: Files) -> None:
         return
     if CREATING_FILE not in found:
         raise NotALog(
-            f"{folder} is not empty and not a log: choose a new or empty folder; nothing was touched",
+            f"{folder} is not empty and not a log: choose a new or empty folder; nothing "
+            "was touched",
             path=str(folder),
         )
     # A creation that died: nobody can have appended anything, its format file was never there.
@@ -394,7 +396,7 @@ class LocalLog(Log):
         self._index.close()
 
     def collect(self) -> int:
-        """Free what no record needs: unindexed segments and tails of dead writers, emptied segments.
+        """Free what no record needs: emptied segments, and what dead writers never indexed.
 
         Returns how many files were removed. Whatever a living writer holds is left alone.
         """
@@ -460,15 +462,18 @@ class LocalLog(Log):
             tail = self._index.tail()
             if self._bell.is_sound() and self._bell.tail() > tail:
                 raise TailLost(
-                    f"the index of {self.folder} ends at position {tail}, but {self._bell.tail()} was "
-                    "acknowledged: its write-ahead log is damaged or was removed. Restore index.db-wal, "
+                    f"the index of {self.folder} ends at position {tail}, but "
+                    f"{self._bell.tail()} was "
+                    "acknowledged: its write-ahead log is damaged or was removed. "
+                    "Restore index.db-wal, "
                     "or accept the loss with `penstock log repair`",
                     path=str(self.folder / INDEX_FILE),
                     tail=tail,
                     acknowledged=self._bell.tail(),
                 )
-            self._sync_wal()
-            self._bell.ring(tail)
+            if not self._bell.is_sound() or self._bell.tail() < tail:
+                self._sync_wal()
+                self._bell.ring(tail)
 
     def _place(self, entries: Sequence[Entry]) -> tuple[list[Body], list[Any]]:
         """Checksum the bodies and write the large ones to this process's segment."""
@@ -490,7 +495,9 @@ class LocalLog(Log):
         return bodies, placements
 
     def _record(self, row: Row) -> Record | None:
-        """A row's record with its verified body; None if it was trimmed meanwhile or may be skipped."""
+        """A row's record with its verified body; None if it was trimmed meanwhile or may be
+        skipped.
+        """
         if row.segment is None:
             body = memoryview(row.inline if row.inline is not None else b"")
             if body.nbytes != row.length or body_checksum(body) != row.checksum:
@@ -516,7 +523,8 @@ class LocalLog(Log):
         )
 
     def _segment_body(self, row: Row) -> memoryview | None:
-        assert row.segment is not None and row.offset is not None
+        assert row.segment is not None
+        assert row.offset is not None
         try:
             name = check_name(row.segment, "segment")
             return self._reader.body(name, row.offset, row.length, row.checksum)
@@ -529,14 +537,16 @@ class LocalLog(Log):
             if self._skip_lost:
                 return None
             raise RecordLost(
-                f"the bytes of position {row.position} were damaged and moved aside by a repair (see "
-                f"{manifest}): restore them, or open the log with skip_lost=True to read on without",
+                f"the bytes of position {row.position} were damaged and moved aside by a "
+                "repair (see "
+                f"{manifest}): restore them, or open the log with skip_lost=True to read "
+                "on without",
                 position=row.position,
                 manifest=manifest,
             ) from damage
 
     def _make_visible(self, position: Position) -> None:
-        """Sync the index up to a position, or find that another append's sync did; ring the bell."""
+        """Sync the index up to a position, unless another append just did, and ring the bell."""
         bell = self._bell
         if bell.tail() >= position:
             self._syncs_shared += 1
@@ -568,7 +578,8 @@ class LocalLog(Log):
             # The kernel may have dropped the bytes and will not say so twice: trust nothing here.
             self._closed = "failed"
             raise OutcomeUnknown(
-                f"syncing the index of {self.folder} failed ({error}): whether the append is durable "
+                f"syncing the index of {self.folder} failed ({error}): whether the append "
+                "is durable "
                 "is unknown. Open the log again and repeat the append",
                 errno=error.errno,
             ) from error
@@ -579,7 +590,8 @@ class LocalLog(Log):
         with self._lock:
             self._check_open()
             new = self._index.set(key, value, version)
-        # Also when nothing was set: the caller acts on what it saw, so that must be durable too, and
+        # Also when nothing was set: the caller acts on what it saw, so that must be durable too,
+        # and
         # a new instance must find every marker that the old one committed.
         self._sync_metadata()
         return new
@@ -600,7 +612,8 @@ class LocalLog(Log):
             )
         if self._process != os.getpid():
             raise LogClosed(
-                f"this handle on {self.folder} was opened before a fork: open the log in this process",
+                f"this handle on {self.folder} was opened before a fork: open the log in "
+                "this process",
                 path=str(self.folder),
             )
 
@@ -613,7 +626,7 @@ class LocalLog(Log):
 
 
 class _Turn:
-    """One at a time: among the threads of this process, and among all processes that share a file."""
+    """One at a time: among this process's threads, and among all processes that share a file."""
 
     __slots__ = ("_fd", "_threads")
 

@@ -28,11 +28,13 @@ decompression is bounded, and what Arrow decodes is validated in full before any
 
 Units hold plain columns only. Dictionaries live outside a single IPC message, and view columns drag
 the rows of other slices along; `encode` turns both into values (`plain_schema` says of which type).
+Dense unions, for the same reason, are refused.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -134,10 +136,10 @@ def encode(
 ) -> pa.Buffer:
     """Return the unit that holds this batch's rows, and only these.
 
-    `codec` is a wish: a payload that it does not shrink is stored as it is, so that it can be read
-    in place. `verify` validates the batch in full, because a unit that no reader would accept must
-    fail here, where the rows can still be looked at; a producer whose columns cannot be malformed
-    (numbers from its own kernels) may turn it off.
+    `codec` is a wish: a payload that it does not shrink by a sixteenth is stored as it is, so that
+    it can be read in place. `verify` validates the batch in full, because a unit that no reader
+    would accept must fail here, where the rows can still be looked at; a producer whose columns
+    cannot be malformed (numbers from its own kernels) may turn it off.
     """
     known = _known_schema(batch.schema.serialize().to_pybytes())
     if not known.plain:
@@ -152,7 +154,7 @@ def encode(
         )
     try:
         batch.validate(full=verify)
-        raw = batch.serialize()
+        raw = _own_rows(batch, known).serialize()
     except _ARROW_REFUSALS as error:
         raise PUnitError(f"this batch cannot be written as a p-unit: {error}") from error
     if raw.size > raw_bytes_max:
@@ -166,11 +168,24 @@ def encode(
     return _frame(known, batch.num_rows, raw.size, stored, codec)
 
 
+def _own_rows(batch: pa.RecordBatch, known: _KnownSchema) -> pa.RecordBatch:
+    """Return the batch without the rows around it in its buffers.
+
+    Arrow cuts a slice's buffers only to multiples of 64 bytes, so neighbours would be written too,
+    and equal rows would make different units. A copy is exact; it is saved where the buffers have
+    just the size that the rows need.
+    """
+    if batch.get_total_buffer_size() == known.row_bytes * batch.num_rows:
+        return batch
+    return pa.concat_batches([batch, batch.slice(0, 0)])  # of one batch it would be no copy
+
+
 def _compress(raw: pa.Buffer, codec: Codec) -> tuple[pa.Buffer, Codec]:
     if codec is Codec.NONE:
         return raw, codec
     stored = pa.compress(raw, codec=codec.name.lower())
-    return (stored, codec) if stored.size < raw.size else (raw, Codec.NONE)
+    worthwhile = stored.size < raw.size - raw.size // 16
+    return (stored, codec) if worthwhile else (raw, Codec.NONE)
 
 
 def _frame(
@@ -310,7 +325,9 @@ def _read_header(
     if known.fingerprint != fields.fingerprint:
         raise _damaged("its schema fails its fingerprint", fingerprint=fields.fingerprint)
     if not known.plain:
-        raise _damaged("its schema has dictionary or view columns, which no unit holds")
+        raise _damaged(
+            "its schema has dictionary, view or dense union columns, which no unit holds"
+        )
     return PUnitHeader(
         version=fields.version,
         encoding=encoding,
@@ -468,6 +485,7 @@ class _KnownSchema:
     schema: pa.Schema
     fingerprint: int
     plain: bool
+    row_bytes: int  # of all columns where each value has as many; below 0 where it depends
 
 
 def fingerprint(schema: pa.Schema) -> int:
@@ -498,10 +516,15 @@ def _known_schema(serialised: bytes) -> _KnownSchema:
 def _parse_schema(serialised: bytes) -> _KnownSchema:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(serialised))
-        plain = _is_plain(schema)
+        return _KnownSchema(
+            serialised,
+            schema,
+            xxh3_64_intdigest(serialised),
+            plain=_is_plain(schema),
+            row_bytes=_row_bytes(schema),
+        )
     except _ARROW_REFUSALS as error:
         raise _damaged(f"its schema cannot be read: {error}") from error
-    return _KnownSchema(serialised, schema, xxh3_64_intdigest(serialised), plain)
 
 
 def _is_plain(schema: pa.Schema) -> bool:
@@ -513,6 +536,27 @@ def _is_plain(schema: pa.Schema) -> bool:
 
 # Keyed by all of the bytes, not by their fingerprint: schemas that were made to collide stay two.
 _parse_schema_cached = lru_cache(maxsize=_CACHED_SCHEMAS_MAX)(_parse_schema)
+
+
+def _row_bytes(schema: pa.Schema) -> int:
+    if not all(pa.types.is_primitive(field.type) for field in schema):
+        return -1
+    bits = [field.type.bit_width for field in schema]
+    return -1 if 1 in bits else sum(bits) // 8  # bools share bytes
+
+
+def _contains(of: pa.DataType, what: Callable[[pa.DataType], bool]) -> bool:
+    return what(of) or any(_contains(child, what) for child in _child_types(of))
+
+
+def _child_types(of: pa.DataType) -> list[pa.DataType]:
+    if isinstance(of, pa.BaseExtensionType):
+        return [of.storage_type]
+    return [of.field(place).type for place in range(of.num_fields)]
+
+
+def _is_list_view(of: pa.DataType) -> bool:
+    return bool(pa.types.is_list_view(of) or pa.types.is_large_list_view(of))
 
 
 def _plain_type(of: pa.DataType) -> pa.DataType:
@@ -531,6 +575,8 @@ def _plain_type(of: pa.DataType) -> pa.DataType:
 
 
 def _plain_nested_type(of: pa.DataType) -> pa.DataType:
+    if pa.types.is_union(of) and of.mode == "dense":  # neither a slice nor a copy cuts its children
+        raise NotImplementedError(f"dense union {of}")
     children = [of.field(place) for place in range(of.num_fields)]
     plain = [child.with_type(_plain_type(child.type)) for child in children]
     same = all(new.type == old.type for new, old in zip(plain, children, strict=True))
@@ -570,7 +616,7 @@ def _plain_column(column: pa.Array, into: pa.DataType) -> pa.Array:
         column = column.dictionary.take(column.indices)  # unlike a cast, for values of any type
     if _is_list_view(column.type):
         return _list_of_views(column, into)
-    if any(_has_list_view(child) for child in _child_types(column.type)):
+    if _contains(column.type, _is_list_view):
         raise NotImplementedError("list views inside other columns")
     return column if column.type == into else column.cast(into)
 
@@ -585,18 +631,6 @@ def _list_of_views(column: pa.Array, into: pa.DataType) -> pa.Array:
     values = _plain_column(column.flatten(), into.value_type)
     make = pa.LargeListArray if large else pa.ListArray
     return make.from_arrays(offsets, values, type=into, mask=column.is_null())
-
-
-def _child_types(of: pa.DataType) -> list[pa.DataType]:
-    return [of.field(place).type for place in range(of.num_fields)]
-
-
-def _has_list_view(of: pa.DataType) -> bool:
-    return _is_list_view(of) or any(_has_list_view(child) for child in _child_types(of))
-
-
-def _is_list_view(of: pa.DataType) -> bool:
-    return bool(pa.types.is_list_view(of) or pa.types.is_large_list_view(of))
 
 
 # ------------------------------------------------------------------ schema evolution

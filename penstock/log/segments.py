@@ -1,7 +1,7 @@
 """Segment files: append-only bodies, one writer each, so that bytes need no coordination.
 
-    file header, 64 bytes:  magic 8 · version u32 · reserved u32 · log id 16 · reserved 24 · checksum u64
-    frame header, 64 bytes: magic u32 · version u16 · reserved u16 · length u64 · checksum u64 · zeros
+    file header, 64 bytes:  magic 8 · version u32 · 0 u32 · log id 16 · zeros 24 · checksum u64
+    frame header, 64 bytes: magic u32 · version u16 · 0 u16 · length u64 · checksum u64 · zeros
     body, padded to 64 bytes
 
 A frame's checksum is xxh3 of its body; the index keeps a copy, so a frame read at the wrong offset
@@ -236,7 +236,8 @@ class SegmentWriter:
                     self._files.sync(segment.fd)
                     segment.synced_end = end
         except BaseException:
-            # After a failed sync the kernel may have dropped the bytes: this file is not used again.
+            # After a failed sync the kernel may have dropped the bytes: this file is not used
+            # again.
             with self._lock:
                 self._seal(segment)
             self.settle(placements)
@@ -276,7 +277,8 @@ class SegmentReader:
         else:
             self._maps.move_to_end(name)
         fd, view = entry
-        # The size is asked every time: touching a page beyond a cut-off file would kill the process.
+        # The size is asked every time: touching a page beyond a cut-off file would kill the
+        # process.
         size = os.fstat(fd).st_size
         if size < end:
             raise SegmentTruncated(

@@ -1,11 +1,11 @@
 """A fluent way to write plans in tests, notebooks and the simulator, with no Spark at all.
 
-    bids = scan_stream("bids", "auction bigint, price bigint, ts timestamp")
-    hot = (bids.filter(col("price") > 100)
-               .with_watermark("ts", "1 second")
-               .group_by("auction", window=window("ts", "10 seconds", "2 seconds"))
-               .agg(count().alias("bids"), max_("price").alias("top")))
-    plan = query("hot", hot.to_stream("hot_auctions"), parallelism=4)
+bids = scan_stream("bids", "auction bigint, price bigint, ts timestamp")
+hot = (bids.filter(col("price") > 100)
+           .with_watermark("ts", "1 second")
+           .group_by("auction", window=window("ts", "10 seconds", "2 seconds"))
+           .agg(count().alias("bids"), max_("price").alias("top")))
+plan = query("hot", hot.to_stream("hot_auctions"), parallelism=4)
 """
 
 from __future__ import annotations
@@ -224,10 +224,10 @@ def parse_schema(schema: str | Schema) -> Schema:
     """Columns from text such as 'auction bigint not null, tags array<string>'."""
     if not isinstance(schema, str):
         return schema
-    return tuple(_parse_field(part) for part in split_commas(schema))
+    return tuple(_parse_field(part) for part in _split_commas(schema))
 
 
-def split_commas(text: str) -> list[str]:
+def _split_commas(text: str) -> list[str]:
     """The parts between commas that stand outside brackets and quotes."""
     parts, depth, quoted = [""], 0, False
     for character in text:
@@ -259,7 +259,7 @@ def _as_named(column: SomeColumn, node: str) -> Named:
     if isinstance(column, Reference):
         return Named(column.name, column)
     if isinstance(column, ColumnExpression):
-        if node == "select" or node == "group_by":
+        if node in ("select", "group_by"):
             raise PlanError(f"{node}: name the column with .alias(...)", node=node)
         return Named(node, column)
     raise PlanError(f"{node}: {column!r:.80} is neither a column nor the name of one", node=node)
@@ -273,12 +273,10 @@ def _checked(node: str, make: Callable[[], T]) -> T:
     try:
         return make()
     except ExpressionError as error:
-        raise PlanError(
-            f"{node}: {error.message}", **{"node": node, **error.details}
-        ) from error
+        raise PlanError(f"{node}: {error.message}", **{"node": node, **error.details}) from error
 
 
 __all__: Sequence[str] = (
     "AggregateColumn", "Grouped", "Rows", "WindowColumn", "aggregate", "avg", "col", "count", "max_",
-    "min_", "parse_schema", "query", "scan_source", "scan_stream", "split_commas", "sum_", "window",
+    "min_", "parse_schema", "query", "scan_source", "scan_stream", "sum_", "window",
 )  # fmt: skip

@@ -100,7 +100,7 @@ class ColumnExpression:
         return apply("or", self, other)
 
     def __invert__(self) -> ColumnExpression:
-        return apply("not", self)
+        return negated(self)
 
     def __bool__(self) -> bool:
         raise ExpressionError(
@@ -219,6 +219,13 @@ def lit(value: Any, data_type: str | None = None) -> ColumnExpression:
 def apply(function: str, *args: Any, **options: Any) -> ColumnExpression:
     """Any function of the expression table, on columns and plain values."""
     return Application(function, tuple(as_column(arg) for arg in args), options)
+
+
+def negated(condition: ColumnExpression) -> ColumnExpression:
+    """NOT of a condition; of an equality it is the inequality, which prints itself the same way."""
+    if isinstance(condition, Application) and condition.function == "eq":
+        return apply("ne", *condition.args)
+    return apply("not", condition)
 
 
 def as_column(value: Any) -> ColumnExpression:

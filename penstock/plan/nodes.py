@@ -6,6 +6,7 @@ A query is a tuple of writes; the relations below them form trees that may hold 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Union
@@ -26,11 +27,10 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
 )
+from penstock.names import check_name
 from penstock.plan.columns import unknown_column
 from penstock.stages.program import ConnectorSpec, check_query_name, shape, show_schema
 from penstock.stages.settings import Settings
-
-from penstock.names import check_name  # isort: skip
 
 PARALLELISM_MAX = 4_096
 EventTime = tuple[str, ...]
@@ -210,7 +210,9 @@ class UnionAll:
                     f"{show_schema(other.schema)}; select the same names and types on each side",
                     node="union",
                 )
-        nullable = [any(c.nullable for c in columns) for columns in zip(*self._schemas, strict=True)]
+        nullable = [
+            any(c.nullable for c in columns) for columns in zip(*self._schemas, strict=True)
+        ]
         merged = zip(first.schema, nullable, strict=True)
         object.__setattr__(
             self, "schema", tuple(Field(f.name, f.type, nulls) for f, nulls in merged)
@@ -393,6 +395,7 @@ class Query:
                 f"it is a whole number from 1 to {PARALLELISM_MAX}",
                 query=self.name,
             )
+        self._check_reserved()
         written = self._check_written()
         self._check_read(written)
         self._check_cycles()
@@ -402,6 +405,21 @@ class Query:
                     f"query {self.name} writes results to stream {side!r}, which is also its stream "
                     "for late or dead-lettered rows: name two streams",
                     stream=side,
+                )
+
+    def _check_reserved(self) -> None:
+        """Rules name internal streams after the query; nobody else's stream may be called so."""
+        reserved = re.compile(rf"{re.escape(self.name)}_(shared|exchange)_[0-9]+")
+        scanned = [
+            s for scan in self.scans() if isinstance(scan.relation, tuple) for s in scan.relation
+        ]
+        targets = [write.target for write in self.writes if isinstance(write.target, StreamRef)]
+        for stream in (*scanned, *targets):
+            if not stream.internal and reserved.fullmatch(stream.name):
+                raise PlanError(
+                    f"stream {stream.name!r} has a name that query {self.name} uses for streams "
+                    "between its stages: rename the stream or the query",
+                    stream=stream.name,
                 )
 
     def _check_written(self) -> dict[str, Schema]:

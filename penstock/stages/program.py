@@ -139,7 +139,8 @@ class StageOutput:
         _check((self.stream is None) != (self.sink is None), "a stage writes a stream or a sink")
         names = [column.name for column in self.schema]
         _check(
-            self.stream is not None or not self.partition_by, "the rows of a sink are not partitioned"
+            self.stream is not None or not self.partition_by,
+            "the rows of a sink are not partitioned",
         )
         _check(
             all(name in names for name in self.partition_by),
@@ -323,7 +324,9 @@ class Program:
         stream = stage.output.stream
         required = {vertex.task_tag, vertex.change_tag}
         if stream is None:
-            _check(not vertex.output_tags, f"vertex {vertex.name} writes a sink and has output tags")
+            _check(
+                not vertex.output_tags, f"vertex {vertex.name} writes a sink and has output tags"
+            )
         else:
             required.add(marker_tag(stream))
             tags = self.stream(stream).substream_tags
@@ -333,9 +336,7 @@ class Program:
                 f"vertex {vertex.name} writes {', '.join(vertex.output_tags)[:200]}, "
                 f"stream {stream} needs {', '.join(wanted)[:200]}",
             )
-        _check(
-            required <= set(vertex.marker_tags), f"vertex {vertex.name}: its markers lack a tag"
-        )
+        _check(required <= set(vertex.marker_tags), f"vertex {vertex.name}: its markers lack a tag")
 
 
 def vertex_name(query: str, stage: str, index: int) -> str:

@@ -45,8 +45,8 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Overflow(Exception):
-    """A merge that would take a sum out of its range; the table is as before."""
+class Overflow:
+    """The input row and the value column at which a sum would leave its range."""
 
     at: int
     column: int
@@ -72,6 +72,7 @@ class RowTable:
         self._sums = bool((self._rules == tables.SUM_INT).any())
         self._width = tables.KEYS + keys + len(values)
         self._on_saved: Callable[[Words], None] | None = None
+        self._ahead: Words = np.empty(tables.LOOK_AHEAD + 1, np.int64)
         self._saved: Words = np.empty((0, self._width), np.int64)
         self.clear()
 
@@ -104,12 +105,12 @@ class RowTable:
 
     # Merging -----------------------------------------------------------------------------------
 
-    def merge(self, rows: Input, captured: bool) -> None:
-        """Merge rows by the columns' rules: all of them, or none and StateTooLarge or Overflow."""
+    def merge(self, rows: Input, captured: bool) -> Overflow | None:
+        """Merge rows by the columns' rules: all of them, or none (StateTooLarge or an Overflow)."""
         if self._fits(rows.panes.size) and not self._may_overflow(rows):
             self._run(rows, tables.MERGE, captured, _NO_ROWS)
-        else:
-            self._merge_carefully(rows, captured)
+            return None
+        return self._merge_carefully(rows, captured)
 
     def put(self, rows: Input, captured: bool) -> None:
         """Set rows to absolute values: all of them, or none and StateTooLarge."""
@@ -145,6 +146,7 @@ class RowTable:
                 mode,
                 captured,
                 rows_out,
+                self._ahead,
             )
             if reason == tables.DONE:
                 return
@@ -169,7 +171,7 @@ class RowTable:
     def _take_back(self, found: RowNumbers) -> None:
         self.free(-1 - found[found < 0])
 
-    def _merge_carefully(self, rows: Input, captured: bool) -> None:
+    def _merge_carefully(self, rows: Input, captured: bool) -> Overflow | None:
         """Merge into copies of the rows and put these in place only if nothing overflowed."""
         found = self._resolve(rows, captured)
         is_new = found < 0
@@ -193,9 +195,13 @@ class RowTable:
         )
         if at >= 0:
             self._take_back(found)
-            raise Overflow(at, column)
+            return Overflow(at, column)
+        try:
+            self._make_room_for_traces(numbers.size)
+        except StateTooLarge:
+            self._take_back(found)
+            raise
         self._peaks = peaks
-        self._make_room_for_traces(numbers.size)
         tables.replace_values(
             self._store,
             self._counters,
@@ -206,6 +212,7 @@ class RowTable:
             tables.KEYS + self._keys,
             captured,
         )
+        return None
 
     # Reading -----------------------------------------------------------------------------------
 
@@ -301,8 +308,8 @@ class RowTable:
         capacity = self._store.shape[0]
         if self._on_saved or capacity < _COMPACT_ROWS_MIN or live * 4 > capacity:
             return False
-        store: Words = np.empty((max(_ROWS_FIRST, live * 2), self._width), np.int64)
-        panes = self._live_panes()
+        store = _new_store(max(_ROWS_FIRST, live * 2), self._width)
+        panes, self._counters[tables.PANES_USED] = self._live_panes()
         panes[:, tables.PANE_HEAD] = 0
         panes[:, tables.PANE_COUNT] = 0
         moved: RowNumbers = np.empty(used, np.int32)
@@ -427,7 +434,7 @@ class RowTable:
 
     def _resize_store(self, capacity: int) -> None:
         self._bound.grant((capacity - self._store.shape[0]) * self._width * 8)
-        store: Words = np.empty((capacity, self._width), np.int64)
+        store = _new_store(capacity, self._width)
         used = int(self._counters[tables.ROWS_USED])
         store[:used] = self._store[:used]
         self._store = store
@@ -439,17 +446,17 @@ class RowTable:
         self._slots = slots
 
     def _grow_panes(self) -> None:
-        panes = self._live_panes()
+        panes, count = self._live_panes()
         self._bound.grant(panes.nbytes - self._panes.nbytes)
         self._panes = panes
+        self._counters[tables.PANES_USED] = count
 
-    def _live_panes(self) -> Words:
+    def _live_panes(self) -> tuple[Words, int]:
         """A pane table without the panes that are empty, and with room for as many again."""
         count = int((self._panes[:, tables.PANE_COUNT] > 0).sum())
         size = max(_PANES_FIRST, _slots_for(2 * count + 1))
         panes: Words = np.zeros((size, tables.PANE_COLUMNS), np.int64)
-        self._counters[tables.PANES_USED] = tables.grow_panes(self._panes, panes)
-        return panes
+        return panes, tables.grow_panes(self._panes, panes)
 
     def _make_room_for_traces(self, rows: int) -> None:
         """Room on the list of changes, and for a running snapshot's before-images."""
@@ -485,6 +492,13 @@ def mark_strings(
     """Mark the numbers of all strings that these rows refer to."""
     for column in columns:
         used[lines[_has(lines, column, keys), tables.KEYS + column]] = True
+
+
+def _new_store(rows: int, width: int) -> Words:
+    """Rows that begin on a cache line, so that eight words of a row touch one line, not two."""
+    words: Words = np.empty(rows * width + 7, np.int64)
+    first = -words.ctypes.data % 64 // 8
+    return words[first : first + rows * width].reshape(rows, width)
 
 
 def _slots_for(rows: int) -> int:

@@ -58,6 +58,7 @@ PANE_USED, PANE_ID, PANE_HEAD, PANE_COUNT, PANE_COLUMNS = range(5)
 
 DONE, ROWS_FULL, SLOTS_FULL, PANES_FULL, BYTES_FULL, STRINGS_FULL = range(6)
 MERGE, PUT, RESOLVE = range(3)
+LOOK_AHEAD = 128  # rows
 
 # What merging does to a value column.
 (
@@ -77,20 +78,20 @@ MERGE, PUT, RESOLVE = range(3)
 STRINGS, STRING_BYTES, STRING_NEXT, STRING_COUNTERS = range(4)
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _mix(state: Any, word: Any) -> Any:
     state = (state ^ np.uint64(word)) * np.uint64(0x9E3779B97F4A7C15)
     return state ^ (state >> np.uint64(32))
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _finish(state: Any) -> Any:
     # Words that differ only in their high bits, as small doubles do, must reach the low bits too.
     state = (state ^ (state >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return np.int64(state >> np.uint64(33))
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _row_hash(rows: Any, row: Any, first: Any, count: Any, nulls: Any, pane: Any) -> Any:
     state = _mix(np.uint64(0x2545F4914F6CDD1D), pane)
     if nulls != 0:
@@ -100,7 +101,7 @@ def _row_hash(rows: Any, row: Any, first: Any, count: Any, nulls: Any, pane: Any
     return _finish(state)
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _is_row(store: Any, row: Any, words: Any, at: Any, nulls: Any, pane: Any) -> Any:
     if store[row, PANE] != pane or store[row, NULLS] != nulls:
         return False
@@ -110,7 +111,7 @@ def _is_row(store: Any, row: Any, words: Any, at: Any, nulls: Any, pane: Any) ->
     return True
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _find(store: Any, slots: Any, words: Any, at: Any, nulls: Any, pane: Any, key_hash: Any) -> Any:
     """The slot that holds this key, or the empty slot where it would go, as -1 - slot."""
     mask = slots.size - 1
@@ -126,7 +127,7 @@ def _find(store: Any, slots: Any, words: Any, at: Any, nulls: Any, pane: Any, ke
         slot = (slot + 1) & mask
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _pane_entry(panes: Any, pane: Any) -> Any:
     """The entry of this pane, or the empty one where it would go, as -1 - entry."""
     mask = panes.shape[0] - 1
@@ -138,7 +139,7 @@ def _pane_entry(panes: Any, pane: Any) -> Any:
     return -1 - at
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _save(store: Any, row: Any, counters: Any, saved: Any) -> None:
     """Keep what the running snapshot must see of a row that is about to change."""
     if counters[COPY_NEXT] <= row < counters[COPY_END] and store[row, META] & SAVED == 0:
@@ -149,7 +150,7 @@ def _save(store: Any, row: Any, counters: Any, saved: Any) -> None:
         store[row, META] |= SAVED
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _touch(store: Any, row: Any, counters: Any, dirty: Any, saved: Any, captured: Any) -> None:
     _save(store, row, counters, saved)
     if captured and store[row, META] & DIRTY == 0:
@@ -158,7 +159,7 @@ def _touch(store: Any, row: Any, counters: Any, dirty: Any, saved: Any, captured
         counters[DIRTY_COUNT] += 1
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _link(store: Any, row: Any, panes: Any, entry: Any) -> None:
     head = panes[entry, PANE_HEAD]
     store[row, LINK] = head
@@ -168,7 +169,7 @@ def _link(store: Any, row: Any, panes: Any, entry: Any) -> None:
     panes[entry, PANE_COUNT] += 1
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _unlink(store: Any, row: Any, panes: Any) -> None:
     entry = _pane_entry(panes, store[row, PANE])
     after = store[row, LINK] & HASH_MASK
@@ -182,7 +183,7 @@ def _unlink(store: Any, row: Any, panes: Any) -> None:
     panes[entry, PANE_COUNT] -= 1
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _bytes_less(arena: Any, starts: Any, left: Any, right: Any) -> Any:
     """Whether one interned string sorts before another, byte by byte, as Spark compares them."""
     left_at, right_at = starts[left], starts[right]
@@ -194,7 +195,7 @@ def _bytes_less(arena: Any, starts: Any, left: Any, right: Any) -> Any:
     return left_size < right_size
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _float_less(left: Any, right: Any) -> Any:
     """NaN is the greatest value, as in Spark."""
     if np.isnan(left):
@@ -202,7 +203,7 @@ def _float_less(left: Any, right: Any) -> Any:
     return np.isnan(right) or left < right
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _merge_row(
     store: Any,
     floats: Any,
@@ -269,7 +270,7 @@ def _merge_row(
     return -1
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _put_row(
     store: Any, row: Any, values: Any, at: Any, bits: Any, rules: Any, peaks: Any
 ) -> None:
@@ -282,7 +283,32 @@ def _put_row(
             peaks[column] = max(peaks[column], abs(np.float64(values[at, column])))
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
+def _look_ahead(
+    store: Any, slots: Any, words: Any, nulls: Any, pane_of: Any, first: Any, ahead: Any
+) -> Any:
+    """Hash the next rows and touch what they will need, all at once; return where the block ends.
+
+    One after the other, each row would wait for memory twice. Loads that depend on nothing overlap.
+    """
+    mask = slots.size - 1
+    count = min(LOOK_AHEAD, pane_of.size - first)
+    for at in range(count):
+        ahead[at + LOOK_AHEAD - count] = _row_hash(
+            words, first + at, 0, words.shape[1], nulls[first + at], pane_of[first + at]
+        )
+    touched = np.int64(0)
+    for at in range(LOOK_AHEAD - count, LOOK_AHEAD):
+        touched ^= slots[ahead[at] & mask]
+    for at in range(LOOK_AHEAD - count, LOOK_AHEAD):
+        entry = slots[ahead[at] & mask]
+        if entry != 0:
+            touched ^= store[(entry & HASH_MASK) - 1, META]
+    ahead[LOOK_AHEAD] = touched  # keeps the loads from being optimised away
+    return first + count
+
+
+@njit(cache=True, _nrt=False)
 def merge_rows(
     store: Words,
     slots: Words,
@@ -306,6 +332,7 @@ def merge_rows(
     mode: int,
     captured: bool,
     rows_out: NDArray[np.int32],
+    ahead: Words,
 ) -> int:
     """Find or make the row of each input key, then merge (MERGE) or overwrite (PUT) its values.
 
@@ -320,10 +347,13 @@ def merge_rows(
     slots_max = slots.size * 6 // 10
     panes_max = panes.shape[0] * 6 // 10
     entry = np.int64(-1)
+    block_end = counters[NEXT]
     for at in range(counters[NEXT], pane_of.size):
+        if at == block_end:
+            block_end = _look_ahead(store, slots, words, nulls, pane_of, at, ahead)
         pane = pane_of[at]
         null = nulls[at]
-        key_hash = _row_hash(words, at, 0, keys, null, pane)
+        key_hash = ahead[at - block_end + LOOK_AHEAD]
         slot = _find(store, slots, words, at, null, pane, key_hash)
         is_new = slot < 0
         if is_new:
@@ -384,7 +414,7 @@ def merge_rows(
     return DONE
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def merge_into(
     store: Words,
     rows: NDArray[np.int32],
@@ -416,7 +446,7 @@ def merge_into(
     return -1, -1
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def replace_values(
     store: Words,
     counters: Words,
@@ -464,7 +494,7 @@ def sum_magnitudes(values: Words, bits: Words, rules: Words) -> Floats:
     return totals
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _remove_slot(store: Any, slots: Any, row: Any, keys: Any) -> None:
     """Take a row out of the hash table and shift back what had to step over it."""
     mask = slots.size - 1
@@ -485,7 +515,7 @@ def _remove_slot(store: Any, slots: Any, row: Any, keys: Any) -> None:
     slots[hole] = 0
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def free_rows(
     store: Words,
     slots: Words,
@@ -542,7 +572,7 @@ def take_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> NDArr
     return rows[:count]
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def copy_live(store: Words, counters: Words, out: Words) -> int:
     """Copy for the running snapshot what is left to copy among the next `len(out)` rows."""
     first = counters[COPY_NEXT]
@@ -560,7 +590,7 @@ def copy_live(store: Words, counters: Words, out: Words) -> int:
     return count
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def grow_slots(old: Words, new: Words) -> None:
     """Move all entries into a larger table; the rows are not looked at."""
     mask = new.size - 1
@@ -573,7 +603,7 @@ def grow_slots(old: Words, new: Words) -> None:
             new[slot] = entry
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def fill_slots(store: Words, slots: Words, used: int, keys: int) -> None:
     """Enter all live rows into an empty table."""
     mask = slots.size - 1
@@ -586,7 +616,7 @@ def fill_slots(store: Words, slots: Words, used: int, keys: int) -> None:
             slots[slot] = (key_hash << 32) | (row + 1)
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def grow_panes(old: Words, new: Words) -> int:
     """Move the entries of panes that have rows into an empty pane table; return their number."""
     count = 0
@@ -599,7 +629,7 @@ def grow_panes(old: Words, new: Words) -> int:
     return count
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def compact_rows(
     store: Words, used: int, new: Words, panes: Words, moved: NDArray[np.int32]
 ) -> int:
@@ -619,7 +649,7 @@ def compact_rows(
     return count
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _bytes_hash(data: Any, start: Any, size: Any) -> Any:
     state = np.uint64(size)
     at = start
@@ -637,7 +667,7 @@ def _bytes_hash(data: Any, start: Any, size: Any) -> Any:
     return _finish(_mix(state, word))
 
 
-@njit(cache=True)
+@njit(_nrt=False, forceinline=True)
 def _same_bytes(data: Any, start: Any, size: Any, arena: Any, starts: Any, string: Any) -> Any:
     at = starts[string]
     if starts[string + 1] - at != size:
@@ -648,7 +678,7 @@ def _same_bytes(data: Any, start: Any, size: Any, arena: Any, starts: Any, strin
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def intern(
     offsets: Words,
     data: Bytes,
@@ -701,7 +731,7 @@ def intern(
     return DONE
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def fill_string_slots(arena: Bytes, starts: Words, count: int, slots: Words) -> None:
     """Enter all strings into an empty table."""
     mask = slots.size - 1
@@ -714,7 +744,7 @@ def fill_string_slots(arena: Bytes, starts: Words, count: int, slots: Words) -> 
         slots[slot] = (key_hash << 32) | (string + 1)
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)
 def copy_strings(
     arena: Bytes, starts: Words, ids: Words, valid: NDArray[np.bool_], out: Bytes
 ) -> None:

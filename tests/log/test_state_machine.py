@@ -339,8 +339,9 @@ class LogMachine(RuleBasedStateMachine):
             )
 
 
+@pytest.mark.timeout(300)  # a failure is shrunk before it is shown
 @pytest.mark.parametrize(
-    ("backend", "examples"), [("memory", 120), ("local-synced", 15), ("local-process", 30)]
+    ("backend", "examples"), [("memory", 120), ("local-synced", 30), ("local-process", 60)]
 )
 def test_random_operations_match_the_model(backend: str, examples: int) -> None:
     if backend != "memory":

@@ -1,0 +1,281 @@
+"""ANSI casts between types: a value that does not fit fails its row, or is null for try_cast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.expressions.arithmetic import out_of_range, truncated_quotient
+from penstock.expressions.decimals import (
+    doubles_from_scaled,
+    power_of_ten,
+    rescale,
+    scaled_from_doubles,
+)
+from penstock.expressions.frame import Frame
+from penstock.expressions.mathematics import saturated
+from penstock.expressions.printing import (
+    text_of_dates,
+    text_of_decimals,
+    text_of_doubles,
+    text_of_micros,
+)
+from penstock.expressions.reading import (
+    booleans_of_text,
+    dates_of_text,
+    decimals_of_text,
+    floats_of_text,
+    integers_of_text,
+    micros_of_text,
+)
+from penstock.expressions.times import local_days, local_micros
+from penstock.expressions.tree import Call
+from penstock.expressions.types import (
+    BIGINT,
+    BOOLEAN,
+    DOUBLE,
+    INTEGER_BITS,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+)
+from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
+
+
+@dataclass(frozen=True, slots=True)
+class Casting:
+    """One cast of one array: where from, where to, in which zone."""
+
+    array: pa.Array
+    source: DataType
+    target: DataType
+    zone: str | None
+
+    @property
+    def values(self) -> Vector:
+        return values_of(self.array, self.source)
+
+    @property
+    def valid(self) -> Mask:
+        return valid_rows(self.array)
+
+    def result(self, values: Vector, bad: Mask | None = None) -> tuple[pa.Array, Mask]:
+        """Fixed-width results, null where the source is null or the value is bad."""
+        bad = np.zeros(len(self.array), np.bool_) if bad is None else bad & self.valid
+        return array_from(values, self.valid & ~bad, self.target), bad
+
+
+Outcome = tuple[pa.Array, Mask]  # the values, and which rows have none although they should
+
+
+def cast(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    source, target = node.args[0].type, node.type
+    if source == target:
+        return args[0]
+    casting = Casting(args[0], source, target, node.option("time_zone"))
+    result, bad = _route(casting)(casting)
+    if node.function == "cast":
+        frame.fail(bad, f"cannot cast this {source} value to {target}", node)
+    return result
+
+
+def _route(casting: Casting) -> Callable[[Casting], Outcome]:
+    source, target = casting.source.kind, casting.target.kind
+    if source == "string":
+        return _FROM_TEXT.get(target, _integers_from_text)
+    if target == "string":
+        return _TO_TEXT.get(source, _text_by_arrow)
+    if source in _TIME_KINDS or target in _TIME_KINDS:
+        return _times
+    return _numbers
+
+
+_TIME_KINDS = frozenset({"date", "timestamp", "timestamp_ntz"})
+
+
+# --- numbers and booleans -------------------------------------------------------------------------
+
+
+def _numbers(casting: Casting) -> Outcome:
+    source, target = casting.source, casting.target
+    if target == BOOLEAN:
+        return casting.result(casting.values != 0)
+    if target.is_decimal:
+        return _to_decimal(casting)
+    if target.is_fractional:
+        return _to_fractional(casting)
+    if source.is_decimal:
+        return _narrowed(casting, truncated_quotient(casting.values, power_of_ten(source.scale)))
+    if source.is_fractional:
+        return _truncated(casting)
+    return _narrowed(casting, casting.values.astype(np.int64))
+
+
+def _narrowed(casting: Casting, wide: Vector) -> Outcome:
+    return casting.result(wide, out_of_range(wide, casting.target))
+
+
+def _truncated(casting: Casting) -> Outcome:
+    """A float towards zero; only what lies beyond the bounds after that fails, and NaN."""
+    values = casting.values.astype(np.float64)
+    bound = float(1 << (INTEGER_BITS[casting.target.kind] - 1))
+    # 2**63 as a double is the bound of bigint itself, and passes: Java's comparison is in doubles
+    upper = bound if casting.target == BIGINT else bound - 1
+    fits = (np.floor(values) <= upper) & (np.ceil(values) >= -bound)
+    return casting.result(saturated(np.where(fits, values, 0.0)), ~fits)
+
+
+def _to_fractional(casting: Casting) -> Outcome:
+    if casting.source.is_decimal:
+        doubles = doubles_from_scaled(casting.values, casting.valid, casting.source.scale)
+        return casting.result(doubles)
+    with np.errstate(over="ignore"):
+        dtype = np.float64 if casting.target == DOUBLE else np.float32
+        return casting.result(casting.values.astype(dtype))
+
+
+def _to_decimal(casting: Casting) -> Outcome:
+    source, target = casting.source, casting.target
+    if source.is_fractional:
+        scaled, bad = scaled_from_doubles(casting.values, casting.valid, target.scale)
+        beyond = np.abs(scaled) >= power_of_ten(target.precision)
+        return casting.result(scaled, bad | beyond)
+    scaled, bad = rescale(casting.values.astype(np.int64), source.scale, target)
+    return casting.result(scaled, bad)
+
+
+# --- dates and times ------------------------------------------------------------------------------
+
+
+def _times(casting: Casting) -> Outcome:
+    source, target = casting.source.kind, casting.target.kind
+    if target == "date":
+        return casting.result(local_days(casting.array, casting.source, casting.zone))
+    if source == "date":
+        return casting.result(*_midnights(casting))
+    if source == "timestamp_ntz":
+        assert casting.zone is not None
+        return casting.result(load_zone(casting.zone).to_utc(casting.values))
+    if target == "timestamp_ntz":
+        return casting.result(local_micros(casting.array, TIMESTAMP, casting.zone))
+    if source == "timestamp":
+        if target == "double":
+            return casting.result(casting.values / float(SECOND_US))
+        return _narrowed(casting, casting.values // SECOND_US)
+    return _timestamp_from_number(casting)
+
+
+def _midnights(casting: Casting) -> tuple[Vector, Mask]:
+    days = casting.values.astype(np.int64)
+    bound = np.iinfo(np.int64).max // DAY_US - 1
+    bad = np.abs(days) > bound
+    micros = np.where(bad, 0, days) * DAY_US
+    if casting.target == TIMESTAMP_NTZ:
+        return micros, bad
+    assert casting.zone is not None
+    return load_zone(casting.zone).to_utc(micros), bad
+
+
+def _timestamp_from_number(casting: Casting) -> Outcome:
+    """Seconds since 1970; beyond the range the nearest timestamp, as Java saturates."""
+    values = casting.values
+    if casting.source.is_fractional:
+        with np.errstate(over="ignore"):
+            return casting.result(saturated(values * float(SECOND_US)), ~np.isfinite(values))
+    limits = np.iinfo(np.int64)
+    wide = values.astype(np.int64)
+    high, low = limits.max // SECOND_US, -(-limits.min // SECOND_US)
+    micros = np.clip(wide, low, high) * SECOND_US
+    micros = np.where(wide > high, limits.max, np.where(wide < low, limits.min, micros))
+    return casting.result(micros)
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _integers_from_text(casting: Casting) -> Outcome:
+    wide, bad = integers_of_text(casting.array)
+    return casting.result(wide, bad | out_of_range(wide, casting.target))
+
+
+def _decimals_from_text(casting: Casting) -> Outcome:
+    return casting.result(*decimals_of_text(casting.array, casting.target))
+
+
+def _floats_from_text(casting: Casting) -> Outcome:
+    return casting.result(*floats_of_text(casting.array, casting.target))
+
+
+def _booleans_from_text(casting: Casting) -> Outcome:
+    return casting.result(*booleans_of_text(casting.array))
+
+
+def _dates_from_text(casting: Casting) -> Outcome:
+    return casting.result(*dates_of_text(casting.array))
+
+
+def _timestamps_from_text(casting: Casting) -> Outcome:
+    return casting.result(*micros_of_text(casting.array, casting.zone))
+
+
+def _bytes_of_text(casting: Casting) -> Outcome:
+    return casting.array.view(pa.binary()), np.zeros(len(casting.array), np.bool_)
+
+
+_FROM_TEXT: dict[str, Callable[[Casting], Outcome]] = {
+    "decimal": _decimals_from_text,
+    "float": _floats_from_text,
+    "double": _floats_from_text,
+    "boolean": _booleans_from_text,
+    "date": _dates_from_text,
+    "timestamp": _timestamps_from_text,
+    "timestamp_ntz": _timestamps_from_text,
+    "binary": _bytes_of_text,
+}
+
+
+def _text(casting: Casting, text: pa.Array) -> Outcome:
+    return text, np.zeros(len(casting.array), np.bool_)
+
+
+def _text_by_arrow(casting: Casting) -> Outcome:
+    return _text(casting, casting.array.cast(pa.string()))
+
+
+def _text_of_bytes(casting: Casting) -> Outcome:
+    try:
+        return _text_by_arrow(casting)
+    except pa.ArrowInvalid:
+        rows = [_decoded(row) for row in casting.array.to_pylist()]
+        text = pa.array(rows, pa.string())
+        return text, ~valid_rows(text) & casting.valid
+
+
+def _decoded(row: bytes | None) -> str | None:
+    try:
+        return None if row is None else row.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _text_of_times(casting: Casting) -> Outcome:
+    micros = local_micros(casting.array, casting.source, casting.zone)
+    return _text(casting, text_of_micros(micros, casting.valid))
+
+
+def _text_of_decimals(casting: Casting) -> Outcome:
+    return _text(casting, text_of_decimals(casting.values, casting.valid, casting.source.scale))
+
+
+_TO_TEXT: dict[str, Callable[[Casting], Outcome]] = {
+    "binary": _text_of_bytes,
+    "decimal": _text_of_decimals,
+    "double": lambda c: _text(c, text_of_doubles(c.values, c.valid)),
+    "date": lambda c: _text(c, text_of_dates(c.values, c.valid)),
+    "timestamp": _text_of_times,
+    "timestamp_ntz": _text_of_times,
+}

@@ -1,0 +1,250 @@
+"""Text read as numbers, booleans, dates and times, by the grammar of Spark's ANSI casts.
+
+Every function gives the values and the rows whose text is not one; rows that are null are neither.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import ExpressionError
+from penstock.expressions.decimals import power_of_ten, scaled_from_text
+from penstock.expressions.times import days_from_civil
+from penstock.expressions.types import DOUBLE, DataType, decimal_type
+from penstock.expressions.vectors import Mask, Vector, true_rows, valid_rows, values_of
+from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
+
+Read = tuple[Vector, Mask]
+
+_SPACE_AND_CONTROL = "".join(map(chr, range(1, 33))) + "\x7f"
+_FAST_DIGITS_MAX = 18
+_WIDE_DIGITS = 20  # enough to see that a number is beyond 64 bits
+_TRUE_WORDS = ["t", "true", "y", "yes", "1"]
+_FALSE_WORDS = ["f", "false", "n", "no", "0"]
+
+
+def _trimmed(text: pa.Array) -> pa.Array:
+    """Without white space and control characters at both ends."""
+    trimmed = pc.utf8_trim(text, characters=_SPACE_AND_CONTROL)
+    if true_rows(pc.match_substring(trimmed, pattern="\0")).any():
+        rows = [None if r is None else r.strip(_SPACE_AND_CONTROL + "\0") for r in text.to_pylist()]
+        return pa.array(rows, pa.string())
+    return trimmed
+
+
+def _matches(text: pa.Array, pattern: str) -> Mask:
+    return true_rows(pc.match_substring_regex(text, pattern=pattern))
+
+
+def integers_of_text(text: pa.Array) -> Read:
+    """[+-]digits as bigint."""
+    trimmed = _trimmed(text)
+    valid = valid_rows(trimmed)
+    good = _matches(trimmed, r"\A[+-]?[0-9]+\z")
+    plain = pc.replace_substring_regex(trimmed, pattern=r"\A\+", replacement="")
+    short = good & _matches(plain, rf"\A-?[0-9]{{1,{_FAST_DIGITS_MAX}}}\z")
+    values = _masked(plain, short).cast(pa.int64()).fill_null(0).to_numpy().copy()
+    for row in np.flatnonzero(good & ~short):
+        sign, digits = plain[row].as_py().rpartition("-")[1:]
+        number = int(sign + (digits.lstrip("0")[:_WIDE_DIGITS] or "0"))
+        good[row] = -(1 << 63) <= number < 1 << 63
+        values[row] = number if good[row] else 0
+    return values, valid & ~good
+
+
+def _masked(text: pa.Array, kept: Mask) -> pa.Array:
+    return pc.if_else(pa.array(kept), text, pa.scalar(None, pa.string()))
+
+
+_SIMPLE_NUMBER = r"\A[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?\z"
+_JAVA_NUMBER = re.compile(
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?)"
+)
+_JAVA_HEX_NUMBER = re.compile(
+    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[dDfF]?"
+)
+_INFINITIES = {
+    "inf": math.inf, "+inf": math.inf, "infinity": math.inf, "+infinity": math.inf,
+    "-inf": -math.inf, "-infinity": -math.inf, "nan": math.nan,
+}  # fmt: skip
+
+
+def floats_of_text(text: pa.Array, target: DataType) -> Read:
+    """Short plain numbers in bulk; exponents, suffixes, words and long digits row by row."""
+    arrow = pa.float64() if target == DOUBLE else pa.float32()
+    trimmed = pc.utf8_trim(text, characters=_SPACE_AND_CONTROL[:-1])
+    simple = _matches(trimmed, _SIMPLE_NUMBER)
+    plain = pc.replace_substring_regex(_masked(trimmed, simple), pattern=r"\A\+", replacement="")
+    values = plain.cast(arrow).fill_null(0).to_numpy().copy()
+    bad = np.zeros(len(text), np.bool_)
+    for row in np.flatnonzero(~simple & valid_rows(text)):
+        number = float_of_text(text[row].as_py(), target)
+        bad[row] = number is None
+        values[row] = 0.0 if number is None else number
+    return values, bad
+
+
+def float_of_text(text: str, target: DataType) -> float | None:
+    """One text by Java's grammar, or one of the words for infinity and NaN in any case."""
+    trimmed = text.strip("".join(map(chr, range(33))))
+    if _JAVA_HEX_NUMBER.fullmatch(trimmed):
+        return _rounded(float.fromhex(trimmed.rstrip("dDfF")), target)
+    if not _JAVA_NUMBER.fullmatch(trimmed):
+        return _INFINITIES.get(trimmed.lower())
+    if trimmed.endswith(("NaN", "Infinity")):
+        return float(trimmed.replace("Infinity", "inf"))
+    digits = trimmed.rstrip("dDfF")
+    value = float(digits)
+    if target == DOUBLE or not math.isfinite(value) or value == 0:
+        return value
+    try:
+        return float(pa.scalar(digits.lstrip("+")).cast(pa.float32()).as_py())
+    except pa.ArrowInvalid:
+        return _rounded(value, target)
+
+
+def _rounded(value: float, target: DataType) -> float:
+    with np.errstate(over="ignore"):
+        return value if target == DOUBLE else float(np.float32(value))
+
+
+_DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+
+
+def decimals_of_text(text: pa.Array, target: DataType) -> Read:
+    """Texts that fit the type as they stand in bulk; those to be rounded row by row."""
+    trimmed = _trimmed(text)
+    whole, scale = max(target.precision - target.scale, 1), target.scale
+    fraction = rf"(?:\.[0-9]{{1,{scale}}})?" if scale else ""
+    simple = _matches(trimmed, rf"\A[+-]?[0-9]{{1,{whole}}}{fraction}\z")
+    if target.precision == target.scale:
+        simple &= _matches(trimmed, r"\A[+-]?0(?:\.|\z)")
+    plain = pc.replace_substring_regex(_masked(trimmed, simple), pattern=r"\A\+", replacement="")
+    # read with room for any digits, then the low word is the scaled value
+    read = plain.cast(pa.decimal128(38, scale))
+    values = values_of(read, decimal_type(38, scale)).copy()
+    bad = np.zeros(len(text), np.bool_)
+    for row in np.flatnonzero(~simple & valid_rows(text)):
+        number = _decimal_of_text(trimmed[row].as_py(), target)
+        bad[row] = number is None
+        values[row] = number or 0
+    return values, bad
+
+
+def _decimal_of_text(text: str, target: DataType) -> int | None:
+    if not _DECIMAL_TEXT.fullmatch(text):
+        return None
+    scaled = scaled_from_text(text, target.scale)
+    return None if scaled is None or abs(scaled) >= power_of_ten(target.precision) else scaled
+
+
+def booleans_of_text(text: pa.Array) -> Read:
+    words = pc.ascii_lower(_trimmed(text))
+    yes = true_rows(pc.is_in(words, value_set=pa.array(_TRUE_WORDS)))
+    no = true_rows(pc.is_in(words, value_set=pa.array(_FALSE_WORDS)))
+    return yes, ~yes & ~no & valid_rows(text)
+
+
+# --- dates and times ------------------------------------------------------------------------------
+
+_DATE = (
+    r"(?s)\A(?P<sign>[+-]?)(?P<year>[0-9]{4,7})"
+    r"(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})(?:[ T].*)?)?)?\z"
+)
+_TIMESTAMP = (
+    r"(?s)\A(?P<sign>[+-]?)(?P<year>[0-9]{4,6})"
+    r"(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})"
+    r"(?:[ T](?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{1,2})"
+    r"(?::(?P<second>[0-9]{1,2})(?:\.(?P<fraction>[0-9]*))?(?P<zone>[^0-9.].*)?)?)?)?)?)?\z"
+)
+_DAYS_BOUND = 1 << 31
+_MONTHS, _HOURS, _SIXTY = 12, 24, 60
+
+
+def _groups(text: pa.Array, pattern: str) -> tuple[pa.StructArray, Mask]:
+    groups = pc.extract_regex(_trimmed(text), pattern=pattern)
+    return groups, valid_rows(groups)
+
+
+def _number(groups: pa.StructArray, name: str, absent: int) -> Vector:
+    part = pc.struct_field(groups, name)
+    part = pc.if_else(pc.equal(part, ""), str(absent), part).fill_null(str(absent))
+    numbers: Vector = part.cast(pa.int64()).to_numpy()
+    return numbers
+
+
+def _days(groups: pa.StructArray, good: Mask) -> tuple[Vector, Mask]:
+    """Days of the date parts, and where they form a date."""
+    year = _number(groups, "year", 1970)
+    negative = true_rows(pc.equal(pc.struct_field(groups, "sign"), "-"))
+    month, day = _number(groups, "month", 1), _number(groups, "day", 1)
+    good = good & (month >= 1) & (month <= _MONTHS) & (day >= 1)
+    year, month = np.where(negative, -year, year), np.where(good, month, 1)
+    first, following = (days_from_civil(year, month + step, np.int64(1)) for step in (0, 1))
+    good = good & (day <= following - first)
+    return first + day - 1, good
+
+
+def dates_of_text(text: pa.Array) -> Read:
+    """yyyy, yyyy-[m]m or yyyy-[m]m-[d]d; after a space or T anything, which is ignored."""
+    groups, matched = _groups(text, _DATE)
+    days, good = _days(groups, matched)
+    good = good & (days >= -_DAYS_BOUND) & (days < _DAYS_BOUND)
+    return np.where(good, days, 0), valid_rows(text) & ~good
+
+
+def micros_of_text(text: pa.Array, zone: str | None) -> Read:
+    """A date, or date and time with an optional zone after the seconds; `zone` None ignores it.
+
+    A bare time of day, which Spark completes with today's date, is refused: the result would
+    depend on when a row is processed, and replay could not repeat it.
+    """
+    groups, matched = _groups(text, _TIMESTAMP)
+    days, good = _days(groups, matched)
+    hour, minute, second = (_number(groups, part, 0) for part in ("hour", "minute", "second"))
+    good = good & (hour < _HOURS) & (minute < _SIXTY) & (second < _SIXTY)
+    fraction = pc.utf8_slice_codeunits(pc.struct_field(groups, "fraction"), 0, 6)
+    fraction = pc.utf8_rpad(fraction, 6, "0").fill_null("0").cast(pa.int64()).to_numpy()
+    seconds = hour * 3600 + minute * 60 + second
+    bound = np.iinfo(np.int64).max // DAY_US - 1
+    good = good & (np.abs(days) <= bound)
+    local = np.where(good, days * DAY_US + seconds * SECOND_US + fraction, 0)
+    micros, known = _in_zones(local, pc.struct_field(groups, "zone").fill_null(""), zone)
+    good = good & known
+    return np.where(good, micros, 0), valid_rows(text) & ~good
+
+
+def _in_zones(local: Vector, names: pa.Array, default: str | None) -> tuple[Vector, Mask]:
+    """Instants of wall times, each in the zone its text names, and where that is a zone."""
+    known = np.ones(len(local), np.bool_)
+    micros = local.copy()
+    for name in names.unique().to_pylist():
+        rows = true_rows(pc.equal(names, name))
+        zone = default if name == "" else zone_of_text(name)
+        if name != "" and zone is None:
+            known[rows] = False
+        elif default is not None and zone is not None:
+            micros[rows] = load_zone(zone).to_utc(local[rows])
+    return micros, known
+
+
+_ZONE_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2}))?")
+
+
+def zone_of_text(text: str) -> str | None:
+    """The zone that the end of a timestamp names, None if it is none."""
+    name = text.strip(" ")
+    if name in ("Z", "UTC", "GMT", "UT"):
+        return "UTC"
+    offset = _ZONE_OFFSET.fullmatch(name)
+    if offset is not None:
+        name = f"{offset.group(1)}{offset.group(2):>02}:{offset.group(3) or '':>02}"
+    try:
+        return load_zone(name).name
+    except ExpressionError:
+        return None

@@ -1,0 +1,68 @@
+"""The folder of compiled kernels: one module per content hash, with Numba's machine code beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+KERNEL_ABI = 1  # raise it when generated source calls or is called in another way
+
+
+class KernelCache:
+    """Turns source into compiled functions; a second process finds the machine code of the first."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._loaded: dict[str, Any] = {}
+
+    def load(self, source: str) -> Callable[..., int]:
+        """The function `kernel` of a module with this source, compiled or read from the cache."""
+        name = f"k_{self.content_hash(source)}"
+        if name not in self._loaded:
+            self._loaded[name] = self._import(name, self._write(name, source))
+        kernel: Callable[..., int] = self._loaded[name].kernel
+        return kernel
+
+    @staticmethod
+    def content_hash(source: str) -> str:
+        """The hash that names a kernel: its source, and all that its machine code depends on."""
+        parts = (
+            f"abi={KERNEL_ABI}",
+            f"python={sys.version_info[0]}.{sys.version_info[1]}",
+            f"numba={numba.__version__}",
+            f"numpy={np.__version__}",
+            source,
+        )
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+    def _write(self, name: str, source: str) -> Path:
+        path = self.folder / f"{name}.py"
+        if path.exists() and path.read_text(encoding="utf-8") == source:
+            return path  # untouched: Numba's index is keyed by the file's time and size
+        handle, temporary = tempfile.mkstemp(dir=self.folder, prefix=f"{name}.", suffix=".tmp")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(source)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        return path
+
+    @staticmethod
+    def _import(name: str, path: Path) -> Any:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module

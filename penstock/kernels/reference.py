@@ -1,0 +1,239 @@
+"""The loops written with Arrow and NumPy: what runs where a kernel cannot, with the same results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.expressions.evaluate import evaluate_rows
+from penstock.expressions.tree import Expression
+from penstock.expressions.types import BOOLEAN
+from penstock.kernels.columns import Array, Flags, dtype_of, validity_of, values_of
+from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
+from penstock.kernels.loop import NO_TIME_US, Grouping, LoopSpec, accumulator_dtype
+from penstock.kernels.results import LoopGroups, LoopRows, Rows
+from penstock.kernels.source import INT64_MAX, INT64_MIN
+
+
+@dataclass
+class _Survivors:
+    """The rows of a batch that are still in, those that failed, and the greatest time seen."""
+
+    batch: pa.RecordBatch
+    rows: Rows
+    failed: list[int]
+    latest_us: int = NO_TIME_US
+
+    def values(self, expressions: list[Expression]) -> list[pa.Array]:
+        """Evaluate on the rows still in; rows that fail leave."""
+        arrays, bad, _ = evaluate_rows(expressions, self.batch)
+        if not bad.any():
+            return list(arrays)
+        self.failed.extend(int(row) for row in self.rows[bad])
+        good = ~bad
+        self.keep(good)
+        return [array.filter(pa.array(good)) for array in arrays]
+
+    def keep(self, mask: Flags) -> None:
+        if not mask.all():
+            self.batch = self.batch.filter(pa.array(mask))
+            self.rows = self.rows[mask]
+
+    def see_time(self, expression: Expression) -> None:
+        array = self.values([expression])[0]
+        times = values_of(array, expression.type)[validity_of(array)]
+        if times.size:
+            self.latest_us = max(self.latest_us, int(times.max()))
+
+
+def _survivors(spec: LoopSpec, batch: pa.RecordBatch) -> _Survivors:
+    survivors = _Survivors(batch, np.arange(batch.num_rows, dtype=np.int64), [])
+    for index, condition in enumerate(spec.filters):
+        if spec.event_time is not None and spec.event_time[1] == index:
+            survivors.see_time(spec.event_time[0])
+        array = survivors.values([condition])[0]
+        survivors.keep(values_of(array, BOOLEAN) & validity_of(array))
+    if spec.event_time is not None and spec.event_time[1] == len(spec.filters):
+        survivors.see_time(spec.event_time[0])
+    return survivors
+
+
+def _time_or_none(latest_us: int) -> int | None:
+    return None if latest_us == NO_TIME_US else latest_us
+
+
+def project_rows(spec: LoopSpec, batch: pa.RecordBatch) -> LoopRows:
+    """Filters and projections."""
+    survivors = _survivors(spec, batch)
+    arrays = survivors.values(list(spec.outputs))
+    outputs: list[tuple[Array, Flags | None]] = []
+    for array, expression in zip(arrays, spec.outputs, strict=True):
+        values = values_of(array, expression.type).astype(dtype_of(expression.type))
+        outputs.append((values, validity_of(array) if array.null_count else None))
+    latest = _time_or_none(survivors.latest_us)
+    return LoopRows(survivors.rows, outputs, latest, sorted(survivors.failed))
+
+
+def group_rows(
+    spec: LoopSpec,
+    batch: pa.RecordBatch,
+    key_words: dict[int, NDArray[np.uint64]],
+    closed_pane: int,
+    want_late: bool,
+) -> LoopGroups:
+    """Filters and partial aggregation."""
+    grouping = spec.grouping
+    assert grouping is not None
+    survivors = _survivors(spec, batch)
+    panes, late = _panes(grouping, survivors, closed_pane)
+    arguments = [argument for _, argument in grouping.accumulators if argument is not None]
+    everything = [key.expression for key in grouping.keys] + arguments
+    before = survivors.rows
+    arrays = survivors.values(everything)
+    if len(before) != len(survivors.rows):
+        panes = panes[np.isin(before, survivors.rows)]
+    words, nulls, state = _key_columns(grouping, arrays, survivors, key_words)
+    groups, firsts = _group_numbers([panes, nulls, *words.T])
+    count = len(firsts)
+    values, validity, overflow = _accumulated(
+        grouping, arrays[len(grouping.keys) :], groups, count
+    )
+    return LoopGroups(
+        words=words[firsts],
+        null_words=nulls[firsts],
+        panes=panes[firsts],
+        hashes=(state[firsts] >> np.uint64(32)).astype(np.uint32),
+        rows=np.bincount(groups, minlength=count).astype(np.int64),
+        values=values,
+        validity=validity,
+        late_count=len(late),
+        late_rows=late if want_late else None,
+        latest_us=_time_or_none(survivors.latest_us),
+        failed=sorted(survivors.failed),
+        overflow_row=None if overflow is None else int(survivors.rows[overflow]),
+    )
+
+
+def _panes(grouping: Grouping, survivors: _Survivors, closed_pane: int) -> tuple[Rows, Rows]:
+    """The pane of each row; rows without a time leave, and late ones, which are returned."""
+    if grouping.time is None:
+        return np.zeros(len(survivors.rows), np.int64), np.empty(0, np.int64)
+    array = survivors.values([grouping.time])[0]
+    timed = validity_of(array)
+    times = values_of(array, grouping.time.type)[timed]
+    survivors.keep(timed)
+    panes = (times - grouping.start_us) // grouping.pane_us
+    open_ = panes > closed_pane
+    late = survivors.rows[~open_]
+    survivors.keep(open_)
+    return panes[open_], late
+
+
+def _key_columns(
+    grouping: Grouping,
+    arrays: list[pa.Array],
+    survivors: _Survivors,
+    key_words: dict[int, NDArray[np.uint64]],
+) -> tuple[Rows, Rows, NDArray[np.uint64]]:
+    """Words, null bits and hash state of each row."""
+    count = len(survivors.rows)
+    words = np.zeros((count, len(grouping.keys)), np.int64)
+    nulls = np.zeros(count, np.int64)
+    state = np.full(count, np.uint64(SEED), np.uint64)
+    for index, key in enumerate(grouping.keys):
+        valid = validity_of(arrays[index])
+        column = fixed_words(values_of(arrays[index], key.expression.type))
+        words[:, index] = np.where(valid, column, 0)
+        nulls |= np.where(valid, 0, np.int64(1) << index)
+        hashed = words[:, index].copy()
+        if key.coded and key_words[index].size:
+            hashed = key_words[index][hashed].view(np.int64)
+        state = mixed(state, np.where(valid, hashed, np.int64(NULL_WORD)))
+    return words, nulls, state
+
+
+def _group_numbers(columns: list[Rows]) -> tuple[Rows, Rows]:
+    """The group of each row, numbered by first appearance, and each group's first row."""
+    count = len(columns[0])
+    codes = np.zeros(count, np.int64)
+    for column in columns:
+        _, places = np.unique(column, return_inverse=True)
+        _, codes = np.unique(codes * (places.max(initial=0) + 1) + places, return_inverse=True)
+    _, firsts, groups = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(firsts)
+    renumbered = np.empty_like(order)
+    renumbered[order] = np.arange(len(order))
+    return renumbered[groups].astype(np.int64), firsts[order]
+
+
+def _accumulated(
+    grouping: Grouping, arrays: list[pa.Array], groups: Rows, count: int
+) -> tuple[list[Array], list[Flags | None], int | None]:
+    values: list[Array] = []
+    validity: list[Flags | None] = []
+    overflow: int | None = None
+    remaining = iter(arrays)
+    for function, argument in grouping.accumulators:
+        if argument is None:
+            values.append(np.bincount(groups, minlength=count).astype(np.int64))
+            validity.append(None)
+            continue
+        array = next(remaining)
+        valid = validity_of(array)
+        numbers, owners = values_of(array, argument.type)[valid], groups[valid]
+        dtype = np.dtype(accumulator_dtype(function, argument))
+        values.append(_folded(function, numbers.astype(dtype), owners, count, dtype))
+        if function == "sum" and dtype.kind == "i":
+            place = _first_overflow(numbers.astype(np.int64), owners)
+            if place is not None:
+                row = int(np.flatnonzero(valid)[place])
+                overflow = row if overflow is None else min(overflow, row)
+        has_value = np.zeros(count, np.bool_)
+        has_value[owners] = True
+        validity.append(None if function == "count" or has_value.all() else has_value)
+    return values, validity, overflow
+
+
+def _folded(
+    function: str, numbers: Array, owners: Rows, count: int, dtype: np.dtype[np.generic]
+) -> Array:
+    total: Array = np.zeros(count, dtype)
+    if function == "count":
+        np.add.at(total, owners, 1)
+    elif function == "sum_high":
+        np.add.at(total, owners, numbers >> 32)
+    elif function == "sum_low":
+        np.add.at(total, owners, numbers & 0xFFFFFFFF)
+    elif function == "sum":
+        np.add.at(total, owners, numbers)  # one after the other, as the compiled loop adds
+    elif function == "min":
+        total[:] = np.nan if dtype.kind == "f" else INT64_MAX
+        (np.fmin if dtype.kind == "f" else np.minimum).at(total, owners, numbers)
+    else:
+        total[:] = -np.inf if dtype.kind == "f" else INT64_MIN
+        np.maximum.at(total, owners, numbers)
+    return total
+
+
+def _first_overflow(numbers: Rows, owners: Rows) -> int | None:
+    """The first row at which a running sum of its group leaves 64 bits.
+
+    Running sums are kept exactly as upper and lower halves: the upper half, with what the lower
+    carries into it, must fit 32 bits.
+    """
+    if not numbers.size:
+        return None
+    order = np.argsort(owners, kind="stable")
+    sorted_owners = owners[order]
+    high = np.cumsum(numbers[order] >> 32)
+    low = np.cumsum(numbers[order] & 0xFFFFFFFF)
+    starts = np.flatnonzero(np.r_[True, sorted_owners[1:] != sorted_owners[:-1]])
+    lengths = np.diff(np.r_[starts, len(order)])
+    high -= np.repeat(np.r_[0, high[starts[1:] - 1]], lengths)
+    low -= np.repeat(np.r_[0, low[starts[1:] - 1]], lengths)
+    upper = high + (low >> 32)
+    bad = (upper < -(1 << 31)) | (upper >= 1 << 31)
+    return int(order[bad].min()) if bad.any() else None

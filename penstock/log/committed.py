@@ -1,0 +1,102 @@
+"""Reading what is committed: the consumer's half of the marker protocol.
+
+A marker commits every record of its producer *and instance* since that instance's previous marker.
+A reader therefore keeps each producer's records until a marker of the same producer comes by. It
+releases those of the marker's own instance, in log order, and drops the rest: a dead instance's
+leftovers, which nobody will ever commit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from penstock.log.contract import Log
+from penstock.log.record import START, Position, Record, RecordKind
+
+READ_RECORDS = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What one marker made visible: the unit in which committed input is consumed."""
+
+    marker: Record
+    records: tuple[Record, ...]
+
+
+class CommittedReader:
+    """Follows some tags of a log and hands out releases in the order of their markers.
+
+    `after` is where to read on, `consumed` the last marker that was handed out in an earlier life:
+    markers at or before it only clear what they once released.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        tags: Collection[str],
+        after: Position = START,
+        consumed: Position = START,
+    ) -> None:
+        self._log = log
+        self._tags = tuple(sorted(set(tags)))
+        self._cursor = after  # how far the log has been read
+        self._consumed = consumed
+        self._pending: dict[str, list[Record]] = {}  # by producer: not covered by a marker yet
+        self._ready: deque[Release] = deque()
+
+    @property
+    def consumed(self) -> Position:
+        """The marker of the last release that was taken."""
+        return self._consumed
+
+    @property
+    def resume(self) -> Position:
+        """Where a reader that is to follow this one must begin.
+
+        Before the lowest record that is still pending or not yet taken: resuming at the last
+        consumed marker instead would skip records that stand before it and are committed after it.
+        """
+        waiting = [records[0].position for records in self._pending.values() if records]
+        for release in self._ready:
+            waiting.append((release.records[0] if release.records else release.marker).position)
+        return Position(min(waiting, default=self._cursor + 1) - 1)
+
+    def take(self) -> Release | None:
+        """Return the next release, or None if nothing more is committed by now."""
+        while not self._ready and self._advance():
+            pass
+        if not self._ready:
+            return None
+        release = self._ready.popleft()
+        self._consumed = release.marker.position
+        return release
+
+    def is_drained(self) -> bool:
+        """Whether everything visible in the log has been read and taken."""
+        return not self._ready and self._cursor >= self._log.tail()
+
+    def _advance(self) -> bool:
+        # The tail is read first: what is visible up to it is then read, or has other tags.
+        tail = self._log.tail()
+        if self._cursor >= tail:
+            return False
+        records = self._log.read(self._tags, self._cursor, READ_RECORDS)
+        for record in records:
+            self._cursor = record.position
+            if record.kind is RecordKind.MARKER:
+                self._release(record)
+            else:
+                self._pending.setdefault(record.producer, []).append(record)
+        if len(records) < READ_RECORDS:
+            self._cursor = max(self._cursor, tail)
+        return True
+
+    def _release(self, marker: Record) -> None:
+        pending = self._pending.pop(marker.producer, [])
+        if marker.position <= self._consumed:
+            return
+        own = tuple(record for record in pending if record.instance == marker.instance)
+        self._ready.append(Release(marker, own))

@@ -1,0 +1,68 @@
+"""Rule: how many vertices run each stage, and into how many substreams each stream is cut."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.plan.nodes import (
+    Aggregate,
+    Query,
+    Relation,
+    Scan,
+    Source,
+    StreamRef,
+    Write,
+    rewrite,
+    scans_of,
+    walk,
+)
+
+
+def cut_vertices(query: Query) -> Query:
+    """Give stages vertices and streams substreams.
+
+    A stage that owns keys gets as many vertices as the query's parallelism, one key range each, and
+    its exchange as many substreams. A stage without state gets one vertex per part of its input, up
+    to the parallelism. State that is not reached through an exchange has one vertex.
+    """
+    by_key = {write.stream for write in query.writes if write.partition_by}
+    substreams: dict[str, int] = {
+        stream: query.parallelism for stream in by_key if stream is not None
+    }
+    counts: list[int] = []
+    for write in query.writes:  # writers before readers
+        count = _vertices(write, query.parallelism, substreams, by_key)
+        counts.append(count)
+        if write.stream is not None and write.stream not in by_key:
+            substreams[write.stream] = max(count, substreams.get(write.stream, 1))
+    writes = tuple(
+        _cut(write, count, substreams) for write, count in zip(query.writes, counts, strict=True)
+    )
+    return replace(query, writes=writes)
+
+
+def _vertices(
+    write: Write, parallelism: int, substreams: dict[str, int], by_key: set[str | None]
+) -> int:
+    scan = scans_of(write.child)[0]
+    if isinstance(scan.relation, Source):
+        parts = scan.relation.partitions or parallelism
+    else:
+        parts = max(substreams.get(s.name, s.substreams) for s in scan.relation)
+    if any(isinstance(node, Aggregate) for node in walk(write.child)):
+        exchanged = isinstance(scan.relation, tuple) and scan.relation[0].name in by_key
+        return parts if exchanged else 1
+    return min(parts, parallelism)
+
+
+def _cut(write: Write, count: int, substreams: dict[str, int]) -> Write:
+    def sized(stream: StreamRef) -> StreamRef:
+        return replace(stream, substreams=substreams.get(stream.name, stream.substreams))
+
+    def change(node: Relation) -> Relation:
+        if isinstance(node, Scan) and isinstance(node.relation, tuple):
+            return replace(node, relation=tuple(sized(stream) for stream in node.relation))
+        return node
+
+    target = sized(write.target) if isinstance(write.target, StreamRef) else write.target
+    return replace(write, child=rewrite(write.child, change), target=target, vertices=count)

@@ -1,0 +1,67 @@
+"""Rule: a union becomes several writers of one stream, or one reader of several streams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.plan.nodes import (
+    STATELESS,
+    Query,
+    Relation,
+    Scan,
+    Source,
+    UnionAll,
+    Write,
+    rewrite,
+)
+
+
+def dissolve_unions(query: Query) -> Query:
+    """Move stateless operators below unions until a union stands under an aggregate or a write.
+
+    Under a write its branches become writes of their own. Bare scans of streams with the same
+    columns become one scan. A watermark moved into the branches is the least of theirs: no branch
+    can make another's rows late.
+    """
+    writes: list[Write] = []
+    for write in query.writes:
+        child = rewrite(write.child, _dissolved)
+        branches = child.inputs if isinstance(child, UnionAll) else (child,)
+        writes.extend(replace(write, child=branch) for branch in branches)
+    return replace(query, writes=tuple(writes))
+
+
+def _dissolved(node: Relation) -> Relation:
+    if isinstance(node, UnionAll):
+        return _flat(node)
+    if isinstance(node, STATELESS) and isinstance(node.child, UnionAll):
+        branches = tuple(_dissolved(replace(node, child=branch)) for branch in node.child.inputs)
+        return UnionAll(branches)
+    return node
+
+
+def _flat(union: UnionAll) -> Relation:
+    branches: list[Relation] = []
+    for branch in union.inputs:
+        for part in branch.inputs if isinstance(branch, UnionAll) else (branch,):
+            if branches and _same_rows_read(branches[-1], part):
+                branches[-1] = _joined(branches[-1], part)
+            else:
+                branches.append(part)
+    return branches[0] if len(branches) == 1 else UnionAll(tuple(branches))
+
+
+def _same_rows_read(left: Relation, right: Relation) -> bool:
+    """Two scans of streams that can be one: no stream twice, for a stage reads a row once."""
+    if not isinstance(left, Scan) or not isinstance(right, Scan):
+        return False
+    if isinstance(left.relation, Source) or isinstance(right.relation, Source):
+        return False
+    names = [stream.name for stream in (*left.relation, *right.relation)]
+    return len(set(names)) == len(names) and left.event_time == right.event_time
+
+
+def _joined(left: Relation, right: Relation) -> Relation:
+    assert isinstance(left, Scan) and isinstance(right, Scan)
+    assert isinstance(left.relation, tuple) and isinstance(right.relation, tuple)
+    return Scan((*left.relation, *right.relation), UnionAll((left, right)).schema, left.event_time)

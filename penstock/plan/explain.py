@@ -1,0 +1,264 @@
+"""What a program will do, as text: stages, chains, state, what is persisted where, and guarantees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from penstock.expressions.tree import Column, Expression, Literal
+from penstock.expressions.types import Schema
+from penstock.operators.specs import (
+    AggregateCall,
+    AggregateSpec,
+    FilterSpec,
+    GenerateSpec,
+    OperatorSpec,
+    PartialAggregateSpec,
+    ProjectSpec,
+    WatermarkSpec,
+    accumulators_of,
+)
+from penstock.plan.durations import show_duration
+from penstock.plan.text import show_call, show_named, show_window
+from penstock.stages.program import ConnectorSpec, Program, Stage, StreamSpec
+
+Engine = Callable[[Expression, Schema], str]  # where an expression runs: "numba", "arrow"
+Guarantee = Callable[[ConnectorSpec], str]
+
+_LABEL = 11
+_DURABILITIES = {
+    "synced": "on disk before a marker counts",
+    "process": "survives crashes of processes; a power cut may take the newest records",
+}
+
+
+def explain(
+    program: Program,
+    engine: Engine | None = None,
+    durability: str = "synced",
+    guarantee: Guarantee | None = None,
+) -> str:
+    """The whole explanation.
+
+    `engine` says where an expression over a schema runs; without it nothing is said. `durability` is
+    the log's. `guarantee` says what a sink promises; without it, what it takes to be exactly once.
+    """
+    blocks = [_heading(program)]
+    blocks.extend(
+        "\n".join(_stage_lines(program, index, stage, engine))
+        for index, stage in enumerate(program.stages)
+    )
+    blocks.append("\n".join(["Persisted", *_aligned(_persisted(program))]))
+    blocks.append("\n".join(["Guarantees", *_aligned(_guarantees(program, durability, guarantee))]))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _heading(program: Program) -> str:
+    stages, vertices = len(program.stages), len(program.vertices)
+    return (
+        f"Query {program.query}: {_count(stages, 'stage')}, {_count(vertices, 'vertex', 'vertices')}, "
+        f"commits at the latest every {program.settings.commit_interval_ms} ms"
+    )
+
+
+# --- stages ---------------------------------------------------------------------------------------
+
+
+def _stage_lines(
+    program: Program, index: int, stage: Stage, engine: Engine | None
+) -> Iterator[str]:
+    vertices = program.stage_vertices(index)
+    names = f"{vertices[0].name} … {vertices[-1].name}" if len(vertices) > 1 else vertices[0].name
+    yield f"Stage {stage.name}: {_count(len(vertices), 'vertex', 'vertices')}, {names}"
+    yield from _labelled("reads", [_input_text(program, stage)])
+    yield from _labelled("columns", [_columns(stage.input.schema)])
+    yield from _labelled("chain", _chain_lines(stage, engine) or ["rows pass as they are"])
+    yield from _labelled("watermark", [_watermark_text(stage)])
+    yield from _labelled("state", _state_lines(program, stage))
+    yield from _labelled("writes", [_output_text(program, stage)])
+
+
+def _labelled(label: str, lines: list[str]) -> list[str]:
+    return [
+        f"  {label if number == 0 else '':<{_LABEL}}{line}" for number, line in enumerate(lines)
+    ]
+
+
+def _input_text(program: Program, stage: Stage) -> str:
+    if stage.input.source is not None:
+        return f"source {stage.input.source}"
+    streams = [program.stream(name) for name in stage.input.streams]
+    return ", ".join(_stream_text(stream) for stream in streams)
+
+
+def _stream_text(stream: StreamSpec) -> str:
+    kind = "internal stream" if stream.role == "internal" else "stream"
+    return f"{kind} {stream.name} ({_count(stream.substreams, 'substream')})"
+
+
+def _output_text(program: Program, stage: Stage) -> str:
+    if stage.output.sink is not None:
+        return f"sink {stage.output.sink}"
+    assert stage.output.stream is not None
+    text = _stream_text(program.stream(stage.output.stream))
+    if stage.output.partition_by:
+        return f"{text} by hash of {', '.join(stage.output.partition_by)}"
+    return text
+
+
+def _columns(schema: Schema) -> str:
+    return ", ".join(f"{f.name} {f.type}" for f in schema)
+
+
+def _chain_lines(stage: Stage, engine: Engine | None) -> list[str]:
+    rows: list[tuple[str, str]] = []
+    schema = stage.input.schema
+    for spec in stage.chain:
+        rows.append((_operator_text(spec), _engine_text(spec, schema, engine)))
+        schema = spec.output_schema(schema)
+    width = max((len(text) for text, where in rows if where), default=0)
+    return [f"{text:<{width}}  {where}".rstrip() if where else text for text, where in rows]
+
+
+def _operator_text(spec: OperatorSpec) -> str:
+    if isinstance(spec, FilterSpec):
+        return f"filter {spec.condition}"
+    if isinstance(spec, ProjectSpec):
+        return f"project {show_named(spec.columns)}"
+    if isinstance(spec, GenerateSpec):
+        outer = ", rows without elements too" if spec.outer else ""
+        return f"explode {spec.expression} as {spec.output}{outer}"
+    if isinstance(spec, WatermarkSpec):
+        return f"watermark {spec.column}, {show_duration(spec.delay_us)} behind"
+    if isinstance(spec, PartialAggregateSpec):
+        return f"partial aggregate {_grouping(spec)}"
+    if spec.merge_partials:
+        return f"merge partials of {_calls(spec.aggregates)}, {spec.mode} mode"
+    return f"aggregate {_grouping(spec)}, {spec.mode} mode"
+
+
+def _grouping(spec: PartialAggregateSpec | AggregateSpec) -> str:
+    text = _calls(spec.aggregates)
+    if spec.keys:
+        text += f" by {show_named(spec.keys)}"
+    return text + (f" in {show_window(spec.window)}" if spec.window is not None else "")
+
+
+def _calls(calls: tuple[AggregateCall, ...]) -> str:
+    return ", ".join(show_call(call) for call in calls)
+
+
+def _engine_text(spec: OperatorSpec, schema: Schema, engine: Engine | None) -> str:
+    """Where the operator's expressions run; those outside the fused loop are named."""
+    if engine is None or (isinstance(spec, AggregateSpec) and spec.merge_partials):
+        return ""
+    found: dict[str, list[Expression]] = {}
+    for expression in _expressions(spec):
+        if not isinstance(expression, Column | Literal):
+            found.setdefault(engine(expression, schema), []).append(expression)
+    if len(found) < 2:
+        return f"[{next(iter(found))}]" if found else ""
+    shown = [f"{where}: {', '.join(map(str, items))}" for where, items in found.items()]
+    return f"[{'; '.join(shown)}]"
+
+
+def _expressions(spec: OperatorSpec) -> list[Expression]:
+    if isinstance(spec, FilterSpec):
+        return [spec.condition]
+    if isinstance(spec, ProjectSpec):
+        return [expression for _, expression in spec.columns]
+    if isinstance(spec, GenerateSpec):
+        return [spec.expression]
+    if isinstance(spec, WatermarkSpec):
+        return []
+    read = [key for _, key in spec.keys]
+    read += [call.argument for call in spec.aggregates if call.argument is not None]
+    return read + ([spec.window.time] if spec.window is not None else [])
+
+
+def _watermark_text(stage: Stage) -> str:
+    own = [spec for spec in stage.chain if isinstance(spec, WatermarkSpec)]
+    if own:
+        return f"greatest {own[-1].column} minus {show_duration(own[-1].delay_us)}"
+    return "none" if stage.input.source is not None else "least of its writers' markers"
+
+
+def _state_lines(program: Program, stage: Stage) -> list[str]:
+    spec = stage.aggregate
+    if spec is None:
+        return ["none"]
+    keys = ", ".join(f"{name} {key.type}" for name, key in spec.keys) or "one group"
+    pane = "" if spec.window is None else f", panes of {show_duration(spec.window.pane_us)}"
+    values = [
+        f"{a.function}({a.argument or '*'}) {a.type}" for a in accumulators_of(spec.aggregates)
+    ]
+    return [
+        f"by {keys}{pane}",
+        f"values {', '.join(values)}",
+        f"at most {program.settings.state_bytes_max / (1 << 20):,.0f} MiB per vertex, {_closing(spec)}",
+    ]
+
+
+def _closing(spec: AggregateSpec) -> str:
+    if spec.window is None or spec.mode == "complete":
+        return "groups are never forgotten"
+    return "panes are forgotten when the watermark has passed their last window"
+
+
+# --- what is kept, what is promised ---------------------------------------------------------------
+
+
+def _persisted(program: Program) -> Iterator[tuple[str, str]]:
+    settings = program.settings
+    for stream in program.streams:
+        if stream.role == "input":
+            yield f"S/{stream.name}", "read only"
+        elif stream.name == settings.late_stream:
+            yield f"S/{stream.name}", "rows that came after their last window had closed"
+        else:
+            use = "between stages" if stream.role == "internal" else "result, for any reader"
+            yield (
+                f"S/{stream.name}",
+                f"{use}, {_count(stream.substreams, 'substream')}, {settings.codec}",
+            )
+    if settings.dead_letter_stream is not None:
+        yield f"S/{settings.dead_letter_stream}", "rows that failed an expression"
+    for index, stage in enumerate(program.stages):
+        vertices = program.stage_vertices(index)
+        name = vertices[0].name if len(vertices) == 1 else f"{program.query}_{stage.name}_*"
+        yield f"T/{name}", "markers: where to resume"
+        if stage.aggregate is not None:
+            every = settings.checkpoint_interval_commits
+            yield f"C/{name}", f"changes of the state, a checkpoint every {every:,} commits"
+
+
+def _guarantees(
+    program: Program, durability: str, guarantee: Guarantee | None
+) -> Iterator[tuple[str, str]]:
+    yield "log", f"{durability}: {_DURABILITIES.get(durability, 'as the log says')}"
+    results = []
+    for stage in program.stages:
+        sink, stream = stage.output.sink, stage.output.stream
+        if sink is not None:
+            results.append(f"sink {sink.connector}")
+            promise = "exactly once if the sink keeps (vertex, epoch) with the rows"
+            yield f"sink {sink.connector}", guarantee(sink) if guarantee is not None else promise
+        elif stream is not None and program.stream(stream).role == "output":
+            results.append(stream)
+    for stream in dict.fromkeys(name for name in results if not name.startswith("sink ")):
+        yield f"stream {stream}", "exactly once: rows count when a marker covers them"
+    if len(set(results)) > 1:
+        yield "together", "each result commits with its own markers, not atomically with the others"
+    late = program.settings.late_stream
+    yield "late rows", f"kept in stream {late}" if late else "counted and dropped"
+    dead = program.settings.dead_letter_stream
+    yield "bad rows", f"moved to stream {dead}, once" if dead else "stop the vertex with an error"
+
+
+def _aligned(rows: Iterator[tuple[str, str]]) -> list[str]:
+    found = list(rows)
+    width = max(len(label) for label, _ in found)
+    return [f"  {label:<{width}}  {text}" for label, text in found]
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

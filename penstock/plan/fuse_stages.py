@@ -1,0 +1,79 @@
+"""Rule: every write becomes one stage: one scan, a linear chain, one target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.plan.nodes import (
+    Exchange,
+    Query,
+    Relation,
+    Scan,
+    StreamRef,
+    UnionAll,
+    Write,
+    children,
+    scans_of,
+    stream_names,
+    walk,
+    with_children,
+)
+
+
+def fuse_stages(query: Query) -> Query:
+    """Cut the trees at their exchanges, into internal streams `<query>_exchange_<n>`.
+
+    Everything between two cuts runs fused in one stage. Writers come before readers.
+    """
+    cutter = _Cutter(query.name)
+    writes: list[Write] = []
+    for write in query.writes:
+        child = cutter.cut(write.child)
+        writes.extend(cutter.take_writes())
+        writes.append(replace(write, child=child))
+    for write in writes:
+        assert _is_linear(write.child), f"{write.label} is not linear: dissolve unions first"
+    return replace(query, writes=in_dependency_order(writes))
+
+
+class _Cutter:
+    """Replaces exchanges by scans and collects the writes that feed these."""
+
+    def __init__(self, query: str) -> None:
+        self.query = query
+        self.writes: list[Write] = []
+        self.streams = 0
+
+    def cut(self, node: Relation) -> Relation:
+        if not isinstance(node, Exchange):
+            return with_children(node, tuple(self.cut(child) for child in children(node)))
+        branches = node.child.inputs if isinstance(node.child, UnionAll) else (node.child,)
+        fed = [self.cut(branch) for branch in branches]
+        stream = StreamRef(f"{self.query}_exchange_{self.streams}", internal=True)
+        self.streams += 1
+        self.writes.extend(Write(branch, stream, node.keys) for branch in fed)
+        return Scan((stream,), node.schema, node.event_time)
+
+    def take_writes(self) -> list[Write]:
+        taken, self.writes = self.writes, []
+        return taken
+
+
+def in_dependency_order(writes: list[Write]) -> tuple[Write, ...]:
+    """The writes in the same order, except that a stream's writers stand before its readers."""
+    ordered: list[Write] = []
+    waiting = list(writes)
+    while waiting:
+        pending = {write.stream for write in waiting if write.stream is not None}
+        ready = next(write for write in waiting if not _reads(write) & pending)
+        waiting.remove(ready)
+        ordered.append(ready)
+    return tuple(ordered)
+
+
+def _reads(write: Write) -> set[str]:
+    return {name for scan in scans_of(write.child) for name in stream_names(scan)}
+
+
+def _is_linear(relation: Relation) -> bool:
+    return not any(isinstance(node, UnionAll | Exchange) for node in walk(relation))

@@ -1,0 +1,132 @@
+"""From a query whose writes are linear chains to the program that slots run."""
+
+from __future__ import annotations
+
+from penstock.errors import PlanError, UnsupportedPlan
+from penstock.expressions.types import Field, Schema
+from penstock.operators.specs import OperatorSpec
+from penstock.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Query,
+    Relation,
+    Scan,
+    Source,
+    StreamRef,
+    UnionAll,
+    Write,
+    walk,
+)
+from penstock.plan.place_exchanges import KEY_PREFIX
+from penstock.stages.program import (
+    Program,
+    Stage,
+    StageInput,
+    StageOutput,
+    StreamSpec,
+    cut_stage,
+    shape,
+    show_schema,
+)
+
+
+def lower(query: Query) -> Program:
+    """Translate each write into a stage and cut the stages into vertices."""
+    stages = tuple(_stage(f"s{index}", write) for index, write in enumerate(query.writes))
+    streams = _streams(query)
+    named = {stream.name: stream for stream in streams}
+    vertices = tuple(
+        vertex
+        for index, (stage, write) in enumerate(zip(stages, query.writes, strict=True))
+        for vertex in cut_stage(query.name, index, stage, named, query.settings, write.vertices)
+    )
+    return Program(query.name, query.settings, streams, stages, vertices)
+
+
+def _stage(name: str, write: Write) -> Stage:
+    nodes = walk(write.child)
+    leaf = nodes[-1]
+    assert isinstance(leaf, Scan)
+    chain: list[OperatorSpec] = []
+    for node in reversed(nodes[:-1]):
+        assert not isinstance(node, Scan | UnionAll | Exchange), "lower takes fused stages"
+        chain.append(node.spec)
+    source = leaf.relation.spec if isinstance(leaf.relation, Source) else None
+    read = () if isinstance(leaf.relation, Source) else tuple(s.name for s in leaf.relation)
+    sink = None if isinstance(write.target, StreamRef) else write.target
+    return Stage(
+        name,
+        StageInput(source, read, leaf.schema),
+        tuple(chain),
+        StageOutput(write.stream, sink, write.partition_by, write.child.schema),
+    )
+
+
+def _streams(query: Query) -> tuple[StreamSpec, ...]:
+    written: dict[str, StreamSpec] = {}
+    for write in query.writes:
+        if isinstance(write.target, StreamRef):
+            role = "internal" if write.target.internal else "output"
+            spec = StreamSpec(write.target.name, write.child.schema, write.target.substreams, role)
+            written[spec.name] = _merged(written.get(spec.name), spec)
+    read: dict[str, StreamSpec] = {}
+    for scan in query.scans():
+        if isinstance(scan.relation, tuple):
+            for stream in scan.relation:
+                if stream.name not in written:
+                    spec = StreamSpec(stream.name, scan.schema, stream.substreams, "input")
+                    read[stream.name] = _merged(read.get(stream.name), spec)
+    late = _late_stream(query)
+    return (*read.values(), *written.values(), *late)
+
+
+def _merged(known: StreamSpec | None, spec: StreamSpec) -> StreamSpec:
+    """One stream as seen from two places: the columns of both, null where either may be."""
+    if known is None:
+        return spec
+    fields = {f.name: f for f in known.schema}
+    for column in spec.schema:
+        other = fields.get(column.name, column)
+        if other.type != column.type or known.substreams != spec.substreams:
+            raise PlanError(
+                f"stream {spec.name} is used in two ways: {show_schema(known.schema)} in "
+                f"{known.substreams} substreams and {show_schema(spec.schema)} in {spec.substreams}",
+                stream=spec.name,
+                column=column.name,
+            )
+        fields[column.name] = Field(column.name, column.type, column.nullable or other.nullable)
+    return StreamSpec(spec.name, tuple(fields.values()), spec.substreams, spec.role)
+
+
+def _late_stream(query: Query) -> tuple[StreamSpec, ...]:
+    """The stream of late rows: the columns that windowed aggregates read, without added keys."""
+    name = query.settings.late_stream
+    if name is None:
+        return ()
+    found: Schema | None = None
+    for write in query.writes:
+        for node in walk(write.child):
+            schema = _late_rows(node)
+            if schema is None:
+                continue
+            if found is not None and shape(found) != shape(schema):
+                raise UnsupportedPlan(
+                    f"late rows of two aggregates would go to stream {name!r} with different "
+                    f"columns, {show_schema(found)} and {show_schema(schema)}; "
+                    "keep late rows in a query of one aggregate",
+                    stream=name,
+                )
+            found = found or schema
+    if found is None:
+        raise PlanError(
+            f"late_stream is {name!r}, but no aggregate of query {query.name} has a window: "
+            "no row can be late",
+            stream=name,
+        )
+    return (StreamSpec(name, found, 1, "output"),)
+
+
+def _late_rows(node: Relation) -> Schema | None:
+    if not isinstance(node, Aggregate) or node.window is None:
+        return None
+    return tuple(f for f in node.child.schema if not f.name.startswith(KEY_PREFIX))

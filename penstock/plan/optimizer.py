@@ -1,0 +1,42 @@
+"""The rules that turn a query as written into stages and vertices, in the order they are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from penstock.plan.combine_filters import combine_filters
+from penstock.plan.cut_vertices import cut_vertices
+from penstock.plan.dissolve_unions import dissolve_unions
+from penstock.plan.fuse_projections import fuse_projections
+from penstock.plan.fuse_stages import fuse_stages
+from penstock.plan.lower import lower
+from penstock.plan.nodes import Query
+from penstock.plan.place_exchanges import place_exchanges
+from penstock.plan.prune_columns import prune_columns
+from penstock.plan.share_subplans import share_subplans
+from penstock.stages.program import Program
+
+Rule = Callable[[Query], Query]
+
+RULES: tuple[Rule, ...] = (
+    share_subplans,  # first: the rules below rewrite equal parts for their users, and apart
+    combine_filters,  # fewer steps per chain
+    prune_columns,  # before exchanges, so that they carry only what is needed
+    fuse_projections,  # after pruning, which adds projections and makes others trivial
+    dissolve_unions,  # before exchanges: partials are made per branch
+    place_exchanges,  # the last rule that looks at whole trees
+    fuse_stages,  # cuts trees at exchanges: from here on every write is one linear chain
+    cut_vertices,  # last: needs to know who writes and reads each stream
+)
+
+
+def optimize(query: Query, rules: Sequence[Rule] = RULES) -> Query:
+    """Apply the rules, each a pure function from query to query."""
+    for rule in rules:
+        query = rule(query)
+    return query
+
+
+def plan_program(query: Query, rules: Sequence[Rule] = RULES) -> Program:
+    """The program that runs a query."""
+    return lower(optimize(query, rules))

@@ -1,0 +1,65 @@
+"""Rule: a sub-plan that occurs more than once is computed once, into an internal stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from penstock.plan.nodes import (
+    Query,
+    Relation,
+    Scan,
+    Source,
+    StreamRef,
+    Write,
+    children,
+    walk,
+    with_children,
+)
+
+
+def share_subplans(query: Query) -> Query:
+    """Write each largest repeated relation to `<query>_shared_<n>` and let its users read that.
+
+    A scan of a stream is not shared: the log serves any number of readers. A scan of a source is:
+    it is then read, and its rows made, once. Sub-plans shared inside other shared ones are found in
+    the next round.
+    """
+    writes = query.writes
+    number = 0
+    while True:
+        shared = _largest_repeated(writes)
+        if shared is None:
+            return replace(query, writes=writes)
+        stream = StreamRef(f"{query.name}_shared_{number}", internal=True)
+        scan = Scan((stream,), shared.schema, shared.event_time)
+        users = tuple(
+            replace(write, child=_replaced(write.child, shared, scan)) for write in writes
+        )
+        writes = _before_readers(Write(shared, stream), users)
+        number += 1
+
+
+def _largest_repeated(writes: tuple[Write, ...]) -> Relation | None:
+    nodes = [node for write in writes for node in walk(write.child)]  # parents come first
+    counts = Counter(nodes)
+    return next((node for node in nodes if counts[node] > 1 and _worth_sharing(node)), None)
+
+
+def _worth_sharing(node: Relation) -> bool:
+    return not isinstance(node, Scan) or isinstance(node.relation, Source)
+
+
+def _replaced(node: Relation, old: Relation, new: Relation) -> Relation:
+    if node == old:
+        return new
+    return with_children(node, tuple(_replaced(child, old, new) for child in children(node)))
+
+
+def _before_readers(write: Write, others: tuple[Write, ...]) -> tuple[Write, ...]:
+    """Right before the first write that reads the stream: writers stand before readers."""
+    for index, other in enumerate(others):
+        for node in walk(other.child):
+            if isinstance(node, Scan) and node.relation == (write.target,):
+                return (*others[:index], write, *others[index:])
+    return (*others, write)

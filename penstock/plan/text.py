@@ -1,0 +1,495 @@
+"""Plans as indented text, printed and read back: the form of test cases and of explanations.
+
+    query hot parallelism 4
+      write stream hot_auctions
+        aggregate append by auction window ts 10 seconds every 2 seconds as window: count(*) as bids
+          watermark ts 1 second
+            filter (price > 100L)
+              scan stream bids (auction bigint, price bigint, ts timestamp)
+
+A write stands before the reader of its stream, so an internal scan shows only names of columns, and
+`merge partials` shows no grouping: both are the writer's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import ExpressionError, PlanError
+from penstock.expressions.tree import Column
+from penstock.expressions.types import Schema
+from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
+from penstock.plan.build import parse_schema
+from penstock.plan.columns import Reference
+from penstock.plan.durations import parse_duration, show_duration
+from penstock.plan.expression_text import Cursor, take_expression
+from penstock.plan.nodes import (
+    Aggregate,
+    Exchange,
+    Filter,
+    Generate,
+    PartialAggregate,
+    Project,
+    Query,
+    Relation,
+    Scan,
+    Source,
+    StreamRef,
+    UnionAll,
+    Watermark,
+    Write,
+    children,
+    walk,
+)
+from penstock.stages.program import ConnectorSpec, connector_spec
+from penstock.stages.settings import Settings
+
+INDENT = "  "
+
+
+# --- plan -> text ---------------------------------------------------------------------------------
+
+
+def print_query(query: Query) -> str:
+    """The whole query, one node per line."""
+    lines = [_query_line(query)]
+    for write in query.writes:
+        lines.append(INDENT + _write_line(write))
+        lines.extend(_relation_lines(write.child, 2))
+    return "\n".join(lines) + "\n"
+
+
+def print_relation(relation: Relation) -> str:
+    """One relation and what is below it."""
+    return "\n".join(_relation_lines(relation, 0)) + "\n"
+
+
+def node_line(relation: Relation) -> str:
+    """One node without its children."""
+    return _PRINTERS[type(relation)](relation)
+
+
+def _relation_lines(relation: Relation, level: int) -> list[str]:
+    lines = [INDENT * level + node_line(relation)]
+    for child in children(relation):
+        lines.extend(_relation_lines(child, level + 1))
+    return lines
+
+
+def _query_line(query: Query) -> str:
+    line = f"query {query.name}"
+    if query.parallelism != 1:
+        line += f" parallelism {query.parallelism}"
+    for setting in ("late_stream", "dead_letter_stream"):
+        if getattr(query.settings, setting) is not None:
+            line += f" {setting} {getattr(query.settings, setting)}"
+    return line
+
+
+def _write_line(write: Write) -> str:
+    if isinstance(write.target, StreamRef):
+        kind = "internal" if write.target.internal else "stream"
+        line = f"write {kind} {_stream_text(write.target)}"
+    else:
+        line = f"write sink {_connector_text(write.target)}"
+    if write.partition_by:
+        line += f" by {', '.join(write.partition_by)}"
+    return line + (f" vertices {write.vertices}" if write.vertices != 1 else "")
+
+
+def _stream_text(stream: StreamRef) -> str:
+    return stream.name + (f"[{stream.substreams}]" if stream.substreams != 1 else "")
+
+
+def _connector_text(spec: ConnectorSpec) -> str:
+    return spec.connector + (f" {spec.options_json}" if spec.options else "")
+
+
+def _scan_line(scan: Scan) -> str:
+    if isinstance(scan.relation, Source):
+        parts = scan.relation.partitions
+        shown = "" if parts == 1 else f" partitions {'any' if parts is None else parts}"
+        return (
+            f"scan source {_connector_text(scan.relation.spec)} {show_columns(scan.schema)}{shown}"
+        )
+    streams = ", ".join(_stream_text(stream) for stream in scan.relation)
+    if any(stream.internal for stream in scan.relation):
+        return f"scan internal {streams} ({', '.join(f.name for f in scan.schema)})"
+    timed = f" event time {', '.join(scan.event_time)}" if scan.event_time else ""
+    return f"scan stream {streams} {show_columns(scan.schema)}{timed}"
+
+
+def show_columns(schema: Schema) -> str:
+    """Columns as a scan declares them."""
+    shown = [f"{f.name} {f.type}{'' if f.nullable else ' not null'}" for f in schema]
+    return f"({', '.join(shown)})"
+
+
+def show_named(columns: tuple[NamedExpression, ...]) -> str:
+    """Output columns: a bare name where a column is passed on."""
+    return ", ".join(
+        name if isinstance(item, Column) and item.name == name else f"{item} as {name}"
+        for name, item in columns
+    )
+
+
+def show_window(window: WindowSpec) -> str:
+    """A window in words."""
+    text = f"{window.time} {show_duration(window.size_us)}"
+    if window.slide_us != window.size_us:
+        text += f" every {show_duration(window.slide_us)}"
+    if window.start_us:
+        text += f" from {show_duration(window.start_us)}"
+    return f"{text} as {window.output}"
+
+
+def show_call(call: AggregateCall) -> str:
+    """An aggregate with its name."""
+    argument = "*" if call.argument is None else str(call.argument)
+    return f"{call.function}({argument}) as {call.name}"
+
+
+def show_grouping(node: Aggregate | PartialAggregate) -> str:
+    """Keys, window and aggregates of a node."""
+    text = f" by {show_named(node.keys)}" if node.keys else ""
+    if node.window is not None:
+        text += f" window {show_window(node.window)}"
+    return f"{text}: {', '.join(show_call(call) for call in node.aggregates)}"
+
+
+def _aggregate_line(node: Aggregate) -> str:
+    if node.merge_partials:
+        return f"merge partials {node.mode}"
+    return f"aggregate {node.mode}{show_grouping(node)}"
+
+
+def _generate_line(node: Generate) -> str:
+    line = f"explode {node.expression} as {node.output}"
+    if node.position is not None:
+        line += f" position {node.position}"
+    return line + (" outer" if node.outer else "")
+
+
+_PRINTERS: dict[type, Callable[[Any], str]] = {
+    Scan: _scan_line,
+    Filter: lambda node: f"filter {node.condition}",
+    Project: lambda node: f"project {show_named(node.columns)}",
+    Generate: _generate_line,
+    Watermark: lambda node: f"watermark {node.column} {show_duration(node.delay_us)}",
+    UnionAll: lambda node: "union",
+    PartialAggregate: lambda node: f"partial aggregate{show_grouping(node)}",
+    Aggregate: _aggregate_line,
+    Exchange: lambda node: f"exchange{' by ' + ', '.join(node.keys) if node.keys else ''}",
+}
+
+
+# --- text -> plan ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Line:
+    """One line and the lines that stand below it."""
+
+    text: str
+    level: int
+    below: list[_Line] = field(default_factory=list)
+
+
+def parse_query(text: str) -> Query:
+    """The query of a text in the form that `print_query` gives."""
+    roots = _outline(text)
+    if len(roots) != 1 or not roots[0].text.startswith("query "):
+        raise PlanError("a plan's text starts with one line 'query <name>'", text=text[:200])
+    reader = _Reader()
+    for line in roots[0].below:
+        reader.writes.append(reader.write(line))
+    cursor = Cursor(roots[0].text)
+    cursor.expect("query")
+    name, parallelism, settings = cursor.name(), 1, {}
+    while cursor.next.kind == "word":
+        option = cursor.take("word")
+        if option == "parallelism":
+            parallelism = cursor.number()
+        elif option in ("late_stream", "dead_letter_stream"):
+            settings[option] = cursor.name()
+        else:
+            raise cursor.error(f"there is no option {option!r}")
+    cursor.end()
+    return Query(name, tuple(reader.writes), parallelism, Settings(**settings))
+
+
+def _outline(text: str) -> list[_Line]:
+    roots: list[_Line] = []
+    path: list[_Line] = []
+    for row in text.splitlines():
+        if not row.strip():
+            continue
+        spaces = len(row) - len(row.lstrip(" "))
+        line = _Line(row.strip(), spaces // len(INDENT))
+        if spaces % len(INDENT) or line.level > len(path):
+            raise PlanError(f"indentation of {row!r:.120}: two spaces per level", text=row[:200])
+        del path[line.level :]
+        (path[-1].below if path else roots).append(line)
+        path.append(line)
+    return roots
+
+
+class _Reader:
+    """Reads lines in order; keeps the writes read so far, because internal scans refer to them."""
+
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
+
+    def write(self, line: _Line) -> Write:
+        child = self._only_child(line)
+        cursor, connector = _cut_connector(line.text)
+        cursor.expect("write")
+        kind = cursor.take("word")
+        target: StreamRef | ConnectorSpec
+        if kind == "sink":
+            target = _take_connector(cursor, connector)
+        elif kind in ("stream", "internal"):
+            target = _take_stream(cursor, kind == "internal")
+        else:
+            raise cursor.error("write what? stream, internal or sink was expected")
+        keys = tuple(_take_names(cursor)) if cursor.accept("by") else ()
+        vertices = cursor.number() if cursor.accept("vertices") else 1
+        cursor.end()
+        return Write(child, target, keys, vertices)
+
+    def relation(self, line: _Line) -> Relation:
+        word = line.text.split(" ", 1)[0]
+        read = _READERS.get(word)
+        if read is None:
+            raise PlanError(f"{line.text!r:.120}: there is no node {word!r}", text=line.text[:200])
+        return read(self, line)
+
+    def _only_child(self, line: _Line) -> Relation:
+        if len(line.below) != 1:
+            raise PlanError(f"{line.text!r:.120} needs one line below it, two spaces further right")
+        return self.relation(line.below[0])
+
+    def writer_of(self, stream: str) -> Write:
+        for write in self.writes:
+            if write.stream == stream:
+                return write
+        raise PlanError(f"internal stream {stream!r} is read before a line that writes it")
+
+    def scan(self, line: _Line) -> Relation:
+        # The columns' types hold brackets of their own, so they are cut off before the rest is read.
+        match = re.fullmatch(r"(scan .*?) ?\((.*)\)(| partitions \w+| event time .+)", line.text)
+        if match is None:
+            raise PlanError(f"{line.text!r:.120}: columns in brackets were expected")
+        head, columns, tail = match.groups()
+        cursor, connector = _cut_connector(head)
+        cursor.expect("scan")
+        kind = cursor.take("word")
+        if kind == "source":
+            source = Source(_take_connector(cursor, connector), _partitions(tail))
+            return Scan(source, parse_schema(columns))
+        streams = [_take_stream(cursor, kind == "internal")]
+        while cursor.accept(","):
+            streams.append(_take_stream(cursor, kind == "internal"))
+        cursor.end()
+        if kind == "internal":
+            return self._internal_scan(streams, [name.strip() for name in columns.split(",")])
+        timed = tail.removeprefix(" event time ").split(", ") if tail else []
+        return Scan(tuple(streams), parse_schema(columns), tuple(timed))
+
+    def _internal_scan(self, streams: list[StreamRef], names: list[str]) -> Scan:
+        written = self.writer_of(streams[0].name).child
+        fields = {f.name: f for f in written.schema}
+        timed = tuple(name for name in written.event_time if name in names)
+        return Scan(tuple(streams), tuple(fields[name] for name in names), timed)
+
+    def filter(self, line: _Line) -> Relation:
+        child = self._only_child(line)
+        cursor = _after(line.text, "filter")
+        condition = take_expression(cursor)
+        cursor.end()
+        return Filter(child, condition.resolve(child.schema, "filter"))
+
+    def project(self, line: _Line) -> Relation:
+        child = self._only_child(line)
+        cursor = _after(line.text, "project")
+        columns = _take_named(cursor, child.schema, "project")
+        cursor.end()
+        return Project(child, columns)
+
+    def explode(self, line: _Line) -> Relation:
+        child = self._only_child(line)
+        cursor = _after(line.text, "explode")
+        expression = take_expression(cursor).resolve(child.schema, "explode")
+        cursor.expect("as")
+        output = cursor.name()
+        position = cursor.name() if cursor.accept("position") else None
+        outer = cursor.accept("outer")
+        cursor.end()
+        return Generate(child, expression, output, outer, position)
+
+    def watermark(self, line: _Line) -> Relation:
+        child = self._only_child(line)
+        cursor = _after(line.text, "watermark")
+        column, delay_us = cursor.name(), _take_duration(cursor)
+        cursor.end()
+        return Watermark(child, column, delay_us)
+
+    def union(self, line: _Line) -> Relation:
+        return UnionAll(tuple(self.relation(below) for below in line.below))
+
+    def exchange(self, line: _Line) -> Relation:
+        cursor = _after(line.text, "exchange")
+        keys = tuple(_take_names(cursor)) if cursor.accept("by") else ()
+        cursor.end()
+        return Exchange(self._only_child(line), keys)
+
+    def partial(self, line: _Line) -> Relation:
+        child = self._only_child(line)
+        cursor = _after(line.text, "partial aggregate")
+        return PartialAggregate(child, *_take_grouping(cursor, child.schema))
+
+    def aggregate(self, line: _Line) -> Relation:
+        child = self._only_child(line)
+        cursor = _after(line.text, "aggregate")
+        mode = cursor.take("word")
+        return Aggregate(child, *_take_grouping(cursor, child.schema), mode)
+
+    def merge(self, line: _Line) -> Relation:
+        child = self._only_child(line)
+        cursor = _after(line.text, "merge partials")
+        mode = cursor.take("word")
+        cursor.end()
+        partial = self._partial_below(child)
+        grouping = (partial.keys, partial.window, partial.aggregates)
+        return Aggregate(child, *grouping, mode, merge_partials=True)
+
+    def _partial_below(self, relation: Relation) -> PartialAggregate:
+        for node in walk(relation):
+            if isinstance(node, PartialAggregate):
+                return node
+            if isinstance(node, Scan) and not isinstance(node.relation, Source):
+                return self._partial_below(self.writer_of(node.relation[0].name).child)
+        raise PlanError("merge partials: no partial aggregate feeds it")
+
+
+_READERS: dict[str, Callable[[_Reader, _Line], Relation]] = {
+    "scan": _Reader.scan,
+    "filter": _Reader.filter,
+    "project": _Reader.project,
+    "explode": _Reader.explode,
+    "watermark": _Reader.watermark,
+    "union": _Reader.union,
+    "exchange": _Reader.exchange,
+    "partial": _Reader.partial,
+    "aggregate": _Reader.aggregate,
+    "merge": _Reader.merge,
+}
+
+
+def _after(text: str, words: str) -> Cursor:
+    cursor = Cursor(text)
+    for word in words.split():
+        cursor.expect(word)
+    return cursor
+
+
+def _cut_connector(text: str) -> tuple[Cursor, str]:
+    """Take a connector's JSON options out of a line, before the rest is cut into tokens."""
+    start, end = text.find("{"), text.rfind("}")
+    if start < 0:
+        return Cursor(text), "{}"
+    return Cursor(text[:start] + text[end + 1 :]), text[start : end + 1]
+
+
+def _take_connector(cursor: Cursor, options: str) -> ConnectorSpec:
+    name = cursor.name()
+    try:
+        return connector_spec(name, **json.loads(options))
+    except json.JSONDecodeError as error:
+        raise cursor.error(f"the options are not JSON: {error.msg}") from error
+
+
+def _partitions(tail: str) -> int | None:
+    words = tail.split()
+    if not words:
+        return 1
+    return None if words[1] == "any" else int(words[1])
+
+
+def _take_stream(cursor: Cursor, internal: bool) -> StreamRef:
+    name, substreams = cursor.name(), 1
+    if cursor.accept("["):
+        substreams = cursor.number()
+        cursor.expect("]")
+    return StreamRef(name, substreams, internal)
+
+
+def _take_names(cursor: Cursor) -> list[str]:
+    names = [cursor.name()]
+    while cursor.accept(","):
+        names.append(cursor.name())
+    return names
+
+
+def _take_named(cursor: Cursor, schema: Schema, node: str) -> tuple[NamedExpression, ...]:
+    columns: list[NamedExpression] = []
+    while not columns or cursor.accept(","):
+        expression = take_expression(cursor)
+        if cursor.accept("as"):
+            name = cursor.name()
+        elif isinstance(expression, Reference):
+            name = expression.name
+        else:
+            raise cursor.error("a computed column needs a name: add 'as <name>'")
+        columns.append((name, expression.resolve(schema, node)))
+    return tuple(columns)
+
+
+def _take_duration(cursor: Cursor) -> int:
+    return parse_duration(f"{cursor.number()} {cursor.take('word')}")
+
+
+def _take_grouping(
+    cursor: Cursor, schema: Schema
+) -> tuple[tuple[NamedExpression, ...], WindowSpec | None, tuple[AggregateCall, ...]]:
+    keys = _take_named(cursor, schema, "aggregate") if cursor.accept("by") else ()
+    try:
+        window = _take_window(cursor, schema) if cursor.accept("window") else None
+        cursor.expect(":")
+        calls = [_take_call(cursor, schema)]
+        while cursor.accept(","):
+            calls.append(_take_call(cursor, schema))
+    except ExpressionError as error:
+        raise PlanError(f"aggregate: {error.message}", **error.details) from error
+    cursor.end()
+    return keys, window, tuple(calls)
+
+
+def _take_window(cursor: Cursor, schema: Schema) -> WindowSpec:
+    time = take_expression(cursor).resolve(schema, "window")
+    size_us = _take_duration(cursor)
+    slide_us = _take_duration(cursor) if cursor.accept("every") else size_us
+    start_us = _take_duration(cursor) if cursor.accept("from") else 0
+    output = cursor.name() if cursor.accept("as") else "window"
+    return WindowSpec(time, size_us, slide_us, start_us, output)
+
+
+def _take_call(cursor: Cursor, schema: Schema) -> AggregateCall:
+    function = cursor.name()
+    cursor.expect("(")
+    argument = None
+    if not cursor.accept("*"):
+        argument = take_expression(cursor).resolve(schema, "aggregate")
+    cursor.expect(")")
+    name = cursor.name() if cursor.accept("as") else function
+    return AggregateCall(function, argument, name)
+
+
+__all__ = [
+    "node_line", "parse_query", "print_query", "print_relation", "show_call",
+    "show_columns", "show_duration", "show_grouping", "show_named", "show_window",
+]  # fmt: skip

@@ -1,0 +1,93 @@
+"""Markers: what one of them says, and its bytes.
+
+A marker is the only thing that a vertex must remember. It commits the vertex's records before it
+and tells the next instance where to go on. It is JSON with a version, because it is read back from
+disk by programs that may be newer.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import MarkerDamaged, StageVersionUnsupported
+from penstock.log.record import START, Position, Record
+from penstock.names import check_name
+
+MARKER_VERSION = 1
+WATERMARK_END = 2**63 - 1  # nothing will come any more
+WATERMARK_NONE = -(2**63)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The progress of a vertex at a moment between two steps."""
+
+    vertex: str
+    instance: int
+    epoch: int  # counts the vertex's markers over all instances, from 1
+    consumed: Position = START  # the last input marker whose rows are in this state
+    resume: Position = START  # where to read the input on
+    offset: Any = None  # of a source: the next row to read
+    watermark_us: int = WATERMARK_NONE  # no later output is older than this
+    ended: bool = False  # there will be no later output
+    # Watermark and end of each producer of the input, as of `consumed`.
+    producers: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    progress: dict[str, Any] = field(default_factory=dict)  # of the chain
+    late_rows: int = 0  # so far
+    rejected_rows: int = 0  # so far
+
+    def encode(self) -> bytes:
+        facts = {
+            "version": MARKER_VERSION,
+            "vertex": self.vertex,
+            "instance": self.instance,
+            "epoch": self.epoch,
+            "consumed": self.consumed,
+            "resume": self.resume,
+            "offset": self.offset,
+            "watermark_us": self.watermark_us,
+            "ended": self.ended,
+            "producers": {name: list(facts) for name, facts in self.producers.items()},
+            "progress": self.progress,
+            "late_rows": self.late_rows,
+            "rejected_rows": self.rejected_rows,
+        }
+        return json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode_marker(record: Record) -> Marker:
+    """Read a marker back; whatever is not one is named with its position."""
+    try:
+        facts: Any = json.loads(bytes(record.body))
+        if facts["version"] > MARKER_VERSION:
+            raise StageVersionUnsupported(
+                f"the marker at position {record.position} has version {facts['version']}, this "
+                f"Penstock reads up to {MARKER_VERSION}: upgrade it",
+                position=record.position,
+            )
+        return Marker(
+            vertex=check_name(facts["vertex"], "vertex"),
+            instance=int(facts["instance"]),
+            epoch=int(facts["epoch"]),
+            consumed=Position(int(facts["consumed"])),
+            resume=Position(int(facts["resume"])),
+            offset=facts["offset"],
+            watermark_us=int(facts["watermark_us"]),
+            ended=bool(facts["ended"]),
+            producers={
+                check_name(name, "producer"): (int(watermark_us), bool(ended))
+                for name, (watermark_us, ended) in facts["producers"].items()
+            },
+            progress=dict(facts["progress"]),
+            late_rows=int(facts["late_rows"]),
+            rejected_rows=int(facts["rejected_rows"]),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise MarkerDamaged(
+            f"the marker of {record.producer} at position {record.position} cannot be read "
+            f"({error}): run `penstock fsck`",
+            position=record.position,
+            producer=record.producer,
+        ) from error

@@ -1,0 +1,373 @@
+"""A vertex: takes committed input, runs its chain, appends output under a marker.
+
+States of an instance, and the only moves between them:
+
+    RUNNING ──> ENDED      the input is over and the last marker is in the log
+       │
+       ├──────> FENCED     a newer instance owns the vertex: nothing more is appended
+       └──────> FAILED     anything else went wrong: the slot recovers the vertex or gives up
+
+A vertex has no clock, thread, file or socket of its own. It is given a log, a clock and a place
+to hand checkpoints to, which is why the simulator can run exactly this code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+import pyarrow as pa
+from penstock.operators.chain import Chain, ChainOutput
+
+from penstock.clock import Clock
+from penstock.errors import Fenced, RowFailed
+from penstock.log.record import Position, RecordKind
+from penstock.runtime.inputs import Delivery, Input, Watermarks
+from penstock.runtime.markers import WATERMARK_NONE, Marker
+from penstock.runtime.outputs import Outputs, Partitioner
+from penstock.stages.settings import Settings
+from penstock.state.snapshot import Snapshot
+
+
+class VertexState(Enum):
+    """What an instance is doing; see the drawing above."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    FENCED = "fenced"
+    FAILED = "failed"
+
+
+_MOVES = {
+    VertexState.RUNNING: {VertexState.ENDED, VertexState.FENCED, VertexState.FAILED},
+    VertexState.ENDED: {VertexState.FENCED},
+    VertexState.FENCED: set(),
+    VertexState.FAILED: set(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointJob:
+    """A complete picture of a vertex's state at a marker, to be written away from the hot path."""
+
+    vertex: str
+    position: Position  # of the marker whose state this is
+    snapshots: dict[str, Snapshot]
+
+
+class Checkpointer(Protocol):
+    """Takes pictures of state and makes them durable, in the background."""
+
+    def submit(self, job: CheckpointJob) -> bool:
+        """Take a job; False if one of this vertex is still being written."""
+
+
+@dataclass(frozen=True, slots=True)
+class VertexParts:
+    """What recovery puts together and a vertex works with."""
+
+    name: str
+    settings: Settings
+    input: Input
+    watermarks: Watermarks | None  # None: the input is a source
+    chain: Chain
+    outputs: Outputs
+    partition: Partitioner | None
+    marker_tags: tuple[str, ...]
+    change_tag: str
+    late_tag: str | None
+    dead_letter_tag: str | None
+    checkpointer: Checkpointer
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class VertexStatistics:
+    """What this instance has done, and where it stands."""
+
+    state: VertexState
+    instance: int
+    epoch: int
+    rows_in: int
+    rows_out: int
+    late_rows: int
+    rejected_rows: int
+    steps: int
+    commits: int
+    early_appends: int
+    checkpoints: int
+    watermark_us: int
+    state_bytes: int
+
+
+class Vertex:
+    """One instance of a vertex, between its recovery and its end."""
+
+    def __init__(self, parts: VertexParts, start: Marker) -> None:
+        """`start` is the last committed marker (or an empty one) with this instance's number."""
+        self._parts = parts
+        self.name = parts.name
+        self.state = VertexState.RUNNING
+        self._marker = start
+        self._watermark_us = start.watermark_us
+        self._late_rows = start.late_rows
+        self._rejected_rows = start.rejected_rows
+        self._is_dirty = False  # something happened since the last marker
+        self._input_ended = start.ended
+        self._due_s = 0.0
+        self._commits_to_checkpoint = parts.settings.checkpoint_interval_commits
+        self._snapshots: dict[str, Snapshot] | None = None
+        self._snapshot_position = Position(0)
+        self._rows_in = self._rows_out = self._steps = self._commits = 0
+        self._early_appends = self._checkpoints = 0
+
+    def step(self) -> bool:
+        """Do one bounded piece of work; return whether there was any.
+
+        The order is the exactly-once argument. Readers ignore output until a marker covers it.
+        The marker says how far the input is part of that output, and is in the same append. So
+        work that no marker covers is invisible, and is done again from the same place after a
+        crash.
+        """
+        if self.state is not VertexState.RUNNING:
+            return False
+        self._steps += 1
+        try:
+            worked = self._take_and_process()
+            self._append_early_if_large()
+            if self._is_commit_due():
+                self._commit()
+            self._copy_some_state()
+        except Fenced:
+            self._move(VertexState.FENCED)
+            raise
+        except Exception:
+            self._move(VertexState.FAILED)
+            raise
+        return worked
+
+    def flush(self) -> None:
+        """Commit whatever has been done so far, without waiting for the interval."""
+        if self.state is VertexState.RUNNING and self._is_dirty:
+            try:
+                self._commit()
+            except Fenced:
+                self._move(VertexState.FENCED)
+                raise
+
+    def close(self) -> None:
+        """Let go of the input and of a running snapshot. What is not committed is forgotten."""
+        for snapshot in (self._snapshots or {}).values():
+            snapshot.abandon()
+        self._snapshots = None
+        self._parts.input.close()
+
+    @property
+    def marker(self) -> Marker:
+        """The last marker in the log."""
+        return self._marker
+
+    def is_drained(self) -> bool:
+        """Whether all that the input has now is taken and committed."""
+        return not self._is_dirty and self._parts.input.is_drained()
+
+    def commit_due_in_s(self) -> float | None:
+        """How long this vertex may wait before it must commit; None if it has nothing to commit."""
+        return max(0.0, self._due_s - self._parts.clock.monotonic_s()) if self._is_dirty else None
+
+    def statistics(self) -> VertexStatistics:
+        return VertexStatistics(
+            state=self.state,
+            instance=self._marker.instance,
+            epoch=self._marker.epoch,
+            rows_in=self._rows_in,
+            rows_out=self._rows_out,
+            late_rows=self._late_rows,
+            rejected_rows=self._rejected_rows,
+            steps=self._steps,
+            commits=self._commits,
+            early_appends=self._early_appends,
+            checkpoints=self._checkpoints,
+            watermark_us=self._watermark_us,
+            state_bytes=sum(s.memory_bytes() for s in self._parts.chain.states.values()),
+        )
+
+    def _take_and_process(self) -> bool:
+        rows_left = self._parts.settings.step_rows_max
+        worked = self._pass_idle_producers()
+        while rows_left > 0 and (delivery := self._parts.input.take(rows_left)) is not None:
+            self._process(delivery)
+            self._mark_dirty()
+            rows_left -= max(1, delivery.rows)
+            worked = True
+        return worked
+
+    def _process(self, delivery: Delivery) -> None:
+        for batch, origin in zip(delivery.batches, delivery.origins, strict=True):
+            self._rows_in += batch.num_rows
+            self._emit(self._run(batch, origin))
+        if delivery.rejected is not None:
+            self._reject(delivery.rejected)
+        self._hear(delivery)
+        self._advance_watermark(self._input_watermark())
+
+    def _run(self, batch: pa.RecordBatch, origin: str) -> ChainOutput:
+        on_bad_row = "raise" if self._parts.dead_letter_tag is None else "reject"
+        try:
+            return self._parts.chain.process(batch, self._watermark_us, on_bad_row=on_bad_row)
+        except RowFailed as error:
+            row = error.details.get("row")
+            raise RowFailed(
+                f"vertex {self.name}: row {row} of {origin} fails: {error.message}. Fix "
+                "the query, or "
+                "set a dead-letter stream to go on without such rows",
+                **(error.details | {"vertex": self.name, "origin": origin}),
+            ) from error
+
+    def _emit(self, output: ChainOutput) -> None:
+        self._emit_rows(output.batches)
+        self._late_rows += output.late_rows
+        if output.late is not None and self._parts.late_tag is not None:
+            self._parts.outputs.add(RecordKind.DATA, self._parts.late_tag, output.late)
+        if output.rejected is not None:
+            self._reject(output.rejected)
+
+    def _emit_rows(self, batches: Iterator[pa.RecordBatch] | tuple[pa.RecordBatch, ...]) -> None:
+        partition = self._parts.partition
+        assert partition is not None
+        for batch in batches:
+            if batch.num_rows:
+                self._rows_out += batch.num_rows
+                for tag, part in partition(batch):
+                    self._parts.outputs.add(RecordKind.DATA, tag, part)
+
+    def _reject(self, rejected: pa.RecordBatch) -> None:
+        self._rejected_rows += rejected.num_rows
+        if rejected.num_rows and self._parts.dead_letter_tag is not None:
+            self._parts.outputs.add(RecordKind.DATA, self._parts.dead_letter_tag, rejected)
+
+    def _hear(self, delivery: Delivery) -> None:
+        watermarks = self._parts.watermarks
+        if watermarks is None:
+            self._input_ended = delivery.ended
+            self._source_watermark_us = delivery.watermark_us
+            return
+        assert delivery.producer is not None
+        watermarks.hear(
+            delivery.producer,
+            WATERMARK_NONE if delivery.watermark_us is None else delivery.watermark_us,
+            delivery.ended,
+            self._now_ms(),
+        )
+        self._input_ended = watermarks.ended
+
+    def _pass_idle_producers(self) -> bool:
+        watermarks = self._parts.watermarks
+        if watermarks is None or not watermarks.pass_idle(self._now_ms()):
+            return False
+        self._advance_watermark(self._input_watermark())
+        self._mark_dirty()
+        return True
+
+    def _input_watermark(self) -> int:
+        """How far event time is known to have come, after the rows that were just processed."""
+        own_us = self._parts.chain.watermark_us  # None: the chain does not define event time itself
+        if self._parts.watermarks is not None:
+            given_us = self._parts.watermarks.watermark_us
+        else:
+            given_us = self._source_watermark_us or WATERMARK_NONE
+        if self._input_ended or own_us is None:
+            return given_us
+        return own_us
+
+    def _advance_watermark(self, watermark_us: int) -> None:
+        if watermark_us > self._watermark_us:
+            self._watermark_us = watermark_us
+            self._emit_rows(self._parts.chain.on_watermark(watermark_us))
+
+    def _append_early_if_large(self) -> None:
+        if self._parts.outputs.bytes_waiting >= self._parts.settings.early_append_bytes_max:
+            self._parts.outputs.append_early()
+            self._early_appends += 1
+
+    def _mark_dirty(self) -> None:
+        if not self._is_dirty:
+            self._is_dirty = True
+            interval_s = self._parts.settings.commit_interval_ms / 1000
+            self._due_s = self._parts.clock.monotonic_s() + interval_s
+
+    def _is_commit_due(self) -> bool:
+        """At once when there is nothing more to take, at the latest after the interval."""
+        if not self._is_dirty:
+            return False
+        return self._parts.input.is_drained() or self._parts.clock.monotonic_s() >= self._due_s
+
+    def _commit(self) -> None:
+        parts = self._parts
+        self._emit_rows(parts.chain.on_commit())
+        self._add_changes()
+        marker = self._next_marker()
+        position = parts.outputs.commit(parts.marker_tags, marker.encode())
+        self._marker = marker
+        self._is_dirty = False
+        self._commits += 1
+        if marker.ended:
+            self._move(VertexState.ENDED)
+        self._begin_checkpoint_if_due(position)
+
+    def _add_changes(self) -> None:
+        for name, state in sorted(self._parts.chain.states.items()):
+            changes = state.take_changes()
+            if changes is not None:
+                named = changes.replace_schema_metadata({STATE_NAME: name})
+                self._parts.outputs.add(RecordKind.CHANGE, self._parts.change_tag, named)
+
+    def _next_marker(self) -> Marker:
+        position: dict[str, Any] = self._parts.input.position()
+        watermarks = self._parts.watermarks
+        return Marker(
+            vertex=self.name,
+            instance=self._marker.instance,
+            epoch=self._marker.epoch + 1,
+            watermark_us=self._watermark_us,
+            ended=self._input_ended,
+            producers={} if watermarks is None else watermarks.known(),
+            progress=self._parts.chain.progress(),
+            late_rows=self._late_rows,
+            rejected_rows=self._rejected_rows,
+            **position,
+        )
+
+    def _begin_checkpoint_if_due(self, position: Position) -> None:
+        """Start a picture of the state that this marker has just committed."""
+        self._commits_to_checkpoint -= 1
+        if self._commits_to_checkpoint > 0 or self._snapshots is not None:
+            return
+        states = self._parts.chain.states
+        self._snapshots = {name: state.begin_snapshot() for name, state in states.items()}
+        self._snapshot_position = position
+
+    def _copy_some_state(self) -> None:
+        """Copy a bounded piece of the picture, and hand it over once it is whole."""
+        if self._snapshots is None:
+            return
+        for snapshot in self._snapshots.values():
+            if not snapshot.copy_some():
+                return
+        job = CheckpointJob(self.name, self._snapshot_position, self._snapshots)
+        if self._parts.checkpointer.submit(job):
+            self._snapshots = None
+            self._checkpoints += 1
+            self._commits_to_checkpoint = self._parts.settings.checkpoint_interval_commits
+
+    def _now_ms(self) -> float:
+        return self._parts.clock.monotonic_s() * 1000
+
+    def _move(self, state: VertexState) -> None:
+        assert state in _MOVES[self.state], f"{self.name}: {self.state} cannot become {state}"
+        self.state = state
+
+
+STATE_NAME = b"penstock.state"  # schema metadata of a change: which state it belongs to

@@ -1,0 +1,199 @@
+"""What a changed query can keep of the stored one: a verdict per stage, with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.errors import ProgramIncompatible
+from penstock.operators.specs import AggregateSpec, accumulators_of
+from penstock.stages.program import Program, Stage, shape, show_schema
+
+Verdict = Literal["kept", "rebuilt", "added", "removed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageVerdict:
+    """One stage.
+
+    kept: nothing changed. rebuilt: other code, same state and positions. added, removed: only in one
+    of the programs. refused: what the stored stage left behind has no meaning for the new one.
+    """
+
+    stage: str
+    verdict: Verdict
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All stages of the stored and the new program."""
+
+    query: str
+    stages: tuple[StageVerdict, ...]
+
+    @property
+    def is_compatible(self) -> bool:
+        return all(stage.verdict != "refused" for stage in self.stages)
+
+    def __str__(self) -> str:
+        width = max(len(stage.stage) for stage in self.stages)
+        lines = [f"query {self.query}: " + self._summary()]
+        for stage in self.stages:
+            head = f"  {stage.stage:<{width}}  {stage.verdict:<7}"
+            lines.append(f"{head}  {stage.reasons[0] if stage.reasons else ''}".rstrip())
+            lines.extend(" " * (len(head) + 2) + reason for reason in stage.reasons[1:])
+        return "\n".join(lines)
+
+    def _summary(self) -> str:
+        if not self.is_compatible:
+            return "cannot go on from what is stored"
+        changed = any(stage.verdict != "kept" for stage in self.stages)
+        return "goes on with changes" if changed else "unchanged"
+
+    def check(self) -> None:
+        """Raise ProgramIncompatible, with every reason, if a stage is refused."""
+        refused = [stage for stage in self.stages if stage.verdict == "refused"]
+        if refused:
+            reasons = "; ".join(f"{s.stage}: {reason}" for s in refused for reason in s.reasons)
+            raise ProgramIncompatible(
+                f"query {self.query} cannot go on from what is stored: {reasons}. "
+                "Start it under a new name, or run the stored query",
+                query=self.query,
+                stages=[stage.stage for stage in refused],
+            )
+
+
+def compare(stored: Program, new: Program) -> Comparison:
+    """Say for each stage whether the new program can go on from where the stored one stopped."""
+    if stored.query != new.query:
+        reason = f"the stored program is that of query {stored.query}"
+        verdicts = [StageVerdict(stage.name, "refused", (reason,)) for stage in new.stages]
+        return Comparison(new.query, tuple(verdicts))
+    before = {stage.name: index for index, stage in enumerate(stored.stages)}
+    after = {stage.name: index for index, stage in enumerate(new.stages)}
+    verdicts = []
+    for name, index in after.items():
+        if name in before:
+            verdicts.append(_compare_stage(stored, before[name], new, index))
+        else:
+            verdicts.append(_added(new.stages[index]))
+    verdicts.extend(
+        _removed(stored.stages[index]) for name, index in before.items() if name not in after
+    )
+    return Comparison(new.query, tuple(verdicts))
+
+
+def _added(stage: Stage) -> StageVerdict:
+    return StageVerdict(stage.name, "added", ("starts from the beginning of its input",))
+
+
+def _removed(stage: Stage) -> StageVerdict:
+    left = "its state stays in the log until it is trimmed" if stage.aggregate else ""
+    return StageVerdict(stage.name, "removed", (left,) if left else ())
+
+
+def _compare_stage(stored: Program, before: int, new: Program, after: int) -> StageVerdict:
+    old, fresh = stored.stages[before], new.stages[after]
+    refusals = [
+        *_input_refusals(old, fresh),
+        *_state_refusals(old.aggregate, fresh.aggregate),
+        *_output_refusals(old, fresh),
+        *_vertex_refusals(stored, before, new, after),
+    ]
+    if refusals:
+        return StageVerdict(fresh.name, "refused", tuple(refusals))
+    changes = tuple(_changes(old, fresh))
+    return StageVerdict(fresh.name, "rebuilt" if changes else "kept", changes)
+
+
+def _input_refusals(old: Stage, new: Stage) -> Iterator[str]:
+    before, after = old.input, new.input
+    if (before.source is None) != (after.source is None):
+        yield "it read a source and now reads streams, or the reverse: positions have no meaning"
+    elif before.source is not None and after.source is not None:
+        if before.source.connector != after.source.connector:
+            yield (
+                f"the source was {before.source.connector} and is {after.source.connector}: "
+                "its offsets have no meaning"
+            )
+    elif set(before.streams) != set(after.streams):
+        yield f"it read {', '.join(before.streams)} and now reads {', '.join(after.streams)}"
+
+
+def _state_refusals(old: AggregateSpec | None, new: AggregateSpec | None) -> Iterator[str]:
+    if old is None and new is None:
+        return
+    if old is None or new is None:
+        yield "it gained a state" if old is None else "it lost its state"
+        return
+    if old.keys != new.keys:
+        yield f"the keys of the state were {_keys(old)} and are {_keys(new)}"
+    if old.window != new.window:
+        yield f"the window of the state was {_window(old)} and is {_window(new)}"
+    if accumulators_of(old.aggregates) != accumulators_of(new.aggregates):
+        yield f"the values of the state were {_values(old)} and are {_values(new)}"
+    if old.merge_partials != new.merge_partials:
+        yield "partials were exchanged before and rows are now, or the reverse"
+    if old.mode != new.mode and "complete" in (old.mode, new.mode):
+        yield f"the mode was {old.mode} and is {new.mode}: one forgets groups, the other does not"
+
+
+def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
+    before, after = old.output, new.output
+    if before.stream != after.stream:
+        yield f"it wrote {before.stream or 'a sink'} and now writes {after.stream or 'a sink'}"
+    elif before.stream is not None and shape(before.schema) != shape(after.schema):
+        yield (
+            f"stream {before.stream} holds {show_schema(before.schema)} and would get "
+            f"{show_schema(after.schema)}"
+        )
+    if before.sink is not None and after.sink is not None and before.sink != after.sink:
+        yield f"the sink was {before.sink} and is {after.sink}: epochs written there are not known"
+    if before.partition_by != after.partition_by:
+        yield (
+            f"rows were partitioned by {', '.join(before.partition_by) or 'vertex'} and are by "
+            f"{', '.join(after.partition_by) or 'vertex'}"
+        )
+
+
+def _vertex_refusals(stored: Program, before: int, new: Program, after: int) -> Iterator[str]:
+    count, wanted = len(stored.stage_vertices(before)), len(new.stage_vertices(after))
+    if count != wanted:
+        yield f"it ran as {count} vertices and would run as {wanted}: rescale it while it runs"
+
+
+def _changes(old: Stage, new: Stage) -> Iterator[str]:
+    if old.input.source != new.input.source:
+        yield "the source has other options"
+    if old.input.schema != new.input.schema:
+        yield f"it reads {show_schema(new.input.schema)} instead of {show_schema(old.input.schema)}"
+    if old.chain != new.chain:
+        before, after = [_word(spec) for spec in old.chain], [_word(spec) for spec in new.chain]
+        if before == after:
+            changed = [_word(a) for a, b in zip(old.chain, new.chain, strict=True) if a != b]
+            yield f"other expressions in {', '.join(changed)}"
+        else:
+            yield f"the chain was {' → '.join(before) or 'empty'} and is {' → '.join(after) or 'empty'}"
+    if old.output != new.output:
+        yield "the output changed in what may be null, or in columns of a sink"
+
+
+def _word(spec: object) -> str:
+    return type(spec).__name__.removesuffix("Spec").lower()
+
+
+def _keys(spec: AggregateSpec) -> str:
+    return "(" + ", ".join(f"{name} = {key} {key.type}" for name, key in spec.keys) + ")"
+
+
+def _window(spec: AggregateSpec) -> str:
+    if spec.window is None:
+        return "none"
+    return f"{spec.window.size_us} us every {spec.window.slide_us} us of {spec.window.time}"
+
+
+def _values(spec: AggregateSpec) -> str:
+    shown = [f"{a.function}({a.argument or '*'})" for a in accumulators_of(spec.aggregates)]
+    return "(" + ", ".join(shown) + ")"

@@ -1,0 +1,157 @@
+"""The sinks in memory and in a folder: each epoch once, whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.connectors.collect import MemorySink
+from penstock.connectors.contract import Sink
+from penstock.connectors.folder_sink import FolderSink
+from penstock.errors import SinkError
+from tests.connectors.contract import SinkContract
+
+
+class TestMemorySink(SinkContract):
+    @pytest.fixture
+    def sink(self) -> MemorySink:
+        return MemorySink()
+
+    @pytest.fixture
+    def open_sink(self, sink: MemorySink) -> Callable[[], Sink]:
+        return lambda: sink
+
+    @pytest.fixture
+    def contents(self, sink: MemorySink) -> Callable[[], list[int]]:
+        return lambda: [value for batch in sink.batches() for value in batch[0].to_pylist()]
+
+    def test_all_rows_as_one_table(self, sink: MemorySink) -> None:
+        sink.write("b", 1, [self.batch(3)])
+        sink.write("a", 1, [self.batch(1), self.batch(2)])
+        assert sink.table().column("value").to_pylist() == [1, 2, 3]
+
+
+class TestFolderSink(SinkContract):
+    @pytest.fixture
+    def open_sink(self, tmp_path: Path) -> Callable[[], Sink]:
+        return lambda: FolderSink(tmp_path / "out")
+
+    @pytest.fixture
+    def contents(self, tmp_path: Path) -> Callable[[], list[int]]:
+        return lambda: _values(tmp_path / "out")
+
+    def test_leftovers_of_a_crash_are_cleared_and_never_read(
+        self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]], tmp_path: Path
+    ) -> None:
+        sink = open_sink()
+        sink.write("count_0", 1, [self.batch(1)])
+        torn = tmp_path / "out" / f".count_0-{2:020d}-abcd.tmp"
+        others = tmp_path / "out" / f".count-{2:020d}-abcd.tmp"
+        torn.write_bytes(b"PAR1 half of it")
+        others.write_bytes(b"another vertex is writing this one")
+        assert contents() == [1]
+        assert open_sink().last_epoch("count_0") == 1
+        assert not torn.exists()
+        assert others.exists()
+
+    def test_other_files_of_the_folder_do_not_count(
+        self, open_sink: Callable[[], Sink], tmp_path: Path
+    ) -> None:
+        sink = open_sink()
+        (tmp_path / "out" / "count_0-9.parquet").write_bytes(b"")
+        (tmp_path / "out" / f"count_0-{9:020d}.parquet.bak").write_bytes(b"")
+        assert sink.last_epoch("count_0") is None
+
+    def test_writers_at_the_same_time_store_an_epoch_once(
+        self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
+    ) -> None:
+        start = threading.Barrier(4)
+        new: list[bool] = []
+
+        def write(sink: Sink, value: int) -> None:
+            sink.last_epoch("count_0")
+            start.wait(timeout=30)
+            new.append(sink.write("count_0", 1, [self.batch(value)] * 3))
+
+        # Handles are made first: making one clears what crashed writers left.
+        sinks = [open_sink() for _ in range(4)]
+        threads = [
+            threading.Thread(target=write, args=(sink, value)) for value, sink in enumerate(sinks)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        assert sorted(new) == [False, False, False, True]
+        assert len(set(contents())) == 1
+        assert len(contents()) == 3
+
+    def test_a_file_system_without_links(
+        self,
+        open_sink: Callable[[], Sink],
+        contents: Callable[[], list[int]],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        def no_link(*_: object) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", no_link)
+        zombie, heir = open_sink(), open_sink()
+        assert zombie.last_epoch("count_0") is heir.last_epoch("count_0") is None
+        assert zombie.write("count_0", 1, [self.batch(1)])
+        assert not heir.write("count_0", 1, [self.batch(2)])
+        assert contents() == [1]
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [f"count_0-{1:020d}.parquet"]
+
+    def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(
+        self,
+        open_sink: Callable[[], Sink],
+        contents: Callable[[], list[int]],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        sink = open_sink()
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", full)
+            with pytest.raises(SinkError, match="No space left") as caught:
+                sink.write("count_0", 4, [self.batch(1)])
+        assert caught.value.details["errno"] == errno.ENOSPC
+        assert contents() == []
+        assert sink.write("count_0", 4, [self.batch(1)])
+        assert contents() == [1]
+
+    def test_rows_of_another_schema_are_told(
+        self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
+    ) -> None:
+        with pytest.raises((SinkError, ValueError), match="schema"):
+            open_sink().write("count_0", 1, [self.batch(1), pa.record_batch({"other": ["x"]})])
+        assert contents() == []
+
+    def test_a_plain_reader_gets_typed_rows(self, open_sink: Callable[[], Sink], tmp_path: Path) -> None:
+        open_sink().write("count_0", 1, [self.batch(1, 2)])
+        table = ds.dataset(tmp_path / "out", format="parquet").to_table()
+        assert table.schema.field("value").type == pa.int64()
+        assert table.num_rows == 2
+
+    def test_a_folder_that_cannot_be_made_is_told(self, tmp_path: Path) -> None:
+        (tmp_path / "taken").write_text("a file")
+        with pytest.raises(SinkError, match="taken"):
+            FolderSink(tmp_path / "taken" / "out")
+
+
+def _values(folder: Path) -> list[int]:
+    """What a reader sees who lists the folder and knows nothing of epochs."""
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    return [value for path in files for value in pq.read_table(path)["value"].to_pylist()]
