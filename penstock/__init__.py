@@ -6,8 +6,8 @@ content; those that are not there yet keep their place in the list.
     api          what a PySpark user touches: writer, query, regions, functions, the data source
     catalyst     Spark's plan, read into ours
     plan         the logical plan and the visible tuple of rules that rewrite it
-    stages       the program that is shipped to slots; the waist between compiling and running
     runtime      job, slot, vertex (the protocol in one screen), inputs, outputs, markers, recovery
+    stages       the program that is shipped to slots; the waist between compiling and running
     operators    what a vertex computes: chains, windows, aggregates, joins, ranking
     kernels      expressions to compiled loops, hashing, the compiled-code cache
     expressions  types and expression trees, and their evaluation over Arrow batches

@@ -12,6 +12,7 @@
     │   ├── LogClosed           the handle was closed, or failed a sync and must be reopened
     │   ├── DiskFull            ENOSPC or EDQUOT: nothing was appended
     │   ├── LogIOError          any other failed system call
+    │   ├── LogBusy             another process holds a lock and does not let go
     │   ├── OutcomeUnknown      the append may or may not be in the log: repeat it
     │   ├── Fenced              a newer instance owns this vertex
     │   ├── SequenceConflict    (producer, instance, sequence) was used for something else
@@ -39,6 +40,10 @@
     ├── CheckpointError         a checkpoint cannot be written or read
     │   ├── CheckpointNotFound  no checkpoint of that name is there
     │   └── CheckpointDamaged   its bytes are not what was written; an older one may be whole
+    ├── RuntimeFailure          a vertex cannot start or go on
+    │   ├── MarkerDamaged       a marker's bytes cannot be read
+    │   ├── ChangeLogBroken     neither a checkpoint nor the change log gives the state back
+    │   └── StreamInputError    rows of a stream do not fit the query that reads them
     ├── RowError                one row failed: overflow, division by zero, a bad cast
     └── ConnectorError          a source or a sink outside the log
         ├── SourceError         a source cannot deliver what an offset promises
@@ -128,6 +133,12 @@ class LogIOError(LogError):
     """A system call failed.
 
     Nothing acknowledged is lost. Action: look at the disk, reopen, retry.
+    """
+
+
+class LogBusy(LogError):
+    """A lock was not to be had in time; `holders` are the process ids. Action: end a hung holder,
+    retry.
     """
 
 
@@ -343,3 +354,25 @@ class CheckpointDamaged(CheckpointError):
 
     Action: recovery falls back to an older one.
     """
+
+
+class RuntimeFailure(StreamError):
+    """Root of what keeps a vertex from starting or going on."""
+
+
+class MarkerDamaged(RuntimeFailure):
+    """A marker cannot be read back.
+
+    Action: the vertex stops; `penstock fsck` says what is wrong.
+    """
+
+
+class ChangeLogBroken(RuntimeFailure):
+    """The state cannot be rebuilt from what is kept.
+
+    Action: the vertex stops and says what is missing.
+    """
+
+
+class StreamInputError(RuntimeFailure):
+    """A unit of an input stream has another schema or is damaged. Action: the vertex stops."""

@@ -24,6 +24,7 @@ EXIT_BROKEN_PIPE = 141
 # lists them all, so that a quick command does not wait for the imports of a heavy one.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
+        "bench": "penstock.cli.bench",
         "demo": "penstock.cli.demo",
     }
 )

@@ -34,8 +34,8 @@ class SourceBatch:
     """The answer to one read: rows, and where to go on.
 
     `batch` is None when the range read holds no row; the offset may have moved all the same.
-    `watermark_us` is a lower bound of the event time of everything at or after `next_offset`, if the
-    source knows one.
+    `watermark_us` is a lower bound of the event time of everything at or after `next_offset`, if
+    the source knows one.
     """
 
     batch: pa.RecordBatch | None
@@ -60,8 +60,8 @@ class Source(ABC):
     go back to any offset that was handed out before.
 
     A replayable source is a function of the offset: the rows between two offsets are the same on
-    every read, in every process, and however `rows_max` cuts them into batches. A source that cannot
-    promise this says so, and the runtime puts its rows into the log before anything else sees them.
+    every read, in every process, and however `rows_max` cuts them into batches. A source that
+    cannot promise this says so, and its rows go into the log before anything else sees them.
     """
 
     schema: pa.Schema
@@ -92,7 +92,7 @@ class Source(ABC):
         Every batch has exactly `schema`. Fewer rows than asked for says nothing about the end.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (most sources hold nothing)
         """Release files and memory. Closing twice is harmless."""
 
     def _check_parts(self, parts: int) -> None:
@@ -122,7 +122,7 @@ class Sink(ABC):
     def last_epoch(self, vertex: str) -> int | None:
         """Return the newest epoch with rows of this vertex that is in the sink, or None."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 (a sink may hold nothing)
         """Release what the sink holds. Closing twice is harmless."""
 
 

@@ -88,6 +88,7 @@ class FolderSink(Sink):
                 with pq.ParquetWriter(file, first.schema) as writer:
                     writer.write_batch(first)
                     for batch in rows:
+                        _check_schema(batch.schema, first.schema)
                         writer.write_batch(batch)
                 file.flush()
                 os.fchmod(file.fileno(), 0o644)
@@ -97,6 +98,14 @@ class FolderSink(Sink):
                 os.unlink(path)
             raise
         return path
+
+
+def _check_schema(schema: pa.Schema, expected: pa.Schema) -> None:
+    if not schema.equals(expected):
+        raise SinkError(
+            f"batches of one epoch differ in their schema: {schema.names} of {schema.types} after "
+            f"{expected.names} of {expected.types}; the epoch is not in the sink"
+        )
 
 
 def _publish(temporary: str, final: Path) -> bool:
@@ -129,7 +138,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextmanager
 def _told(what: str, path: Path) -> Iterator[None]:
-    """Turn a failed system call, or rows that Parquet cannot hold, into an error that says where."""
+    """Turn a failed system call, or rows that Parquet cannot hold, into a SinkError."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:

@@ -1,4 +1,4 @@
-"""The NEXMark generator: an auction site's people, auctions and bids as a function of the event number."""
+"""The NEXMark generator: people, auctions and bids as a function of the event number."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def _spread(own: Events, rows: np.ndarray, struct: pa.StructType, rows_total: in
 
 
 def _spread_column(column: pa.Array, rows: np.ndarray, rows_total: int) -> pa.Array:
-    """Return a column with its values at some rows, in order, and nothing (0 or '') between them."""
+    """Return a column with its values at some rows, in order, and 0 or '' between them."""
     if not pa.types.is_string(column.type):
         values = np.zeros(rows_total, np.int64)
         values[rows] = column.view(pa.int64()).to_numpy()

@@ -13,7 +13,8 @@ Which random number feeds what (`H(seed, stream, event, field)`):
     8       extra           expires         extra
     9                       extra
 
-The channel table is a stream of its own, CHANNEL_STREAM, whose events are 4 hot and 10,000 cold channels.
+The channel table is a stream of its own, CHANNEL_STREAM: its events are 4 hot and 10,000 cold
+channels.
 A choice "hot with probability (r - 1) / r" is `number mod r > 0`.
 """
 
@@ -39,12 +40,43 @@ AUCTION_LIFE_EVENTS = 1666  # the events in which 100 auctions appear
 PERSON_BYTES, AUCTION_BYTES, BID_BYTES = 200, 500, 100
 PADDING_MAX = 640  # above 1.2 times the largest average size
 
-FIRST_NAMES = "Peter Paul Luke John Saul Vicky Kate Julie Sarah Deiter Walter".split()
-LAST_NAMES = "Shultz Abrams Spencer White Bartels Walton Smith Jones Noris".split()
-CITIES = (
-    "Phoenix,Los Angeles,San Francisco,Boise,Portland,Bend,Redmond,Seattle,Kent,Cheyenne".split(",")
-)
-STATES = "AZ CA ID OR WA WY".split()
+FIRST_NAMES = [
+    "Peter",
+    "Paul",
+    "Luke",
+    "John",
+    "Saul",
+    "Vicky",
+    "Kate",
+    "Julie",
+    "Sarah",
+    "Deiter",
+    "Walter",
+]
+LAST_NAMES = [
+    "Shultz",
+    "Abrams",
+    "Spencer",
+    "White",
+    "Bartels",
+    "Walton",
+    "Smith",
+    "Jones",
+    "Noris",
+]
+CITIES = [
+    "Phoenix",
+    "Los Angeles",
+    "San Francisco",
+    "Boise",
+    "Portland",
+    "Bend",
+    "Redmond",
+    "Seattle",
+    "Kent",
+    "Cheyenne",
+]
+STATES = ["AZ", "CA", "ID", "OR", "WA", "WY"]
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -305,8 +337,6 @@ COLUMNS: tuple[Mapping[str, Build], ...] = (
 )
 
 ORIGIN_COLUMNS: Mapping[str, Build] = {
-    "source_id": lambda events: pa.array(
-        np.full(events.ids.size, events.axis.source_id, np.int32)
-    ),
+    "source_id": lambda events: pa.array(np.full(events.ids.size, events.axis.source_id, np.int32)),
     "seq": lambda events: pa.array(events.numbers),
 }

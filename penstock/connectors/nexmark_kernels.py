@@ -1,4 +1,4 @@
-"""The random numbers and texts of NEXMark events: compiled pure functions of (seed, stream, event, field).
+"""The values of NEXMark events: compiled pure functions of (seed, stream, event, field).
 
     mix(x)       one round of SplitMix64
     H(a, b, …)   s = 0; for each word: s = mix(s ^ mix(word))
@@ -85,7 +85,7 @@ def event_keys(prefix, event_ids):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def take_events(number, stride, number_end, rows_max, group, first_event_id, kind):  # type: ignore[no-untyped-def]
-    """Pick the next events of a kind; return their numbers, adjusted numbers and the number to go on.
+    """Pick the next events of a kind: their numbers, adjusted numbers and the number to go on.
 
     `group` events arrive shuffled among themselves: event n carries the time and id of adjusted n.
     """
@@ -98,7 +98,8 @@ def take_events(number, stride, number_end, rows_max, group, first_event_id, kin
             rest = number % group
             place = number - rest + 953 * rest % group
         slot = (first_event_id + place) % EVENTS_PER_EPOCH
-        if kind == ANY_KIND or kind == (0 if slot == 0 else 1 if slot <= AUCTIONS_PER_EPOCH else 2):
+        found = 0 if slot == 0 else 1 if slot <= AUCTIONS_PER_EPOCH else 2
+        if kind in (ANY_KIND, found):
             numbers[rows] = number
             adjusted[rows] = place
             rows += 1

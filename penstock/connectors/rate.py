@@ -1,4 +1,4 @@
-"""A source of numbered rows at a fixed rate, like Spark's `rate` source but a function of the offset."""
+"""Numbered rows at a fixed rate, like Spark's `rate` source, as a function of the offset."""
 
 from __future__ import annotations
 

@@ -147,6 +147,11 @@ def pmod(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
         left, right = left.astype(np.int32), right.astype(np.int32)  # as Java promotes them
     first = _signed_remainder(left, right)
     result = np.where(first < 0, _signed_remainder(first + right, right), first)
+    if node.type.is_decimal:
+        # the type has the digits of a remainder, which a divisor added to it can exceed
+        bad = np.abs(result) >= power_of_ten(node.type.precision)
+        frame.fail(bad & valid, overflow_reason(node.type), node)
+        result = np.where(bad, 0, result)
     return array_from(result, valid, node.type)
 
 

@@ -44,7 +44,7 @@ def search_pattern(pattern: str) -> str:
 def split_pattern(pattern: str) -> str:
     """RE2 text to split at; patterns that can match nothing split differently, so are refused."""
     translated = _Translation(pattern, anchors=False).run()
-    if re.search(translated.replace(r"\z", r"\Z"), "") is not None:
+    if re.search(_for_python(translated), "") is not None:
         raise _refuse(pattern, "it can match the empty string")
     return translated
 
@@ -64,9 +64,7 @@ class _Translation:
             repeatable = self.piece(repeatable)
         translated = "".join(self.out)
         try:
-            re.compile(
-                re.sub(r"\\x\{([0-9A-F]+)\}", _python_escape, translated.replace(r"\z", r"\Z"))
-            )
+            re.compile(_for_python(translated))
         except re.error as error:
             raise _refuse(self.pattern, f"it is malformed ({error})") from error
         return translated
@@ -168,6 +166,12 @@ class _Translation:
         if letter in _PUNCTUATION:
             return "\\" + letter if letter in "\\[]^-" else letter
         raise _refuse(self.pattern, f"\\{letter} is not supported in a class")
+
+
+def _for_python(translated: str) -> str:
+    """The same pattern for Python's parser, which checks it before RE2 sees it."""
+    escaped = re.sub(r"\\x\{([0-9A-F]+)\}", _python_escape, translated)
+    return escaped.replace(r"\z", r"\Z")
 
 
 def _python_escape(match: re.Match[str]) -> str:

@@ -59,7 +59,14 @@ def concat(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
 
 
 def concat_ws(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
-    return pc.binary_join_element_wise(*args, node.option("separator"), null_handling="skip")
+    """What is not null, with the separator in between; empty text if everything is null."""
+    separator = node.option("separator")
+    pieces = [pc.binary_join_element_wise(separator, arg, "").fill_null("") for arg in args]
+    joined = pc.binary_join_element_wise(*pieces, "")
+    some = np.logical_or.reduce([valid_rows(arg) for arg in args])
+    offsets = byte_offsets(joined)
+    begins = offsets[:-1] + np.where(some, len(separator.encode("utf-8")), 0)
+    return string_slices(joined, begins, offsets[1:], np.ones(len(joined), np.bool_))
 
 
 def change_case(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

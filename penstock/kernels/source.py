@@ -10,11 +10,12 @@ from typing import Any
 
 from penstock.expressions.tree import Call, Column, Expression, Literal
 from penstock.expressions.types import INTEGER_BITS, DataType
-from penstock.kernels.support import COMPARISONS, is_branchless
+from penstock.kernels.support import COMPARISONS, can_fail, is_branchless
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 _INT32_MIN, _INT32_MAX = -(1 << 31), (1 << 31) - 1
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_RIGHT_FIRST = frozenset({"divide", "int_divide", "remainder", "pmod"})
 _MIRRORED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
@@ -124,9 +125,34 @@ class Emitter:
             return nulls[0] if nulls else "False"
         return self.let(" | ".join(nulls), "n")
 
+    def _arguments(self, call: Call) -> list[Value]:
+        """The arguments in Spark's order: once one is null, a later one that may fail is skipped."""
+        order = list(range(len(call.args)))
+        if call.function in _RIGHT_FIRST:
+            order.reverse()
+        values: dict[int, Value] = {}
+        for index in order:
+            missing = self.any_null(list(values.values()))
+            arg = call.args[index]
+            if missing == "False" or not can_fail(arg):
+                values[index] = self.value(arg)
+            else:
+                values[index] = self._unless(missing, arg)
+        return [values[index] for index in range(len(call.args))]
+
+    def _unless(self, missing: str, arg: Expression) -> Value:
+        if missing == "True":
+            return Value(_zero(arg.type), "True")
+        result, null = self.let(_zero(arg.type)), self.let("True", "n")
+        with self.block(f"if not {missing}:"):
+            item = self.value(arg)
+            self.line(f"{result} = {item.code}")
+            self.line(f"{null} = {item.null}")
+        return Value(result, null)
+
     def _strict(self, call: Call, code: Callable[..., str]) -> Value:
         """Null if an argument is; cannot fail, so it is computed in any case."""
-        args = [self.value(arg) for arg in call.args]
+        args = self._arguments(call)
         null = self.any_null(args)
         if null == "True":
             return Value(_zero(call.type), "True")
@@ -134,7 +160,7 @@ class Emitter:
 
     def _checked(self, call: Call, compute: Callable[..., str]) -> Value:
         """Null if an argument is, else computed by lines that may take the failing exit."""
-        args = [self.value(arg) for arg in call.args]
+        args = self._arguments(call)
         null = self.any_null(args)
         if null == "True":
             return Value(_zero(call.type), "True")

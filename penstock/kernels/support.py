@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from penstock.expressions.evaluate import may_fail
 from penstock.expressions.tree import Call, Column, Expression, Literal, walk
 from penstock.expressions.types import DataType
 from penstock.kernels.columns import is_fixed_width
@@ -16,18 +19,6 @@ _ALWAYS = frozenset(
         "timestamp_millis", "timestamp_micros",
     }
 )  # fmt: skip
-# Cannot fail whatever the values are, in a kernel or in Arrow.
-_SAFE = frozenset(
-    {
-        *COMPARISONS,
-        "eq_null_safe", "in", "greatest", "least", "and", "or", "not", "is_null", "is_not_null",
-        "is_nan", "coalesce", "if", "case", "nullif", "sqrt", "exp", "ln", "pow", "lookup",
-        "unix_seconds", "unix_millis", "unix_micros", "timestamp_micros", "length", "substring",
-        "concat", "concat_ws", "upper", "lower", "trim", "ltrim", "rtrim", "replace",
-        "starts_with", "ends_with", "contains", "like", "rlike", "split", "year", "month", "day",
-        "day_of_week", "hour", "minute", "second", "struct", "get_field", "array", "size",
-    }
-)  # fmt: skip
 _BRANCHLESS = frozenset(
     {
         *COMPARISONS,
@@ -35,7 +26,6 @@ _BRANCHLESS = frozenset(
         "subtract", "multiply", "unix_micros", "timestamp_micros",
     }
 )  # fmt: skip
-LAZY = frozenset({"and", "or", "if", "case", "coalesce"})
 _EXACT_DOUBLE_DIGITS = 15  # a scaled integer of so many digits and its scale are exact doubles
 
 
@@ -92,7 +82,7 @@ def numba_supported(expression: Expression) -> bool:
 
 
 def _node_can_fail(node: Expression) -> bool:
-    if not isinstance(node, Call) or node.function in _SAFE:
+    if not isinstance(node, Call) or not may_fail(replace(node, args=())):
         return False
     if node.function in ("add", "subtract", "multiply", "negate", "abs"):
         return node.type.is_integer  # decimal results are typed so that they always fit

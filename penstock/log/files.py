@@ -9,12 +9,17 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.errors import DiskFull, LogError, LogIOError, LogReadOnly
+from penstock.errors import DiskFull, LogBusy, LogError, LogIOError, LogReadOnly
 
+BUSY_S = 10.0  # an append holds a lock for well under a millisecond
+LOCK_PAUSE_S = 0.00005
+LOCK_PAUSE_LONG_S = 0.002
+LOCK_PATIENCE_S = 0.05
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _READ_ONLY = {errno.EROFS, errno.EACCES, errno.EPERM}
 
@@ -111,13 +116,48 @@ class Files:
         self.sync_folder(path.parent)
 
 
-def lock(fd: int, *, wait: bool) -> bool:
-    """Take an exclusive lock, which dies with the process; return whether it was had."""
+def lock(fd: int, *, wait_s: float = 0.0) -> bool:
+    """Take an exclusive lock, which dies with the process; return whether it was had in time.
+
+    Tried again and again instead of waited for in the kernel, where a holder that is stopped but not
+    dead would keep everybody for ever.
+    """
+    waited_s = 0.0
+    pause_s = LOCK_PAUSE_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if waited_s >= wait_s:
+                return False
+        time.sleep(pause_s)
+        waited_s += pause_s
+        if waited_s > LOCK_PATIENCE_S:
+            pause_s = LOCK_PAUSE_LONG_S
+
+
+def holders(path: Path) -> list[int]:
+    """The processes that hold a lock on a file, where the system tells; else none."""
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        inode = os.stat(path).st_ino
+        with open("/proc/locks", encoding="ascii") as table:
+            rows = [line.split() for line in table if "->" not in line]
+    except OSError:
+        return []
+    return sorted({int(row[4]) for row in rows if row[5].rsplit(":", 1)[-1] == str(inode)})
+
+
+def busy(path: Path, doing: str) -> LogBusy:
+    """The error for a lock that was not to be had in time."""
+    pids = holders(path)
+    who = f"process {', '.join(map(str, pids))}" if pids else "another process"
+    return LogBusy(
+        f"waited {BUSY_S:.0f} s while {doing}: {who} holds the lock of {path}. If it is stopped or "
+        "hangs, end it; nothing was appended, retry then",
+        path=str(path),
+        holders=pids,
+    )
 
 
 def unlock(fd: int) -> None:

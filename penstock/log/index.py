@@ -30,6 +30,7 @@ from penstock.errors import (
     LogVersionUnsupported,
 )
 from penstock.log.contract import instance_key
+from penstock.log.files import BUSY_S, busy
 from penstock.log.record import Entry, Fence, Position, Versioned
 from penstock.log.segments import frame_bytes
 from penstock.log.validate import Prior, check_fence, first_positions
@@ -38,7 +39,6 @@ APPLICATION_ID = 0x504E5354  # "PNST" in the SQLite header
 INDEX_VERSION = 1
 PAGE_BYTES = 4096
 CACHE_KIB = 16_384
-BUSY_S = 30.0
 _PRIOR_TAGS_MAX = 8
 
 _SCHEMA = """
@@ -127,6 +127,8 @@ def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
         return DiskFull(
             f"disk full while {doing} {path}. Nothing was appended; free space and retry", **facts
         )
+    if isinstance(error, apsw.BusyError):
+        return busy(path.with_name(f"{path.name}-shm"), f"{doing} {path}")
     if isinstance(error, apsw.NotADBError):
         return IndexForeign(
             f"{path} is not an index of a log ({error}): nothing was touched", **facts

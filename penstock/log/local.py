@@ -29,6 +29,7 @@ from penstock.config import Durability, LogConfig
 from penstock.errors import (
     Fenced,
     IndexDamaged,
+    LogBusy,
     LogClosed,
     LogDamaged,
     LogNotFound,
@@ -42,7 +43,7 @@ from penstock.errors import (
 )
 from penstock.log.bell import Bell
 from penstock.log.contract import Log, LogStatistics
-from penstock.log.files import Files, lock, named_errors, unlock
+from penstock.log.files import BUSY_S, Files, busy, lock, named_errors, unlock
 from penstock.log.index import Body, Index, Row
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind, Versioned
 from penstock.log.segments import SegmentReader, SegmentWriter, body_checksum
@@ -171,7 +172,8 @@ def _create(folder: Path, durability: Durability, files: Files) -> None:
         _make_folder(folder, files)
         guard = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            lock(guard, wait=True)
+            if not lock(guard, wait_s=BUSY_S):
+                raise busy(folder, "creating a log")
             if (folder / FORMAT_FILE).exists():
                 return  # another process was faster
             _clear_unfinished(folder, files)
@@ -255,7 +257,7 @@ class LocalLog(Log):
                 with named_errors(f"opening {folder}"):
                     self._sync_fd = files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
                     self._wal_fd = self._open_wal()
-                self._sync_turn = _Turn(self._sync_fd)
+                self._sync_turn = _Turn(self._sync_fd, folder / LOCK_FILE)
                 self._folder_fold = _Folder(self)
                 self._recover_tail()
                 self.collect()
@@ -287,7 +289,14 @@ class LocalLog(Log):
         last = positions[-1]
         if new:
             self._bell.hint_committed(last)
-        self._make_visible(last)
+        try:
+            self._make_visible(last)
+        except LogBusy as error:
+            raise OutcomeUnknown(
+                f"the append is in the index of {self.folder} but could not be made durable: "
+                f"{error.message}. Repeat it: that returns its positions",
+                **error.details,
+            ) from error
         self._count_append(len(entries) if new else 0, bytes_total)
         return positions
 
@@ -418,7 +427,7 @@ class LocalLog(Log):
         except FileNotFoundError:
             return False
         try:
-            if not lock(fd, wait=False):
+            if not lock(fd):
                 return False
             if live == 0:
                 # Asked again under the lock: its last writer may have indexed a frame just now.
@@ -628,15 +637,18 @@ class LocalLog(Log):
 class _Turn:
     """One at a time: among this process's threads, and among all processes that share a file."""
 
-    __slots__ = ("_fd", "_threads")
+    __slots__ = ("_fd", "_path", "_threads")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
+        self._path = path
         self._threads = threading.Lock()
 
     def __enter__(self) -> None:
         self._threads.acquire()
-        lock(self._fd, wait=True)
+        if not lock(self._fd, wait_s=BUSY_S):
+            self._threads.release()
+            raise busy(self._path, "making an append durable")
 
     def __exit__(self, *exc: object) -> None:
         unlock(self._fd)

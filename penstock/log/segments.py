@@ -124,7 +124,7 @@ class Segment:
         self.fd = files.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         try:
             # A collector may have taken the lock, or the file, between these two calls.
-            if not lock(self.fd, wait=False) or os.fstat(self.fd).st_nlink == 0:
+            if not lock(self.fd) or os.fstat(self.fd).st_nlink == 0:
                 raise FileExistsError(self.path)
             self.end = files.write(self.fd, [memoryview(encode_file_header(log_id))])
         except BaseException:

@@ -277,6 +277,6 @@ def _checked(node: str, make: Callable[[], T]) -> T:
 
 
 __all__: Sequence[str] = (
-    "AggregateColumn", "Grouped", "Rows", "WindowColumn", "aggregate", "avg", "col", "count", "max_",
-    "min_", "parse_schema", "query", "scan_source", "scan_stream", "sum_", "window",
+    "AggregateColumn", "Grouped", "Rows", "WindowColumn", "aggregate", "avg", "col", "count",
+    "max_", "min_", "parse_schema", "query", "scan_source", "scan_stream", "sum_", "window",
 )  # fmt: skip

@@ -44,24 +44,22 @@ def _flat(union: UnionAll) -> Relation:
     branches: list[Relation] = []
     for branch in union.inputs:
         for part in branch.inputs if isinstance(branch, UnionAll) else (branch,):
-            if branches and _same_rows_read(branches[-1], part):
-                branches[-1] = _joined(branches[-1], part)
-            else:
+            joined = _joined(branches[-1], part) if branches else None
+            if joined is None:
                 branches.append(part)
+            else:
+                branches[-1] = joined
     return branches[0] if len(branches) == 1 else UnionAll(tuple(branches))
 
 
-def _same_rows_read(left: Relation, right: Relation) -> bool:
-    """Two scans of streams that can be one: no stream twice, for a stage reads a row once."""
+def _joined(left: Relation, right: Relation) -> Relation | None:
+    """One scan of the streams of two, unless a stream is in both: a stage reads a row once."""
     if not isinstance(left, Scan) or not isinstance(right, Scan):
-        return False
+        return None
     if isinstance(left.relation, Source) or isinstance(right.relation, Source):
-        return False
-    names = [stream.name for stream in (*left.relation, *right.relation)]
-    return len(set(names)) == len(names) and left.event_time == right.event_time
-
-
-def _joined(left: Relation, right: Relation) -> Relation:
-    assert isinstance(left, Scan) and isinstance(right, Scan)
-    assert isinstance(left.relation, tuple) and isinstance(right.relation, tuple)
-    return Scan((*left.relation, *right.relation), UnionAll((left, right)).schema, left.event_time)
+        return None
+    streams = (*left.relation, *right.relation)
+    distinct = len({stream.name for stream in streams}) == len(streams)
+    if not distinct or left.event_time != right.event_time:
+        return None
+    return Scan(streams, UnionAll((left, right)).schema, left.event_time)

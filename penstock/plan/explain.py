@@ -1,4 +1,4 @@
-"""What a program will do, as text: stages, chains, state, what is persisted where, and guarantees."""
+"""What a program will do, as text: stages, state, what is persisted where, and guarantees."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def explain(
 ) -> str:
     """The whole explanation.
 
-    `engine` says where an expression over a schema runs; without it nothing is said. `durability` is
-    the log's. `guarantee` says what a sink promises; without it, what it takes to be exactly once.
+    `engine` says where an expression over a schema runs; without it nothing is said about that.
+    `durability` is the log's. `guarantee` says what a sink promises; without it the text says what
+    a sink needs to be exactly once.
     """
     blocks = [_heading(program)]
     blocks.extend(
@@ -53,9 +54,10 @@ def explain(
 
 
 def _heading(program: Program) -> str:
-    stages, vertices = len(program.stages), len(program.vertices)
+    stages = _count(len(program.stages), "stage")
+    vertices = _count(len(program.vertices), "vertex", "vertices")
     return (
-        f"Query {program.query}: {_count(stages, 'stage')}, {_count(vertices, 'vertex', 'vertices')}, "
+        f"Query {program.query}: {stages}, {vertices}, "
         f"commits at the latest every {program.settings.commit_interval_ms} ms"
     )
 
@@ -191,10 +193,11 @@ def _state_lines(program: Program, stage: Stage) -> list[str]:
     values = [
         f"{a.function}({a.argument or '*'}) {a.type}" for a in accumulators_of(spec.aggregates)
     ]
+    bound = f"at most {program.settings.state_bytes_max / (1 << 20):,.0f} MiB per vertex"
     return [
         f"by {keys}{pane}",
         f"values {', '.join(values)}",
-        f"at most {program.settings.state_bytes_max / (1 << 20):,.0f} MiB per vertex, {_closing(spec)}",
+        f"{bound}, {_closing(spec)}",
     ]
 
 

@@ -16,10 +16,11 @@ from penstock.expressions.types import parse_type
 from penstock.plan.columns import ColumnExpression, Constant, Reference, apply, negated
 
 DEPTH_MAX = 100
+DIGITS_MAX = 40  # beyond any type that a literal can have
 
 _TOKEN = re.compile(
     r"""\s*(?:
-      (?P<number>\d+(?:\.\d+)?(?:[LSY]\b)?)
+      (?P<number>\d+(?:\.\d+)?(?:e[-+]?\d+)?(?:[LSY]\b)?)
     | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
     | `(?P<quoted>[^`]+)`
     | '(?P<string>(?:[^'\\]|\\.)*)'
@@ -105,7 +106,10 @@ class Cursor:
         return self.take("word", "quoted")
 
     def number(self) -> int:
-        return int(self.take("number"))
+        digits = self.take("number")
+        if not digits.isdecimal() or len(digits) > DIGITS_MAX:
+            raise self.error(f"{digits!r:.40} is not a whole number of at most {DIGITS_MAX} digits")
+        return int(digits)
 
     def end(self) -> None:
         if self.next.kind != "end":
@@ -200,10 +204,10 @@ def _primary(cursor: Cursor, depth: int) -> ColumnExpression:
         return inner
     if cursor.accept("-"):
         if cursor.next.kind == "number":
-            return _number(cursor.take("number"), -1)
+            return _number(cursor, -1)
         return apply("negate", _postfix(cursor, depth + 1))
     if token.kind == "number":
-        return _number(cursor.take("number"), 1)
+        return _number(cursor, 1)
     if token.kind == "string":
         return Constant(_unescaped(cursor.take("string")))
     name = cursor.name()
@@ -243,7 +247,10 @@ def _cast(cursor: Cursor, function: str, depth: int) -> ColumnExpression:
         words += token
     cursor.expect(")")
     if words.isupper() and isinstance(value, Constant):  # how a fractional literal prints itself
-        return Constant(float(value.value), parse_type(words.lower()))
+        try:
+            return Constant(float(value.value), parse_type(words.lower()))
+        except (TypeError, ValueError) as error:
+            raise cursor.error(f"{value.value!r:.40} is not a number") from error
     return apply(function, value, to=words)
 
 
@@ -268,11 +275,14 @@ def _arguments(cursor: Cursor, depth: int) -> list[ColumnExpression]:
     return args
 
 
-def _number(digits: str, sign: int) -> ColumnExpression:
+def _number(cursor: Cursor, sign: int) -> ColumnExpression:
+    digits = cursor.take("number")
+    if "e" not in digits and len(digits) > DIGITS_MAX:
+        raise cursor.error(f"{digits!r:.40} has more than {DIGITS_MAX} digits")
     suffix = _SUFFIXES.get(digits[-1])
-    if suffix is not None:
+    if suffix is not None and digits[:-1].isdecimal():
         return Constant(sign * int(digits[:-1]), parse_type(suffix))
-    return Constant(sign * (decimal.Decimal(digits) if "." in digits else int(digits)))
+    return Constant(sign * (decimal.Decimal(digits) if set(".e") & set(digits) else int(digits)))
 
 
 def _unescaped(text: str) -> str:

@@ -23,6 +23,7 @@ from penstock.stages.program import (
     Stage,
     StageInput,
     StageOutput,
+    StreamRole,
     StreamSpec,
     cut_stage,
     shape,
@@ -66,7 +67,7 @@ def _streams(query: Query) -> tuple[StreamSpec, ...]:
     written: dict[str, StreamSpec] = {}
     for write in query.writes:
         if isinstance(write.target, StreamRef):
-            role = "internal" if write.target.internal else "output"
+            role: StreamRole = "internal" if write.target.internal else "output"
             spec = StreamSpec(write.target.name, write.child.schema, write.target.substreams, role)
             written[spec.name] = _merged(written.get(spec.name), spec)
     read: dict[str, StreamSpec] = {}
@@ -90,7 +91,7 @@ def _merged(known: StreamSpec | None, spec: StreamSpec) -> StreamSpec:
         if other.type != column.type or known.substreams != spec.substreams:
             raise PlanError(
                 f"stream {spec.name} is used in two ways: {show_schema(known.schema)} in "
-                f"{known.substreams} substreams and {show_schema(spec.schema)} in {spec.substreams}",
+                f"{known.substreams} and {show_schema(spec.schema)} in {spec.substreams} parts",
                 stream=spec.name,
                 column=column.name,
             )

@@ -14,6 +14,7 @@ from typing import Any, Union
 from penstock.errors import ExpressionError, PlanError, UnsupportedPlan
 from penstock.expressions.tree import Call, Column, Expression, columns_of, transform
 from penstock.expressions.types import Field, Schema, parse_type
+from penstock.names import check_name
 from penstock.operators.specs import (
     PANE_COLUMN,
     AggregateCall,
@@ -27,17 +28,12 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
 )
-from penstock.names import check_name
 from penstock.plan.columns import unknown_column
 from penstock.stages.program import ConnectorSpec, check_query_name, shape, show_schema
 from penstock.stages.settings import Settings
 
 PARALLELISM_MAX = 4_096
 EventTime = tuple[str, ...]
-
-
-def _computed() -> Any:
-    return field(init=False, repr=False, compare=False)
 
 
 # --- leaves ---------------------------------------------------------------------------------------
@@ -101,8 +97,8 @@ class Filter:
 
     child: Relation
     condition: Expression
-    schema: Schema = _computed()
-    event_time: EventTime = _computed()
+    schema: Schema = field(init=False, repr=False, compare=False)
+    event_time: EventTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _bind(self, "condition", _binder(self))
@@ -123,8 +119,8 @@ class Project:
 
     child: Relation
     columns: tuple[NamedExpression, ...]
-    schema: Schema = _computed()
-    event_time: EventTime = _computed()
+    schema: Schema = field(init=False, repr=False, compare=False)
+    event_time: EventTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         bind = _binder(self)
@@ -152,8 +148,8 @@ class Generate:
     output: str
     outer: bool = False
     position: str | None = None
-    schema: Schema = _computed()
-    event_time: EventTime = _computed()
+    schema: Schema = field(init=False, repr=False, compare=False)
+    event_time: EventTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _bind(self, "expression", _binder(self))
@@ -175,8 +171,8 @@ class Watermark:
     child: Relation
     column: str
     delay_us: int
-    schema: Schema = _computed()
-    event_time: EventTime = _computed()
+    schema: Schema = field(init=False, repr=False, compare=False)
+    event_time: EventTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _field(self.child.schema, self.column, self.label)
@@ -196,8 +192,8 @@ class UnionAll:
     """The rows of all inputs, which have the same columns in the same order."""
 
     inputs: tuple[Relation, ...]
-    schema: Schema = _computed()
-    event_time: EventTime = _computed()
+    schema: Schema = field(init=False, repr=False, compare=False)
+    event_time: EventTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -210,13 +206,9 @@ class UnionAll:
                     f"{show_schema(other.schema)}; select the same names and types on each side",
                     node="union",
                 )
-        nullable = [
-            any(c.nullable for c in columns) for columns in zip(*self._schemas, strict=True)
-        ]
-        merged = zip(first.schema, nullable, strict=True)
-        object.__setattr__(
-            self, "schema", tuple(Field(f.name, f.type, nulls) for f, nulls in merged)
-        )
+        columns = zip(*(relation.schema for relation in self.inputs), strict=True)
+        schema = tuple(Field(c[0].name, c[0].type, any(f.nullable for f in c)) for c in columns)
+        object.__setattr__(self, "schema", schema)
         timed = [
             name
             for name in first.event_time
@@ -225,24 +217,20 @@ class UnionAll:
         object.__setattr__(self, "event_time", tuple(timed))
 
     @property
-    def _schemas(self) -> list[Schema]:
-        return [relation.schema for relation in self.inputs]
-
-    @property
     def label(self) -> str:
         return "union"
 
 
 @dataclass(frozen=True, slots=True)
 class PartialAggregate:
-    """Accumulators per key and pane, before an exchange; an Aggregate with `merge_partials` follows."""
+    """Accumulators per key and pane, for an Aggregate with `merge_partials` after an exchange."""
 
     child: Relation
     keys: tuple[NamedExpression, ...]
     window: WindowSpec | None
     aggregates: tuple[AggregateCall, ...]
-    schema: Schema = _computed()
-    event_time: EventTime = _computed()
+    schema: Schema = field(init=False, repr=False, compare=False)
+    event_time: EventTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _bind_grouping(self)
@@ -272,8 +260,8 @@ class Aggregate:
     aggregates: tuple[AggregateCall, ...]
     mode: str = "append"
     merge_partials: bool = False
-    schema: Schema = _computed()
-    event_time: EventTime = _computed()
+    schema: Schema = field(init=False, repr=False, compare=False)
+    event_time: EventTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.merge_partials:
@@ -324,8 +312,8 @@ class Exchange:
 
     child: Relation
     keys: tuple[str, ...]
-    schema: Schema = _computed()
-    event_time: EventTime = _computed()
+    schema: Schema = field(init=False, repr=False, compare=False)
+    event_time: EventTime = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in self.keys:
@@ -352,8 +340,8 @@ STATELESS = (Filter, Project, Generate, Watermark)
 class Write:
     """Where the rows of a relation go: a stream, or a connector outside the log.
 
-    `partition_by` and `vertices` are set by rules: how rows are dealt to substreams, and by how many
-    vertices the chain below is run.
+    `partition_by` and `vertices` are set by rules: how rows are dealt to substreams, and by how
+    many vertices the chain below is run.
     """
 
     child: Relation
@@ -402,7 +390,7 @@ class Query:
         for side in (self.settings.late_stream, self.settings.dead_letter_stream):
             if side in written:
                 raise PlanError(
-                    f"query {self.name} writes results to stream {side!r}, which is also its stream "
+                    f"query {self.name} writes results to stream {side!r}, which is also its one "
                     "for late or dead-lettered rows: name two streams",
                     stream=side,
                 )
@@ -431,7 +419,7 @@ class Query:
             if shape(schema) != shape(write.child.schema):
                 raise PlanError(
                     f"two writes to stream {write.stream!r} differ: {show_schema(schema)} and "
-                    f"{show_schema(write.child.schema)}; select the same columns, or name two streams",
+                    f"{show_schema(write.child.schema)}; select the same columns on both",
                     stream=write.stream,
                 )
         return written
@@ -459,9 +447,9 @@ class Query:
             if write.stream is not None:
                 read = {name for scan in scans_of(write.child) for name in stream_names(scan)}
                 feeds.setdefault(write.stream, set()).update(read)
-        for start in feeds:
+        for start, direct in feeds.items():
             reached: set[str] = set()
-            ahead = set(feeds[start])
+            ahead = set(direct)
             while ahead:
                 stream = ahead.pop()
                 reached.add(stream)
@@ -557,7 +545,7 @@ def carries_time(expression: Expression, event_time: EventTime) -> bool:
 
 
 def _binder(node: Operator) -> Callable[[Expression], Expression]:
-    """Give columns the nullability of the input, once they are known to be there with their type."""
+    """Give columns the nullability of the input, once they are found there with their type."""
     schema = node.child.schema
 
     def change(expression: Expression) -> Expression:
@@ -615,8 +603,8 @@ def _check_appended(child: Relation, label: str) -> None:
     for node in walk(child):
         if isinstance(node, Aggregate) and node.mode != "append":
             raise UnsupportedPlan(
-                f"{label} stands on {node.label} in {node.mode} mode, whose rows are sent again when "
-                "they change; use append mode below another aggregate",
+                f"{label} stands on {node.label} in {node.mode} mode, whose rows are sent again "
+                "when they change; use append mode below another aggregate",
                 node=label,
             )
 

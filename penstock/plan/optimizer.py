@@ -1,4 +1,4 @@
-"""The rules that turn a query as written into stages and vertices, in the order they are applied."""
+"""The rules that turn a query as written into stages and vertices, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rule: rows of one key come together before they are aggregated, as partials where that is exact."""
+"""Rule: rows of one key come together before they are aggregated, as partials where exact."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ KEY_PREFIX = "__key"
 
 
 def place_exchanges(query: Query) -> Query:
-    """Put an exchange below every aggregate that has, or will have, more than one producer or owner.
+    """Put an exchange below every aggregate that has more than one producer or one vertex.
 
-    Accumulators per key and pane are exchanged instead of rows, unless late rows are kept (they must
-    reach the aggregate one by one) or the rows come out of another aggregate (they are few). A
-    state has a stage of its own, so an aggregate above another one always gets an exchange.
+    Accumulators per key and pane are exchanged instead of rows, unless late rows are kept (they
+    must reach the aggregate one by one) or the rows come out of another aggregate (they are few).
+    A state has a stage of its own, so an aggregate above another one always gets an exchange.
     """
     keep_late = query.settings.late_stream is not None
 

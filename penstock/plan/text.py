@@ -209,7 +209,8 @@ def parse_query(text: str) -> Query:
         reader.writes.append(reader.write(line))
     cursor = Cursor(roots[0].text)
     cursor.expect("query")
-    name, parallelism, settings = cursor.name(), 1, {}
+    name, parallelism = cursor.name(), 1
+    settings: dict[str, Any] = {}
     while cursor.next.kind == "word":
         option = cursor.take("word")
         if option == "parallelism":
@@ -246,12 +247,12 @@ class _Reader:
 
     def write(self, line: _Line) -> Write:
         child = self._only_child(line)
-        cursor, connector = _cut_connector(line.text)
-        cursor.expect("write")
+        text, options = _cut_connector(line.text)
+        cursor = _after(text, "write")
         kind = cursor.take("word")
         target: StreamRef | ConnectorSpec
         if kind == "sink":
-            target = _take_connector(cursor, connector)
+            target = connector_spec(cursor.name(), **options)
         elif kind in ("stream", "internal"):
             target = _take_stream(cursor, kind == "internal")
         else:
@@ -280,16 +281,16 @@ class _Reader:
         raise PlanError(f"internal stream {stream!r} is read before a line that writes it")
 
     def scan(self, line: _Line) -> Relation:
-        # The columns' types hold brackets of their own, so they are cut off before the rest is read.
-        match = re.fullmatch(r"(scan .*?) ?\((.*)\)(| partitions \w+| event time .+)", line.text)
+        # The columns' types hold brackets of their own: cut them off before the rest is read.
+        text, options = _cut_connector(line.text)
+        match = re.fullmatch(r"(scan .*?) ?\((.*)\)(| partitions \w+| event time .+)", text)
         if match is None:
             raise PlanError(f"{line.text!r:.120}: columns in brackets were expected")
         head, columns, tail = match.groups()
-        cursor, connector = _cut_connector(head)
-        cursor.expect("scan")
+        cursor = _after(head, "scan")
         kind = cursor.take("word")
         if kind == "source":
-            source = Source(_take_connector(cursor, connector), _partitions(tail))
+            source = Source(connector_spec(cursor.name(), **options), _partitions(tail))
             return Scan(source, parse_schema(columns))
         streams = [_take_stream(cursor, kind == "internal")]
         while cursor.accept(","):
@@ -397,27 +398,23 @@ def _after(text: str, words: str) -> Cursor:
     return cursor
 
 
-def _cut_connector(text: str) -> tuple[Cursor, str]:
+def _cut_connector(text: str) -> tuple[str, dict[str, Any]]:
     """Take a connector's JSON options out of a line, before the rest is cut into tokens."""
-    start, end = text.find("{"), text.rfind("}")
+    start = text.find("{")
     if start < 0:
-        return Cursor(text), "{}"
-    return Cursor(text[:start] + text[end + 1 :]), text[start : end + 1]
-
-
-def _take_connector(cursor: Cursor, options: str) -> ConnectorSpec:
-    name = cursor.name()
+        return text, {}
     try:
-        return connector_spec(name, **json.loads(options))
-    except json.JSONDecodeError as error:
-        raise cursor.error(f"the options are not JSON: {error.msg}") from error
+        options, end = json.JSONDecoder().raw_decode(text, start)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise PlanError(f"{text!r:.200}: the options are not JSON", text=text[:200]) from error
+    return text[:start].rstrip() + text[end:], options
 
 
 def _partitions(tail: str) -> int | None:
-    words = tail.split()
-    if not words:
+    if not tail:
         return 1
-    return None if words[1] == "any" else int(words[1])
+    cursor = _after(tail, "partitions")
+    return None if cursor.accept("any") else cursor.number()
 
 
 def _take_stream(cursor: Cursor, internal: bool) -> StreamRef:

@@ -1,1 +1,1 @@
-"""The program that a slot runs: stages, vertices, tags and settings, complete and versioned, as JSON."""
+"""The program that a slot runs: stages, vertices, tags and settings, complete and versioned."""

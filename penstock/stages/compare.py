@@ -17,8 +17,8 @@ Verdict = Literal["kept", "rebuilt", "added", "removed", "refused"]
 class StageVerdict:
     """One stage.
 
-    kept: nothing changed. rebuilt: other code, same state and positions. added, removed: only in one
-    of the programs. refused: what the stored stage left behind has no meaning for the new one.
+    kept: nothing changed. rebuilt: other code, same state and positions. added, removed: only in
+    one of the programs. refused: what the stored stage left has no meaning for the new one.
     """
 
     stage: str
@@ -175,7 +175,8 @@ def _changes(old: Stage, new: Stage) -> Iterator[str]:
             changed = [_word(a) for a, b in zip(old.chain, new.chain, strict=True) if a != b]
             yield f"other expressions in {', '.join(changed)}"
         else:
-            yield f"the chain was {' → '.join(before) or 'empty'} and is {' → '.join(after) or 'empty'}"
+            shown = [" → ".join(words) or "empty" for words in (before, after)]
+            yield f"the chain was {shown[0]} and is {shown[1]}"
     if old.output != new.output:
         yield "the output changed in what may be null, or in columns of a sink"
 

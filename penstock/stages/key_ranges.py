@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 KEY_SPACE = 1 << 32
 
 KeyRange = tuple[int, int]  # [first hash, first hash of the next owner)
@@ -13,7 +15,7 @@ def split_key_space(parts: int) -> tuple[KeyRange, ...]:
     """Cut the space into ranges whose sizes differ by at most one; range i is part i's."""
     assert 1 <= parts <= KEY_SPACE
     edges = [part * KEY_SPACE // parts for part in range(parts + 1)]
-    return tuple(zip(edges, edges[1:], strict=False))
+    return tuple(pairwise(edges))
 
 
 def owner_of(key_hash: int, parts: int) -> int:

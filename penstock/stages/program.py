@@ -1,8 +1,8 @@
 """The program of a query: everything that a slot needs to run its vertices, as checked values.
 
 A stage is one input (a source, or streams of one schema), one linear chain of operators and one
-output (a stream or a sink). A vertex is one part of a stage: a key range, a part of the source, some
-substreams. `stages/program_json.py` is its text form.
+output (a stream or a sink). A vertex is one part of a stage: a key range, a part of the source,
+some substreams. `stages/program_json.py` is its text form.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class StreamSpec:
         _check(self.role in get_args(StreamRole), f"stream {self.name}: no role {self.role!r:.80}")
         _check(
             1 <= self.substreams <= SUBSTREAMS_MAX,
-            f"stream {self.name} has {self.substreams} substreams; 1 to {SUBSTREAMS_MAX} are possible",
+            f"stream {self.name} has {self.substreams} substreams, not 1 to {SUBSTREAMS_MAX}",
         )
         _check_fields(self.schema, f"stream {self.name}")
 
@@ -140,11 +140,11 @@ class StageOutput:
         names = [column.name for column in self.schema]
         _check(
             self.stream is not None or not self.partition_by,
-            "the rows of a sink are not partitioned",
+            "a sink is not partitioned",
         )
         _check(
             all(name in names for name in self.partition_by),
-            f"the output is partitioned by {', '.join(self.partition_by)}, it has {', '.join(names)}",
+            f"partitioned by {', '.join(self.partition_by)}, the output has {', '.join(names)}",
         )
         _check_fields(self.schema, "the output")
 
@@ -281,7 +281,7 @@ class Program:
             for column in stage.input.schema:
                 _check(
                     fields.get(column.name) == column.type,
-                    f"stage {stage.name} reads column {column.name} {column.type} of stream {name}, "
+                    f"stage {stage.name} reads {column.name} {column.type} of stream {name}, "
                     f"which has {show_schema(self.stream(name).schema)}",
                 )
         if stage.output.stream is not None:
@@ -345,7 +345,7 @@ def vertex_name(query: str, stage: str, index: int) -> str:
 
 
 def check_query_name(name: str) -> str:
-    """Return the name if vertices can be named after it; raise InvalidName or InvalidProgram if not."""
+    """Return the name if vertices can be named after it; raise a named error if not."""
     check_name(name, "query")
     _check(
         len(name) <= QUERY_NAME_MAX,

@@ -31,16 +31,16 @@ class Settings:
     """A checkpoint is begun after this many markers: recovery replays at most so many changes."""
 
     idle_timeout_ms: int | None = None
-    """An input that is silent for so long no longer holds the watermark back; None: it always does."""
+    """An input silent for so long no longer holds the watermark back; None: it always does."""
 
     late_stream: str | None = None
-    """Where rows go that come after their last window closed; None: they are counted and dropped."""
+    """Where rows go that come after their last window closed; None: counted and dropped."""
 
     dead_letter_stream: str | None = None
     """Where rows go that fail an expression; None: such a row stops the vertex with an error."""
 
     state_bytes_max: int = 1 * GIB
-    """The most memory for the state of one vertex; beyond it a named error, before the process dies."""
+    """The most memory for the state of one vertex; beyond it a named error, not a dead process."""
 
     codec: Codec = "lz4"
     """How the p-units of streams, changes and checkpoints are compressed."""
@@ -59,8 +59,8 @@ class Settings:
                 check_name(stream, setting)
         if self.late_stream is not None and self.late_stream == self.dead_letter_stream:
             raise InvalidConfig(
-                f"late_stream and dead_letter_stream are both {self.late_stream!r}; their rows have "
-                "different columns: name two streams",
+                f"late_stream and dead_letter_stream are both {self.late_stream!r}; their rows "
+                "have different columns: name two streams",
                 setting="late_stream",
                 value=self.late_stream,
             )
@@ -73,7 +73,7 @@ class Settings:
 
 
 def settings_to_json(settings: Settings) -> dict[str, Any]:
-    """Every setting by name, defaults included: a later default must not change a stored program."""
+    """Every setting by name, also defaults: a later default must not change a stored program."""
     return {field.name: getattr(settings, field.name) for field in fields(settings)}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property, partial
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,13 @@ from numpy.typing import NDArray
 
 from penstock.errors import StateError
 from penstock.state import tables
-from penstock.state.strings import StringView, is_string, validity_buffer, validity_of
+from penstock.state.strings import (
+    StringView,
+    Validity,
+    is_string,
+    validity_buffer,
+    validity_of,
+)
 from penstock.state.tables import Words
 
 PANE_NAME = "__pane"
@@ -23,11 +31,13 @@ RESERVED_NAMES = frozenset({PANE_NAME, HASH_NAME, CHANGE_NAME})
 COLUMNS_MAX = 62  # nulls of keys and of values are the bits of one word each
 DECIMAL_DIGITS_MAX = 18
 
+ArrowMaker = Callable[[Words, Validity, StringView], pa.Array]
+
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class MergeRule(StrEnum):
-    """What merging a value into a row that is already there does. The names are in stage programs."""
+    """How a value joins a row that is already there. The names are in stage programs."""
 
     SUM = "sum"  # null + x = x; an integer or decimal that leaves its type's range: StateOverflow
     COUNT = "count"  # as sum, but a new row starts at 0 instead of null
@@ -62,7 +72,8 @@ class StateSchema:
     values: tuple[ValueColumn, ...]
 
     def __post_init__(self) -> None:
-        names = [column.name for column in (*self.keys, *self.values)]
+        columns: list[KeyColumn | ValueColumn] = [*self.keys, *self.values]
+        names = [column.name for column in columns]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice or RESERVED_NAMES & set(names):
             raise StateError(
@@ -75,22 +86,25 @@ class StateSchema:
                 f"a state holds at most {COLUMNS_MAX} key and {COLUMNS_MAX} value columns, "
                 f"not {len(self.keys)} and {len(self.values)}"
             )
-        for column in (*self.keys, *self.values):
+        for column in columns:
             _check_type(column.name, column.type)
         for value in self.values:
             rule_code(value)
 
+    @cached_property
     def row_schema(self) -> pa.Schema:
         """Keys, pane, values: what operators get."""
         return pa.schema([*self._key_fields(), _PANE_FIELD, *self._value_fields()])
 
+    @cached_property
     def snapshot_schema(self) -> pa.Schema:
         """Keys, pane, hash, values: what checkpoints hold."""
         return pa.schema([*self._key_fields(), _PANE_FIELD, _HASH_FIELD, *self._value_fields()])
 
+    @cached_property
     def change_schema(self) -> pa.Schema:
         """As the snapshot, and what the change is: what the change log holds."""
-        return self.snapshot_schema().append(pa.field(CHANGE_NAME, pa.int8(), nullable=False))
+        return self.snapshot_schema.append(pa.field(CHANGE_NAME, pa.int8(), nullable=False))
 
     def _key_fields(self) -> list[pa.Field]:
         return [pa.field(column.name, column.type) for column in self.keys]
@@ -110,8 +124,9 @@ def _check_type(name: str, kind: pa.DataType) -> None:
     elif is_string(kind) or pa.types.is_boolean(kind) or _storage(kind) is not None:
         return
     raise StateError(
-        f"state column {name!r} has type {kind}: a state holds integers, floats, booleans, decimals "
-        f"of at most {DECIMAL_DIGITS_MAX} digits, dates, times, timestamps, strings and binaries",
+        f"state column {name!r} has type {kind}: a state holds integers, floats, booleans, "
+        f"decimals of at most {DECIMAL_DIGITS_MAX} digits, dates, times, timestamps, strings "
+        "and binaries",
         column=name,
         type=str(kind),
     )
@@ -121,7 +136,7 @@ def _storage(kind: pa.DataType) -> np.dtype[np.generic] | None:
     """The NumPy type of Arrow's buffer, None if the column is not a plain array of numbers."""
     types = pa.types
     if types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind):
-        return np.dtype(kind.to_pandas_dtype())
+        return cast("np.dtype[np.generic]", np.dtype(kind.to_pandas_dtype()))
     if types.is_date32(kind) or types.is_time32(kind):
         return np.dtype(np.int32)
     if types.is_date64(kind) or types.is_time64(kind):
@@ -132,7 +147,7 @@ def _storage(kind: pa.DataType) -> np.dtype[np.generic] | None:
 
 
 def rule_code(column: ValueColumn) -> int:
-    """Return the compiled loops' number for a column's rule and type; raise if they do not go together."""
+    """Return the loops' number for a column's rule and type; raise if they do not go together."""
     kind, rule = column.type, column.rule
     if rule is MergeRule.FIRST:
         return tables.FIRST
@@ -208,24 +223,43 @@ def _plain_words(array: pa.Array, normalise: bool) -> Words:
     return wide.view(np.int64)
 
 
-def from_words(words: Words, valid: NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
-    """Return words as a fixed-width column."""
-    count = words.size
-    validity = validity_buffer(valid)
+def arrow_maker(kind: pa.DataType) -> ArrowMaker:
+    """Return what turns words into a fixed-width column: the type is looked at only once."""
     if pa.types.is_boolean(kind):
-        data = np.packbits(words != 0, bitorder="little")
-    elif pa.types.is_decimal(kind):
-        data = np.empty((count, 2), np.int64)
-        data[:, 0] = words
-        data[:, 1] = words >> 63
-    else:
-        storage = _storage(kind)
-        assert storage is not None, kind
-        if storage.kind == "f":
-            data = np.ascontiguousarray(words).view(np.float64).astype(storage, copy=False)
-        else:
-            data = np.ascontiguousarray(words).astype(storage, copy=False)
-    return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(data)])
+        return partial(_column_from, kind, lambda words: np.packbits(words != 0, bitorder="little"))
+    if pa.types.is_decimal(kind):
+        return partial(_column_from, kind, _decimal_halves)
+    storage = _storage(kind)
+    assert storage is not None, kind
+    if storage.kind == "f":
+        return partial(_column_from, kind, lambda words: words.view(np.float64).astype(storage))
+    if storage.itemsize == 8:
+        return partial(_column_from, kind, lambda words: words)
+    return partial(_column_from, kind, lambda words: words.astype(storage))
+
+
+def _column_from(
+    kind: pa.DataType,
+    data_of: Callable[[Words], NDArray[np.generic]],
+    words: Words,
+    valid: Validity,
+    strings: StringView,
+) -> pa.Array:
+    data = data_of(np.ascontiguousarray(words))
+    return pa.Array.from_buffers(kind, len(words), [validity_buffer(valid), pa.py_buffer(data)])
+
+
+def _strings_from(
+    kind: pa.DataType, words: Words, valid: Validity, strings: StringView
+) -> pa.Array:
+    return strings.to_arrow(words, valid, kind)
+
+
+def _decimal_halves(words: Words) -> Words:
+    halves: Words = np.empty((words.size, 2), np.int64)
+    halves[:, 0] = words
+    halves[:, 1] = words >> 63
+    return halves
 
 
 def bit_words(columns: Sequence[pa.Array], count: int, when_valid: bool) -> Words:
@@ -243,44 +277,56 @@ class RowsAsArrow:
     def __init__(self, schema: StateSchema) -> None:
         self.schema = schema
         self._first_value = tables.KEYS + len(schema.keys)
+        self._all_valid = (1 << len(schema.values)) - 1
+        self._key_makers = [_maker(key.type) for key in schema.keys]
+        self._value_makers = [_maker(value.type) for value in schema.values]
 
     def keys(self, rows: Words, strings: StringView) -> list[pa.Array]:
+        nulls = rows[:, tables.NULLS]
+        whole = not nulls.any()
         return [
-            _column(rows, tables.KEYS + index, rows[:, tables.NULLS] >> index & 1 == 0, key, strings)
-            for index, key in enumerate(self.schema.keys)
+            make(
+                rows[:, tables.KEYS + index],
+                None if whole else nulls >> index & 1 == 0,
+                strings,
+            )
+            for index, make in enumerate(self._key_makers)
         ]
 
     def values(self, rows: Words, strings: StringView) -> list[pa.Array]:
+        valid = rows[:, tables.VALID]
+        whole = bool((valid == self._all_valid).all())
         return [
-            _column(
-                rows, self._first_value + index, rows[:, tables.VALID] >> index & 1 == 1, value, strings
+            make(
+                rows[:, self._first_value + index],
+                None if whole else valid >> index & 1 == 1,
+                strings,
             )
-            for index, value in enumerate(self.schema.values)
+            for index, make in enumerate(self._value_makers)
         ]
 
     def rows(self, rows: Words, strings: StringView) -> pa.RecordBatch:
         """Keys, pane, values."""
         columns = [*self.keys(rows, strings), _panes(rows), *self.values(rows, strings)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema.row_schema())
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.row_schema)
 
     def snapshot(self, rows: Words, strings: StringView) -> pa.RecordBatch:
         """Keys, pane, hash, values."""
         columns = self._snapshot_columns(rows, strings)
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema.snapshot_schema())
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.snapshot_schema)
 
-    def changes(
-        self, rows: Words, kinds: NDArray[np.int8], strings: StringView
-    ) -> pa.RecordBatch:
+    def changes(self, rows: Words, kinds: NDArray[np.int8], strings: StringView) -> pa.RecordBatch:
         """Keys, pane, hash, values, kind of change."""
-        columns = [*self._snapshot_columns(rows, strings), pa.array(kinds)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema.change_schema())
+        kind = pa.Array.from_buffers(pa.int8(), kinds.size, [None, pa.py_buffer(kinds)])
+        columns = [*self._snapshot_columns(rows, strings), kind]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema.change_schema)
 
     def _snapshot_columns(self, rows: Words, strings: StringView) -> list[pa.Array]:
         hashes = (rows[:, tables.META] & tables.HASH_MASK).astype(np.uint32)
         return [
             *self.keys(rows, strings),
             _panes(rows),
-            pa.array(hashes),
+            pa.Array.from_buffers(pa.uint32(), hashes.size, [None, pa.py_buffer(hashes)]),
             *self.values(rows, strings),
         ]
 
@@ -301,26 +347,19 @@ class RowsAsArrow:
 
 
 def _panes(rows: Words) -> pa.Array:
-    return pa.array(np.ascontiguousarray(rows[:, tables.PANE]))
+    data = np.ascontiguousarray(rows[:, tables.PANE])
+    return pa.Array.from_buffers(pa.int64(), data.size, [None, pa.py_buffer(data)])
 
 
-def _column(
-    rows: Words,
-    word: int,
-    valid: NDArray[np.bool_],
-    column: KeyColumn | ValueColumn,
-    strings: StringView,
-) -> pa.Array:
-    if is_string(column.type):
-        return strings.to_arrow(rows[:, word], valid, column.type)
-    return from_words(rows[:, word], valid, column.type)
+def _maker(kind: pa.DataType) -> ArrowMaker:
+    return partial(_strings_from, kind) if is_string(kind) else arrow_maker(kind)
 
 
 def _sortable(words: Words, kind: pa.DataType, strings: StringView) -> Words:
     """Words whose order as integers is the order of the values."""
     if is_string(kind):
         ids, places = np.unique(words, return_inverse=True)
-        texts = strings.to_arrow(ids, np.ones(ids.size, np.bool_), pa.large_binary())
+        texts = strings.to_arrow(ids, None, pa.large_binary())
         ranks = np.empty(ids.size, np.int64)
         ranks[pc.sort_indices(texts).to_numpy()] = np.arange(ids.size)
         return ranks[places]

@@ -84,7 +84,7 @@ class KeyedState:
         self._arrow = RowsAsArrow(schema)
         self._evicted_upto: int | None = None
         self._snapshot: Snapshot | None = None
-        columns = (*schema.keys, *schema.values)
+        columns: list[KeyColumn | ValueColumn] = [*schema.keys, *schema.values]
         self._string_columns = [at for at, column in enumerate(columns) if is_string(column.type)]
         self._strings_kept = 0
         self._rows_merged = 0
@@ -143,8 +143,8 @@ class KeyedState:
         """Merge rows that are words already: what a compiled kernel hands over, with no Arrow.
 
         `words` is rows × key columns, C order, 0 where null, floats normalised (NaN one pattern,
-        no -0.0) and kept as bits; bit i of a row's `null_words` says that key i is null. `values` is
-        the same for the value columns, or one array per column; bit i of `validity` says that
+        no -0.0) and kept as bits; bit i of a row's `null_words` says that key i is null. `values`
+        is the same for the value columns, or one array per column; bit i of `validity` says that
         value i is not null. Not for states that have string columns.
         """
         if self._string_columns:
@@ -157,8 +157,8 @@ class KeyedState:
         packed = values if isinstance(values, np.ndarray) else _pack(values, rows)
         if words.shape != (rows, len(self.schema.keys)) or packed.shape != (rows, value_count):
             raise StateError(
-                f"state {self.name!r} takes {len(self.schema.keys)} key and {value_count} value words "
-                f"per row; got arrays of shape {words.shape} and {packed.shape}",
+                f"state {self.name!r} takes {len(self.schema.keys)} key and {value_count} value "
+                f"words per row; got arrays of shape {words.shape} and {packed.shape}",
                 state=self.name,
             )
         all_valid = (1 << value_count) - 1
@@ -240,8 +240,9 @@ class KeyedState:
         at, column = overflow.at, self.schema.values[overflow.column]
         key = self._show_key(rows, at)
         return StateOverflow(
-            f"{column.rule} of column {column.name!r} ({column.type}) in state {self.name!r} overflows "
-            f"for key {key} at input row {at}. Nothing was changed. Cast the column to a wider type",
+            f"{column.rule} of column {column.name!r} ({column.type}) in state {self.name!r} "
+            f"overflows for key {key} at input row {at}. Nothing was changed. Cast the column to a "
+            "wider type",
             state=self.name,
             column=column.name,
             key=key,
@@ -279,7 +280,7 @@ class KeyedState:
     def get(
         self, keys: Sequence[pa.Array], panes: Words | None = None
     ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
-        """Return the value columns of each key, null where there is no row, and which were found."""
+        """Return the value columns of each key, nulls where it has no row, and which have one."""
         words, nulls = self._find_words(keys)
         rows = self._table.find(words, nulls, _ready(panes, np.int64, len(words)))
         found = rows >= 0
@@ -339,15 +340,13 @@ class KeyedState:
     @property
     def has_changes(self) -> bool:
         """Whether `take_changes` may have something."""
-        return (
-            self._table.has_changes or bool(self._deleted) or self._evicted_upto is not None
-        )
+        return self._table.has_changes or bool(self._deleted) or self._evicted_upto is not None
 
     def take_changes(self) -> pa.RecordBatch | None:
         """Return what changed since the last call, None if nothing did.
 
-        The cost is that of the changed rows, however large the state; the eviction of whole panes is
-        one row.
+        The cost is that of the changed rows, however large the state; the eviction of whole panes
+        is one row.
         """
         lines = self._table.lines(self._table.take_changed())
         kinds = np.full(len(lines), ChangeKind.PUT, np.int8)
@@ -385,7 +384,7 @@ class KeyedState:
 
         What is applied is not captured again: it comes from a log that has it.
         """
-        self._check_schema(changes, self.schema.change_schema())
+        self._check_schema(changes, self.schema.change_schema)
         self._refuse_while_copying("apply changes")
         kinds = changes.column(CHANGE_NAME).to_numpy()
         if kinds.size and (kinds.min() < ChangeKind.PUT or kinds.max() > ChangeKind.EVICT):
@@ -418,8 +417,8 @@ class KeyedState:
         self._refuse_while_copying("begin another snapshot")
         if self.has_changes:
             raise StateError(
-                f"state {self.name!r} has changes that were not taken: a snapshot begins at a marker, "
-                "right after take_changes",
+                f"state {self.name!r} has changes that were not taken: a snapshot begins at a "
+                "marker, right after take_changes",
                 state=self.name,
             )
         self._snapshot = Snapshot(self._table, self._strings.view(), self._arrow)
@@ -429,7 +428,7 @@ class KeyedState:
         """Replace everything by what a snapshot holds; `only` takes one range of key hashes."""
         self.clear()
         for batch in batches:
-            self._check_schema(batch, self.schema.snapshot_schema())
+            self._check_schema(batch, self.schema.snapshot_schema)
             self._put_batch(batch, only, captured=False)
 
     def partition(self, ranges: Sequence[KeyRange]) -> list[KeyedState]:
@@ -468,8 +467,8 @@ class KeyedState:
             found = self._table.find(words, nulls, panes) >= 0
             if found.any():
                 raise StateError(
-                    f"{int(found.sum())} rows of state {other.name!r} are in state {self.name!r} too: "
-                    "only states with different keys can be put together",
+                    f"{int(found.sum())} rows of state {other.name!r} are in state {self.name!r} "
+                    "too: only states with different keys can be put together",
                     state=self.name,
                 )
         self._table.reserve(len(other))
@@ -547,7 +546,7 @@ class KeyedState:
 
     def _checked(
         self,
-        columns: Sequence[KeyColumn] | Sequence[ValueColumn],
+        columns: Sequence[KeyColumn | ValueColumn],
         arrays: Sequence[pa.Array],
         count: int,
     ) -> list[pa.Array]:
@@ -558,8 +557,7 @@ class KeyedState:
                 state=self.name,
             )
         return [
-            self._one(column, array, count)
-            for column, array in zip(columns, arrays, strict=True)
+            self._one(column, array, count) for column, array in zip(columns, arrays, strict=True)
         ]
 
     def _one(self, column: KeyColumn | ValueColumn, array: pa.Array, count: int) -> pa.Array:
@@ -623,18 +621,18 @@ def _is_text(column: pa.Array) -> bool:
     return is_string(column.type) or pa.types.is_dictionary(column.type)
 
 
-def _row_count(
-    keys: Sequence[pa.Array], panes: Words | None, values: Sequence[pa.Array]
-) -> int:
+def _row_count(keys: Sequence[pa.Array], panes: Words | None, values: Sequence[pa.Array]) -> int:
     if panes is not None:
         return len(panes)
     if not keys and not values:
-        raise StateError("rows without key columns and values need panes, to say how many there are")
+        raise StateError(
+            "rows without key columns and values need panes, to say how many there are"
+        )
     return len(keys[0]) if keys else len(values[0])
 
 
 def _ready(array: NDArray[T] | None, kind: type[T], rows: int) -> NDArray[T]:
-    """An array as the compiled loops take it: of this type, contiguous, writable; zeros for None."""
+    """An array as the loops take it: of this type, contiguous, writable; zeros for None."""
     if array is None:
         return np.zeros(rows, kind)
     if array.shape[0] != rows:
@@ -644,9 +642,7 @@ def _ready(array: NDArray[T] | None, kind: type[T], rows: int) -> NDArray[T]:
     return np.array(array, dtype=kind, order="C")
 
 
-def _pack(
-    columns: Sequence[NDArray[np.int64] | NDArray[np.float64]], rows: int
-) -> Words:
+def _pack(columns: Sequence[NDArray[np.int64] | NDArray[np.float64]], rows: int) -> Words:
     packed: Words = np.empty((rows, len(columns)), np.int64)
     for index, column in enumerate(columns):
         packed[:, index] = column.view(np.int64) if column.dtype == np.float64 else column

@@ -155,8 +155,7 @@ class RowTable:
     def _may_overflow(self, rows: Input) -> bool:
         if not self._sums:
             return False
-        magnitudes = tables.sum_magnitudes(rows.values, rows.valid, self._rules)
-        return bool((self._peaks + magnitudes > self._limits).any())
+        return tables.may_overflow(rows.values, rows.valid, self._rules, self._peaks, self._limits)
 
     def _resolve(self, rows: Input, captured: bool) -> RowNumbers:
         """Find or make all rows, or none; new ones come as -1 - row and have no values yet."""
@@ -256,7 +255,7 @@ class RowTable:
     def peek_changed(self) -> RowNumbers:
         """Return what `take_changed` would, by row number, and leave it there."""
         rows = np.unique(self._dirty[: self._counters[tables.DIRTY_COUNT]])
-        return rows[self._store[rows, tables.META] & tables.DIRTY != 0]
+        return np.compress(self._store[rows, tables.META] & tables.DIRTY != 0, rows)
 
     # Removing ----------------------------------------------------------------------------------
 
@@ -482,13 +481,11 @@ class RowTable:
 def _has(lines: Words, column: int, keys: int) -> NDArray[np.bool_]:
     """Which rows have a value in a column, counted with the keys first."""
     if column < keys:
-        return (lines[:, tables.NULLS] >> column) & 1 == 0
-    return (lines[:, tables.VALID] >> (column - keys)) & 1 == 1
+        return np.asarray(lines[:, tables.NULLS] >> column & 1 == 0)
+    return np.asarray(lines[:, tables.VALID] >> (column - keys) & 1 == 1)
 
 
-def mark_strings(
-    lines: Words, columns: Sequence[int], keys: int, used: NDArray[np.bool_]
-) -> None:
+def mark_strings(lines: Words, columns: Sequence[int], keys: int, used: NDArray[np.bool_]) -> None:
     """Mark the numbers of all strings that these rows refer to."""
     for column in columns:
         used[lines[_has(lines, column, keys), tables.KEYS + column]] = True
@@ -502,8 +499,5 @@ def _new_store(rows: int, width: int) -> Words:
 
 
 def _slots_for(rows: int) -> int:
-    """The smallest hash table that holds so many rows."""
-    size = 2
-    while size * 6 // 10 < rows + 1:
-        size *= 2
-    return size
+    """A power of two that holds so many rows at no more than the load that the loops allow."""
+    return max(2, 1 << ((rows + 1) * 10 // 6).bit_length())

@@ -3,9 +3,9 @@
 Why the picture is exact. When it begins, every live row lies below `ROWS_USED` at a place that it
 keeps for as long as it lives. `copy_some` walks these places once. Before a row ahead of the walk
 is changed or freed for the first time, its old content is put aside and its place is marked, and a
-row that is born at a place ahead of the walk is marked at birth. The walk copies what is live and not
-marked. So each row of the beginning is either copied as it was, or was put aside as it was, and
-nothing younger is taken.
+row that is born at a place ahead of the walk is marked at birth. The walk copies what is live and
+not marked. So each row of the beginning is either copied as it was, or was put aside as it was,
+and nothing younger is taken.
 
 Why exact and not merely fuzzy. Changes are absolute values, so a fuzzy copy plus all changes since
 its beginning would also end in the right state, but only if every change that the copy has already

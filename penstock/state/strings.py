@@ -21,6 +21,7 @@ from penstock.state.tables import Bytes, Words
 _OFFSET_MAX = (1 << 31) - 1
 _NO_BYTES: Bytes = np.frombuffer(b"\0", np.uint8)
 
+Validity = NDArray[np.bool_] | None  # None: everything is valid
 Grant = Callable[[int], None]  # asked before more bytes are taken; raises to refuse them
 
 
@@ -42,30 +43,31 @@ class StringView:
     arena: Bytes
     starts: Words
 
-    def to_arrow(self, ids: Words, valid: NDArray[np.bool_], kind: pa.DataType) -> pa.Array:
+    def to_arrow(self, ids: Words, valid: Validity, kind: pa.DataType) -> pa.Array:
         """Return the strings with these numbers as an Arrow array."""
         ids = np.ascontiguousarray(ids)
+        valid = np.ones(ids.size, np.bool_) if valid is None else valid
         large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
         offsets = np.zeros(ids.size + 1, np.int64)
         np.cumsum(np.where(valid, self.starts[ids + 1] - self.starts[ids], 0), out=offsets[1:])
         if not large and offsets[-1] > _OFFSET_MAX:
             raise StateError(
-                f"{ids.size} rows hold {offsets[-1]} bytes of strings, more than one Arrow batch of "
-                f"type {kind} can: read fewer rows at once or use a large_{kind} column",
+                f"{ids.size} rows hold {offsets[-1]} bytes of strings, more than one Arrow batch "
+                f"of type {kind} can: read fewer rows at once or use a large_{kind} column",
                 bytes=int(offsets[-1]),
             )
         out = np.empty(int(offsets[-1]), np.uint8)
         tables.copy_strings(self.arena, self.starts, ids, valid, out)
         if not large:
-            offsets = offsets.astype(np.int32)  # type: ignore[assignment]
+            offsets = offsets.astype(np.int32)
         return pa.Array.from_buffers(
             kind, ids.size, [validity_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(out)]
         )
 
 
-def validity_buffer(valid: NDArray[np.bool_]) -> pa.Buffer | None:
+def validity_buffer(valid: Validity) -> pa.Buffer | None:
     """Return Arrow's validity bitmap, None if everything is valid."""
-    if valid.all():
+    if valid is None or valid.all():
         return None
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
@@ -196,8 +198,8 @@ def _bytes_of(array: pa.Array) -> tuple[Words, Bytes]:
         return np.zeros(2, np.int64), _NO_BYTES
     large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
     _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, np.int64 if large else np.int32)
-    offsets = offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    all_offsets = np.frombuffer(offsets_buffer, np.dtype(np.int64 if large else np.int32))
+    offsets: Words = all_offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
     if data is None or data.size == 0:
         return offsets, _NO_BYTES
     return offsets, np.frombuffer(data, np.uint8)

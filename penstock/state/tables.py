@@ -21,7 +21,8 @@ The caller makes room and calls again.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -30,6 +31,28 @@ from numpy.typing import NDArray
 Words = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Loops only borrow their arrays. Counting references to them in each inner call would cost more
+# than the work itself, so it is off wherever nothing is allocated.
+_BORROWED: dict[str, Any] = {"_nrt": False}
+
+
+def inlined(function: F) -> F:
+    """Compile a part of a loop into each loop that uses it."""
+    return cast(F, njit(forceinline=True, **_BORROWED)(function))
+
+
+def loop(function: F) -> F:
+    """Compile a loop at its first call, or load it from the cache beside this file."""
+    return cast(F, njit(cache=True, **_BORROWED)(function))
+
+
+def allocating_loop(function: F) -> F:
+    """As `loop`, for loops that return a new array."""
+    return cast(F, njit(cache=True)(function))
+
 
 META, LINK, NULLS, PANE, VALID, KEYS = range(6)
 
@@ -78,20 +101,20 @@ LOOK_AHEAD = 128  # rows
 STRINGS, STRING_BYTES, STRING_NEXT, STRING_COUNTERS = range(4)
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _mix(state: Any, word: Any) -> Any:
     state = (state ^ np.uint64(word)) * np.uint64(0x9E3779B97F4A7C15)
     return state ^ (state >> np.uint64(32))
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _finish(state: Any) -> Any:
     # Words that differ only in their high bits, as small doubles do, must reach the low bits too.
     state = (state ^ (state >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
     return np.int64(state >> np.uint64(33))
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _row_hash(rows: Any, row: Any, first: Any, count: Any, nulls: Any, pane: Any) -> Any:
     state = _mix(np.uint64(0x2545F4914F6CDD1D), pane)
     if nulls != 0:
@@ -101,17 +124,17 @@ def _row_hash(rows: Any, row: Any, first: Any, count: Any, nulls: Any, pane: Any
     return _finish(state)
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _is_row(store: Any, row: Any, words: Any, at: Any, nulls: Any, pane: Any) -> Any:
     if store[row, PANE] != pane or store[row, NULLS] != nulls:
         return False
-    for key in range(words.shape[1]):
+    for key in range(words.shape[1]):  # noqa: SIM110 (no generators in compiled loops)
         if store[row, KEYS + key] != words[at, key]:
             return False
     return True
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _find(store: Any, slots: Any, words: Any, at: Any, nulls: Any, pane: Any, key_hash: Any) -> Any:
     """The slot that holds this key, or the empty slot where it would go, as -1 - slot."""
     mask = slots.size - 1
@@ -127,7 +150,7 @@ def _find(store: Any, slots: Any, words: Any, at: Any, nulls: Any, pane: Any, ke
         slot = (slot + 1) & mask
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _pane_entry(panes: Any, pane: Any) -> Any:
     """The entry of this pane, or the empty one where it would go, as -1 - entry."""
     mask = panes.shape[0] - 1
@@ -139,7 +162,7 @@ def _pane_entry(panes: Any, pane: Any) -> Any:
     return -1 - at
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _save(store: Any, row: Any, counters: Any, saved: Any) -> None:
     """Keep what the running snapshot must see of a row that is about to change."""
     if counters[COPY_NEXT] <= row < counters[COPY_END] and store[row, META] & SAVED == 0:
@@ -150,7 +173,7 @@ def _save(store: Any, row: Any, counters: Any, saved: Any) -> None:
         store[row, META] |= SAVED
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _touch(store: Any, row: Any, counters: Any, dirty: Any, saved: Any, captured: Any) -> None:
     _save(store, row, counters, saved)
     if captured and store[row, META] & DIRTY == 0:
@@ -159,7 +182,7 @@ def _touch(store: Any, row: Any, counters: Any, dirty: Any, saved: Any, captured
         counters[DIRTY_COUNT] += 1
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _link(store: Any, row: Any, panes: Any, entry: Any) -> None:
     head = panes[entry, PANE_HEAD]
     store[row, LINK] = head
@@ -169,7 +192,7 @@ def _link(store: Any, row: Any, panes: Any, entry: Any) -> None:
     panes[entry, PANE_COUNT] += 1
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _unlink(store: Any, row: Any, panes: Any) -> None:
     entry = _pane_entry(panes, store[row, PANE])
     after = store[row, LINK] & HASH_MASK
@@ -183,7 +206,7 @@ def _unlink(store: Any, row: Any, panes: Any) -> None:
     panes[entry, PANE_COUNT] -= 1
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _bytes_less(arena: Any, starts: Any, left: Any, right: Any) -> Any:
     """Whether one interned string sorts before another, byte by byte, as Spark compares them."""
     left_at, right_at = starts[left], starts[right]
@@ -195,7 +218,7 @@ def _bytes_less(arena: Any, starts: Any, left: Any, right: Any) -> Any:
     return left_size < right_size
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _float_less(left: Any, right: Any) -> Any:
     """NaN is the greatest value, as in Spark."""
     if np.isnan(left):
@@ -203,7 +226,7 @@ def _float_less(left: Any, right: Any) -> Any:
     return np.isnan(right) or left < right
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _merge_row(
     store: Any,
     floats: Any,
@@ -270,10 +293,8 @@ def _merge_row(
     return -1
 
 
-@njit(_nrt=False, forceinline=True)
-def _put_row(
-    store: Any, row: Any, values: Any, at: Any, bits: Any, rules: Any, peaks: Any
-) -> None:
+@inlined
+def _put_row(store: Any, row: Any, values: Any, at: Any, bits: Any, rules: Any, peaks: Any) -> None:
     first = store.shape[1] - rules.size
     store[row, VALID] = bits
     for column in range(rules.size):
@@ -283,7 +304,7 @@ def _put_row(
             peaks[column] = max(peaks[column], abs(np.float64(values[at, column])))
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _look_ahead(
     store: Any, slots: Any, words: Any, nulls: Any, pane_of: Any, first: Any, ahead: Any
 ) -> Any:
@@ -308,7 +329,7 @@ def _look_ahead(
     return first + count
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def merge_rows(
     store: Words,
     slots: Words,
@@ -414,7 +435,7 @@ def merge_rows(
     return DONE
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def merge_into(
     store: Words,
     rows: NDArray[np.int32],
@@ -428,9 +449,10 @@ def merge_into(
     arena: Bytes,
     starts: Words,
 ) -> tuple[int, int]:
-    """Merge input row i into row rows[i]; return the first (input row, column) to overflow, or -1, -1.
+    """Merge input row i into row rows[i]; return where a sum overflowed, (-1, -1) if nowhere.
 
-    `fresh` says which rows have no values yet and is cleared as they get them.
+    The place is (input row, column). `fresh` says which rows have no values yet, and is
+    cleared as they get them.
     """
     floats = store.view(np.float64)
     value_floats = values.view(np.float64)
@@ -446,7 +468,7 @@ def merge_into(
     return -1, -1
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def replace_values(
     store: Words,
     counters: Words,
@@ -466,7 +488,7 @@ def replace_values(
             store[row, word] = lines[at, word]
 
 
-@njit(cache=True)
+@allocating_loop
 def find_rows(
     store: Words, slots: Words, words: Words, nulls: Words, pane_of: Words
 ) -> NDArray[np.int32]:
@@ -479,22 +501,22 @@ def find_rows(
     return rows
 
 
-@njit(cache=True)
-def sum_magnitudes(values: Words, bits: Words, rules: Words) -> Floats:
-    """Per integer sum column, the sum of its absolute input values: no group can move further."""
-    totals = np.zeros(rules.size)
+@loop
+def may_overflow(values: Words, bits: Words, rules: Words, peaks: Floats, limits: Floats) -> bool:
+    """Whether some integer sum could leave its range: no group moves further than all input."""
     for column in range(rules.size):
         if rules[column] == SUM_INT:
-            total = 0.0
+            total = peaks[column]
             bit = np.int64(1) << column
             for at in range(bits.size):
                 if bits[at] & bit != 0:
                     total += abs(np.float64(values[at, column]))
-            totals[column] = total
-    return totals
+            if total > limits[column]:
+                return True
+    return False
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _remove_slot(store: Any, slots: Any, row: Any, keys: Any) -> None:
     """Take a row out of the hash table and shift back what had to step over it."""
     mask = slots.size - 1
@@ -515,7 +537,7 @@ def _remove_slot(store: Any, slots: Any, row: Any, keys: Any) -> None:
     slots[hole] = 0
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def free_rows(
     store: Words,
     slots: Words,
@@ -541,7 +563,7 @@ def free_rows(
     counters[ROWS_LIVE] -= rows.size
 
 
-@njit(cache=True)
+@allocating_loop
 def walk_panes(store: Words, heads: Words, total: int) -> NDArray[np.int32]:
     """The rows of some panes, pane by pane."""
     rows = np.empty(total, np.int32)
@@ -556,7 +578,7 @@ def walk_panes(store: Words, heads: Words, total: int) -> NDArray[np.int32]:
     return rows
 
 
-@njit(cache=True)
+@allocating_loop
 def take_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> NDArray[np.int32]:
     """The live rows on the list of changes, each once, in the order of their first change."""
     rows = np.empty(counters[DIRTY_COUNT], np.int32)
@@ -572,7 +594,7 @@ def take_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> NDArr
     return rows[:count]
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def copy_live(store: Words, counters: Words, out: Words) -> int:
     """Copy for the running snapshot what is left to copy among the next `len(out)` rows."""
     first = counters[COPY_NEXT]
@@ -590,7 +612,7 @@ def copy_live(store: Words, counters: Words, out: Words) -> int:
     return count
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def grow_slots(old: Words, new: Words) -> None:
     """Move all entries into a larger table; the rows are not looked at."""
     mask = new.size - 1
@@ -603,7 +625,7 @@ def grow_slots(old: Words, new: Words) -> None:
             new[slot] = entry
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def fill_slots(store: Words, slots: Words, used: int, keys: int) -> None:
     """Enter all live rows into an empty table."""
     mask = slots.size - 1
@@ -616,7 +638,7 @@ def fill_slots(store: Words, slots: Words, used: int, keys: int) -> None:
             slots[slot] = (key_hash << 32) | (row + 1)
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def grow_panes(old: Words, new: Words) -> int:
     """Move the entries of panes that have rows into an empty pane table; return their number."""
     count = 0
@@ -629,7 +651,7 @@ def grow_panes(old: Words, new: Words) -> int:
     return count
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def compact_rows(
     store: Words, used: int, new: Words, panes: Words, moved: NDArray[np.int32]
 ) -> int:
@@ -649,7 +671,7 @@ def compact_rows(
     return count
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _bytes_hash(data: Any, start: Any, size: Any) -> Any:
     state = np.uint64(size)
     at = start
@@ -667,18 +689,18 @@ def _bytes_hash(data: Any, start: Any, size: Any) -> Any:
     return _finish(_mix(state, word))
 
 
-@njit(_nrt=False, forceinline=True)
+@inlined
 def _same_bytes(data: Any, start: Any, size: Any, arena: Any, starts: Any, string: Any) -> Any:
     at = starts[string]
     if starts[string + 1] - at != size:
         return False
-    for offset in range(size):
+    for offset in range(size):  # noqa: SIM110 (no generators in compiled loops)
         if arena[at + offset] != data[start + offset]:
             return False
     return True
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def intern(
     offsets: Words,
     data: Bytes,
@@ -731,7 +753,7 @@ def intern(
     return DONE
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def fill_string_slots(arena: Bytes, starts: Words, count: int, slots: Words) -> None:
     """Enter all strings into an empty table."""
     mask = slots.size - 1
@@ -744,7 +766,7 @@ def fill_string_slots(arena: Bytes, starts: Words, count: int, slots: Words) -> 
         slots[slot] = (key_hash << 32) | (string + 1)
 
 
-@njit(cache=True, _nrt=False)
+@loop
 def copy_strings(
     arena: Bytes, starts: Words, ids: Words, valid: NDArray[np.bool_], out: Bytes
 ) -> None:

@@ -70,7 +70,7 @@ def read_through(
 
 
 class SourceContract:
-    """Subclasses provide `make`, a bounded source of at least 20 rows with the same input each time."""
+    """Subclasses provide `make`, a bounded source of at least 20 rows, the same each time."""
 
     parts = 3
     splits_into_rows = True  # the parts together have the rows of the whole

@@ -1,4 +1,4 @@
-"""NEXMark events one at a time in plain Python: the judge of the compiled generator, sharing no code."""
+"""NEXMark events one by one in plain Python: the compiled generator's judge, sharing no code."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ class Reference:
         q = round(0.2 * d)
         number = h(self.seed, self.stream, e, f)
         length = d - q + number % (2 * q) if q else d
-        lanes = [(h(self.seed, self.stream, e, f, i // 4) >> (16 * (i % 4))) % 65536 for i in range(length)]
+        lanes = [
+            (h(self.seed, self.stream, e, f, i // 4) >> (16 * (i % 4))) % 65536
+            for i in range(length)
+        ]
         return "".join(chr(ord("a") + lane * 26 // 65536) for lane in lanes)
 
     def moment(self, ms: int) -> datetime:

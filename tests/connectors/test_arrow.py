@@ -21,7 +21,9 @@ def numbers(first: int, end: int) -> pa.RecordBatch:
 class TestContract(SourceContract):
     @pytest.fixture
     def make(self) -> Callable[[], Source]:
-        return lambda: ArrowSource([numbers(0, 10), numbers(10, 10), numbers(10, 31), numbers(31, 32)])
+        return lambda: ArrowSource(
+            [numbers(0, 10), numbers(10, 10), numbers(10, 31), numbers(31, 32)]
+        )
 
 
 class TestPartContract(SourceContract):

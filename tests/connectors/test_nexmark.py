@@ -1,4 +1,4 @@
-"""The NEXMark generator: against a plain-Python judge, its published facts, and the source contract."""
+"""The NEXMark generator: a plain-Python judge, its published facts and the source contract."""
 
 from __future__ import annotations
 
@@ -143,7 +143,11 @@ def test_row_sizes_are_near_their_averages() -> None:
 
 
 def test_people_and_auctions_are_named_at_most_ten_ids_early() -> None:
-    batch = NexmarkSource(NexmarkSettings(seed=8), "bids", ["auction", "bidder", "seq"]).read(0, 100_000).batch
+    batch = (
+        NexmarkSource(NexmarkSettings(seed=8), "bids", ["auction", "bidder", "seq"])
+        .read(0, 100_000)
+        .batch
+    )
     event = batch.column("seq").to_numpy()
     last_person = event // 50
     last_auction = 3 * (event // 50) + 2
@@ -164,7 +168,9 @@ def test_disorder_changes_the_arrival_and_nothing_else() -> None:
 
 
 def test_no_event_comes_behind_the_watermark() -> None:
-    source = NexmarkSource(NexmarkSettings(seed=6, events_max=5_000, group=128), "all", ["dateTime"])
+    source = NexmarkSource(
+        NexmarkSettings(seed=6, events_max=5_000, group=128), "all", ["dateTime"]
+    )
     offset, watermark_us, ended = source.initial_offset(), 0, False
     late_before = 0
     newest = 0
@@ -207,7 +213,9 @@ def test_disjoint_parts_own_ranges_of_one_time_axis() -> None:
     assert len(set(ids)) == len(ids) == 20
     assert [part[0]["dateTime"] for part in people] == [people[0][0]["dateTime"]] * 4
     # A quarter of the rate: 50 events are 200 ms apart.
-    assert [(part[1]["dateTime"] - part[0]["dateTime"]).total_seconds() for part in people] == [0.2] * 4
+    assert [(part[1]["dateTime"] - part[0]["dateTime"]).total_seconds() for part in people] == [
+        0.2
+    ] * 4
     endless = NexmarkSource(NexmarkSettings(parallel="disjoint"), "persons").split(2)
     assert [rows(part, 0, 1)[0]["id"] for part in endless] == [1000, 1000 + 10**12 // 50]
 

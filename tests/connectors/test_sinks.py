@@ -135,11 +135,13 @@ class TestFolderSink(SinkContract):
     def test_rows_of_another_schema_are_told(
         self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
     ) -> None:
-        with pytest.raises((SinkError, ValueError), match="schema"):
+        with pytest.raises(SinkError, match="schema"):
             open_sink().write("count_0", 1, [self.batch(1), pa.record_batch({"other": ["x"]})])
         assert contents() == []
 
-    def test_a_plain_reader_gets_typed_rows(self, open_sink: Callable[[], Sink], tmp_path: Path) -> None:
+    def test_a_plain_reader_gets_typed_rows(
+        self, open_sink: Callable[[], Sink], tmp_path: Path
+    ) -> None:
         open_sink().write("count_0", 1, [self.batch(1, 2)])
         table = ds.dataset(tmp_path / "out", format="parquet").to_table()
         assert table.schema.field("value").type == pa.int64()

@@ -73,7 +73,7 @@ def forge(
     return head + struct.pack("<Q", xxh3_64_intdigest(head + rest)) + rest
 
 
-def forge_batch(batch: pa.RecordBatch, payload: bytes | None = None, **fields: int) -> bytes:
+def forge_batch(batch: pa.RecordBatch, payload: bytes | None = None, **fields: Any) -> bytes:
     stored = batch.serialize().to_pybytes() if payload is None else payload
     return forge(
         batch.schema.serialize().to_pybytes(), stored, **{"rows": batch.num_rows, **fields}
@@ -125,6 +125,7 @@ LEAVES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 def values_of(of: pa.DataType) -> st.SearchStrategy[Any]:
     """Values of a type, nulls among them."""
+    full: st.SearchStrategy[Any]
     if pa.types.is_fixed_size_list(of):
         item = values_of(of.value_type)
         full = st.lists(item, min_size=of.list_size, max_size=of.list_size)
@@ -486,7 +487,7 @@ def test_random_bytes_are_refused(data: bytes, magic: bool, verify: bool) -> Non
     ],
     ids=str,
 )
-def test_what_a_newer_penstock_wrote_is_called_that(fields: dict[str, int]) -> None:
+def test_what_a_newer_penstock_wrote_is_called_that(fields: dict[str, Any]) -> None:
     unit = forge_batch(sample(), **fields)
     for read in (decode, inspect):
         with pytest.raises(PUnitVersionUnsupported):

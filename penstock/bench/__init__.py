@@ -1,0 +1,17 @@
+"""Benchmarks: what the parts of Penstock do on this machine, beside what the bare machine does.
+
+Each benchmark is one module with `TITLE`, `add_arguments(parser)` and `measure(args) -> Report`;
+`penstock bench NAME` runs it. To add one, write the module and add its line to the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+# Word on the command line → module, imported only when its word is used.
+BENCHMARKS: Mapping[str, str] = MappingProxyType(
+    {
+        "log": "penstock.bench.log",
+    }
+)

@@ -1,0 +1,73 @@
+"""What a benchmark hands back: figures under stable keys, what each means, and goals reached."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number and what it says; `samples` is how many readings stand behind it."""
+
+    value: float
+    meaning: str
+    samples: int
+
+
+@dataclass(slots=True)
+class Report:
+    """The figures of one run in the order they are shown, and which goals they reach."""
+
+    title: str
+    figures: dict[str, Figure] = field(default_factory=dict)
+    reach: dict[str, bool] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
+
+    def add(self, key: str, value: float, meaning: str, samples: int) -> None:
+        self.figures[key] = Figure(round(value, 4 if value < 10 else 1), meaning, samples)
+
+    def value(self, key: str) -> float:
+        return self.figures[key].value
+
+    def as_json(self) -> str:
+        """Return the report as one line."""
+        content: dict[str, object] = {key: figure.value for key, figure in self.figures.items()}
+        content["samples"] = {key: figure.samples for key, figure in self.figures.items()}
+        content["reach"] = self.reach
+        return json.dumps(content | self.facts)
+
+    def as_table(self) -> str:
+        """Return the report for people."""
+        lines = [self.title, ""]
+        wide = max(len(key) for key in self.figures)
+        for key, figure in self.figures.items():
+            count = f"({figure.samples:,} samples)"
+            lines.append(f"  {key:<{wide}}  {figure.value:>12,.10g}  {figure.meaning} {count}")
+        lines.append("")
+        lines += [
+            f"  {'reached' if reached else 'MISSED '}  {goal}"
+            for goal, reached in self.reach.items()
+        ]
+        return "\n".join(lines)
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """Return the sample below which `share` of them lie, by the nearest rank."""
+    ordered = sorted(samples)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def median(samples: Sequence[float]) -> float:
+    return float(statistics.median(samples))
+
+
+def merge(rounds: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
+    """Put the samples of several rounds together, key by key."""
+    merged: dict[str, list[float]] = {}
+    for one in rounds:
+        for key, samples in one.items():
+            merged.setdefault(key, []).extend(samples)
+    return merged

@@ -1,0 +1,477 @@
+"""A block: adjacent stateless steps, and possibly an aggregation, as few passes over a batch.
+
+What Numba can do is fused into one compiled loop; what only Arrow can do (strings, nested values)
+is evaluated on the rows that earlier steps left, and handed to the loop as columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.errors import RowError, StateOverflow
+from penstock.expressions.evaluate import evaluate, evaluate_rows
+from penstock.expressions.tree import Column, Expression, transform
+from penstock.expressions.types import BOOLEAN, INT, Field, Schema, arrow_schema
+from penstock.kernels.cache import KernelCache
+from penstock.kernels.columns import (
+    Array,
+    Flags,
+    arrow_column,
+    combined,
+    is_fixed_width,
+    validity_of,
+    values_of,
+)
+from penstock.kernels.compile import Loop
+from penstock.kernels.hashing import Hashes, string_words
+from penstock.kernels.loop import Grouping, LoopKey, LoopSpec
+from penstock.kernels.results import LoopGroups, Rows
+from penstock.kernels.support import can_fail, conjuncts, numba_supported
+
+PANE_NONE = -(1 << 63)  # no pane is closed
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSpec:
+    """Group by keys and by panes of `time`; accumulate (function, argument) pairs.
+
+    Functions: rows, count, sum, min, max, and sum_high, sum_low (upper and lower 32 bits apart).
+    """
+
+    keys: tuple[Expression, ...]
+    time: Expression | None
+    pane_us: int
+    start_us: int
+    aggregates: tuple[tuple[str, Expression | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpec:
+    """What a block does with a batch of these columns.
+
+    The filters apply in order. `event_time` is an expression, and how many filters a row has passed
+    when its time counts. Then rows are projected to `outputs`, or aggregated.
+    """
+
+    columns: Schema
+    filters: tuple[Expression, ...] = ()
+    outputs: tuple[tuple[str, Expression], ...] = ()
+    event_time: tuple[Expression, int] | None = None
+    aggregate: AggregateSpec | None = None
+
+    @property
+    def results(self) -> tuple[Expression, ...]:
+        """What is computed for a row that passed all filters."""
+        if self.aggregate is None:
+            return tuple(expression for _, expression in self.outputs)
+        found = list(self.aggregate.keys)
+        if self.aggregate.time is not None:
+            found.insert(0, self.aggregate.time)
+        return (*found, *(arg for _, arg in self.aggregate.aggregates if arg is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """The rows that passed, and the greatest event time of those that count."""
+
+    batch: pa.RecordBatch
+    max_event_time_us: int | None
+    rows: Rows | None  # their numbers in the input batch; None: all of them
+    bad_rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Partials:
+    """Accumulators per (key, pane), groups in the order of their first row.
+
+    `words` is groups × keys; a string key's word is an index into its entry of `dictionaries`.
+    """
+
+    words: Rows
+    null_words: Rows
+    panes: Rows
+    hashes: Hashes
+    values: list[Array]
+    validity: list[Flags | None]
+    rows: Rows
+    late_rows: int
+    late_mask: Flags | None
+    max_event_time_us: int | None
+    dictionaries: list[pa.Array | None]
+    bad_rows: tuple[int, ...] = ()
+
+
+@dataclass
+class _Phase:
+    """Filters for a compiled loop, then filters for Arrow; an event time somewhere before or between."""
+
+    loop_filters: list[Expression] = field(default_factory=list)
+    event_time: tuple[Expression, int] | None = None
+    arrow_filters: list[Expression] = field(default_factory=list)
+    arrow_time: Expression | None = None
+
+    @property
+    def has_loop(self) -> bool:
+        return bool(self.loop_filters) or self.event_time is not None
+
+    def takes(self, condition: Expression) -> bool:
+        """Whether a loop filter may join: none that fails may change places with another."""
+        if not self.arrow_filters and self.arrow_time is None:
+            return True
+        movable = self.arrow_time is None and not can_fail(condition)
+        return movable and not any(can_fail(other) for other in self.arrow_filters)
+
+
+def _phases(spec: BlockSpec) -> list[_Phase]:
+    """The filters in order, cut where Arrow and the loop must take turns."""
+    phases = [_Phase()]
+    for index in range(len(spec.filters) + 1):
+        if spec.event_time is not None and spec.event_time[1] == index:
+            _place_time(phases, spec.event_time[0])
+        if index == len(spec.filters):
+            break
+        for condition in conjuncts(spec.filters[index]):
+            if not numba_supported(condition):
+                if phases[-1].arrow_time is not None:
+                    phases.append(_Phase())
+                phases[-1].arrow_filters.append(condition)
+                continue
+            if not phases[-1].takes(condition):
+                phases.append(_Phase())
+            phases[-1].loop_filters.append(condition)
+    return phases
+
+
+def _place_time(phases: list[_Phase], time: Expression) -> None:
+    if not numba_supported(time):
+        phases[-1].arrow_time = time
+        return
+    if phases[-1].arrow_filters:
+        phases.append(_Phase())
+    phases[-1].event_time = (time, len(phases[-1].loop_filters))
+
+
+class _Rows:
+    """The rows of a batch on their way through the phases."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.rows: Rows | None = None
+        self.bad: list[int] = []
+        self.latest_us: int | None = None
+
+    def origin(self, row: int) -> int:
+        return row if self.rows is None else int(self.rows[row])
+
+    def take(self, kept: Rows) -> None:
+        if len(kept) == self.batch.num_rows:
+            return
+        self.batch = self.batch.take(pa.array(kept))
+        self.rows = kept if self.rows is None else self.rows[kept]
+
+    def see(self, latest_us: int | None) -> None:
+        if latest_us is not None:
+            self.latest_us = latest_us if self.latest_us is None else max(latest_us, self.latest_us)
+
+    def failed(self, rows: Sequence[int]) -> None:
+        self.bad.extend(self.origin(row) for row in rows)
+
+
+class Block:
+    """Runs one BlockSpec. Without a cache everything is done by Arrow and NumPy."""
+
+    def __init__(self, spec: BlockSpec, cache: KernelCache | None) -> None:
+        self.spec = spec
+        phases = _phases(spec)
+        self._extra: list[tuple[str, Expression]] = []  # columns that Arrow computes for the loop
+        self._coded: dict[int, Expression] = {}  # string keys, by place
+        grouping = None if spec.aggregate is None else self._grouping(spec.aggregate)
+        self._outputs = self._loop_outputs() if grouping is None else ()
+        last = phases.pop()
+        if last.arrow_filters or last.arrow_time is not None or self._needs_arrow():
+            phases.append(last)
+            last = _Phase()
+        self._phases = [(phase, self._phase_loop(phase, cache)) for phase in phases]
+        if grouping is None and not last.loop_filters:
+            # Columns that are passed on as they are need no loop.
+            self._outputs = tuple(e for e in self._outputs if not isinstance(e, Column))
+        outputs = self._outputs if grouping is None else ()
+        self._final = LoopSpec(tuple(last.loop_filters), outputs, last.event_time, grouping)
+        idle = grouping is None and not (outputs or last.loop_filters or last.event_time)
+        self._loop = None if idle else Loop(self._final, cache)
+
+    def _phase_loop(self, phase: _Phase, cache: KernelCache | None) -> Loop | None:
+        if not phase.has_loop:
+            return None
+        return Loop(LoopSpec(tuple(phase.loop_filters), (), phase.event_time), cache)
+
+    def _loop_outputs(self) -> tuple[Expression, ...]:
+        return tuple(dict.fromkeys(e for _, e in self.spec.outputs if numba_supported(e)))
+
+    def _needs_arrow(self) -> bool:
+        """Whether Arrow computes something for the rows that passed: then the loop must not drop any."""
+        if self.spec.aggregate is not None:
+            return bool(self._extra or self._coded)
+        return not all(
+            isinstance(expression, Column) or numba_supported(expression)
+            for _, expression in self.spec.outputs
+        )
+
+    def _grouping(self, aggregate: AggregateSpec) -> Grouping:
+        keys = []
+        for index, key in enumerate(aggregate.keys):
+            if is_fixed_width(key.type):
+                keys.append(LoopKey(self._for_loop(key)))
+            else:
+                self._coded[index] = key
+                keys.append(LoopKey(Column(f"__key{index}", INT, True), coded=True))
+        time = None if aggregate.time is None else self._for_loop(aggregate.time)
+        accumulators = tuple(
+            (function, None if argument is None else self._for_loop(argument))
+            for function, argument in aggregate.aggregates
+        )
+        return Grouping(tuple(keys), time, aggregate.pane_us, aggregate.start_us, accumulators)
+
+    def _for_loop(self, expression: Expression) -> Expression:
+        """The expression itself, or the column that Arrow will have computed from it."""
+        if numba_supported(expression):
+            return expression
+        for name, known in self._extra:
+            if known == expression:
+                return Column(name, expression.type, expression.nullable)
+        name = f"__arrow{len(self._extra)}"
+        self._extra.append((name, expression))
+        return Column(name, expression.type, expression.nullable)
+
+    # --- explaining -------------------------------------------------------------------------------
+
+    def explain_block(self) -> list[tuple[str, str]]:
+        """Each expression and what computes it: `numba` or `arrow`."""
+        filters = [part for condition in self.spec.filters for part in conjuncts(condition)]
+        times = [] if self.spec.event_time is None else [self.spec.event_time[0]]
+        found = dict.fromkeys([*filters, *times, *self.spec.results])
+        return [(str(e), "numba" if numba_supported(e) else "arrow") for e in found]
+
+    def row_error(self, batch: pa.RecordBatch, row: int) -> RowError:
+        """Why a row fails, found by evaluating the block on that row alone."""
+        single = batch.slice(row, 1)
+        error = self._first_error(single)
+        if error is None:
+            texts = "; ".join(text for text, _ in self.explain_block())
+            return RowError(
+                f"row {row}: a compiled expression failed where evaluating it alone does not: "
+                f"{texts:.500}",
+                row=row,
+                expression=texts[:10_000],
+            )
+        reason = str(error.details.get("reason", error.message))
+        expression = str(error.details["expression"])
+        return RowError(
+            f"row {row}: {reason} in {expression:.500}; correct the row, guard the expression "
+            "(try_cast, nullif, a filter), or name a dead-letter stream",
+            row=row,
+            reason=reason,
+            expression=expression,
+        )
+
+    def _first_error(self, single: pa.RecordBatch) -> RowError | None:
+        time = self.spec.event_time
+        try:
+            for index, condition in enumerate(self.spec.filters):
+                if time is not None and time[1] == index:
+                    evaluate(time[0], single)
+                if evaluate(condition, single)[0].as_py() is not True:
+                    return None
+            if time is not None and time[1] == len(self.spec.filters):
+                evaluate(time[0], single)
+            for expression in self.spec.results:
+                evaluate(expression, single)
+        except RowError as error:
+            return error
+        return None
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def project(self, batch: pa.RecordBatch, collect_bad: bool = False) -> Projected:
+        """Filter and project. A row that fails raises, or is left out and named in `bad_rows`."""
+        rows = self._through_phases(batch, collect_bad)
+        computed: dict[Expression, pa.Array] = {}
+        self._evaluate_outputs(rows, computed, batch, collect_bad)
+        if self._loop is not None:
+            result = self._loop.project(rows.batch, stop_at_failure=not collect_bad)
+            self._note_failed(rows, batch, result.failed, collect_bad)
+            rows.see(result.latest_us)
+            rows.take(result.kept_rows)
+            for expression, (values, valid) in zip(self._outputs, result.outputs, strict=True):
+                computed[expression] = arrow_column(values, valid, expression.type)
+        columns = [
+            computed[e] if e in computed else combined(rows.batch.column(e.name))  # type: ignore[union-attr]
+            for _, e in self.spec.outputs
+        ]
+        fields = [Field(name, e.type, e.nullable) for name, e in self.spec.outputs]
+        projected = _batch(columns, tuple(fields), rows.batch.num_rows)
+        return Projected(projected, rows.latest_us, rows.rows, tuple(sorted(rows.bad)))
+
+    def aggregate(
+        self,
+        batch: pa.RecordBatch,
+        closed_pane: int = PANE_NONE,
+        want_late: bool = False,
+        collect_bad: bool = False,
+    ) -> Partials:
+        """Filter and group. Rows of closed panes are late: counted, and marked if wanted."""
+        assert self._loop is not None and self.spec.aggregate is not None
+        rows = self._through_phases(batch, collect_bad)
+        dictionaries, key_words = self._add_columns(rows, batch, collect_bad)
+        groups = self._loop.group(
+            rows.batch, key_words, closed_pane, want_late, stop_at_failure=not collect_bad
+        )
+        self._note_failed(rows, batch, groups.failed, collect_bad)
+        if groups.overflow_row is not None:
+            raise _overflow(self.spec.aggregate, rows.origin(groups.overflow_row))
+        rows.see(groups.latest_us)
+        return self._partials(rows, groups, dictionaries, batch.num_rows)
+
+    def _partials(
+        self,
+        rows: _Rows,
+        groups: LoopGroups,
+        dictionaries: list[pa.Array | None],
+        input_rows: int,
+    ) -> Partials:
+        late_mask: Flags | None = None
+        if groups.late_rows is not None:
+            late_mask = np.zeros(input_rows, np.bool_)
+            late = groups.late_rows if rows.rows is None else rows.rows[groups.late_rows]
+            late_mask[late] = True
+        return Partials(
+            words=groups.words,
+            null_words=groups.null_words,
+            panes=groups.panes,
+            hashes=groups.hashes,
+            values=groups.values,
+            validity=groups.validity,
+            rows=groups.rows,
+            late_rows=groups.late_count,
+            late_mask=late_mask,
+            max_event_time_us=rows.latest_us,
+            dictionaries=dictionaries,
+            bad_rows=tuple(sorted(rows.bad)),
+        )
+
+    def _through_phases(self, batch: pa.RecordBatch, collect_bad: bool) -> _Rows:
+        rows = _Rows(batch)
+        for phase, loop in self._phases:
+            if loop is not None:
+                result = loop.project(rows.batch, stop_at_failure=not collect_bad)
+                self._note_failed(rows, batch, result.failed, collect_bad)
+                rows.see(result.latest_us)
+                rows.take(result.kept_rows)
+            for condition in phase.arrow_filters:
+                array = self._evaluated(rows, [condition], batch, collect_bad)[0]
+                passed = values_of(array, BOOLEAN) & validity_of(array)
+                rows.take(np.flatnonzero(passed))
+            if phase.arrow_time is not None:
+                array = self._evaluated(rows, [phase.arrow_time], batch, collect_bad)[0]
+                rows.see(pc.max(array.cast(pa.int64())).as_py())
+        return rows
+
+    def _evaluated(
+        self,
+        rows: _Rows,
+        expressions: list[Expression],
+        batch: pa.RecordBatch,
+        collect_bad: bool,
+    ) -> list[pa.Array]:
+        """Values on the rows still in; rows that fail leave."""
+        arrays, bad, _ = evaluate_rows(expressions, rows.batch)
+        if not bad.any():
+            return arrays
+        self._note_failed(rows, batch, np.flatnonzero(bad).tolist(), collect_bad)
+        good = np.flatnonzero(~bad)
+        rows.take(good)
+        return [array.take(pa.array(good)) for array in arrays]
+
+    def _note_failed(
+        self, rows: _Rows, batch: pa.RecordBatch, failed: Sequence[int], collect_bad: bool
+    ) -> None:
+        if failed and not collect_bad:
+            raise self.row_error(batch, rows.origin(failed[0]))
+        rows.failed(failed)
+
+    def _evaluate_outputs(
+        self,
+        rows: _Rows,
+        computed: dict[Expression, pa.Array],
+        batch: pa.RecordBatch,
+        collect_bad: bool,
+    ) -> None:
+        wanted = [
+            e
+            for e in dict.fromkeys(e for _, e in self.spec.outputs)
+            if not isinstance(e, Column) and e not in self._outputs
+        ]
+        if wanted:
+            arrays = self._evaluated(rows, wanted, batch, collect_bad)
+            computed.update(zip(wanted, arrays, strict=True))
+
+    def _add_columns(
+        self, rows: _Rows, batch: pa.RecordBatch, collect_bad: bool
+    ) -> tuple[list[pa.Array | None], dict[int, NDArray[np.uint64]]]:
+        """The columns that Arrow computes, and string keys as codes of this batch's dictionary."""
+        assert self.spec.aggregate is not None
+        dictionaries: list[pa.Array | None] = [None] * len(self.spec.aggregate.keys)
+        key_words: dict[int, NDArray[np.uint64]] = {}
+        if not self._extra and not self._coded:
+            return dictionaries, key_words
+        wanted = [e for _, e in self._extra] + list(self._coded.values())
+        arrays = self._evaluated(rows, wanted, batch, collect_bad)
+        names = [name for name, _ in self._extra]
+        columns = [combined(array) for array in arrays[: len(names)]]
+        for index, array in zip(self._coded, arrays[len(names) :], strict=True):
+            encoded = combined(array).dictionary_encode()
+            dictionaries[index] = encoded.dictionary
+            words = string_words(encoded.dictionary).view(np.uint64)
+            words.flags.writeable = False
+            key_words[index] = words
+            names.append(f"__key{index}")
+            columns.append(encoded.indices)
+        needed = {column.name for column in self._final.columns}
+        for name in rows.batch.schema.names:
+            if name in needed and name not in names:
+                names.append(name)
+                columns.append(rows.batch.column(name))
+        if names:
+            rows.batch = pa.RecordBatch.from_arrays(columns, names=names)
+        return dictionaries, key_words
+
+
+def _batch(columns: list[pa.Array], schema: Schema, rows: int) -> pa.RecordBatch:
+    """A batch that keeps its number of rows even if it has no columns."""
+    shape = arrow_schema(schema)
+    if columns:
+        return pa.RecordBatch.from_arrays(columns, schema=shape)
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def _overflow(aggregate: AggregateSpec, row: int) -> StateOverflow:
+    sums = ", ".join(f"sum({arg})" for name, arg in aggregate.aggregates if name == "sum")
+    return StateOverflow(
+        f"row {row}: {sums} leaves 64 bits within one batch; nothing was changed. Cast the argument "
+        "to a wider type or to double",
+        row=row,
+        expression=sums,
+    )
+
+
+def inline(expression: Expression, columns: Mapping[str, Expression]) -> Expression:
+    """The expression with each column replaced by what it stands for."""
+    return transform(
+        expression, lambda node: columns.get(node.name, node) if isinstance(node, Column) else node
+    )

@@ -1,0 +1,121 @@
+"""Recovery: how an instance of a vertex begins, whether it is the first or follows a dead one.
+
+    1. fence        register a new instance: from here on the old one can append nothing
+    2. last marker  what is committed, and where to read on
+    3. checkpoint   the newest whole picture of the state at or before that marker
+    4. changes      the committed ones between the picture and the marker, in order
+    5. resume       read the input from where the marker says
+
+The order matters. A marker read before fencing could be followed by one more of the old instance,
+and its work would be done twice. No other vertex takes part.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.errors import CheckpointDamaged, ChangeLogBroken, CheckpointNotFound
+from penstock.log import punit
+from penstock.log.committed import CommittedReader
+from penstock.log.contract import Log, take_over
+from penstock.log.record import START, Position
+from penstock.runtime.markers import Marker, decode_marker
+from penstock.runtime.vertex import STATE_NAME
+from penstock.state.keyed import KeyedState
+
+logger = logging.getLogger(__name__)
+
+
+class Checkpoints(Protocol):
+    """Where pictures of state are kept, by vertex and by the marker that they belong to."""
+
+    def positions(self, vertex: str) -> list[int]:
+        """The marker positions of the checkpoints of a vertex, oldest first."""
+
+    def load(self, vertex: str, position: int) -> dict[str, list[pa.RecordBatch]]:
+        """The rows of each state; CheckpointDamaged if they are not what was written."""
+
+
+def fence(log: Log, vertex: str, task_tag: str) -> Marker:
+    """Steps 1 and 2: take the vertex over and return its last marker under the new instance."""
+    instance = take_over(log, vertex)
+    record = log.last(task_tag)
+    if record is None:
+        return Marker(vertex=vertex, instance=instance, epoch=0)
+    return replace(decode_marker(record), instance=instance)
+
+
+def restore_states(
+    log: Log,
+    checkpoints: Checkpoints,
+    vertex: str,
+    change_tag: str,
+    upto: Position,
+    states: Mapping[str, KeyedState],
+) -> int:
+    """Steps 3 and 4: rebuild the states as of the marker at `upto`; return the changes replayed."""
+    if not states:
+        return 0
+    base = _load_newest(checkpoints, vertex, upto, states)
+    if base < log.trimmed(change_tag):
+        raise ChangeLogBroken(
+            f"vertex {vertex} cannot be restored: its changes are kept from position "
+            f"{log.trimmed(change_tag)} on, and no whole checkpoint is that young. Restore the "
+            "checkpoint folder, or rebuild the query from its input",
+            vertex=vertex,
+            kept_from=log.trimmed(change_tag),
+            checkpoint=base,
+        )
+    return _replay_changes(log, change_tag, base, upto, states)
+
+
+def _load_newest(
+    checkpoints: Checkpoints, vertex: str, upto: Position, states: Mapping[str, KeyedState]
+) -> Position:
+    """Restore from the newest whole checkpoint at or before a position; 0 if there is none."""
+    for position in reversed(checkpoints.positions(vertex)):
+        if position > upto:
+            continue
+        try:
+            rows = checkpoints.load(vertex, position)
+        except (CheckpointDamaged, CheckpointNotFound) as error:
+            logger.warning(
+                "checkpoint %d of vertex %s is unusable (%s): falling back to an older one or to "
+                "the change log",
+                position,
+                vertex,
+                error.message,
+            )
+            continue
+        for name, state in states.items():
+            state.restore(rows.get(name, []))
+        return Position(position)
+    return START
+
+
+def _replay_changes(
+    log: Log, change_tag: str, after: Position, upto: Position, states: Mapping[str, KeyedState]
+) -> int:
+    reader = CommittedReader(log, [change_tag], after)
+    replayed = 0
+    while reader.consumed < upto and (release := reader.take()) is not None:
+        if release.marker.position > upto:
+            break
+        for record in release.records:
+            changes = punit.decode(record.body)
+            name = (changes.schema.metadata or {}).get(STATE_NAME, b"").decode()
+            if name not in states:
+                raise ChangeLogBroken(
+                    f"the change at position {record.position} belongs to state {name!r}, which "
+                    f"the program of {record.producer} does not have: plan the query again",
+                    position=record.position,
+                    state=name,
+                )
+            states[name].apply_changes(changes.replace_schema_metadata(None))
+            replayed += 1
+    return replayed

@@ -1,0 +1,529 @@
+"""A growing folder as a source: discovery, replay, files that change, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.connectors.contract import Offset, Source
+from penstock.connectors.folder import FolderOptions, FolderSource, Format
+from penstock.connectors.folder_registry import MemoryRegistry
+from penstock.connectors.parquet_files import PAGE_ROWS
+from penstock.errors import (
+    InvalidArgument,
+    InvalidOffset,
+    MalformedInput,
+    PathRefused,
+    SourceChanged,
+    SourceShrunk,
+    SourceVanished,
+    StreamError,
+)
+from tests.connectors.contract import SourceContract, read_through
+
+PAIR = pa.schema([("a", pa.int64()), ("b", pa.string())])
+BAD = {"jsonl": b'{"a":"x"}\n', "csv": b"x,y\n", "text": b"\xff\n"}
+
+
+def drop(folder: Path, name: str, content: bytes) -> Path:
+    """Let a file appear whole, as the source asks for."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / f".{path.name}").write_bytes(content)
+    os.rename(path.parent / f".{path.name}", path)
+    return path
+
+
+def content(format: str, first: int, end: int) -> bytes:
+    """A file with a row for each number."""
+    if format == "jsonl":
+        return b"".join(b'{"a":%d,"b":"%d"}\n' % (n, n) for n in range(first, end))
+    if format == "csv":
+        return b"".join(b"%d,%d\n" % (n, n) for n in range(first, end))
+    if format == "text":
+        return b"".join(b"%d\n" % n for n in range(first, end))
+    numbers = range(first, end)
+    table = pa.table({"a": pa.array(numbers, pa.int64()), "b": [str(n) for n in numbers]}, PAIR)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, row_group_size=7)
+    return bytes(sink.getvalue())
+
+
+def text_source(
+    folder: Path, registry: MemoryRegistry | None = None, **options: Any
+) -> FolderSource:
+    return FolderSource(
+        folder, "text", registry or MemoryRegistry(), options=FolderOptions(**options)
+    )
+
+
+def values(source: Source, offset: Offset = None) -> list[str]:
+    """What a text source has to offer from an offset on."""
+    return [row[0].strip("'") for row in read_through(source, lambda: 5, offset).rows]
+
+
+class FolderContract(SourceContract):
+    """Several files, two of them empty, read in both modes."""
+
+    format: Format
+    mode = "fail"
+
+    @pytest.fixture
+    def make(self, tmp_path: Path) -> Callable[[], Source]:
+        rows = {"b": (0, 20), "a": (20, 21), "none": (21, 21), "z": (21, 60), "zz": (60, 60)}
+        for name, (first, end) in rows.items():
+            piece = content(self.format, first, end)
+            if self.mode == "deadletter" and self.format in BAD:
+                lines = piece.splitlines(keepends=True)
+                lines[1:1] = [BAD[self.format]]
+                piece = b"".join([*lines, BAD[self.format], BAD[self.format]])
+            drop(tmp_path, name, piece)
+        registry = MemoryRegistry()
+        options = FolderOptions(bounded=True, mode=self.mode)  # type: ignore[arg-type]
+        schema = None if self.format == "text" else PAIR
+        return lambda: FolderSource(tmp_path, self.format, registry, schema, options)
+
+
+class TestJsonContract(FolderContract):
+    format = "jsonl"
+
+
+class TestJsonDeadLetterContract(FolderContract):
+    format, mode = "jsonl", "deadletter"
+
+
+class TestCsvDeadLetterContract(FolderContract):
+    format, mode = "csv", "deadletter"
+
+
+class TestTextContract(FolderContract):
+    format = "text"
+
+
+class TestTextDeadLetterContract(FolderContract):
+    format, mode = "text", "deadletter"
+
+
+class TestParquetContract(FolderContract):
+    format = "parquet"
+
+
+def test_files_of_any_name_are_read_in_the_order_they_were_found(tmp_path: Path) -> None:
+    source = text_source(tmp_path)
+    assert source.read(source.initial_offset(), 10).idle
+    drop(tmp_path, "m", b"m1\nm2\n")
+    drop(tmp_path, "n", b"n1\n")
+    first = read_through(source, lambda: 10)
+    assert not first.ended
+    drop(tmp_path, "a", b"a1\n")
+    drop(tmp_path, "z", b"z1\n")
+    assert values(source, first.stops[-1][0]) == ["a1", "z1"]
+    assert values(source) == ["m1", "m2", "n1", "a1", "z1"]
+
+
+def test_a_later_process_reads_the_same_files_in_the_same_order(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    drop(tmp_path, "m", b"m1\nm2\n")
+    before = read_through(text_source(tmp_path, registry), lambda: 1)
+    drop(tmp_path, "a", b"a1\n")
+    assert values(text_source(tmp_path, registry)) == ["m1", "m2", "a1"]
+    for offset, rows, _ in before.stops:
+        expected = ["m1", "m2", "a1"][rows:]
+        assert values(text_source(tmp_path, registry), offset) == expected
+
+
+def test_a_file_found_before_the_crash_and_never_committed_keeps_its_place(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    drop(tmp_path, "m", b"m1\n")
+    doomed = text_source(tmp_path, registry)
+    doomed.read(doomed.initial_offset(), 1)
+    drop(tmp_path, "a", b"a1\n")
+    assert values(text_source(tmp_path, registry)) == ["m1", "a1"]
+
+
+def test_a_bounded_folder_ends_with_what_was_there_at_the_first_look(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    drop(tmp_path, "m", b"m1\n")
+    source = text_source(tmp_path, registry, bounded=True)
+    assert read_through(source, lambda: 9).ended
+    drop(tmp_path, "a", b"a1\n")
+    assert values(text_source(tmp_path, registry, bounded=True)) == ["m1"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    nothing = text_source(empty, bounded=True)
+    assert nothing.read(nothing.initial_offset(), 5).ended
+
+
+def test_parts_share_one_order_while_files_arrive(tmp_path: Path) -> None:
+    registry = MemoryRegistry()
+    draw = random.Random(3)
+    parts = text_source(tmp_path, registry).split(3)
+    offsets = [part.initial_offset() for part in parts]
+    seen: list[list[str]] = [[] for _ in parts]
+    for step in range(300):
+        if draw.random() < 0.3:
+            name = f"{draw.randrange(10**6):06d}-{step}"
+            drop(tmp_path, name, b"".join(b"%s/%d\n" % (name.encode(), row) for row in range(4)))
+        number = draw.randrange(3)
+        answer = parts[number].read(offsets[number], draw.randint(1, 6))
+        seen[number] += answer.batch[0].to_pylist() if answer.batch is not None else []
+        offsets[number] = answer.next_offset
+    for number, part in enumerate(parts):
+        seen[number] += values(part, offsets[number])
+    files = sorted(path.name for path in tmp_path.iterdir())
+    expected = Counter(f"{name}/{row}" for name in files for row in range(4))
+    assert Counter(value for part in seen for value in part) == expected
+    again = text_source(tmp_path, registry).split(3)
+    assert [values(part) for part in again] == seen
+
+
+def test_what_was_read_may_be_removed(tmp_path: Path) -> None:
+    source = text_source(tmp_path)
+    first = drop(tmp_path, "a", b"1\n2\n")
+    seen = read_through(source, lambda: 10)
+    first.unlink()
+    drop(tmp_path, "b", b"3\n")
+    assert values(source, seen.stops[-1][0]) == ["3"]
+    drop(tmp_path, "a", b"other\n")
+    end = read_through(source, lambda: 10, seen.stops[-1][0]).stops[-1][0]
+    assert source.read(end, 10).idle, "a name counts once"
+
+
+@pytest.mark.parametrize("format", ["text", "jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("harm", "error"),
+    [
+        (lambda path: path.unlink(), SourceVanished),
+        (lambda path: os.truncate(path, path.stat().st_size // 2), SourceShrunk),
+        (lambda path: path.write_bytes(b""), SourceShrunk),
+        (lambda path: path.write_bytes(path.read_bytes() + b"\n"), SourceChanged),
+        (lambda path: os.utime(path, ns=(1, 1)), SourceChanged),
+        (lambda path: (path.unlink(), path.mkdir()), PathRefused),
+    ],
+)
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_file_that_does_not_stay_as_announced_stops_the_source(
+    tmp_path: Path,
+    format: Format,
+    harm: Callable[[Path], object],
+    error: type[StreamError],
+    begun: bool,
+) -> None:
+    drop(tmp_path, "a", content(format, 0, 3))
+    path = drop(tmp_path, "b", content(format, 3, 30))
+    schema = None if format == "text" else PAIR
+    source = FolderSource(tmp_path, format, MemoryRegistry(), schema)
+    offset = source.read(source.initial_offset(), 3).next_offset
+    if begun:
+        offset = source.read(offset, 3).next_offset
+    harm(path)
+    for _ in range(2):
+        with pytest.raises(error, match="b") as caught:
+            source.read(offset, 3)
+        assert caught.value.details["file"] == "b"
+        if error is not PathRefused:
+            assert caught.value.details["row"] == offset["row"] or not begun
+    source.close()
+
+
+def test_a_file_put_back_is_read_on(tmp_path: Path) -> None:
+    path = drop(tmp_path, "a", b"1\n2\n3\n")
+    source = text_source(tmp_path)
+    offset = source.read(source.initial_offset(), 1).next_offset
+    os.rename(path, tmp_path / "_aside")
+    with pytest.raises(SourceVanished):
+        source.read(offset, 1)
+    os.rename(tmp_path / "_aside", path)
+    assert values(source, offset) == ["2", "3"]
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    source = text_source(tmp_path / "nowhere")
+    with pytest.raises(SourceVanished, match="nowhere"):
+        source.read(source.initial_offset(), 1)
+
+
+def test_hidden_files_and_folders_are_ignored(tmp_path: Path) -> None:
+    for name in ("_SUCCESS", ".part.crc", "sub/x", "_temporary/0/y", ".git/z", "a.txt", "b.log"):
+        drop(tmp_path, name, name.encode() + b"\n")
+    assert values(text_source(tmp_path)) == ["a.txt", "b.log"]
+    assert values(text_source(tmp_path, recursive=True)) == ["a.txt", "b.log", "sub/x"]
+    assert values(text_source(tmp_path, pattern="*.txt")) == ["a.txt"]
+
+
+def test_links_are_followed_inside_the_folder_only(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    drop(folder, "sub/real", b"real\n")
+    drop(tmp_path, "secret/file", b"secret\n")
+    (folder / "inside").symlink_to(folder / "sub" / "real")
+    (folder / "dangling").symlink_to(folder / "not-yet")
+    assert values(text_source(folder)) == ["real"]
+    (folder / "folder").symlink_to(folder / "sub")
+    assert values(text_source(folder, recursive=True)) == ["real", "real"]
+    (folder / "outside").symlink_to(tmp_path / "secret" / "file")
+    with pytest.raises(PathRefused, match="outside"):
+        values(text_source(folder))
+    (folder / "outside").unlink()
+    (folder / "out").symlink_to(tmp_path / "secret")
+    with pytest.raises(PathRefused, match="out"):
+        values(text_source(folder, recursive=True))
+
+
+def test_a_link_that_is_turned_outside_later_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    drop(folder, "_real", b"inside\n")
+    secret = drop(tmp_path, "secret", b"secret\n")
+    os.utime(secret, ns=(5, 5))
+    os.utime(folder / "_real", ns=(5, 5))
+    (folder / "link").symlink_to(folder / "_real")
+    registry = MemoryRegistry()
+    source = text_source(folder, registry)
+    drop(folder, "a", b"first\n")
+    offset = source.read(source.initial_offset(), 1).next_offset
+    (folder / "link").unlink()
+    (folder / "link").symlink_to(secret)
+    with pytest.raises(PathRefused, match="link"):
+        source.read(offset, 5)
+
+
+def test_pipes_are_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(PathRefused, match="pipe"):
+        values(text_source(tmp_path))
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    drop(tmp_path, "in/a", b"1\n")
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+    assert values(text_source(tmp_path / "link")) == ["1"]
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv", "text"])
+def test_a_malformed_line_stops_the_source_and_is_named(tmp_path: Path, format: Format) -> None:
+    drop(tmp_path, "ok", content(format, 0, 3))
+    drop(tmp_path, "wrong", content(format, 0, 9) + BAD[format] * 2 + content(format, 9, 20))
+    schema = None if format == "text" else PAIR
+    source = FolderSource(tmp_path, format, MemoryRegistry(), schema)
+    with pytest.raises(MalformedInput, match="line 10 of wrong") as caught:
+        read_through(source, lambda: 1000)
+    assert caught.value.details["file"] == "wrong"
+    assert caught.value.details["line"] == 10
+    assert caught.value.details["text"] == BAD[format].decode("utf-8", "backslashreplace").strip()
+    with pytest.raises(MalformedInput, match="line 10 of wrong"):
+        read_through(source, lambda: 2)
+
+
+def test_the_text_in_an_error_is_cut(tmp_path: Path) -> None:
+    drop(tmp_path, "a", b"x" * 100_000 + b"\n")
+    with pytest.raises(MalformedInput) as caught:
+        values(FolderSource(tmp_path, "jsonl", MemoryRegistry(), PAIR))
+    assert len(str(caught.value)) < 1_000
+
+
+def test_a_header_that_does_not_serve_stops_the_source(tmp_path: Path) -> None:
+    drop(tmp_path, "a", b"a,c\n1,2\n")
+    options = FolderOptions(header=True)
+    source = FolderSource(tmp_path, "csv", MemoryRegistry(), PAIR, options)
+    with pytest.raises(MalformedInput, match="no column b") as caught:
+        read_through(source, lambda: 10)
+    assert caught.value.details["line"] == 1
+
+
+def test_large_files_are_read_in_blocks(tmp_path: Path) -> None:
+    drop(tmp_path, "a", b"".join(b"%07d\n" % number for number in range(200_000)))
+    source = text_source(tmp_path, block_bytes=1 << 16, bounded=True)
+    offset, total, ended = source.initial_offset(), 0, False
+    while not ended:
+        answer = source.read(offset, 1 << 20)
+        assert answer.batch.nbytes <= 2 << 16
+        assert answer.batch[0][0].as_py() == f"{total:07d}"
+        total += answer.rows
+        offset, ended = answer.next_offset, answer.ended
+    assert total == 200_000
+
+
+def test_many_empty_files_do_not_hold_a_read_up(tmp_path: Path) -> None:
+    for number in range(150):
+        drop(tmp_path, f"{number:03d}", b"")
+    drop(tmp_path, "last", b"1\n")
+    source = text_source(tmp_path, bounded=True)
+    answer = source.read(source.initial_offset(), 10)
+    assert answer.batch is None
+    assert not answer.idle
+    assert not answer.ended
+    assert values(source, answer.next_offset) == ["1"]
+
+
+def test_offsets_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    drop(tmp_path, "a", b"1\n2\n")
+    source = text_source(tmp_path)
+    source.read(source.initial_offset(), 1)
+    for file, byte, row in ((0, 99, 1), (2, 0, 0), (1, 1, 1), (0, 0, 3), (0, -1, 0), (0, True, 1)):
+        with pytest.raises(InvalidOffset):
+            source.read({"file": file, "byte": byte, "row": row}, 5)
+    with pytest.raises(InvalidOffset, match="registry"):
+        text_source(tmp_path).read({"file": 7, "byte": 0, "row": 0}, 5)
+    second = text_source(tmp_path).split(2)[1]
+    with pytest.raises(InvalidOffset):
+        second.read({"file": 0, "byte": 0, "row": 0}, 5)
+
+
+def test_impossible_settings_are_refused(tmp_path: Path) -> None:
+    for wrong in ({"mode": "ignore"}, {"block_bytes": 0}, {"line_bytes_max": 0}):
+        with pytest.raises(InvalidArgument, match=next(iter(wrong))):
+            FolderOptions(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="format"):
+        FolderSource(tmp_path, "xml", MemoryRegistry(), PAIR)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="schema"):
+        FolderSource(tmp_path, "jsonl", MemoryRegistry())
+    with pytest.raises(InvalidArgument, match="twice"):
+        FolderSource(tmp_path, "jsonl", MemoryRegistry(), pa.schema([PAIR[0], PAIR[0]]))
+
+
+def test_an_offset_is_small_however_many_files_there_are(tmp_path: Path) -> None:
+    for number in range(700):
+        drop(tmp_path, f"{number:04d}", b"x\n")
+    source = text_source(tmp_path)
+    end = read_through(source, lambda: 100).stops[-1][0]
+    assert end == {"file": 700, "byte": 0, "row": 0}
+    assert len(json.dumps(end)) < 60
+
+
+def write_parquet(path: Path, table: pa.Table, **options: Any) -> None:
+    pq.write_table(table, path.parent / f".{path.name}", **options)
+    os.rename(path.parent / f".{path.name}", path)
+
+
+def test_parquet_columns_are_cast_where_no_value_changes(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "a": pa.array([1, 2], pa.int16()),
+            "b": pa.array(["x", "y"]).dictionary_encode(),
+            "unused": [1.5, 2.5],
+        }
+    )
+    write_parquet(tmp_path / "one", table)
+    write_parquet(tmp_path / "two", pa.table({"a": [3.0, 4.0]}))
+    write_parquet(tmp_path / "zero", pa.table({"unused": [1, 2, 3]}))
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR)
+    rows = read_through(source, lambda: 100).rows
+    assert rows == [
+        ("1", "'x'"),
+        ("2", "'y'"),
+        ("3", "None"),
+        ("4", "None"),
+        *[("None", "None")] * 3,
+    ]
+
+
+def test_a_parquet_value_that_does_not_fit_is_set_aside_alone(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "one", pa.table({"a": [1.0, 2.5, 3.0, float("nan"), 5.0]}))
+    options = FolderOptions(mode="deadletter", bounded=True)
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR, options)
+    for rows_max in (100, 2):
+        seen = read_through(source, lambda rows_max=rows_max: rows_max)
+        assert [row[0] for row in seen.rows] == ["1", "3", "5"]
+        assert [entry["line"] for entry in seen.rejected] == [2, 4]
+        assert "2.5" in seen.rejected[0]["text"]
+    strict = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR)
+    with pytest.raises(MalformedInput, match="line 2 of one"):
+        strict.read(strict.initial_offset(), 10)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (pa.table({"a": ["1"]}), "a is string"),
+        (pa.table({"a": [[1]]}), "a is list"),
+        (pa.Table.from_arrays([pa.array([1])] * 2, ["a", "a"]), "a twice"),
+    ],
+)
+def test_a_parquet_file_of_another_schema_is_set_aside_whole(
+    tmp_path: Path, table: pa.Table, said: str
+) -> None:
+    write_parquet(tmp_path / "one", table)
+    write_parquet(tmp_path / "two", pa.table({"a": [7]}))
+    options = FolderOptions(mode="deadletter")
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR, options)
+    seen = read_through(source, lambda: 10)
+    assert [row[0] for row in seen.rows] == ["7"]
+    assert [(entry["file"], entry["line"]) for entry in seen.rejected] == [("one", 0)]
+    assert said in seen.rejected[0]["reason"]
+    strict = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR)
+    with pytest.raises(MalformedInput, match="one does not fit"):
+        strict.read(strict.initial_offset(), 10)
+
+
+def test_a_missing_parquet_column_that_must_not_be_null(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "one", pa.table({"b": ["x"]}))
+    schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
+    with pytest.raises(MalformedInput, match="no column a"):
+        values(FolderSource(tmp_path, "parquet", MemoryRegistry(), schema))
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1", b"not parquet at all" * 100])
+def test_a_file_that_is_not_parquet_is_set_aside_whole(tmp_path: Path, damage: bytes) -> None:
+    drop(tmp_path, "one", damage)
+    drop(tmp_path, "two", content("parquet", 0, 3))
+    options = FolderOptions(mode="deadletter")
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR, options)
+    seen = read_through(source, lambda: 10)
+    assert len(seen.rows) == 3
+    assert [(entry["file"], entry["line"]) for entry in seen.rejected] == [("one", 0)]
+    with pytest.raises(MalformedInput, match="not a readable Parquet file"):
+        values(FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR))
+
+
+def test_a_damaged_row_group_is_set_aside_and_the_others_are_read(tmp_path: Path) -> None:
+    rows = 3 * PAGE_ROWS
+    table = pa.table({"a": pa.array(range(3 * rows), pa.int64())})
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table, sink, row_group_size=rows, compression="none", use_dictionary=False,
+        data_page_size=1 << 15, write_page_checksum=True,
+    )  # fmt: skip
+    raw = bytearray(sink.getvalue())
+    group = pq.ParquetFile(pa.BufferReader(bytes(raw))).metadata.row_group(1).column(0)
+    start, size = group.data_page_offset, group.total_compressed_size
+    # Page headers of the second half are gone: the first pages of the group are still readable.
+    raw[start + size // 2 : start + size] = b"\xff" * (size - size // 2)
+    drop(tmp_path, "one", bytes(raw))
+    options = FolderOptions(mode="deadletter", bounded=True)
+    registry = MemoryRegistry()
+    expected: list[Any] | None = None
+    for rows_max in (1 << 20, 5_000, 1_111):
+        source = FolderSource(tmp_path, "parquet", registry, table.schema, options)
+        seen = read_through(source, lambda rows_max=rows_max: rows_max)
+        numbers = [int(row[0]) for row in seen.rows]
+        assert len(seen.rejected) == 1
+        line = seen.rejected[0]["line"]
+        assert numbers == [*range(line - 1), *range(2 * rows, 3 * rows)]
+        assert rows < line <= 2 * rows
+        assert f"rows {line} to {2 * rows} (row group 1)" in seen.rejected[0]["reason"]
+        assert expected in (None, seen.rejected)
+        expected = seen.rejected
+    strict = FolderSource(tmp_path, "parquet", MemoryRegistry(), table.schema)
+    with pytest.raises(MalformedInput, match="cannot be read"):
+        read_through(strict, lambda: 1 << 20)
+
+
+def test_a_large_row_group_is_read_from_the_middle(tmp_path: Path) -> None:
+    rows = 5 * PAGE_ROWS + 17
+    table = pa.table({"a": pa.array(range(rows), pa.int64())})
+    write_parquet(tmp_path / "one", table, row_group_size=rows)
+    registry = MemoryRegistry()
+    for row in (0, 1, PAGE_ROWS - 1, PAGE_ROWS, 3 * PAGE_ROWS + 5, rows - 1):
+        source = FolderSource(tmp_path, "parquet", registry, table.schema)
+        offset = {"file": 0, "byte": 0, "row": row}
+        source.read(source.initial_offset(), 1)
+        got = [int(found[0]) for found in read_through(source, lambda: 3_000, offset).rows]
+        assert got == list(range(row, rows))

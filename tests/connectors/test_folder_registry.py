@@ -1,0 +1,130 @@
+"""The list of discovered files: one order for all readers, never changed, only continued."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.connectors import folder_registry
+from penstock.connectors.folder_registry import FileEntry, KnownFiles, MemoryRegistry
+from penstock.errors import InvalidName, SourceError
+
+
+def entries(*names: str) -> list[FileEntry]:
+    return [FileEntry(name, len(name), 7) for name in names]
+
+
+def listed(known: KnownFiles) -> list[str]:
+    return [known[number].name for number in range(len(known))]
+
+
+def test_additions_keep_their_order_and_never_repeat() -> None:
+    registry = MemoryRegistry()
+    known = KnownFiles(registry, "job/files")
+    known.add(entries("m", "z"))
+    known.add(entries("a", "m", "z"))
+    assert listed(known) == ["m", "z", "a"]
+    again = KnownFiles(registry, "job/files")
+    again.refresh()
+    assert [again[number] for number in range(3)] == entries("m", "z", "a")
+    assert "m" in again
+    assert "n" not in again
+
+
+@pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 1024, 2000])
+def test_long_lists_are_kept_in_chunks(count: int) -> None:
+    registry = MemoryRegistry()
+    names = [f"{number:05d}" for number in range(count)]
+    first = KnownFiles(registry, "files")
+    first.add(entries(*names[: count // 3]))
+    first.add(entries(*names), seal=True)
+    second = KnownFiles(registry, "files")
+    second.refresh()
+    assert listed(second) == listed(first) == names
+    assert first.sealed
+    assert second.sealed
+    second.add(entries("late"))
+    assert listed(second) == names
+
+
+def test_names_that_are_not_utf8_come_back() -> None:
+    registry = MemoryRegistry()
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")
+    KnownFiles(registry, "files").add(entries(name))
+    again = KnownFiles(registry, "files")
+    again.refresh()
+    assert listed(again) == [name]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.lists(st.sampled_from("abcdefghij"), max_size=6)),
+        max_size=12,
+    )
+)
+def test_readers_in_any_interleaving_agree(moves: Sequence[tuple[int, list[str]]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder_registry, "CHUNK_FILES", 3)
+        registry = MemoryRegistry()
+        readers = [KnownFiles(registry, "files") for _ in range(3)]
+        for reader, names in moves:
+            before = listed(readers[reader])
+            readers[reader].add(entries(*names))
+            assert listed(readers[reader])[: len(before)] == before
+            assert set(names) <= set(listed(readers[reader]))
+        for reader_ in readers:
+            reader_.refresh()
+        assert len({tuple(listed(reader_)) for reader_ in readers}) == 1
+        final = listed(readers[0])
+        assert sorted(final) == sorted({name for _, names in moves for name in names})
+
+
+def test_readers_at_the_same_time_agree() -> None:
+    registry = MemoryRegistry()
+    readers = [KnownFiles(registry, "files") for _ in range(4)]
+    start = threading.Barrier(4)
+
+    def discover(number: int) -> None:
+        start.wait(timeout=30)
+        for step in range(30):
+            readers[number].add(entries(*(f"{step}-{name}" for name in range(number, number + 40))))
+
+    threads = [threading.Thread(target=discover, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    for reader in readers:
+        reader.refresh()
+    assert len({tuple(listed(reader)) for reader in readers}) == 1
+    assert len(readers[0]) == len(set(listed(readers[0]))) == 30 * 43
+
+
+def test_damage_is_told() -> None:
+    for value in (b"", b"{}", b"[1]", b'{"version": 2, "files": [], "sealed": false}', b"\xff"):
+        registry = MemoryRegistry()
+        registry.compare_and_set("files/0", 0, value)
+        with pytest.raises(SourceError, match="files"):
+            KnownFiles(registry, "files").refresh()
+
+
+def test_a_rewritten_list_is_told() -> None:
+    registry = MemoryRegistry()
+    known = KnownFiles(registry, "files")
+    known.add(entries("a"))
+    other = MemoryRegistry()
+    KnownFiles(other, "files").add(entries("b"))
+    stored = other.get("files/0")
+    assert stored is not None
+    registry.compare_and_set("files/0", 1, stored.value)
+    with pytest.raises(SourceError, match="rewritten"):
+        known.refresh()
+
+
+def test_keys_follow_the_rule_for_names() -> None:
+    with pytest.raises(InvalidName):
+        KnownFiles(MemoryRegistry(), "../files")

@@ -1,0 +1,200 @@
+"""Compiled filters and projections give what Arrow's evaluation gives, row by row."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import RowError
+from penstock.expressions.tree import Expression, call, cast, column, literal
+from penstock.expressions.types import Field, Schema, parse_type
+from penstock.kernels.block import Block, BlockSpec
+from penstock.kernels.cache import KernelCache
+from penstock.kernels.support import numba_supported
+from tests.kernels.batches import batches, bits_of, decimals
+
+SCHEMA: Schema = tuple(
+    Field(name, parse_type(kind))
+    for name, kind in (
+        ("a", "bigint"), ("b", "bigint"), ("i", "int"), ("j", "int"), ("t", "tinyint"),
+        ("u", "tinyint"), ("x", "double"), ("y", "double"), ("f", "float"), ("p", "boolean"),
+        ("q", "boolean"), ("d", "decimal(8,2)"), ("e", "decimal(6,3)"), ("z", "timestamp"),
+        ("k", "date"), ("s", "string"),
+    )
+)  # fmt: skip
+COLUMNS = {field.name: column(field.name, field.type) for field in SCHEMA}
+a, b, i, j, t, u, x, y, f, p, q, d, e, z, k, s = COLUMNS.values()
+
+
+def big(value: int | None) -> Expression:
+    return literal(value, "bigint")
+
+
+def whole(value: int | None) -> Expression:
+    return literal(value, "int")
+
+
+SPARSE = call("lookup", a, table=[(0, 5), (1 << 40, None), (-7, 1 << 50)], value_type="bigint")
+DENSE = call("lookup", i, table=[(1, 2.5), (2, -0.0), (3, 7.0)], value_type="double")
+HOLES = call("lookup", i, table=[(-1, True), (2, None), (7, False)], value_type="boolean")
+EMPTY = call("lookup", i, table=[], value_type="int")
+
+SAFE: list[Expression] = [
+    *[call(name, left, right) for name in ("eq", "ne", "lt", "le", "gt", "ge", "eq_null_safe")
+      for left, right in ((a, b), (x, y), (p, q), (d, literal(decimals("1.00"), "decimal(8,2)")))],
+    call("eq", f, literal(float("nan"), "float")),
+    call("in", i, whole(1), whole(-1), whole(7)),
+    call("in", i, whole(1), whole(None)),
+    call("in", x, y, literal(float("nan"), "double")),
+    call("greatest", a, b, big(3)), call("least", x, y), call("greatest", x, y),
+    call("nullif", i, j), call("nullif", x, y), call("coalesce", a, b), call("coalesce", x, y, x),
+    call("and", p, q), call("or", p, q), call("not", p), call("and", p, literal(None, "boolean")),
+    call("is_null", a), call("is_not_null", x), call("is_nan", x),
+    call("if", p, a, b), call("case", p, x, q, y), call("case", p, x, q, y, literal(1.0, "double")),
+    call("add", x, y), call("subtract", x, y), call("multiply", x, y), call("negate", x),
+    call("add", f, f), call("multiply", f, literal(0.1, "float")), call("abs", x),
+    call("add", d, e), call("subtract", d, e), call("multiply", d, e), call("negate", d),
+    call("abs", d), call("sqrt", x), call("pmod", i, whole(7)), call("pmod", a, big(10)),
+    call("unix_seconds", z), call("unix_millis", z), call("unix_micros", z),
+    cast(i, "double"), cast(a, "double"), cast(i, "bigint"), cast(p, "int"), cast(i, "boolean"),
+    cast(x, "float"), cast(f, "double"), cast(d, "double"), cast(z, "bigint"), cast(t, "float"),
+    SPARSE, DENSE, HOLES, EMPTY, literal(None, "bigint"), literal(5, "smallint"),
+    literal(decimals("-1.25"), "decimal(5,2)"), call("add", literal(None, "double"), x), a, d, p, k,
+    call("eq", k, literal(0, "date")),
+]  # fmt: skip
+
+FAILING: dict[str, list[Expression]] = {
+    "wide": [call("add", a, b)],
+    "wide_subtract": [call("subtract", a, b)],
+    "wide_multiply": [call("multiply", a, b)],
+    "narrow": [call("add", i, j), call("multiply", i, j), call("subtract", t, u)],
+    "tiny": [call("multiply", t, u), call("negate", t), call("abs", u)],
+    "divide": [call("divide", x, y), call("int_divide", a, b), call("remainder", i, j)],
+    "remainder": [call("remainder", a, b), call("remainder", x, y), call("int_divide", t, u)],
+    "casts": [cast(a, "int"), cast(i, "tinyint"), cast(i, "decimal(6,2)")],
+    "decimals": [cast(d, "decimal(9,3)"), cast(e, "decimal(5,1)"), cast(d, "decimal(6,0)")],
+    "times": [call("timestamp_millis", a), call("timestamp_seconds", b), call("timestamp_micros", a)],
+    "lazy": [
+        call("if", call("ne", j, whole(0)), call("int_divide", i, j), big(-1)),
+        call("and", call("gt", j, whole(0)), call("gt", call("remainder", i, j), whole(1))),
+        call("or", p, call("lt", call("add", i, j), whole(5))),
+        call("case", q, call("negate", a), call("lt", a, big(0)), call("abs", a)),
+        call("coalesce", b, call("multiply", a, a)),
+    ],
+    "skipped": [call("add", i, call("add", j, j)), call("int_divide", call("add", a, b), b)],
+}  # fmt: skip
+
+
+def block_pair(
+    outputs: list[Expression], filters: list[Expression], cache: KernelCache
+) -> tuple[Block, Block]:
+    named = tuple((f"o{index}", expression) for index, expression in enumerate(outputs))
+    spec = BlockSpec(SCHEMA, tuple(filters), named, None)
+    return Block(spec, cache), Block(spec, None)
+
+
+def assert_same(compiled: Block, twin: Block, batch: pa.RecordBatch) -> None:
+    ours, theirs = (block.project(batch, collect_bad=True) for block in (compiled, twin))
+    assert ours.bad_rows == theirs.bad_rows
+    assert ours.max_event_time_us == theirs.max_event_time_us
+    assert ours.batch.schema == theirs.batch.schema
+    for (_, expression), left, right in zip(
+        compiled.spec.outputs, ours.batch.columns, theirs.batch.columns, strict=True
+    ):
+        assert bits_of(left) == bits_of(right), str(expression)
+        left.validate(full=True)
+
+
+@pytest.fixture(scope="module")
+def safe_blocks(kernel_cache: KernelCache) -> tuple[Block, Block]:
+    return block_pair(SAFE, [], kernel_cache)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(batch=batches(SCHEMA))
+def test_expressions_that_cannot_fail(
+    safe_blocks: tuple[Block, Block], batch: pa.RecordBatch
+) -> None:
+    assert_same(*safe_blocks, batch)
+
+
+@pytest.fixture(scope="module")
+def failing_blocks(kernel_cache: KernelCache) -> dict[str, tuple[Block, Block]]:
+    return {name: block_pair(group, [], kernel_cache) for name, group in FAILING.items()}
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(batch=batches(SCHEMA), name=st.sampled_from(sorted(FAILING)))
+def test_expressions_that_fail_rows(
+    failing_blocks: dict[str, tuple[Block, Block]], batch: pa.RecordBatch, name: str
+) -> None:
+    """The same rows fail, compiled or not, and the error of each names row and expression."""
+    compiled, twin = failing_blocks[name]
+    assert_same(compiled, twin, batch)
+    bad = compiled.project(batch, collect_bad=True).bad_rows
+    if bad:
+        with pytest.raises(RowError) as caught:
+            compiled.project(batch)
+        assert caught.value.details["row"] == bad[0]
+        assert "compiled expression failed" not in caught.value.message
+
+
+def test_all_cases_are_compiled_ones(safe_blocks: tuple[Block, Block]) -> None:
+    every = [*SAFE, *(expression for group in FAILING.values() for expression in group)]
+    assert [str(expression) for expression in every if not numba_supported(expression)] == []
+    assert safe_blocks[0]._loop is not None and safe_blocks[0]._loop.is_compiled
+
+
+FILTERED = {
+    "cheap": [call("gt", i, whole(0)), call("and", call("le", x, y), call("is_not_null", a))],
+    "failing": [call("gt", call("add", i, j), whole(0)), call("lt", i, whole(9))],
+    "arrow": [call("starts_with", s, literal("a", "string")), call("gt", i, whole(0))],
+    "turns": [
+        call("gt", i, whole(-5)),
+        call("gt", cast(s, "int"), whole(-1)),
+        call("gt", call("add", i, j), whole(0)),
+    ],
+    "null": [literal(None, "boolean")],
+}
+OUTPUTS = [a, s, d, call("concat", s, s), call("negate", x), call("length", s)]
+
+
+@pytest.fixture(scope="module")
+def filter_blocks(kernel_cache: KernelCache) -> dict[str, tuple[Block, Block]]:
+    blocks = {}
+    for name, filters in FILTERED.items():
+        named = tuple((f"o{index}", expression) for index, expression in enumerate(OUTPUTS))
+        spec = BlockSpec(SCHEMA, tuple(filters), named, (z, min(1, len(filters))))
+        blocks[name] = (Block(spec, kernel_cache), Block(spec, None))
+    return blocks
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(batch=batches(SCHEMA), name=st.sampled_from(sorted(FILTERED)))
+def test_filters(
+    filter_blocks: dict[str, tuple[Block, Block]], batch: pa.RecordBatch, name: str
+) -> None:
+    assert_same(*filter_blocks[name], batch)
+
+
+def test_explain_says_what_computes_each_expression(
+    filter_blocks: dict[str, tuple[Block, Block]],
+) -> None:
+    chosen = dict(filter_blocks["turns"][0].explain_block())
+    assert chosen["(i > -5)"] == "numba"
+    assert chosen["(CAST(s AS int) > -1)"] == "arrow"
+    assert chosen["length(s)"] == "arrow"
+
+
+def test_a_filter_after_a_failing_one_does_not_hide_its_error(kernel_cache: KernelCache) -> None:
+    """Filters keep their order where one of them can fail; here the first one does."""
+    filters = [call("gt", cast(s, "int"), whole(0)), call("gt", i, whole(0))]
+    block = Block(BlockSpec(SCHEMA[2:3] + SCHEMA[15:], tuple(filters), (("i", i),)), kernel_cache)
+    batch = pa.RecordBatch.from_pydict(
+        {"i": pa.array([-1, 1], pa.int32()), "s": pa.array(["no number", "3"])}
+    )
+    with pytest.raises(RowError, match="row 0"):
+        block.project(batch)
+    assert block.project(batch.slice(1)).batch.to_pydict() == {"i": [1]}

@@ -1,0 +1,130 @@
+"""Plans become programs: inputs, chains, streams, key ranges and tags."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import PlanError, UnsupportedPlan
+from penstock.operators.specs import AggregateSpec, FilterSpec, PartialAggregateSpec, WatermarkSpec
+from penstock.plan.build import Rows, col, count, query, scan_source, scan_stream, window
+from penstock.plan.optimizer import plan_program
+from penstock.stages.key_ranges import KEY_SPACE
+from penstock.stages.program import Program
+from penstock.stages.settings import Settings
+
+BIDS = scan_stream("bids", "auction bigint, price bigint not null, ts timestamp")
+
+
+def hot(rows: Rows = BIDS) -> Rows:
+    grouped = rows.with_watermark("ts", "1 second").group_by("auction", window=window("ts", 10, 2))
+    return grouped.agg(count().alias("n"))
+
+
+def test_one_vertex_runs_everything_in_one_stage() -> None:
+    program = plan_program(query("q", hot(BIDS.filter(col("price") > 3)).to_stream("out")))
+    (stage,) = program.stages
+    assert [type(spec) for spec in stage.chain] == [FilterSpec, WatermarkSpec, AggregateSpec]
+    (vertex,) = program.vertices
+    assert vertex.name == "q_s0_0"
+    assert vertex.key_range == (0, KEY_SPACE)
+    assert vertex.input_tags == ("S/bids/0", "S/bids/m")
+    assert vertex.output_tags == ("S/out/0",)
+    assert vertex.marker_tags == ("T/q_s0_0", "C/q_s0_0", "S/out/m")
+    assert [(s.name, s.role, s.substreams) for s in program.streams] == [
+        ("bids", "input", 1), ("out", "output", 1),
+    ]  # fmt: skip
+
+
+def test_keys_are_dealt_out_to_vertices() -> None:
+    program = plan_program(query("q", hot().to_stream("out"), parallelism=3))
+    first, second = program.stages
+    assert isinstance(first.chain[-1], PartialAggregateSpec)
+    assert first.output.partition_by == ("auction",)
+    merge = second.aggregate
+    assert merge is not None
+    assert merge.merge_partials
+    ranges = [vertex.key_range for vertex in program.stage_vertices(1)]
+    assert ranges[0][0] == 0
+    assert ranges[-1][1] == KEY_SPACE
+    assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:], strict=False))
+    writer = program.stage_vertices(0)[0]
+    assert writer.output_tags == tuple(f"S/q_exchange_0/{index}" for index in range(3))
+    for index, vertex in enumerate(program.stage_vertices(1)):
+        assert vertex.input_tags == (f"S/q_exchange_0/{index}", "S/q_exchange_0/m")
+        assert vertex.output_tags == (f"S/out/{index}",)
+
+
+def test_substreams_are_dealt_out_in_turn() -> None:
+    rows = scan_stream("wide", "x bigint", substreams=5)
+    program = plan_program(query("q", rows.to_stream("out"), parallelism=2))
+    assert [vertex.input_tags for vertex in program.vertices] == [
+        ("S/wide/0", "S/wide/2", "S/wide/4", "S/wide/m"),
+        ("S/wide/1", "S/wide/3", "S/wide/m"),
+    ]
+
+
+def test_fewer_substreams_than_vertices_in_one_of_two_streams() -> None:
+    rows = scan_stream("wide", "x bigint", 2).union(scan_stream("thin", "x bigint"))
+    program = plan_program(query("q", rows.to_stream("out"), parallelism=2))
+    assert [vertex.input_tags for vertex in program.vertices] == [
+        ("S/wide/0", "S/wide/m", "S/thin/0", "S/thin/m"),
+        ("S/wide/1", "S/wide/m", "S/thin/m"),
+    ]
+
+
+def test_a_source_is_read_in_parts_and_only_its_used_columns() -> None:
+    rows = scan_source("nexmark", "auction bigint, price bigint, extra string", None, seed=7)
+    program = plan_program(query("q", rows.select("price").to_sink("files", path="x"), parallelism=2))
+    (stage,) = program.stages
+    assert stage.input.source is not None
+    assert stage.input.source.options == {"seed": 7}
+    assert [f.name for f in stage.input.schema] == ["price"]
+    assert [(v.index, v.input_tags, v.output_tags) for v in program.vertices] == [(0, (), ()), (1, (), ())]
+
+
+def test_late_rows_have_a_stream_with_the_columns_the_aggregate_reads() -> None:
+    settings = Settings(late_stream="late", dead_letter_stream="bad")
+    grouped = BIDS.with_watermark("ts", 1).group_by((col("auction") % 10).alias("digit"), window=window("ts", 10))
+    program = plan_program(
+        query("q", grouped.agg(count()).to_stream("out"), parallelism=2, settings=settings)
+    )
+    assert [f.name for f in program.stream("late").schema] == ["auction", "price", "ts"]
+    assert [f.name for f in program.stages[1].input.schema] == ["auction", "price", "ts", "__key0"]
+    reader, owner = program.stage_vertices(0)[0], program.stage_vertices(1)[0]
+    assert reader.marker_tags[2:] == ("S/q_exchange_0/m", "S/bad/m")
+    assert owner.marker_tags[2:] == ("S/out/m", "S/bad/m", "S/late/m")
+
+
+def test_late_rows_need_windows_of_one_kind() -> None:
+    settings = Settings(late_stream="late")
+    with pytest.raises(PlanError, match="no row can be late"):
+        plan_program(query("q", BIDS.to_stream("out"), settings=settings))
+    other = scan_stream("x", "a int, ts timestamp").with_watermark("ts", 1).group_by("a", window=window("ts", 5))
+    with pytest.raises(UnsupportedPlan, match="late rows of two aggregates"):
+        plan_program(
+            query("q", hot().to_stream("a"), other.agg(count()).to_stream("b"), settings=settings)
+        )
+
+
+def test_one_stream_cannot_be_read_in_two_ways() -> None:
+    other = scan_stream("bids", "auction int").to_stream("b")
+    with pytest.raises(PlanError, match="stream bids is used in two ways"):
+        plan_program(query("q", BIDS.select("auction").to_stream("a"), other))
+    wide = scan_stream("bids", "auction bigint", 4).to_stream("b")
+    with pytest.raises(PlanError, match="stream bids is used in two ways"):
+        plan_program(query("q", BIDS.select("auction").to_stream("a"), wide))
+
+
+def test_readers_of_one_stream_are_told_all_its_columns() -> None:
+    program = plan_program(
+        query("q", BIDS.select("auction").to_stream("a"), BIDS.select("price").to_stream("b"))
+    )
+    assert [f.name for f in program.stream("bids").schema] == ["auction", "price"]
+
+
+def test_planning_is_deterministic() -> None:
+    def plan() -> Program:
+        return plan_program(query("q", hot().to_stream("a"), hot().to_stream("b"), parallelism=3))
+
+    assert plan().to_json() == plan().to_json()
+    assert plan().content_hash == plan().content_hash

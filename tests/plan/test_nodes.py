@@ -1,0 +1,200 @@
+"""Plans are checked when they are built: what is refused, and what the message says."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from penstock.errors import InvalidName, PlanError, StreamError, UnknownColumn, UnsupportedPlan
+from penstock.expressions.tree import call, column, literal
+from penstock.expressions.types import BIGINT, Field, parse_type
+from penstock.plan.build import (
+    Rows,
+    col,
+    count,
+    max_,
+    query,
+    scan_source,
+    scan_stream,
+    sum_,
+    window,
+)
+from penstock.plan.nodes import Filter, Query, Scan, StreamRef, UnionAll, Write, carries_time
+from penstock.stages.settings import Settings
+
+BIDS = scan_stream(
+    "bids",
+    "auction bigint, price bigint, name string, amount decimal(10,2), ts timestamp, tags array<int>",
+)
+
+
+def timed(rows: Rows = BIDS) -> Rows:
+    return rows.with_watermark("ts", "1 second")
+
+
+def test_unknown_column_names_column_node_and_what_there_is() -> None:
+    with pytest.raises(UnknownColumn, match="filter: there is no column 'prise'; there are auction,") as error:
+        BIDS.filter(col("prise") > 3)
+    assert error.value.details["column"] == "prise"
+    assert error.value.details["available"][:2] == ["auction", "price"]
+    with pytest.raises(UnknownColumn, match="select: there is no column 'x'"):
+        BIDS.select("x")
+    with pytest.raises(UnknownColumn, match="watermark time"):
+        BIDS.with_watermark("time", "1 second")
+    with pytest.raises(UnknownColumn, match="group_by"):
+        BIDS.group_by("seller")
+    with pytest.raises(UnknownColumn, match="filter: there is no column 'gone'"):
+        Filter(BIDS.relation, column("gone", "boolean"))
+
+
+def test_a_column_of_another_type_is_refused() -> None:
+    condition = call("gt", column("price", "int"), literal(3, "int"))
+    with pytest.raises(PlanError, match="filter: column 'price' is bigint, not int"):
+        Filter(BIDS.relation, condition)
+
+
+def test_columns_take_the_nullability_of_the_input() -> None:
+    rows = scan_stream("s", "flag boolean not null")
+    node = Filter(rows.relation, column("flag", "boolean", nullable=True))
+    assert node.condition == column("flag", "boolean", nullable=False)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: BIDS.filter(col("price") + 1), "filter: a filter needs a boolean"),
+        (lambda: BIDS.filter(col("price") > "x"), "filter: "),
+        (lambda: BIDS.union(BIDS.select("price")), "union: the inputs differ"),
+        (lambda: BIDS.with_watermark("price", 1), "watermark needs a timestamp, column 'price'"),
+        (lambda: BIDS.with_watermark("ts", -1), "delay is negative"),
+        (lambda: BIDS.with_watermark("ts", "1 month"), "not a length of time"),
+        (lambda: BIDS.explode("price", "p"), "explode needs an array"),
+        (lambda: BIDS.explode("tags", "price"), "distinct names, repeated: price"),
+        (lambda: BIDS.select("price", "price"), "distinct names, repeated: price"),
+        (lambda: BIDS.select(), "at least one column"),
+        (lambda: BIDS.select(col("price") + 1), "name the column with .alias"),
+        (lambda: BIDS.group_by("tags").agg(count(), mode="update"), "grouping by 'tags'"),
+        (lambda: BIDS.group_by("name").agg(sum_("name"), mode="update"), "sum needs a number"),
+        (lambda: BIDS.group_by().agg(sum_("amount"), mode="update"), "sum of decimal.10,2. needs 20"),
+        (lambda: BIDS.group_by().agg(max_("name"), mode="update"), "max of string"),
+        (lambda: BIDS.group_by().agg(count(), mode="sometimes"), "there is no mode 'sometimes'"),
+        (lambda: BIDS.group_by(window=window("price", 10)), None),
+        (lambda: BIDS.group_by(window=window("ts", 0)), "0 < slide <= size"),
+        (lambda: BIDS.group_by(window=window("ts", 10, 20)), "0 < slide <= size"),
+        (lambda: BIDS.group_by(window=window("ts", 10, -1)), "0 < slide <= size"),
+        (lambda: BIDS.group_by(window=window("ts", 10, 5, 5)), "start offset"),
+        (lambda: scan_stream("s", "a bigint, a int"), "distinct names"),
+        (lambda: scan_stream("s", "a"), "is not a column"),
+        (lambda: UnionAll(()), "at least one input"),
+    ],
+)  # fmt: skip
+def test_refused(build: object, message: str | None) -> None:
+    assert callable(build)
+    if message is None:  # a window is checked against its rows when it is used
+        with pytest.raises(PlanError, match="a window needs a timestamp"):
+            build().agg(count(), mode="update")
+        return
+    with pytest.raises(PlanError, match=message):
+        build()
+
+
+def test_append_needs_a_window_and_a_watermark() -> None:
+    with pytest.raises(UnsupportedPlan, match="append mode needs a time window"):
+        timed().group_by("auction").agg(count())
+    with pytest.raises(UnsupportedPlan, match="append mode needs a watermark on the window's time ts"):
+        BIDS.group_by("auction", window=window("ts", 10)).agg(count())
+    assert timed().group_by("auction", window=window("ts", 10)).agg(count()).schema[0].name == "window"
+    for mode in ("update", "complete"):
+        assert BIDS.group_by("auction").agg(count(), mode=mode).schema[-1] == Field(
+            "count", BIGINT, False
+        )
+
+
+def test_the_watermark_follows_its_column() -> None:
+    renamed = timed().select(col("ts").alias("at"), "price")
+    assert renamed.relation.event_time == ("at",)
+    assert renamed.group_by(window=window("at", 10)).agg(count()).relation.event_time == ("window",)
+    dropped = timed().select("price", col("ts").cast("string", "UTC").alias("at"))
+    assert dropped.relation.event_time == ()
+    shifted = col("w")["end"].resolve(parse_window_schema(), "test")
+    assert carries_time(shifted, ("w",))
+    assert not carries_time(col("w")["start"].resolve(parse_window_schema(), "test"), ("w",))
+
+
+def parse_window_schema() -> tuple[Field, ...]:
+    return (Field("w", parse_type("struct<start:timestamp,end:timestamp>")),)
+
+
+def test_a_union_is_timed_if_all_its_inputs_are() -> None:
+    assert timed().union(timed()).relation.event_time == ("ts",)
+    assert timed().union(BIDS).relation.event_time == ()
+    nullable = scan_stream("a", "x int not null").union(scan_stream("b", "x int"))
+    assert nullable.schema == (Field("x", parse_type("int"), True),)
+
+
+def test_no_aggregate_over_rows_that_are_sent_again() -> None:
+    changing = timed().group_by("auction", window=window("ts", 10)).agg(count().alias("n"), mode="update")
+    with pytest.raises(UnsupportedPlan, match="in update mode, whose rows are sent again"):
+        changing.group_by("auction").agg(max_("n"), mode="update")
+    final = timed().group_by("auction", window=window("ts", 10)).agg(count().alias("n"))
+    assert final.group_by("auction").agg(max_("n"), mode="update").schema[0].name == "auction"
+
+
+def test_queries_refuse_what_cannot_be_told_apart() -> None:
+    with pytest.raises(PlanError, match="two writes to stream 'a' differ"):
+        query("q", BIDS.to_stream("a"), BIDS.select("price").to_stream("a"))
+    with pytest.raises(PlanError, match="writes nothing"):
+        query("q")
+    with pytest.raises(PlanError, match="parallelism is 0"):
+        query("q", BIDS.to_stream("a"), parallelism=0)
+    with pytest.raises(InvalidName):
+        query("q/1", BIDS.to_stream("a"))
+    with pytest.raises(InvalidName):
+        BIDS.to_stream("a b")
+    with pytest.raises(StreamError, match="named after it"):
+        query("q" * 41, BIDS.to_stream("a"))
+    with pytest.raises(PlanError, match="which is also its one for late"):
+        query("q", BIDS.to_stream("a"), settings=Settings(late_stream="a"))
+    with pytest.raises(PlanError, match="uses for streams between its stages"):
+        query("q", BIDS.to_stream("q_exchange_0"))
+
+
+def test_a_query_cannot_feed_itself() -> None:
+    with pytest.raises(UnsupportedPlan, match="stream 'bids' is computed from itself"):
+        query("q", BIDS.filter(col("price") > 1).to_stream("bids"))
+    there = scan_stream("b", "x int").to_stream("a")
+    back = scan_stream("a", "x int").to_stream("b")
+    with pytest.raises(UnsupportedPlan, match="computed from itself"):
+        query("q", there, back)
+
+
+def test_a_query_reads_its_own_streams_as_it_writes_them() -> None:
+    made = BIDS.select("auction", "price").to_stream("a")
+    with pytest.raises(UnknownColumn, match="scan of stream a: there is no column 'name'"):
+        query("q", made, scan_stream("a", "name string").to_stream("b"))
+    with pytest.raises(PlanError, match="reads price as int, but this query writes it as bigint"):
+        query("q", made, scan_stream("a", "price int").to_stream("b"))
+    assert len(query("q", made, scan_stream("a", "price bigint").to_stream("b")).writes) == 2
+
+
+def test_equal_plans_are_equal_and_hash_alike() -> None:
+    def build() -> Query:
+        rows = timed(scan_source("nexmark", "auction bigint, ts timestamp", seed=1, rate=2))
+        return query("q", rows.group_by("auction", window=window("ts", 10)).agg(count()).to_stream("a"))
+
+    assert build() == build()
+    assert hash(build().writes[0]) == hash(build().writes[0])
+    assert pickle.loads(pickle.dumps(build())) == build()
+
+
+def test_nested_nullability_is_not_part_of_a_plan() -> None:
+    inner = parse_type("struct<a:int>")
+    strict = type(inner)("struct", fields=(Field("a", parse_type("int"), False),))
+    scan = Scan((StreamRef("s"),), (Field("x", strict),))
+    assert scan.schema[0].type == inner
+
+
+def test_partition_columns_must_exist() -> None:
+    with pytest.raises(UnknownColumn, match="write to stream a: there is no column 'seller'"):
+        Write(BIDS.relation, StreamRef("a"), ("seller",))

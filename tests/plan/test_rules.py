@@ -1,0 +1,89 @@
+"""Each rule against its file of cases, and all of them together."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.plan.nodes import Exchange, Query, UnionAll, walk
+from penstock.plan.optimizer import RULES, Rule, optimize, plan_program
+from penstock.plan.text import parse_query, print_query
+from tests.plan.case_files import FOLDER, Case, read_cases
+
+CASES = [
+    pytest.param(rule, case, id=f"{rule.__name__}: {case}")
+    for rule in RULES
+    for case in read_cases(FOLDER / f"{rule.__name__}.txt")
+]
+# Those that show a query as a user writes it, not one half way through the rules.
+WHOLE = [
+    case
+    for rule in RULES
+    for case in read_cases(FOLDER / f"{rule.__name__}.txt")
+    if "exchange" not in case.before and "internal" not in case.before
+]
+
+
+def test_every_rule_has_cases_and_every_file_a_rule() -> None:
+    names = {rule.__name__ for rule in RULES}
+    assert {path.stem for path in FOLDER.glob("*.txt")} == names
+    for rule in RULES:
+        assert rule.__module__ == f"penstock.plan.{rule.__name__}"
+        assert len(read_cases(FOLDER / f"{rule.__name__}.txt")) >= 3
+
+
+@pytest.mark.parametrize(("rule", "case"), CASES)
+def test_rule(rule: Rule, case: Case) -> None:
+    before = parse_query(case.before)
+    after = rule(before)
+    assert print_query(after) == case.after
+    assert print_query(before) == print_query(parse_query(case.before)), "a rule is pure"
+    assert print_query(parse_query(case.after)) == case.after, "the text can be read back"
+    assert rule(after) == after, "applied twice it changes nothing more"
+
+
+@pytest.mark.parametrize("case", WHOLE, ids=str)
+def test_all_rules_give_a_program_with_the_same_results(case: Case) -> None:
+    query = parse_query(case.before)
+    program = plan_program(query)
+    written = {
+        stage.output.stream: [(f.name, f.type) for f in stage.output.schema]
+        for stage in program.stages
+        if stage.output.stream in {write.stream for write in query.writes}
+    }
+    wanted = {
+        write.stream: [(f.name, f.type) for f in write.child.schema] for write in query.writes
+    }
+    assert written == wanted
+    assert optimize(query) == optimize(query)
+
+
+def test_rules_leave_linear_chains_of_one_state_each() -> None:
+    query = parse_query(
+        """
+query q parallelism 3
+  write stream b
+    aggregate append window window.end 1 minute as minute: max(n) as top
+      aggregate append by auction window ts 10 seconds as window: count(*) as n
+        watermark ts 1 second
+          union
+            scan stream x (auction bigint, ts timestamp)
+            filter (auction > 3L)
+              scan source nexmark (auction bigint, ts timestamp) partitions any
+"""
+    )
+    done = optimize(query)
+    for write in done.writes:
+        assert not any(isinstance(node, UnionAll | Exchange) for node in walk(write.child))
+    assert [write.vertices for write in done.writes] == [1, 3, 3, 1]
+    assert [write.stream for write in done.writes] == [
+        "q_exchange_0", "q_exchange_0", "q_exchange_1", "b",
+    ]  # fmt: skip
+
+
+def test_one_rule_can_be_left_out() -> None:
+    query: Query = parse_query(
+        "query q\n  write stream a\n    project x\n      scan stream s (x bigint, y bigint)\n"
+    )
+    without = [rule for rule in RULES if rule.__name__ != "prune_columns"]
+    assert [f.name for f in optimize(query, without).scans()[0].schema] == ["x", "y"]
+    assert [f.name for f in optimize(query).scans()[0].schema] == ["x"]

@@ -1,0 +1,142 @@
+"""Plans printed and read back are the same plans, and bad text is a PlanError."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import PlanError, StreamError
+from penstock.plan.build import Rows, col, count, max_, query, scan_source, scan_stream, sum_, window
+from penstock.plan.columns import ColumnExpression, apply
+from penstock.plan.nodes import Query
+from penstock.plan.optimizer import optimize
+from penstock.plan.text import parse_query, print_query
+from penstock.stages.settings import Settings
+
+SCHEMA = "k bigint, v bigint, d double, t string, ts timestamp not null, tags array<string>"
+NAMES = [part.split()[0] for part in SCHEMA.split(", ")]
+
+
+def numbers() -> st.SearchStrategy[ColumnExpression]:
+    leaves = st.one_of(
+        st.sampled_from(["k", "v"]).map(col),
+        st.integers(-(2**62), 2**62).map(lambda value: col("k") + value),
+    )
+    return st.recursive(
+        leaves,
+        lambda inner: st.builds(
+            lambda f, a, b: apply(f, a, b),
+            st.sampled_from(["add", "subtract", "multiply", "int_divide", "remainder", "greatest"]),
+            inner,
+            inner,
+        ),
+        max_leaves=4,
+    )
+
+
+def conditions() -> st.SearchStrategy[ColumnExpression]:
+    texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=5)
+    leaves = st.one_of(
+        st.builds(lambda f, a, b: apply(f, a, b), st.sampled_from(["eq", "ne", "lt", "ge"]), numbers(), numbers()),
+        st.builds(lambda text: col("t") == text, texts),
+        st.builds(lambda value: col("d") > value, st.floats(allow_nan=False, allow_infinity=False)),
+        st.sampled_from(NAMES).map(lambda name: col(name).is_null()),
+    )  # fmt: skip
+    return st.recursive(
+        leaves, lambda inner: st.builds(lambda a, b: (a & b) | ~a, inner, inner), max_leaves=3
+    )
+
+
+@st.composite
+def queries(draw: st.DrawFn) -> Query:
+    def source() -> Rows:
+        if draw(st.booleans()):
+            return scan_stream(draw(st.sampled_from("ab")), SCHEMA, draw(st.integers(1, 3)))
+        return scan_source("gen", SCHEMA, draw(st.sampled_from([None, 1, 4])), seed=1, path="a (b)")
+
+    def rows() -> Rows:
+        made = source()
+        for step in draw(st.lists(st.sampled_from("fpw"), max_size=3)):
+            if step == "f":
+                made = made.filter(draw(conditions()))
+            elif step == "p":
+                made = made.with_column("v", draw(numbers()))
+            else:
+                made = made.with_watermark("ts", draw(st.integers(0, 10**9)))
+        return made
+
+    made = rows().union(rows()) if draw(st.booleans()) else rows()
+    if draw(st.booleans()):
+        made = made.explode("tags", "tag", draw(st.booleans()), draw(st.sampled_from([None, "at"])))
+    writes = [made.to_stream("out")]
+    if draw(st.booleans()):
+        size = draw(st.sampled_from(["10 seconds", "90 ms"]))
+        grouped = made.with_watermark("ts", 5).group_by("k", window=window("ts", size, "30 ms"))
+        counted = grouped.agg(count().alias("n"), sum_("v").alias("s"), max_("d").alias("m"))
+        writes.append(counted.to_stream("counts"))
+        if draw(st.booleans()):
+            writes.append(counted.filter(col("n") > 1).to_sink("files", path="x {1}"))
+    late = "late" if len(writes) > 1 and draw(st.booleans()) else None
+    return query(
+        "q", *writes, parallelism=draw(st.integers(1, 3)), settings=Settings(late_stream=late)
+    )
+
+
+@given(queries())
+def test_print_and_parse_are_inverse(made: Query) -> None:
+    text = print_query(made)
+    assert parse_query(text) == made
+    assert print_query(parse_query(text)) == text
+
+
+@given(queries())
+def test_optimized_plans_print_and_parse_too(made: Query) -> None:
+    done = optimize(made)
+    assert print_query(parse_query(print_query(done))) == print_query(done)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "starts with one line 'query"),
+        ("write stream a\n", "starts with one line 'query"),
+        ("query q\n", "writes nothing"),
+        ("query q fast\n  write stream a\n    scan stream s (x int)\n", "no option 'fast'"),
+        ("query q\n  write stream a\n", "needs one line below it"),
+        ("query q\n   write stream a\n", "two spaces per level"),
+        ("query q\n      write stream a\n", "two spaces per level"),
+        ("query q\n  write river a\n    scan stream s (x int)\n", "write what"),
+        ("query q\n  write stream a\n    sift x\n      scan stream s (x int)\n", "no node 'sift'"),
+        ("query q\n  write stream a\n    scan stream s\n", "columns in brackets"),
+        ("query q\n  write stream a\n    filter x >\n      scan stream s (x int)\n", "unexpected"),
+        ("query q\n  write stream a\n    filter x ? 3\n      scan stream s (x int)\n", "unexpected"),
+        ("query q\n  write stream a\n    project x + 1\n      scan stream s (x int)\n", "'as <name>'"),
+        ("query q\n  write stream a\n    scan internal s (x)\n", "read before a line that writes it"),
+        ("query q\n  write stream a\n    merge partials append\n      scan source g (x int)\n", "no partial"),
+        ("query q parallelism 1.5\n  write stream a\n    scan stream s (x int)\n", "whole number"),
+        ("query q\n  write stream a\n    scan source g (x int) partitions 4L\n", "whole number"),
+        ("query q\n  write stream a\n    scan source g (x int) partitions some\n", "expected a number"),
+        ("query q\n  write stream a\n    filter x > " + "9" * 99 + "\n      scan stream s (x int)\n", "digits"),
+        ("query q\n  write stream a\n    filter x > CAST('y' AS DOUBLE)\n      scan stream s (x double)\n", "not a number"),
+        ("query q\n  write sink f {x}\n    scan stream s (x int)\n", "not JSON"),
+        ("query q\n  write stream a\n    filter " + "(" * 200 + "x\n      scan stream s (x int)\n", "nested"),
+    ],
+)  # fmt: skip
+def test_bad_text(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        parse_query(text)
+
+
+GOOD = print_query(
+    query("q", scan_stream("s", SCHEMA).filter(col("k") > 3).select("k", "t").to_stream("a"))
+)
+
+
+@given(st.integers(0, len(GOOD)), st.integers(0, 8), st.text(max_size=4))
+def test_damaged_text_is_a_named_error(at: int, length: int, put: str) -> None:
+    text = GOOD[:at] + put + GOOD[at + length :]
+    try:
+        assert isinstance(parse_query(text), Query)
+    except StreamError as error:
+        assert error.message

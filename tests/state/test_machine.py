@@ -1,0 +1,161 @@
+"""Random operations on a state, a replica fed by its changes, and snapshots, against the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock.state.keyed import KeyedState
+from penstock.state.snapshot import Snapshot
+from tests.state.model import SCHEMA, StateModel, columns_of, restored, same, shown
+
+NUMBERS = st.one_of(st.none(), st.integers(-3, 40))
+WORDS = st.one_of(st.none(), st.sampled_from(["", "a", "b", "ab", "é", "z" * 9, "long word " * 3]))
+KEYS = st.tuples(NUMBERS, WORDS)
+PANES = st.integers(-2, 9)
+# Whole floats: their sums do not depend on the order, which the model and a window may differ in.
+FLOATS = st.one_of(st.none(), st.integers(-5, 5).map(float))
+VALUES = st.tuples(
+    st.integers(0, 3),
+    st.one_of(st.none(), st.integers(-(10**6), 10**6)),
+    FLOATS,
+    st.one_of(FLOATS, st.just(float("nan"))),
+    WORDS,
+    WORDS,
+    st.one_of(st.none(), st.integers(-(10**15), 10**15)),
+)
+ROWS = st.lists(st.tuples(KEYS, PANES, VALUES), min_size=1, max_size=30)
+
+
+class StateMachine(RuleBasedStateMachine):
+    """One live state, its model, and a replica that sees nothing but changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = StateModel()
+        self.live = KeyedState("live", SCHEMA)
+        self.replica = KeyedState("replica", SCHEMA)
+        self.snapshot: Snapshot | None = None
+        self.at_snapshot: list[dict[str, Any]] = []
+        self.since_snapshot: list[pa.RecordBatch] = []
+
+    @rule(rows=ROWS)
+    def merge(self, rows: Any) -> None:
+        self.live.merge(*columns_of(SCHEMA, rows))
+        self.model.merge(rows)
+
+    @rule(rows=ROWS)
+    def put(self, rows: Any) -> None:
+        self.live.put(*columns_of(SCHEMA, rows))
+        self.model.put(rows)
+
+    @rule(start=st.integers(0, 10**6), count=st.integers(1, 300), pane=PANES)
+    def merge_many(self, start: int, count: int, pane: int) -> None:
+        """Enough rows to grow the tables, and to shrink them when their pane goes."""
+        rows = [((start + at, f"w{at % 50}"), pane, (1, at, None, 0.5, "m", None, at))
+                for at in range(count)]  # fmt: skip
+        self.merge(rows)
+
+    @rule(keys=st.lists(st.tuples(KEYS, PANES), min_size=1, max_size=10))
+    def delete(self, keys: Any) -> None:
+        unique = list(dict.fromkeys(keys))
+        arrays = columns_of(SCHEMA, [(key, pane, (0,) + (None,) * 6) for key, pane in unique])
+        assert self.live.delete(arrays[0], arrays[1]) == self.model.delete(unique)
+
+    @rule(upto=st.integers(-3, 6))
+    def take_closed(self, upto: int) -> None:
+        assert same(shown(self.live.take_closed(upto)), self.model.take(upto))
+
+    @rule(upto=st.integers(-3, 10))
+    def drop_panes(self, upto: int) -> None:
+        assert self.live.drop_panes(upto) == len(self.model.take(upto))
+
+    @rule()
+    def take_changes(self) -> None:
+        changed = self.live.changed_rows()
+        changes = self.live.take_changes()
+        assert not self.live.has_changes
+        if changes is None:
+            assert changed.num_rows == 0
+            return
+        puts = [row for row in shown(changes) if row["__change"] == 0]
+        assert len(puts) == changed.num_rows
+        self.replica.apply_changes(changes)
+        self.replica.apply_changes(changes)  # absolute values: twice is once
+        self.since_snapshot.append(changes)
+        assert same(shown(self.replica.scan()), self.model.listed())
+        assert not self.replica.has_changes
+
+    @precondition(lambda self: self.snapshot is None)
+    @rule()
+    def begin_snapshot(self) -> None:
+        self.take_changes()
+        self.snapshot = self.live.begin_snapshot()
+        self.at_snapshot = self.model.listed()
+        self.since_snapshot = []
+
+    @precondition(lambda self: self.snapshot is not None)
+    @rule(rows_max=st.integers(1, 60), abandon=st.integers(0, 9))
+    def copy_some(self, rows_max: int, abandon: int) -> None:
+        assert self.snapshot is not None
+        if abandon == 0:
+            self.snapshot.abandon()
+            self.snapshot = None
+        elif self.snapshot.copy_some(rows_max):
+            batches = list(self.snapshot.batches())
+            other = restored(self.live, batches)
+            assert same(shown(other.scan()), self.at_snapshot)
+            self.take_changes()
+            for changes in self.since_snapshot:
+                other.apply_changes(changes)
+            assert same(shown(other.scan()), self.model.listed())
+            self.snapshot = None
+
+    @rule(pane_from=PANES, length=st.integers(0, 5))
+    def window(self, pane_from: int, length: int) -> None:
+        window = self.live.window_rows(pane_from, pane_from + length)
+        assert same(shown(window), self.model.window(pane_from, pane_from + length))
+
+    @rule(keys=st.lists(st.tuples(KEYS, PANES), min_size=1, max_size=10))
+    def get(self, keys: Any) -> None:
+        arrays = columns_of(SCHEMA, [(key, pane, (0,) + (None,) * 6) for key, pane in keys])
+        values, found = self.live.get(arrays[0], arrays[1])
+        total, longest = values[1].to_pylist(), values[4].to_pylist()
+        for at, key in enumerate(keys):
+            row = self.model.rows.get(key)
+            assert found[at] == (row is not None)
+            assert (total[at], longest[at]) == ((row[1], row[4]) if row else (None, None))
+
+    @rule(edges=st.lists(st.integers(0, 1 << 32), max_size=4))
+    def partition_and_merge(self, edges: list[int]) -> None:
+        self.take_changes()
+        cuts = [0, *sorted(edges), 1 << 32]
+        parts = self.live.partition(list(zip(cuts, cuts[1:], strict=False)))
+        assert sum(len(part) for part in parts) == len(self.live)
+        whole = KeyedState("whole", SCHEMA)
+        for part in parts:
+            whole.merge_from(part)
+        assert whole.scan().serialize().equals(self.live.scan().serialize())
+
+    @invariant()
+    def rows_agree(self) -> None:
+        assert len(self.live) == len(self.model.rows)
+        panes, counts = self.live.panes()
+        assert panes.tolist() == sorted({pane for _, pane in self.model.rows})
+        assert int(counts.sum()) == len(self.model.rows)
+
+    def teardown(self) -> None:
+        assert same(shown(self.live.scan()), self.model.listed())
+        for pane in self.live.panes()[0].tolist():
+            assert self.live.rows(pane, pane).num_rows == self.live.panes()[1][
+                np.flatnonzero(self.live.panes()[0] == pane)[0]
+            ]
+
+
+StateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+TestStateMachine = StateMachine.TestCase
