@@ -16,7 +16,7 @@ STREAM_SYNC_BYTES = 8 << 20
 
 
 def insert_us(folder: Path, inserts: int) -> list[float]:
-    """Insert one row of 100 bytes per transaction, unsynced, in WAL mode; return each one's time."""
+    """Insert rows of 100 bytes, one per transaction, unsynced, in WAL mode; return their times."""
     path = folder / "floor.db"
     connection = apsw.Connection(str(path))
     try:

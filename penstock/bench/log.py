@@ -21,7 +21,7 @@ from penstock.bench.report import Report, median, merge, quantile
 from penstock.config import Durability, LogConfig
 from penstock.log import open_log
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log
-from penstock.log.record import START, Entry, Position, RecordKind
+from penstock.log.record import START, Entry, RecordKind
 
 TITLE = "the shared log, beside the bare disk and bare SQLite"
 WRITERS = 2
@@ -150,6 +150,7 @@ class _Bench:
     def _latency(self, seconds: float, number: int) -> list[float]:
         appends = max(20, int(seconds * APPENDS_PER_S))
         path, tag = self._logs["synced"], f"latency/{number}"
+        latencies: list[float]
         sent, latencies = self._crew.run(
             [(_append_steadily, path, tag, appends), (_read_all, path, tag, appends)]
         )

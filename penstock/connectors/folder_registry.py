@@ -87,7 +87,7 @@ class KnownFiles:
         """Take over what others have added."""
         while not self.sealed:
             stored = self._registry.get(f"{self._key}/{self._chunk}")
-            if stored is not None and stored.version != self._chunk_version:
+            if stored is not None and stored.version > self._chunk_version:
                 self._load(stored)
             if self._chunk_entries < CHUNK_FILES:
                 return

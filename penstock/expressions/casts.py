@@ -31,7 +31,7 @@ from penstock.expressions.reading import (
     integers_of_text,
     micros_of_text,
 )
-from penstock.expressions.times import local_days, local_micros
+from penstock.expressions.times import joined_micros, local_days, local_micros
 from penstock.expressions.tree import Call
 from penstock.expressions.types import (
     BIGINT,
@@ -109,7 +109,8 @@ def _numbers(casting: Casting) -> Outcome:
     if target.is_fractional:
         return _to_fractional(casting)
     if source.is_decimal:
-        return _narrowed(casting, truncated_quotient(casting.values, power_of_ten(source.scale)))
+        unit = np.full(1, power_of_ten(source.scale))
+        return _narrowed(casting, truncated_quotient(casting.values, unit))
     if source.is_fractional:
         return _truncated(casting)
     return _narrowed(casting, casting.values.astype(np.int64))
@@ -171,13 +172,12 @@ def _times(casting: Casting) -> Outcome:
 
 def _midnights(casting: Casting) -> tuple[Vector, Mask]:
     days = casting.values.astype(np.int64)
-    bound = np.iinfo(np.int64).max // DAY_US - 1
-    bad = np.abs(days) > bound
-    micros = np.where(bad, 0, days) * DAY_US
+    seconds = days * (DAY_US // SECOND_US)
     if casting.target == TIMESTAMP_NTZ:
-        return micros, bad
+        return joined_micros(seconds, np.zeros_like(seconds))
     assert casting.zone is not None
-    return load_zone(casting.zone).to_utc(micros), bad
+    offsets = load_zone(casting.zone).day_start_offsets(days)
+    return joined_micros(seconds - offsets // SECOND_US, np.zeros_like(seconds))
 
 
 def _timestamp_from_number(casting: Casting) -> Outcome:

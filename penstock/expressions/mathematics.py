@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 
 import numpy as np
 import pyarrow as pa
@@ -44,7 +45,7 @@ def round_half_up(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     operand, scale = node.args[0].type, int(node.option("scale"))
     values, valid = values_of(args[0], operand), valid_rows(args[0])
     if operand.is_fractional:
-        rounded = _round_doubles(values.astype(np.float64), _texts(values), valid, scale)
+        rounded = _round_doubles(values.astype(np.float64), valid, scale)
         return array_from(rounded, valid, node.type)
     if operand.is_decimal:
         return array_from(_round_decimals(values, operand.scale, scale), valid, node.type)
@@ -74,34 +75,26 @@ def _round_integers(values: Vector, digits: int) -> tuple[Vector, Mask]:
     return result, bad
 
 
-def _texts(values: Vector) -> type[np.float32] | type[np.float64]:
-    return np.float32 if values.dtype == np.float32 else np.float64
-
-
-def _round_doubles(
-    values: Vector, kind: type[np.float32] | type[np.float64], valid: Mask, scale: int
-) -> Vector:
-    """HALF_UP of the shortest text of each value; ties and large values are settled by the text,
+def _round_doubles(values: Vector, valid: Mask, scale: int) -> Vector:
+    """HALF_UP of the shortest text of each double; ties and large values are settled by the text,
     row by row, all others by scaling, whose error is far below the margin kept around ties."""
     factor = float(10 ** abs(scale))
-    with np.errstate(all="ignore"):
-        magnitude = np.abs(values) * factor if scale >= 0 else np.abs(values) / factor
-        tie = np.abs(magnitude - np.floor(magnitude) - 0.5) < _FAST_TIE_MARGIN
-        fast = (magnitude < _FAST_SCALED_MAX) & ~tie
-        whole = np.floor(magnitude + 0.5)
-        result = np.copysign(whole / factor if scale >= 0 else whole * factor, values)
+    magnitude = np.abs(values) * factor if scale >= 0 else np.abs(values) / factor
+    tie = np.abs(magnitude - np.floor(magnitude) - 0.5) < _FAST_TIE_MARGIN
+    fast = (magnitude < _FAST_SCALED_MAX) & ~tie
+    whole = np.floor(magnitude + 0.5)
+    result = np.copysign(whole / factor if scale >= 0 else whole * factor, values)
     for row in np.flatnonzero(~fast & valid):
-        if np.isfinite(values[row]):
-            text = str(kind(values[row]))
-            exact = decimal.Decimal(text).quantize(
-                decimal.Decimal(1).scaleb(-scale),
-                rounding=decimal.ROUND_HALF_UP,
-                context=decimal.Context(prec=700),
-            )
-            result[row] = float(exact)
-        else:
-            result[row] = values[row]
-    return result
+        result[row] = _round_double(float(values[row]), scale)
+    return result + 0.0  # a decimal has no negative zero
+
+
+def _round_double(value: float, scale: int) -> float:
+    if not math.isfinite(value):
+        return value
+    unit = decimal.Decimal(1).scaleb(-scale)
+    context = decimal.Context(prec=700, rounding=decimal.ROUND_HALF_UP)
+    return float(decimal.Decimal(repr(value)).quantize(unit, context=context))
 
 
 def real_function(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

@@ -14,27 +14,28 @@ import pyarrow.compute as pc
 
 from penstock.errors import ExpressionError
 from penstock.expressions.decimals import power_of_ten, scaled_from_text
-from penstock.expressions.times import days_from_civil
+from penstock.expressions.times import first_days, joined_micros
 from penstock.expressions.types import DOUBLE, DataType, decimal_type
 from penstock.expressions.vectors import Mask, Vector, true_rows, valid_rows, values_of
 from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
 
 Read = tuple[Vector, Mask]
 
-_SPACE_AND_CONTROL = "".join(map(chr, range(1, 33))) + "\x7f"
+_JAVA_SPACE = "".join(map(chr, range(1, 33)))
+_SPACE_AND_CONTROL = _JAVA_SPACE + "\x7f"
 _FAST_DIGITS_MAX = 18
 _WIDE_DIGITS = 20  # enough to see that a number is beyond 64 bits
 _TRUE_WORDS = ["t", "true", "y", "yes", "1"]
 _FALSE_WORDS = ["f", "false", "n", "no", "0"]
 
 
-def _trimmed(text: pa.Array) -> pa.Array:
+def _trimmed(text: pa.Array, characters: str = _SPACE_AND_CONTROL) -> pa.Array:
     """Without white space and control characters at both ends."""
-    trimmed = pc.utf8_trim(text, characters=_SPACE_AND_CONTROL)
-    if true_rows(pc.match_substring(trimmed, pattern="\0")).any():
-        rows = [None if r is None else r.strip(_SPACE_AND_CONTROL + "\0") for r in text.to_pylist()]
+    if true_rows(pc.match_substring(text, pattern="\0")).any():
+        # Arrow ends its list of characters at a zero: rare, row by row
+        rows = [None if row is None else row.strip(characters + "\0") for row in text.to_pylist()]
         return pa.array(rows, pa.string())
-    return trimmed
+    return pc.utf8_trim(text, characters=characters)
 
 
 def _matches(text: pa.Array, pattern: str) -> Mask:
@@ -77,21 +78,20 @@ _INFINITIES = {
 def floats_of_text(text: pa.Array, target: DataType) -> Read:
     """Short plain numbers in bulk; exponents, suffixes, words and long digits row by row."""
     arrow = pa.float64() if target == DOUBLE else pa.float32()
-    trimmed = pc.utf8_trim(text, characters=_SPACE_AND_CONTROL[:-1])
+    trimmed = _trimmed(text, _JAVA_SPACE)
     simple = _matches(trimmed, _SIMPLE_NUMBER)
     plain = pc.replace_substring_regex(_masked(trimmed, simple), pattern=r"\A\+", replacement="")
     values = plain.cast(arrow).fill_null(0).to_numpy().copy()
     bad = np.zeros(len(text), np.bool_)
     for row in np.flatnonzero(~simple & valid_rows(text)):
-        number = float_of_text(text[row].as_py(), target)
+        number = float_of_text(trimmed[row].as_py(), target)
         bad[row] = number is None
         values[row] = 0.0 if number is None else number
     return values, bad
 
 
-def float_of_text(text: str, target: DataType) -> float | None:
+def float_of_text(trimmed: str, target: DataType) -> float | None:
     """One text by Java's grammar, or one of the words for infinity and NaN in any case."""
-    trimmed = text.strip("".join(map(chr, range(33))))
     if _JAVA_HEX_NUMBER.fullmatch(trimmed):
         return _rounded(float.fromhex(trimmed.rstrip("dDfF")), target)
     if not _JAVA_NUMBER.fullmatch(trimmed):
@@ -113,12 +113,12 @@ def _rounded(value: float, target: DataType) -> float:
         return value if target == DOUBLE else float(np.float32(value))
 
 
-_DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,9})?")
+_DECIMAL_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?")
 
 
 def decimals_of_text(text: pa.Array, target: DataType) -> Read:
     """Texts that fit the type as they stand in bulk; those to be rounded row by row."""
-    trimmed = _trimmed(text)
+    trimmed = _trimmed(text, _JAVA_SPACE)
     whole, scale = max(target.precision - target.scale, 1), target.scale
     fraction = rf"(?:\.[0-9]{{1,{scale}}})?" if scale else ""
     simple = _matches(trimmed, rf"\A[+-]?[0-9]{{1,{whole}}}{fraction}\z")
@@ -185,7 +185,7 @@ def _days(groups: pa.StructArray, good: Mask) -> tuple[Vector, Mask]:
     month, day = _number(groups, "month", 1), _number(groups, "day", 1)
     good = good & (month >= 1) & (month <= _MONTHS) & (day >= 1)
     year, month = np.where(negative, -year, year), np.where(good, month, 1)
-    first, following = (days_from_civil(year, month + step, np.int64(1)) for step in (0, 1))
+    first, following = first_days(year, month), first_days(year, month + 1)
     good = good & (day <= following - first)
     return first + day - 1, good
 
@@ -210,27 +210,27 @@ def micros_of_text(text: pa.Array, zone: str | None) -> Read:
     good = good & (hour < _HOURS) & (minute < _SIXTY) & (second < _SIXTY)
     fraction = pc.utf8_slice_codeunits(pc.struct_field(groups, "fraction"), 0, 6)
     fraction = pc.utf8_rpad(fraction, 6, "0").fill_null("0").cast(pa.int64()).to_numpy()
-    seconds = hour * 3600 + minute * 60 + second
-    bound = np.iinfo(np.int64).max // DAY_US - 1
-    good = good & (np.abs(days) <= bound)
-    local = np.where(good, days * DAY_US + seconds * SECOND_US + fraction, 0)
-    micros, known = _in_zones(local, pc.struct_field(groups, "zone").fill_null(""), zone)
-    good = good & known
+    seconds = days * (DAY_US // SECOND_US) + hour * 3600 + minute * 60 + second
+    offsets, known = _zone_offsets(seconds, pc.struct_field(groups, "zone").fill_null(""), zone)
+    shift, fraction_shift = offsets // SECOND_US, offsets % SECOND_US
+    assert not fraction_shift.any(), "offsets are whole seconds"
+    micros, beyond = joined_micros(seconds - shift, fraction)
+    good = good & known & ~beyond
     return np.where(good, micros, 0), valid_rows(text) & ~good
 
 
-def _in_zones(local: Vector, names: pa.Array, default: str | None) -> tuple[Vector, Mask]:
-    """Instants of wall times, each in the zone its text names, and where that is a zone."""
-    known = np.ones(len(local), np.bool_)
-    micros = local.copy()
+def _zone_offsets(seconds: Vector, names: pa.Array, default: str | None) -> tuple[Vector, Mask]:
+    """Offsets of wall times, each in the zone its text names, and where that is a zone."""
+    known = np.ones(len(seconds), np.bool_)
+    offsets = np.zeros(len(seconds), np.int64)
     for name in names.unique().to_pylist():
         rows = true_rows(pc.equal(names, name))
         zone = default if name == "" else zone_of_text(name)
         if name != "" and zone is None:
             known[rows] = False
         elif default is not None and zone is not None:
-            micros[rows] = load_zone(zone).to_utc(local[rows])
-    return micros, known
+            offsets[rows] = load_zone(zone).wall_offsets(seconds[rows])
+    return offsets, known
 
 
 _ZONE_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{1,2}))?")

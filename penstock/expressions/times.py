@@ -9,8 +9,8 @@ from penstock.expressions.arithmetic import both_valid, overflow_reason
 from penstock.expressions.frame import Frame
 from penstock.expressions.tree import Call
 from penstock.expressions.types import BIGINT, DATE, TIMESTAMP, DataType
-from penstock.expressions.vectors import Vector, array_from, valid_rows, values_of
-from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
+from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+from penstock.expressions.zones import DAY_US, SECOND_US, Zone, load_zone
 
 MILLISECOND_US = 1_000
 _UNIT_US = {
@@ -27,7 +27,7 @@ _THURSDAY_FROM_SUNDAY = 4
 
 def local_micros(array: pa.Array, data_type: DataType, zone: str | None) -> Vector:
     """Wall-clock microseconds of a timestamp in the zone, or of an unzoned one as it stands."""
-    micros = values_of(array, data_type)
+    micros: Vector = values_of(array, data_type)
     return micros if zone is None else load_zone(zone).to_local(micros)
 
 
@@ -49,10 +49,21 @@ def civil(days: Vector) -> tuple[Vector, Vector, Vector]:
     return year, month, day
 
 
-def days_from_civil(year: Vector, month: Vector, day: Vector) -> Vector:
-    """Days since 1970-01-01 of a date whose month is 1 to 12; the day may run over."""
+def first_days(year: Vector, month: Vector) -> Vector:
+    """Days since 1970-01-01 of the first of each month; month 13 is the next January."""
     months = ((year - 1970) * 12 + (month - 1)).astype("datetime64[M]")
-    return months.astype("datetime64[D]").astype(np.int64) + (day - 1)
+    days: Vector = months.astype("datetime64[D]").astype(np.int64)
+    return days
+
+
+def joined_micros(seconds: Vector, fraction_us: Vector) -> tuple[Vector, Mask]:
+    """Whole seconds and the microseconds after them as one number, and where that is too large."""
+    limits = np.iinfo(np.int64)
+    high_s, high_us = divmod(limits.max, SECOND_US)
+    low_s, low_us = divmod(limits.min, SECOND_US)
+    bad = (seconds > high_s) | (seconds == high_s) & (fraction_us > high_us)
+    bad = bad | (seconds < low_s) | (seconds == low_s) & (fraction_us < low_us)
+    return np.where(bad, 0, seconds * SECOND_US + fraction_us), bad
 
 
 def date_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -80,12 +91,20 @@ def date_trunc(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
         # these do not depend on a zone
         truncated = micros - micros % _UNIT_US[unit]
     elif unit in ("hour", "minute"):
-        local = zone.to_local(micros)
-        truncated = micros - local % _UNIT_US[unit]
+        truncated = _truncated_in_day(micros, zone, _UNIT_US[unit])
     else:
-        days = zone.to_local(micros) // DAY_US
-        truncated = zone.to_utc(_first_day(days, unit) * DAY_US)
+        days = _first_day(zone.to_local(micros) // DAY_US, unit)
+        truncated = days * DAY_US - zone.day_start_offsets(days)
     return array_from(truncated, valid_rows(args[0]), node.type)
+
+
+def _truncated_in_day(micros: Vector, zone: Zone, unit_us: int) -> Vector:
+    """The wall time cut to the unit, at the same offset if that one applies there too."""
+    offsets = zone.offsets_at(micros)
+    local = micros + offsets
+    cut = local - local % unit_us
+    same = zone.offsets_at(cut - offsets) == offsets
+    return np.where(same, cut - offsets, zone.to_utc(cut))
 
 
 def _first_day(days: Vector, unit: str) -> Vector:
@@ -95,7 +114,7 @@ def _first_day(days: Vector, unit: str) -> Vector:
         return days - (days + _THURSDAY_TO_MONDAY) % 7
     year, month, _ = civil(days)
     first_month = {"year": np.ones_like(month), "quarter": (month - 1) // 3 * 3 + 1}
-    return days_from_civil(year, first_month.get(unit, month), np.ones_like(month))
+    return first_days(year, first_month.get(unit, month))
 
 
 def date_add(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

@@ -190,7 +190,9 @@ def _plain(value: Any, data_type: DataType) -> Any:
         plain = _float(float(value), kind)
     elif kind == "decimal" and isinstance(value, int | decimal.Decimal):
         plain = _decimal(value, data_type)
-    elif (kind == "string" and isinstance(value, str)) or (kind == "binary" and isinstance(value, bytes)):
+    elif (kind == "string" and isinstance(value, str)) or (
+        kind == "binary" and isinstance(value, bytes)
+    ):
         plain = value
     elif kind == "date":
         plain = _days(value)

@@ -1,4 +1,4 @@
-"""Time zones as vectorised tables: UTC microseconds to local ones and back, as Java converts them."""
+"""Time zones as vectorised tables: UTC microseconds to local ones and back, as Java does it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from penstock.errors import ExpressionError
 
 Int64s = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
@@ -55,15 +56,48 @@ class Zone:
         """What a clock on the wall shows at each instant."""
         return utc_us + self.offsets_at(utc_us)
 
-    def to_utc(self, local_us: Int64s) -> Int64s:
-        """The instant of each wall time: the earlier one if it happens twice (clocks go back), moved
-        on by the length of the gap if it never happens (clocks go forward)."""
+    def wall_offsets(self, local_s: Int64s) -> Int64s:
+        """The offset that turns each wall time, in whole seconds, into an instant.
+
+        Of two (clocks go back) the earlier instant is meant; a time that never happens (clocks go
+        forward) is moved on by the length of the gap.
+        """
+        before, after, holds = self._around(local_s)
+        return np.where(holds, before, after)
+
+    def _around(self, local_s: Int64s) -> tuple[Int64s, Int64s, Mask]:
+        """The offsets a day before and after each wall time, and whether the first one applies."""
+        local_us = _folded(local_s)
         before = self.offsets_at(local_us - DAY_US)
         after = self.offsets_at(local_us + DAY_US)
-        with_before, with_after = local_us - before, local_us - after
-        before_holds = self.offsets_at(with_before) == before
-        after_holds = self.offsets_at(with_after) == after
-        return np.where(before_holds | ~after_holds, with_before, with_after)
+        before_holds = self.offsets_at(local_us - before) == before
+        after_holds = self.offsets_at(local_us - after) == after
+        return before, after, before_holds | ~after_holds
+
+    def to_utc(self, local_us: Int64s) -> Int64s:
+        """The instant of each wall time, as `wall_offsets` decides."""
+        return local_us - self.wall_offsets(local_us // SECOND_US)
+
+    def day_start_offsets(self, local_days: Int64s) -> Int64s:
+        """The offset that turns midnight of each day into its first instant: where midnight falls
+        into a gap, that is the end of the gap, however long before midnight it began."""
+        local_s = local_days * (DAY_US // SECOND_US)
+        offsets = self.wall_offsets(local_s)
+        local_us = _folded(local_s)
+        utc_us = local_us - offsets
+        gap = self.to_local(utc_us) != local_us
+        if gap.any():
+            last = np.searchsorted(self.transitions_us, utc_us[gap], side="right") - 1
+            offsets[gap] = local_us[gap] - self.transitions_us[last]
+        return offsets
+
+
+def _folded(local_s: Int64s) -> Int64s:
+    """Microseconds with the same offsets, brought into the range of the table."""
+    far = local_s >= _FOLD_FROM_US // SECOND_US
+    cycle_s, from_s = _CYCLE_US // SECOND_US, _FOLD_FROM_US // SECOND_US
+    near_s = np.where(far, (local_s - from_s) % cycle_s + from_s, local_s)
+    return np.maximum(near_s, -cycle_s) * SECOND_US
 
 
 def check_zone(name: Any) -> str:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.errors import CheckpointDamaged, ChangeLogBroken, CheckpointNotFound
+from penstock.errors import ChangeLogBroken, CheckpointDamaged, CheckpointNotFound
 from penstock.log import punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log, take_over
@@ -41,13 +41,13 @@ class Checkpoints(Protocol):
         """The rows of each state; CheckpointDamaged if they are not what was written."""
 
 
-def fence(log: Log, vertex: str, task_tag: str) -> Marker:
-    """Steps 1 and 2: take the vertex over and return its last marker under the new instance."""
+def fence(log: Log, vertex: str, task_tag: str) -> tuple[Marker, Position]:
+    """Steps 1 and 2: take the vertex over; return its last marker, renumbered, and where it is."""
     instance = take_over(log, vertex)
     record = log.last(task_tag)
     if record is None:
-        return Marker(vertex=vertex, instance=instance, epoch=0)
-    return replace(decode_marker(record), instance=instance)
+        return Marker(vertex=vertex, instance=instance, epoch=0), START
+    return replace(decode_marker(record), instance=instance), record.position
 
 
 def restore_states(

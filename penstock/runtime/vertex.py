@@ -19,11 +19,11 @@ from enum import Enum
 from typing import Any, Protocol
 
 import pyarrow as pa
-from penstock.operators.chain import Chain, ChainOutput
 
 from penstock.clock import Clock
-from penstock.errors import Fenced, RowFailed
+from penstock.errors import Fenced, RowError
 from penstock.log.record import Position, RecordKind
+from penstock.operators.chain import Chain, ChainOutput
 from penstock.runtime.inputs import Delivery, Input, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs, Partitioner
@@ -117,6 +117,7 @@ class Vertex:
         self._is_dirty = False  # something happened since the last marker
         self._input_ended = start.ended
         self._due_s = 0.0
+        self._source_watermark_us: int | None = None
         self._commits_to_checkpoint = parts.settings.checkpoint_interval_commits
         self._snapshots: dict[str, Snapshot] | None = None
         self._snapshot_position = Position(0)
@@ -217,9 +218,9 @@ class Vertex:
         on_bad_row = "raise" if self._parts.dead_letter_tag is None else "reject"
         try:
             return self._parts.chain.process(batch, self._watermark_us, on_bad_row=on_bad_row)
-        except RowFailed as error:
+        except RowError as error:
             row = error.details.get("row")
-            raise RowFailed(
+            raise RowError(
                 f"vertex {self.name}: row {row} of {origin} fails: {error.message}. Fix "
                 "the query, or "
                 "set a dead-letter stream to go on without such rows",
@@ -346,6 +347,8 @@ class Vertex:
         if self._commits_to_checkpoint > 0 or self._snapshots is not None:
             return
         states = self._parts.chain.states
+        if not states:
+            return
         self._snapshots = {name: state.begin_snapshot() for name, state in states.items()}
         self._snapshot_position = position
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.connectors import folder_registry
 from penstock.connectors.folder_registry import FileEntry, KnownFiles, MemoryRegistry
-from penstock.errors import InvalidName, SourceError
+from penstock.errors import InvalidName, OutcomeUnknown, SourceError
+from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore, SimulatedCrash
 
 
 def entries(*names: str) -> list[FileEntry]:
@@ -102,6 +103,30 @@ def test_readers_at_the_same_time_agree() -> None:
         reader.refresh()
     assert len({tuple(listed(reader)) for reader in readers}) == 1
     assert len(readers[0]) == len(set(listed(readers[0]))) == 30 * 43
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_a_log_is_a_registry_and_its_faults_lose_and_double_nothing(fault: Fault, at: int) -> None:
+    store = MemoryStore()
+    names = [f"{number:05d}" for number in range(1_200)]
+    failing = KnownFiles(MemoryLog(store, faults=Faults.at({at: fault})), "job/files")
+    failed = False
+    for end in (100, 600, 1_200):
+        try:
+            failing.add(entries(*names[:end]))
+        except OutcomeUnknown:
+            failed = True
+            failing.add(entries(*names[:end]))
+        except SimulatedCrash:
+            failed = True
+            failing = KnownFiles(MemoryLog(store), "job/files")
+            failing.add(entries(*names[:end]))
+        assert listed(failing) == names[:end]
+    assert failed
+    heir = KnownFiles(MemoryLog(store), "job/files")
+    heir.refresh()
+    assert listed(heir) == names
 
 
 def test_damage_is_told() -> None:

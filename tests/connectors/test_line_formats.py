@@ -156,14 +156,35 @@ def test_a_null_where_none_may_be_is_set_aside(tmp_path: Path) -> None:
 
 
 def test_json_cannot_fill_every_schema(tmp_path: Path) -> None:
+    schema = pa.schema([("m", pa.map_(pa.string(), pa.int64()))])
     with pytest.raises(InvalidArgument, match="map"):
-        schema = pa.schema([("m", pa.map_(pa.string(), pa.int64()))])
         FolderSource(tmp_path, "jsonl", MemoryRegistry(), schema)
 
 
 _PIECES = st.sampled_from(
-    ['{"a":1}', '{"b":"x"}', '{"a":1,"b":"y"}', "{", "}", '"', "\\", "null", "[", "]", ",", ":"]
-    + ['"a"', "1", " ", "\t", "é", '{"c":{"a":[]}}', "\r", "1.0", "-"]
+    [
+        '{"a":1}',
+        '{"b":"x"}',
+        '{"a":1,"b":"y"}',
+        "{",
+        "}",
+        '"',
+        "\\",
+        "null",
+        "[",
+        "]",
+        ",",
+        ":",
+        '"a"',
+        "1",
+        " ",
+        "\t",
+        "é",
+        '{"c":{"a":[]}}',
+        "\r",
+        "1.0",
+        "-",
+    ]
 )
 
 
@@ -294,11 +315,11 @@ def test_csv_with_another_delimiter(tmp_path: Path) -> None:
     rows, _ = parse(tmp_path, b"1;a,b\n", "csv", PAIR, delimiter=";")
     assert rows == [{"a": 1, "b": "a,b"}]
     for delimiter in ("", '"', ";;", "\n", "é"):
+        options = FolderOptions(delimiter=delimiter)
         with pytest.raises(InvalidArgument, match="delimiter"):
-            options = FolderOptions(delimiter=delimiter)
             FolderSource(tmp_path, "csv", MemoryRegistry(), PAIR, options)
+    schema = pa.schema([("l", pa.list_(pa.int64()))])
     with pytest.raises(InvalidArgument, match="nested"):
-        schema = pa.schema([("l", pa.list_(pa.int64()))])
         FolderSource(tmp_path, "csv", MemoryRegistry(), schema)
 
 

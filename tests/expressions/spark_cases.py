@@ -115,7 +115,9 @@ def integer_rows() -> list[Rows]:
         cases = binary_cases(kind, kind, list(BINARY))
         a, b = column("a", kind), column("b", kind)
         cases.append(Case("a div b", call("int_divide", a, b)))
-        groups.append(Rows(f"{kind} pairs", batch_of({"a": kind, "b": kind}, paired(values)), tuple(cases)))
+        groups.append(
+            Rows(f"{kind} pairs", batch_of({"a": kind, "b": kind}, paired(values)), tuple(cases))
+        )
         singles = [*values, 15, 25, 35, -15, -25, -35, 45, 55, 95, 99, 100, 115, -115]
         cases = unary_cases(kind) + cast_cases(
             kind, [t for t in (*NUMBERS, "string", "timestamp") if t != kind]
@@ -143,7 +145,9 @@ def float_rows() -> list[Rows]:
         Case("pow(a, b)", call("pow", *double), close=True),
     ]
     groups = [
-        Rows("double pairs", batch_of({"a": "double", "b": "double"}, paired(doubles)), tuple(cases))
+        Rows(
+            "double pairs", batch_of({"a": "double", "b": "double"}, paired(doubles)), tuple(cases)
+        )
     ]
     singles = [
         *doubles, 2.675, 1.005, 0.125, 0.375, 1.5, -1.5, -2.5, 127.9, 128.0, -128.9, -129.0,
@@ -175,7 +179,18 @@ def float_rows() -> list[Rows]:
     groups.append(
         Rows("float pairs", batch_of({"a": "float", "b": "float"}, paired(floats)), tuple(cases))
     )
-    more = [*floats, 127.9, 128.0, 2147483647.0, 9.3e18, -9.223372036854775808e18, 2.675, 1.5, 2.5, 0.45]
+    more = [
+        *floats,
+        127.9,
+        128.0,
+        2147483647.0,
+        9.3e18,
+        -9.223372036854775808e18,
+        2.675,
+        1.5,
+        2.5,
+        0.45,
+    ]
     f = column("a", "float")
     cases = unary_cases("float")
     cases += [
@@ -208,9 +223,17 @@ def decimal_rows() -> list[Rows]:
         cases.append(Case("a div b", call("int_divide", a, b)))
         if left == right:
             cases += binary_cases(left, right, ORDERED)
-        groups.append(Rows(f"{left} {right}", batch_of({"a": left, "b": right}, columns), tuple(cases)))
+        groups.append(
+            Rows(f"{left} {right}", batch_of({"a": left, "b": right}, columns), tuple(cases))
+        )
     targets = (*NUMBERS, "string")
-    for kind in ("decimal(18,0)", "decimal(18,18)", "decimal(9,2)", "decimal(17,7)", "decimal(1,0)"):
+    for kind in (
+        "decimal(18,0)",
+        "decimal(18,18)",
+        "decimal(9,2)",
+        "decimal(17,7)",
+        "decimal(1,0)",
+    ):
         a = column("a", kind)
         cases = unary_cases(kind)
         cases += cast_cases(kind, [t for t in targets if t != kind])
@@ -281,7 +304,11 @@ def string_rows() -> list[Rows]:
 
 
 def _sql(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r") + "'"
+    return (
+        "'"
+        + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r")
+        + "'"
+    )
 
 
 def _text_cases(a: Expression) -> list[Case]:
@@ -314,9 +341,7 @@ def _text_cases(a: Expression) -> list[Case]:
     ]  # fmt: skip
     for pattern in ("a%", "%c", "_b_", "%", "", "a\\%b", "a\\_b", "%\n%", "__", "50\\%", "%\\\\%"):
         cases.append(Case(f"a LIKE {_sql(pattern)}", call("like", a, pattern=pattern)))
-    cases.append(
-        Case("a LIKE 'a/_b' ESCAPE '/'", call("like", a, pattern="a/_b", escape="/"))
-    )
+    cases.append(Case("a LIKE 'a/_b' ESCAPE '/'", call("like", a, pattern="a/_b", escape="/")))
     for pattern in ("a", "^a", "c$", "^[a-c]+$", "a.*c", "\\d+", "[0-9]{2,3}", "(a|X)b?", "\\s", "k$",
                     "[^a-z]", "^.$", "x{40}", "\\\\", "break|line$", "a+?b", "\\.", "\\W", "\\S\\s"):  # fmt: skip
         cases.append(Case(f"a RLIKE {_sql(pattern)}", call("rlike", a, pattern=pattern)))
@@ -395,7 +420,9 @@ def boolean_rows() -> list[Rows]:
             "case", a, literal(1, "int"), b, literal(2, "int"), literal(3, "int"))),
         *cast_cases("boolean", [t for t in (*NUMBERS, "string") if t != "boolean"]),
     ]  # fmt: skip
-    return [Rows("boolean", batch_of({"a": "boolean", "b": "boolean"}, paired(values)), tuple(cases))]
+    return [
+        Rows("boolean", batch_of({"a": "boolean", "b": "boolean"}, paired(values)), tuple(cases))
+    ]
 
 
 def lazy_rows() -> list[Rows]:
@@ -445,9 +472,11 @@ def instants() -> list[int | None]:
         2540246400, 16725225600, 253402300799, 253402300800, 4102444800, 32503680000, -890000000,
     ]  # fmt: skip
     micros: list[int | None] = [None, -1, 999999, -999999, 1577836799999999, 123456789]
-    return micros + [second * 1_000_000 for second in seconds] + [
-        second * 1_000_000 + 123456 for second in seconds[:20]
-    ]
+    return (
+        micros
+        + [second * 1_000_000 for second in seconds]
+        + [second * 1_000_000 + 123456 for second in seconds[:20]]
+    )
 
 
 def time_rows(zone: str) -> list[Rows]:

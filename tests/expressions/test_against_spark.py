@@ -61,16 +61,32 @@ def _differs(ours: Any, theirs: Any, close: bool) -> bool:
     return bool(ours != theirs)
 
 
+def _frame(session: Any, batch: pa.RecordBatch) -> Any:
+    """The rows as a DataFrame. Times travel as integers, which no time zone can touch."""
+    arrays, selected = [], ["row"]
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        is_time = pa.types.is_timestamp(field.type)
+        arrays.append(column.cast(pa.int64()) if is_time else column)
+        name = field.name
+        as_instant = f"timestamp_micros({name})" if is_time else name
+        unzoned = is_time and field.type.tz is None
+        selected.append(
+            f"CAST({as_instant} AS timestamp_ntz) AS {name}"
+            if unzoned
+            else f"{as_instant} AS {name}"
+        )
+    numbers = pa.array(range(batch.num_rows), pa.int32())
+    table = pa.table([*arrays, numbers], names=[*batch.schema.names, "row"])
+    return session.createDataFrame(table).selectExpr(*selected)
+
+
 class Judge:
     """Runs the cases of one group of rows through Spark."""
 
     def __init__(self, session: Any, rows: Rows) -> None:
         self.session = session
         self.batch = rows.batch
-        numbers = pa.array(range(rows.batch.num_rows), pa.int32())
-        self.frame = session.createDataFrame(
-            pa.Table.from_batches([rows.batch.append_column("row", numbers)])
-        )
+        self.frame = _frame(session, rows.batch)
         self.evaluated = [(case, *self.evaluate(case)) for case in rows.cases]
         self.differences: list[str] = []
 
@@ -108,13 +124,13 @@ class Judge:
         case, ours, _ = evaluated[0]
         refusals = _Refusals(self.session, self.frame, case.sql)
         rows = [row for row in range(self.batch.num_rows) if refusals.message(row) is not None]
-        shown = [f"{self.given(row)} → {ours[row]}" for row in rows[:4]]
+        shown = [f"{self.given(row)} → {_plain(ours.slice(row, 1))[0]}" for row in rows[:4]]
         self.differences.append(
             f"{case.sql}: Spark refuses {len(rows)} rows {shown}: {str(error)[:400]}"
         )
 
     def given(self, row: int) -> Any:
-        return self.batch.slice(row, 1).to_pylist()[0]
+        return [_plain(column.slice(row, 1))[0] for column in self.batch.columns]
 
     def compare_column(
         self, case: Case, ours: pa.Array, bad: np.ndarray, theirs: pa.ChunkedArray
@@ -135,7 +151,9 @@ class Judge:
                 refusals = _Refusals(self.session, self.frame, case.sql)
                 for row in np.flatnonzero(bad):
                     if refusals.message(int(row)) is None:
-                        self.differences.append(f"{case.sql} on {self.given(row)}: refused, not in Spark")
+                        self.differences.append(
+                            f"{case.sql} on {self.given(row)}: refused, not in Spark"
+                        )
 
 
 def _row_is_in(rows: np.ndarray) -> str:
@@ -183,8 +201,9 @@ def _same_type(ours: pa.DataType, theirs: pa.DataType) -> bool:
 
 
 def _judge(session: Any, zone: str, rows: Rows) -> None:
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    judge = Judge(session, rows)  # builds its rows in UTC
     session.conf.set("spark.sql.session.timeZone", zone)
-    judge = Judge(session, rows)
     judge.compare()
     shown = "\n".join(judge.differences[:40])
     assert not judge.differences, f"{rows.name}: {len(judge.differences)} differences\n{shown}"

@@ -1,0 +1,1 @@
+"""The run side: vertices, their inputs and outputs, recovery, and the host that steps them."""

@@ -1,0 +1,125 @@
+"""Checkpoints in the background: a picture of state goes to the store while its vertex goes on.
+
+When a checkpoint is safe, what it makes needless is trimmed: the changes before the oldest
+checkpoint that is kept. Two are kept, so that a damaged file costs a longer replay, not the state.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.errors import StreamError
+from penstock.log.contract import Log
+from penstock.log.record import Position
+from penstock.runtime.vertex import CheckpointJob
+from penstock.stages.tags import change_tag, task_tag
+
+CHECKPOINTS_KEPT = 2
+
+logger = logging.getLogger(__name__)
+
+
+class CheckpointTarget(Protocol):
+    """The part of a checkpoint store that writing needs."""
+
+    def write(self, vertex: str, position: int, states: dict[str, list[pa.RecordBatch]]) -> None:
+        """Store the rows of each state under a marker's position; whole and durable on return."""
+
+    def positions(self, vertex: str) -> list[int]:
+        """The marker positions of a vertex's checkpoints, oldest first."""
+
+    def delete(self, vertex: str, position: int) -> None:
+        """Remove a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatistics:
+    """What the worker has done since it was made."""
+
+    written: int
+    failed: int
+    waiting: int
+
+
+def write_checkpoint(job: CheckpointJob, store: CheckpointTarget, log: Log) -> None:
+    """Store a job's picture, then let go of what it makes needless."""
+    rows = {name: list(snapshot.batches()) for name, snapshot in job.snapshots.items()}
+    store.write(job.vertex, job.position, rows)
+    kept = store.positions(job.vertex)
+    for position in kept[:-CHECKPOINTS_KEPT]:
+        store.delete(job.vertex, position)
+    oldest = kept[-CHECKPOINTS_KEPT:][0]
+    log.trim(change_tag(job.vertex), Position(oldest))
+    log.trim(task_tag(job.vertex), Position(oldest))
+
+
+class BackgroundCheckpointer:
+    """One thread that writes the checkpoints of all vertices of a host, one at a time."""
+
+    def __init__(self, store: CheckpointTarget, log: Log) -> None:
+        self._store = store
+        self._log = log
+        self._jobs: deque[CheckpointJob] = deque()
+        self._busy: set[str] = set()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._written = self._failed = 0
+        self._thread = threading.Thread(target=self._run, name="penstock-checkpoint", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: CheckpointJob) -> bool:
+        with self._changed:
+            if job.vertex in self._busy or self._stopping:
+                return False
+            self._busy.add(job.vertex)
+            self._jobs.append(job)
+            self._changed.notify_all()
+        return True
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until every submitted checkpoint is written or has failed; return whether so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._busy, timeout_s)
+
+    def statistics(self) -> CheckpointStatistics:
+        with self._changed:
+            return CheckpointStatistics(self._written, self._failed, len(self._busy))
+
+    def close(self) -> None:
+        """Finish the checkpoint that is being written and drop the others."""
+        with self._changed:
+            self._stopping = True
+            self._jobs.clear()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            done = self._write(job)
+            with self._changed:
+                self._busy.discard(job.vertex)
+                self._written += done
+                self._failed += not done
+                self._changed.notify_all()
+
+    def _next(self) -> CheckpointJob | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._stopping)
+            return None if self._stopping else self._jobs.popleft()
+
+    def _write(self, job: CheckpointJob) -> bool:
+        try:
+            write_checkpoint(job, self._store, self._log)
+        except (StreamError, OSError) as error:
+            # The change log still has everything: only the next recovery takes longer.
+            logger.warning(
+                "checkpoint %d of vertex %s was not written: %s", job.position, job.vertex, error
+            )
+            return False
+        return True

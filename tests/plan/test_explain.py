@@ -1,0 +1,43 @@
+"""Explanations against golden texts, in cases like those of the rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.expressions.tree import Expression
+from penstock.expressions.types import Schema
+from penstock.plan.build import query, scan_stream
+from penstock.plan.explain import explain
+from penstock.plan.optimizer import plan_program
+from penstock.plan.text import parse_query
+from penstock.stages.program import ConnectorSpec
+from tests.plan.case_files import Case, read_cases
+
+GOLDEN = Path(__file__).parent / "explanations.txt"
+
+
+def engine(expression: Expression, schema: Schema) -> str:
+    """Where the expression of a case runs: strings outside the fused loop."""
+    assert schema
+    return "arrow" if "string" in {str(expression.type), str(schema[0].type)} else "numba"
+
+
+@pytest.mark.parametrize("case", read_cases(GOLDEN), ids=str)
+def test_explanation(case: Case) -> None:
+    assert explain(plan_program(parse_query(case.before)), engine) == case.after
+
+
+def test_the_caller_says_what_only_it_knows() -> None:
+    rows = scan_stream("s", "x bigint")
+    program = plan_program(query("q", rows.to_sink("files", path="out")))
+
+    def promise(spec: ConnectorSpec) -> str:
+        return f"exactly once, by manifest in {spec.options['path']}"
+
+    text = explain(program, durability="process", guarantee=promise)
+    assert "exactly once, by manifest in out" in text
+    assert "process: survives crashes of processes; a power cut may take the newest records" in text
+    assert "numba" not in text
+    assert "as the log says" in explain(program, durability="elsewhere")

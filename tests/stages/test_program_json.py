@@ -1,0 +1,239 @@
+"""Programs travel as text: exact there and back, and any other text is a named error."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvalidProgram, ProgramError, StageVersionUnsupported
+from penstock.stages.program import PROGRAM_VERSION, Program, canonical_json
+from penstock.stages.program_json import PROGRAM_CHARACTERS_MAX
+from tests.stages.programs import rich, small
+
+PROGRAMS = [small(), rich()]
+TEXTS = [program.to_json() for program in PROGRAMS]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.query)
+def test_there_and_back(program: Program) -> None:
+    text = program.to_json()
+    assert Program.from_json(text) == program
+    assert Program.from_json(text).to_json() == text
+    assert Program.from_json(text).content_hash == program.content_hash
+    assert text.isascii()
+
+
+def test_spaces_and_order_of_fields_do_not_matter() -> None:
+    node = json.loads(TEXTS[0])
+    shuffled = json.dumps(dict(reversed(node.items())), indent=2)
+    assert Program.from_json(shuffled) == PROGRAMS[0]
+
+
+def test_the_hash_names_the_content() -> None:
+    assert small().content_hash == PROGRAMS[0].content_hash
+    assert len({program.content_hash for program in PROGRAMS}) == 2
+    changed = json.loads(TEXTS[0])
+    changed["settings"]["commit_interval_ms"] = 21
+    assert Program.from_json(canonical_json(changed)).content_hash != PROGRAMS[0].content_hash
+
+
+def test_a_newer_version_is_refused_before_anything_else_is_read() -> None:
+    text = canonical_json({"version": PROGRAM_VERSION + 1, "stages": "of another shape"})
+    with pytest.raises(StageVersionUnsupported, match=f"has version {PROGRAM_VERSION + 1}") as error:
+        Program.from_json(text)
+    assert error.value.details == {"version": PROGRAM_VERSION + 1, "version_max": PROGRAM_VERSION}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not JSON"),
+        ("{", "is not JSON"),
+        ("[]", "not a JSON object"),
+        ("{}", "version is None"),
+        ('{"version":true}', "version is True"),
+        ('{"version":0}', "version is 0"),
+        ('{"version":"1"}', "version is '1'"),
+        ('{"version":1}', "lacks"),
+        ('{"version":1,"version":1}', "repeats a field"),
+        ('{"version":NaN}', "NaN"),
+        ('{"version":Infinity}', "Infinity"),
+        ('{"version":1e999}', "beyond a double"),
+        ('{"version":' + "9" * 5_000 + "}", "beyond 64 bits"),
+        ('{"version":1,"x":' + "[" * 400 + "]" * 400 + "}", "unknown fields"),
+        ('{"version":1,"x":' + "[" * 600 + "]" * 600 + "}", "nested deeper"),
+        ("[" * 1_000_000, "nested too deeply"),
+        (" " * (PROGRAM_CHARACTERS_MAX + 1), "at most"),
+        (b"{}", "a text of at most"),
+    ],
+    ids=range(18),
+)
+def test_hostile_texts(text: Any, message: str) -> None:
+    with pytest.raises(InvalidProgram, match=message):
+        Program.from_json(text)
+
+
+def first(node: Any, key: str) -> Any:
+    """The first object below a value that has this key."""
+    for path in paths(node):
+        found = at(node, path)
+        if isinstance(found, dict) and key in found:
+            return found
+    raise AssertionError(key)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p.update(extra=1), "unknown fields"),
+        (lambda p: p["settings"].pop("codec"), "lacks"),
+        (lambda p: p["settings"].update(turbo=True), "unknown fields"),
+        (lambda p: p["settings"].update(codec="gzip"), "codec"),
+        (lambda p: p["stages"][0].update(note=""), "unknown fields"),
+        (lambda p: p["stages"][0]["chain"][0].update(note=""), "would not have written"),
+        (lambda p: p["stages"][0]["chain"][0].update(op="sort"), "is not an operator"),
+        (lambda p: p["stages"][0]["chain"][0].update(op=["filter"]), "not an operator"),
+        (lambda p: p["stages"][0]["chain"].insert(0, None), "not an operator"),
+        (lambda p: first(p, "call").update(call="frobnicate"), "no function 'frobnicate'"),
+        (lambda p: first(p, "delay_us").update(delay_us=1.0), "would not have written"),
+        (lambda p: first(p, "delay_us").update(delay_us="1000000"), "would not have written"),
+        (lambda p: first(p, "delay_us").update(delay_us=True), "would not have written"),
+        (lambda p: first(p, "merge_partials").update(merge_partials=1), "would not have written"),
+        (lambda p: first(p, "outer").update(outer="yes"), "would not have written"),
+        (lambda p: first(p, "size_us").update(size_us=-1), "0 < slide <= size"),
+        (lambda p: first(p, "column").update(type="bigint(3)"), "not a type"),
+        (lambda p: first(p, "column").update(column="nowhere"), "there is no column 'nowhere'"),
+        (lambda p: p["streams"][0].update(role="boss"), "no role"),
+        (lambda p: p["streams"][0].update(substreams=0), "0 substreams"),
+        (lambda p: p["streams"][0].update(substreams=10**9), "substreams"),
+        (lambda p: p["streams"][0].update(name="a/b"), "not allowed"),
+        (lambda p: p["streams"].pop(0), "has no stream"),
+        (lambda p: p["streams"].append(p["streams"][0]), "more than once"),
+        (lambda p: p["streams"][0]["schema"].append(["x", "int"]), "not a column"),
+        (lambda p: p["streams"][0]["schema"].append(["x", "int", 1]), "not a column"),
+        (lambda p: p["stages"].clear(), "1 to 1000 stages"),
+        (lambda p: p["stages"].append(p["stages"][0]), "more than once"),
+        (lambda p: p["stages"][0]["output"].update(partition_by=["zzz"]), "partitioned by zzz"),
+        (lambda p: p["stages"][0]["output"].update(sink={"connector": "x", "options": {}}), "a stream or a sink"),
+        (lambda p: p["stages"][0]["input"].update(streams=[]), "a source or at least one stream"),
+        (lambda p: p["stages"][0]["output"]["schema"].pop(), "the chain gives"),
+        (lambda p: p["vertices"].pop(), "not numbered from 0"),
+        (lambda p: p["vertices"][0].update(name="other"), "should be named"),
+        (lambda p: p["vertices"][0].update(stage=99), "not numbered from 0"),
+        (lambda p: p["vertices"][0].update(key_range=[5, 5]), "key range"),
+        (lambda p: p["vertices"][0].update(key_range=[0, 1, 2]), "malformed"),
+        (lambda p: p["vertices"][0].update(key_range=[0, 1.5]), "a whole number"),
+        (lambda p: p["vertices"][0].update(input_tags=[]), "does not read the markers"),
+        (lambda p: p["vertices"][0].update(output_tags=["S/bids/0"]), "stream rich_exchange_0 needs"),
+        (lambda p: p["vertices"][0].update(marker_tags=["T/rich_s0_0"]), "markers lack a tag"),
+        (lambda p: p["vertices"][0].update(marker_tags=["../../etc"]), "is not one of"),
+        (lambda p: p.update(query="a b"), "not allowed"),
+        (lambda p: p.update(query="q" * 50), "50 characters"),
+        (lambda p: p.update(query=7), "a text was expected"),
+        (lambda p: p.update(vertices={}), "a list was expected"),
+    ],
+)  # fmt: skip
+def test_changed_fields(change: Callable[[Any], Any], message: str) -> None:
+    node = json.loads(TEXTS[1])
+    change(node)
+    with pytest.raises(InvalidProgram, match=message):
+        Program.from_json(canonical_json(node))
+
+
+# --- random damage --------------------------------------------------------------------------------
+
+Path = tuple[str | int, ...]
+
+
+def paths(node: Any, path: Path = ()) -> Iterator[Path]:
+    yield path
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, child in items:
+        yield from paths(child, (*path, key))
+
+
+def at(node: Any, path: Path) -> Any:
+    for key in path:
+        node = node[key]
+    return node
+
+
+NODES = [json.loads(text) for text in TEXTS]
+PATHS = [sorted(paths(node), key=repr) for node in NODES]
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([2**31, 2**32, 2**63, -1, 0, 1, 1e308, -0.0, 0.5]),
+    st.text(max_size=8),
+    st.sampled_from(
+        ["bigint", "string", "add", "cast", "lookup", "filter", "S/bids/m", "a/b", "\ud800", "decimal(99,1)"]
+    ),
+    st.recursive(
+        st.none() | st.integers(0, 3) | st.sampled_from(["call", "x"]),
+        lambda inner: st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["call", "args", "op", "x", "function", "options"]), inner, max_size=3),
+        max_leaves=5,
+    ),
+)  # fmt: skip
+
+
+def read_or_named_error(text: str) -> None:
+    """Either it is a program, written back as it was, or the error is one of ours."""
+    try:
+        program = Program.from_json(text)
+    except ProgramError as error:
+        assert error.message
+        return
+    assert program.to_json() == canonical_json(json.loads(text))
+
+
+@given(st.data(), st.integers(0, 1))
+def test_any_value_anywhere(data: st.DataObject, which: int) -> None:
+    node = copy.deepcopy(NODES[which])
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from(PATHS[which]).filter(bool))
+        try:
+            parent = at(node, path[:-1])
+            parent[path[-1]]
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change removed it
+        action = data.draw(st.sampled_from(["put", "drop", "repeat", "rename"]))
+        if action == "drop":
+            del parent[path[-1]]
+        elif action == "repeat" and isinstance(parent, list):
+            parent.insert(0, copy.deepcopy(parent[path[-1]]))
+        elif action == "rename" and isinstance(parent, dict):
+            parent[data.draw(st.sampled_from(["x", "function", "self", ""]))] = parent.pop(path[-1])
+        else:
+            parent[path[-1]] = data.draw(VALUES)
+    read_or_named_error(json.dumps(node))
+
+
+@given(st.data(), st.integers(0, 1))
+def test_any_damage_to_the_text(data: st.DataObject, which: int) -> None:
+    text = TEXTS[which]
+    start = data.draw(st.integers(0, len(text)))
+    length = data.draw(st.integers(0, 20))
+    put = data.draw(st.text(alphabet='{}[]",:0123456789eE.-\\utrnfalse ', max_size=10))
+    read_or_named_error(text[:start] + put + text[start + length :])
+
+
+@given(st.data())
+def test_swapped_parts(data: st.DataObject) -> None:
+    node = copy.deepcopy(NODES[1])
+    places = st.sampled_from(PATHS[1]).filter(bool)
+    one, other = data.draw(places), data.draw(places)
+    node_one, node_other = copy.deepcopy(at(node, one)), copy.deepcopy(at(node, other))
+    at(node, one[:-1])[one[-1]] = node_other
+    try:
+        at(node, other[:-1])[other[-1]] = node_one
+    except (KeyError, IndexError, TypeError):
+        pass  # the first change took the second place away
+    read_or_named_error(json.dumps(node))
