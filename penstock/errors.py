@@ -43,6 +43,7 @@
     ├── RuntimeFailure          a vertex cannot start or go on
     │   ├── MarkerDamaged       a marker's bytes cannot be read
     │   ├── ChangeLogBroken     neither a checkpoint nor the change log gives the state back
+    │   ├── StreamNotFound      no stream of that name is described in the log
     │   └── StreamInputError    rows of a stream do not fit the query that reads them
     ├── RowError                one row failed: overflow, division by zero, a bad cast
     └── ConnectorError          a source or a sink outside the log
@@ -372,6 +373,10 @@ class ChangeLogBroken(RuntimeFailure):
 
     Action: the vertex stops and says what is missing.
     """
+
+
+class StreamNotFound(RuntimeFailure):
+    """The log has no stream of that name. Action: correct the name, or create the stream."""
 
 
 class StreamInputError(RuntimeFailure):

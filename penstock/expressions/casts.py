@@ -122,29 +122,33 @@ def _narrowed(casting: Casting, wide: Vector) -> Outcome:
 
 def _truncated(casting: Casting) -> Outcome:
     """A float towards zero; only what lies beyond the bounds after that fails, and NaN."""
-    values = casting.values.astype(np.float64)
-    bound = float(1 << (INTEGER_BITS[casting.target.kind] - 1))
+    return casting.result(*_exact(casting.values.astype(np.float64), casting.target))
+
+
+def _exact(values: Vector, target: DataType) -> tuple[Vector, Mask]:
+    bound = float(1 << (INTEGER_BITS[target.kind] - 1))
     # 2**63 as a double is the bound of bigint itself, and passes: Java's comparison is in doubles
-    upper = bound if casting.target == BIGINT else bound - 1
+    upper = bound if target == BIGINT else bound - 1
     fits = (np.floor(values) <= upper) & (np.ceil(values) >= -bound)
-    return casting.result(saturated(np.where(fits, values, 0.0)), ~fits)
+    return saturated(np.where(fits, values, 0.0)), ~fits
 
 
 def _to_fractional(casting: Casting) -> Outcome:
     if casting.source.is_decimal:
         doubles = doubles_from_scaled(casting.values, casting.valid, casting.source.scale)
         return casting.result(doubles)
-    with np.errstate(over="ignore"):
-        dtype = np.float64 if casting.target == DOUBLE else np.float32
-        return casting.result(casting.values.astype(dtype))
+    dtype = np.float64 if casting.target == DOUBLE else np.float32
+    return casting.result(casting.values.astype(dtype))
 
 
 def _to_decimal(casting: Casting) -> Outcome:
     source, target = casting.source, casting.target
     if source.is_fractional:
-        scaled, bad = scaled_from_doubles(casting.values, casting.valid, target.scale)
-        beyond = np.abs(scaled) >= power_of_ten(target.precision)
-        return casting.result(scaled, bad | beyond)
+        # NaN and the infinities give null, also where other values would fail
+        finite = casting.valid & np.isfinite(casting.values)
+        scaled, bad = scaled_from_doubles(casting.values, finite, target.scale)
+        bad = bad | (np.abs(scaled) >= power_of_ten(target.precision)) & finite
+        return array_from(scaled, finite & ~bad, target), bad
     scaled, bad = rescale(casting.values.astype(np.int64), source.scale, target)
     return casting.result(scaled, bad)
 
@@ -181,11 +185,10 @@ def _midnights(casting: Casting) -> tuple[Vector, Mask]:
 
 
 def _timestamp_from_number(casting: Casting) -> Outcome:
-    """Seconds since 1970; beyond the range the nearest timestamp, as Java saturates."""
+    """Seconds since 1970; integers beyond the range give the nearest timestamp, doubles fail."""
     values = casting.values
     if casting.source.is_fractional:
-        with np.errstate(over="ignore"):
-            return casting.result(saturated(values * float(SECOND_US)), ~np.isfinite(values))
+        return casting.result(*_exact(values * float(SECOND_US), BIGINT))
     limits = np.iinfo(np.int64)
     wide = values.astype(np.int64)
     high, low = limits.max // SECOND_US, -(-limits.min // SECOND_US)

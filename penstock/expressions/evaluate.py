@@ -43,7 +43,7 @@ _RIGHT_FIRST = frozenset({"divide", "int_divide", "remainder", "pmod"})
 # Functions that may fail a row.
 _FAILING = frozenset(
     {"add", "subtract", "multiply", "negate", "abs", "cast", "round", "get_item", "lpad", "rpad",
-     "timestamp_seconds", "timestamp_millis"}
+     "timestamp_seconds", "timestamp_millis", "floor", "ceil"}
 ) | _RIGHT_FIRST  # fmt: skip
 
 _EAGER: Mapping[str, Eager] = {

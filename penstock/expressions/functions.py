@@ -92,6 +92,13 @@ def _branch_nullable(operands: Operands) -> bool:
     return any(values) or not has_else
 
 
+def _cast_nullable(operands: Operands) -> bool:
+    """NaN and the infinities have no decimal: they become null."""
+    return operands.nullables[0] or (
+        operands.types[0].is_fractional and operands.options["to"].startswith("decimal")
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Function:
     """One row of the table. `sql` is printed with the arguments and options put into its places."""
@@ -142,7 +149,7 @@ _TABLE: tuple[Function, ...] = (
     Function("case", (2, None), branches, _branch_nullable),
     Function("nullif", (2, 2), null_if_equal, _always_nullable),
     # casts
-    Function("cast", (1, 1), cast_target, options=_CAST, sql="CAST({0} AS {to})"),
+    Function("cast", (1, 1), cast_target, _cast_nullable, _CAST, sql="CAST({0} AS {to})"),
     Function(
         "try_cast", (1, 1), cast_target, _always_nullable, _CAST, sql="TRY_CAST({0} AS {to})"
     ),

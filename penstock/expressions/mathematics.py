@@ -29,6 +29,8 @@ def floor_or_ceil(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     if operand.is_integer:
         return args[0]
     whole = np.floor(values) if node.function == "floor" else np.ceil(values)
+    beyond = (whole >= _BIGINT_BOUND) | (whole < -_BIGINT_BOUND)
+    frame.fail(beyond & valid, overflow_reason(node.type), node)
     return array_from(saturated(whole), valid, node.type)
 
 

@@ -6,14 +6,17 @@ waiter sleeps in the kernel on the counter's low word (a futex) and costs nothin
 elsewhere it looks at the counter every half millisecond. Nobody polls the index.
 
     bytes 0-7 magic    8-15 tail    16-23 complement of tail    24-31 newest committed position
+          32-39 changes of metadata and trims    40-47 complement of changes
 
-The complement tells a damaged bell from a true one. The committed position is a hint that lets one
-sync cover the appends of many processes.
+A complement tells a damaged counter from a true one. The committed position is a hint that lets one
+sync cover the appends of many processes. The changes are there for the same reason as the tail: so
+that a write-ahead log that lost its end is found out, also if no record was in it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import platform
@@ -28,11 +31,12 @@ from penstock.log.record import Position
 
 MAGIC = int.from_bytes(b"PNSTBELL", "little")
 BELL_BYTES = 64
-_MAGIC, _TAIL, _COMPLEMENT, _COMMITTED = range(4)
+_MAGIC, _TAIL, _COMPLEMENT, _COMMITTED, _CHANGES, _CHANGES_COMPLEMENT = range(6)
 _ALL_ONES = (1 << 64) - 1
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
 _POLL_S = 0.0005
+_SOUND_TRIES = 20
 
 
 class _Timespec(ctypes.Structure):
@@ -44,30 +48,43 @@ class Bell:
 
     def __init__(self, path: Path, files: Files, *, read_only: bool = False) -> None:
         self.path = path
-        flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
-        fd = files.open(path, flags)
-        try:
-            size = os.fstat(fd).st_size
-            if size != BELL_BYTES and not read_only:
-                files.truncate(fd, 0)
-                files.truncate(fd, BELL_BYTES)
-            elif size != BELL_BYTES:
-                raise ValueError(f"{path} has {size} bytes instead of {BELL_BYTES}")
-            access = mmap.ACCESS_READ if read_only else mmap.ACCESS_WRITE
-            self._map = mmap.mmap(fd, BELL_BYTES, access=access)
-        finally:
-            files.close(fd)
+        self._map = _map_to_read(path) if read_only else _map_to_write(path, files)
         # NumPy stores and loads an aligned 64-bit word in one instruction: no torn counters.
         self._words = np.frombuffer(self._map, dtype="<u8")
-        self._futex = None if read_only else _futex(self._words)
+        self._futex = _futex(self._words)
+        self._stand_in: Position | None = None
 
     def is_sound(self) -> bool:
         """Whether the file holds a counter that we wrote, as opposed to zeros or damage."""
         words = self._words
         return bool(words[_MAGIC] == MAGIC and int(words[_TAIL]) ^ _ALL_ONES == words[_COMPLEMENT])
 
+    def wait_until_sound(self) -> bool:
+        """As `is_sound`, but give a writer that is just ringing the time to finish."""
+        for _ in range(_SOUND_TRIES):
+            if self.is_sound():
+                return True
+            time.sleep(_POLL_S)
+        return False
+
+    def stand_in(self, tail: Position) -> None:
+        """Take this for the tail as long as the file holds none that can be believed."""
+        self._stand_in = tail
+
     def tail(self) -> Position:
+        if self._stand_in is not None and not self.is_sound():
+            return self._stand_in
         return Position(int(self._words[_TAIL]))
+
+    def changes(self) -> int:
+        """How many changes of metadata are durable at least; 0 where the file does not say."""
+        changes = int(self._words[_CHANGES])
+        return changes if changes ^ _ALL_ONES == int(self._words[_CHANGES_COMPLEMENT]) else 0
+
+    def note_changes(self, changes: int) -> None:
+        """Note durable changes. The caller holds the log's sync lock."""
+        self._words[_CHANGES_COMPLEMENT] = changes ^ _ALL_ONES
+        self._words[_CHANGES] = changes
 
     def committed(self) -> Position:
         return Position(int(self._words[_COMMITTED]))
@@ -92,16 +109,41 @@ class Bell:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
-            if self._futex is not None:
-                self._futex.wait(tail, left_s)
-            else:
+            if self._futex is None or self._stand_in is not None:
                 time.sleep(min(_POLL_S, left_s))
+            else:
+                self._futex.wait(tail, left_s)
         return tail
 
     def close(self) -> None:
         self._futex = None
         del self._words
         self._map.close()
+
+
+def _map_to_write(path: Path, files: Files) -> mmap.mmap:
+    fd = files.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        if os.fstat(fd).st_size != BELL_BYTES:
+            files.truncate(fd, 0)
+            files.truncate(fd, BELL_BYTES)
+        return mmap.mmap(fd, BELL_BYTES, access=mmap.ACCESS_WRITE)
+    finally:
+        files.close(fd)
+
+
+def _map_to_read(path: Path) -> mmap.mmap:
+    """Map the file, or zeros if there is none of the right size: a bell that is not sound."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return mmap.mmap(-1, BELL_BYTES)
+    try:
+        if os.fstat(fd).st_size != BELL_BYTES:
+            return mmap.mmap(-1, BELL_BYTES)
+        return mmap.mmap(fd, BELL_BYTES, access=mmap.ACCESS_READ)
+    finally:
+        os.close(fd)
 
 
 class _Futex:
@@ -120,7 +162,11 @@ class _Futex:
         timeout = _Timespec(int(seconds), int(fraction * 1e9))
         low = ctypes.c_uint32(seen & 0xFFFFFFFF)
         # Returns at once if the word has moved since `seen` was read, so no ring is missed.
-        self._call(self._number, self._address, _FUTEX_WAIT, low, ctypes.byref(timeout), None, 0)
+        pointer = ctypes.byref(timeout)
+        if self._call(self._number, self._address, _FUTEX_WAIT, low, pointer, None, 0) == 0:
+            return
+        if ctypes.get_errno() not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+            time.sleep(min(_POLL_S, timeout_s))  # a kernel that cannot wait on this mapping
 
 
 def _futex(words: np.ndarray) -> _Futex | None:

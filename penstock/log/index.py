@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import apsw
 import xxhash
@@ -31,6 +32,7 @@ from penstock.errors import (
 )
 from penstock.log.contract import instance_key
 from penstock.log.files import BUSY_S, busy
+from penstock.log.page_seals import PAGE_SEAL_BYTES, page_seal_vfs
 from penstock.log.record import Entry, Fence, Position, Versioned
 from penstock.log.segments import frame_bytes
 from penstock.log.validate import Prior, check_fence, first_positions
@@ -40,9 +42,11 @@ INDEX_VERSION = 1
 PAGE_BYTES = 4096
 CACHE_KIB = 16_384
 _PRIOR_TAGS_MAX = 8
+# What SQLite answers when a page fails its checksum: its own, or the filesystem's.
+_PAGE_DAMAGED = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
 _SCHEMA = """
-CREATE TABLE log(id BLOB NOT NULL, version INTEGER NOT NULL) STRICT;
+CREATE TABLE log(id BLOB NOT NULL, version INTEGER NOT NULL, changes INTEGER NOT NULL) STRICT;
 CREATE TABLE record(
     position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, producer TEXT NOT NULL,
     instance INTEGER NOT NULL, sequence INTEGER NOT NULL, tags TEXT NOT NULL,
@@ -52,9 +56,10 @@ CREATE UNIQUE INDEX record_name ON record(producer, instance, sequence);
 CREATE INDEX record_dead ON record(position) WHERE tags_live = 0;
 CREATE TABLE tag(tag TEXT, position INTEGER, previous INTEGER NOT NULL,
     PRIMARY KEY(tag, position)) STRICT, WITHOUT ROWID;
-CREATE TABLE trim(tag TEXT PRIMARY KEY, upto INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE trim(tag TEXT PRIMARY KEY, upto INTEGER NOT NULL, seal INTEGER NOT NULL)
+    STRICT, WITHOUT ROWID;
 CREATE TABLE forgotten(producer TEXT, instance INTEGER, sequence INTEGER NOT NULL,
-    PRIMARY KEY(producer, instance)) STRICT, WITHOUT ROWID;
+    seal INTEGER NOT NULL, PRIMARY KEY(producer, instance)) STRICT, WITHOUT ROWID;
 CREATE TABLE segment(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, live INTEGER NOT NULL,
     end INTEGER NOT NULL, sealed INTEGER NOT NULL) STRICT;
 CREATE TABLE lost(position INTEGER PRIMARY KEY, manifest TEXT NOT NULL) STRICT;
@@ -105,14 +110,14 @@ class Row:
     inline: bytes | None
 
     def is_sealed(self) -> bool:
-        return self.seal == record_seal(
+        return self.seal == row_seal(
             self.position, self.kind, self.producer, self.instance, self.sequence, self.tags,
             self.time_us, self.segment, self.offset, self.length, self.checksum,
         )  # fmt: skip
 
 
-def record_seal(*fields: Any) -> int:
-    """The checksum of a record row's fixed fields, in column order."""
+def row_seal(*fields: Any) -> int:
+    """The checksum of a row's fixed fields, in column order."""
     return xxhash.xxh3_64_intdigest("|".join(map(str, fields)).encode()) >> 1
 
 
@@ -133,8 +138,11 @@ def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
         return IndexForeign(
             f"{path} is not an index of a log ({error}): nothing was touched", **facts
         )
-    if isinstance(
-        error, apsw.CorruptError | apsw.MismatchError | apsw.ConstraintError | apsw.SQLError
+    if (
+        isinstance(
+            error, apsw.CorruptError | apsw.MismatchError | apsw.ConstraintError | apsw.SQLError
+        )
+        or getattr(error, "extendedresult", 0) in _PAGE_DAMAGED
     ):
         return IndexDamaged(
             f"the index {path} is damaged ({error}), noticed while {doing} it: "
@@ -174,13 +182,16 @@ class Index:
     def create(cls, path: Path, log_id: bytes, vfs: str | None) -> None:
         """Make an empty index and leave no write-ahead log behind."""
         with _named_errors(path, "creating"):
-            connection = apsw.Connection(str(path), vfs=vfs)
+            sealing = page_seal_vfs() if vfs is None else None
+            connection = apsw.Connection(str(path), vfs=vfs or sealing)
             try:
+                if sealing is not None:
+                    connection.reserve_bytes("main", PAGE_SEAL_BYTES)
                 connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
                 connection.pragma("journal_mode", "wal")
                 connection.pragma("synchronous", "full")
                 connection.execute(f"BEGIN IMMEDIATE; {_SCHEMA}")
-                connection.execute("INSERT INTO log VALUES(?,?)", (log_id, INDEX_VERSION))
+                connection.execute("INSERT INTO log VALUES(?,?,0)", (log_id, INDEX_VERSION))
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version={INDEX_VERSION}")
                 connection.execute("COMMIT")
@@ -199,7 +210,7 @@ class Index:
                 path=str(path),
             )
         with _named_errors(path, "opening"):
-            connection = _connect(path, vfs, read_only=read_only)
+            connection = connect(path, vfs, read_only=read_only)
         try:
             with _named_errors(path, "opening"):
                 _check_identity(connection, path, log_id)
@@ -214,13 +225,20 @@ class Index:
                     # once), but folding the write-ahead log into the index still is.
                     connection.pragma("synchronous", "normal" if durable else "off")
                     connection.wal_autocheckpoint(0)
+                    connection.create_scalar_function("seal", row_seal, deterministic=True)
         except BaseException:
             connection.close()
             raise
         return cls(connection, path)
 
-    def close(self) -> None:
+    def close(self, *, fold: bool = True) -> None:
+        """Let go of the file; the last one to do so folds the write-ahead log into it.
+
+        Without `fold` every byte stays where it is: after damage they are what a repair works with.
+        """
         with _named_errors(self._path, "closing"):
+            if fold:
+                self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
             self._connection.close()
 
     def tail(self) -> Position:
@@ -228,6 +246,21 @@ class Index:
         with _named_errors(self._path, "reading"):
             row = self._execute("SELECT max(position) FROM record").fetchone()
         return Position(row[0] or 0)
+
+    def changes(self) -> int:
+        """How often metadata was set or a tag trimmed."""
+        with _named_errors(self._path, "reading"):
+            changes: int = self._execute("SELECT changes FROM log").fetchone()[0]
+        return changes
+
+    def gaps(self) -> list[Position]:
+        """Positions whose rows are lost, with their tags: a repair could not save them."""
+        with _named_errors(self._path, "reading"):
+            found = self._execute(
+                "SELECT position FROM lost WHERE position NOT IN "
+                "(SELECT position FROM record WHERE tags_live > 0) ORDER BY position"
+            ).fetchall()
+        return [Position(row[0]) for row in found]
 
     def append(
         self, entries: Sequence[Entry], bodies: Sequence[Body], fence: Fence | None, time_us: int
@@ -282,8 +315,13 @@ class Index:
 
     def trimmed(self, tag: str) -> Position:
         with _named_errors(self._path, "reading"):
-            found = self._execute("SELECT upto FROM trim WHERE tag = ?", (tag,)).fetchone()
-        return Position(found[0] if found else 0)
+            found = self._execute("SELECT upto, seal FROM trim WHERE tag = ?", (tag,)).fetchone()
+        if found is None:
+            return Position(0)
+        upto, seal = found
+        if seal != row_seal(tag, upto):
+            raise self._damaged(tag, "has a trim row that fails its checksum")
+        return Position(upto)
 
     def trim(self, tag: str, upto: Position, rows_max: int) -> bool:
         """Forget a tag of up to `rows_max` records; return whether there is more to do.
@@ -305,20 +343,22 @@ class Index:
                 (tag, done),
             )
             self._execute("DELETE FROM tag WHERE tag = ? AND position <= ?", (tag, done))
+            done = max(done, self.trimmed(tag))
             self._execute(
-                "INSERT INTO trim VALUES(?, ?) ON CONFLICT DO UPDATE SET upto = "
-                "max(upto, excluded.upto)",
-                (tag, done),
+                "INSERT OR REPLACE INTO trim VALUES(?,?,?)", (tag, done, row_seal(tag, done))
             )
+            self._execute("UPDATE log SET changes = changes + 1")
             self._forget_dead(tail)
         return more
 
     def _forget_dead(self, tail: Position) -> None:
         # The record at the tail keeps its row even without tags: it remembers the newest position.
         self._execute(
-            "INSERT INTO forgotten SELECT producer, instance, max(sequence) FROM record "
-            "WHERE tags_live = 0 AND position < ? GROUP BY producer, instance "
-            "ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)",
+            "INSERT INTO forgotten "
+            "SELECT producer, instance, max(sequence), seal(producer, instance, max(sequence)) "
+            "FROM record WHERE tags_live = 0 AND position < ? GROUP BY producer, instance "
+            "ON CONFLICT DO UPDATE SET sequence = excluded.sequence, seal = excluded.seal "
+            "WHERE excluded.sequence > sequence",
             (tail,),
         )
         freed = self._execute(
@@ -331,8 +371,8 @@ class Index:
             [(n, segment) for segment, n in freed],
         )
         self._execute(
-            "DELETE FROM lost WHERE position IN "
-            "(SELECT position FROM record WHERE tags_live = 0 AND position < ?)",
+            "DELETE FROM lost WHERE position IN (SELECT position FROM record "
+            "WHERE tags_live = 0 AND position < ? AND segment IS NOT NULL)",
             (tail,),
         )
         self._execute("DELETE FROM record WHERE tags_live = 0 AND position < ?", (tail,))
@@ -386,6 +426,7 @@ class Index:
                 "INSERT OR REPLACE INTO metadata VALUES(?,?,?,?)",
                 (key, new, metadata_seal(key, new, value), value),
             )
+            self._execute("UPDATE log SET changes = changes + 1")
         return new
 
     def keys(self, prefix: str) -> list[str]:
@@ -485,7 +526,7 @@ class Index:
             joined = " ".join(entry.tags)
             kind = int(entry.kind)
             segment = None if body.segment is None else self._segment_id(body.segment)
-            seal = record_seal(
+            seal = row_seal(
                 position, kind, entry.producer, entry.instance, entry.sequence, joined,
                 time_us, body.segment, body.offset, body.length, body.checksum,
             )  # fmt: skip
@@ -551,6 +592,8 @@ class Index:
             raise self._damaged(
                 tag, f"leads to position {row.position}, whose row fails its checksum"
             )
+        if row.tags != tag and tag not in row.tags.split(" "):
+            raise self._damaged(tag, f"leads to position {row.position}, which does not carry it")
         return row
 
     def _damaged(self, tag: str, what: str) -> IndexDamaged:
@@ -575,6 +618,11 @@ class _named_errors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, apsw.Error):
             raise sqlite_error(error, self._path, self._doing) from error
+        if isinstance(error, UnicodeDecodeError):
+            raise IndexDamaged(
+                f"the index {self._path} holds a name that is not text: run `penstock fsck`",
+                path=str(self._path),
+            ) from error
 
 
 class _Transaction:
@@ -605,11 +653,54 @@ class _Transaction:
             raise sqlite_error(error, index._path, self._doing) from error
 
 
-def _connect(path: Path, vfs: str | None, *, read_only: bool) -> apsw.Connection:
-    flags = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    connection = apsw.Connection(str(path), flags=flags, vfs=vfs)
+def connect(path: Path, vfs: str | None, *, read_only: bool) -> apsw.Connection:
+    """Connect to an index file; closing the connection folds nothing unless that is asked for."""
+    vfs = vfs or page_seal_vfs()
+    if not read_only:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+        _refuse_unsealed_writes(connection, path)
+    else:
+        connection = _connect_to_read(path, vfs)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.set_busy_handler(_wait_for_lock)
     return connection
+
+
+def _refuse_unsealed_writes(connection: apsw.Connection, path: Path) -> None:
+    if page_seal_vfs() is None and connection.reserve_bytes("main") == PAGE_SEAL_BYTES:
+        connection.close()
+        raise LogVersionUnsupported(
+            f"the pages of {path} carry checksums, which this build of SQLite cannot write: "
+            "install apsw from its wheel; nothing was touched",
+            path=str(path),
+        )
+
+
+def _connect_to_read(path: Path, vfs: str | None) -> apsw.Connection:
+    """Connect without the right to write; also where SQLite may not put its shared memory."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
+    try:
+        connection.pragma("application_id")
+        return connection
+    except (apsw.CantOpenError, apsw.ReadOnlyError) as error:
+        connection.close()
+        wal = path.with_name(f"{path.name}-wal")
+        if wal.exists() and wal.stat().st_size:
+            raise LogReadOnly(
+                f"{path} has records in its write-ahead log, and to read them SQLite must be able "
+                f"to write {path.name}-shm beside it ({error}). Copy the folder to a place that "
+                "can be written, or open and close the log once as its owner",
+                path=str(path),
+            ) from error
+    except BaseException:
+        connection.close()
+        raise
+    # Nobody has it open and nothing is left to fold: as it lies there it is whole.
+    return apsw.Connection(
+        f"file:{quote(str(path))}?immutable=1",
+        flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
+        vfs=vfs,
+    )
 
 
 def _wait_for_lock(tries: int) -> bool:
@@ -630,6 +721,12 @@ def _check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> N
             f"{INDEX_VERSION}: upgrade it",
             path=str(path),
             version=version,
+        )
+    if version != INDEX_VERSION:
+        raise IndexDamaged(
+            f"the index {path} says that its format version is {version}, which no Penstock "
+            "writes: run `penstock fsck`",
+            path=str(path),
         )
     found = connection.execute("SELECT id FROM log").fetchall()
     if [row[0] for row in found] != [log_id]:

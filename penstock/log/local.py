@@ -29,6 +29,7 @@ from penstock.config import Durability, LogConfig
 from penstock.errors import (
     Fenced,
     IndexDamaged,
+    InvalidName,
     LogBusy,
     LogClosed,
     LogDamaged,
@@ -43,8 +44,8 @@ from penstock.errors import (
 )
 from penstock.log.bell import Bell
 from penstock.log.contract import Log, LogStatistics
-from penstock.log.files import BUSY_S, Files, busy, lock, named_errors, unlock
-from penstock.log.index import Body, Index, Row
+from penstock.log.files import BUSY_S, Files, busy, lock, log_error, named_errors, unlock
+from penstock.log.index import Body, Index, Row, row_seal
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind, Versioned
 from penstock.log.segments import SegmentReader, SegmentWriter, body_checksum
 from penstock.log.validate import (
@@ -114,18 +115,23 @@ class Identity:
             "id": self.log_id.hex(),
             "durability": self.durability,
             "created_us": self.created_us,
+            "seal": self.seal(),
         }
         return json.dumps(facts, indent=1).encode() + b"\n"
+
+    def seal(self) -> int:
+        return row_seal(self.log_id.hex(), self.durability, self.created_us)
 
 
 def read_identity(folder: Path) -> Identity:
     """Read and check a log's format file."""
-    if not folder.is_dir():
-        raise LogNotFound(
-            f"there is no log at {folder}: check the path, or create one with "
-            "`open_log(path, create=True)`",
-            path=str(folder),
-        )
+    with named_errors(f"reading {folder}"):
+        if not folder.is_dir():
+            raise LogNotFound(
+                f"there is no log at {folder}: check the path, or create one with "
+                "`open_log(path, create=True)`",
+                path=str(folder),
+            )
     path = folder / FORMAT_FILE
     try:
         with path.open("rb") as file:
@@ -137,6 +143,8 @@ def read_identity(folder: Path) -> Identity:
         ) from None
     except PermissionError as error:
         raise LogReadOnly(f"no permission to read {path}: {error}", path=str(path)) from error
+    except OSError as error:
+        raise log_error(error, f"reading {path}") from error
     return _parse_identity(content, path)
 
 
@@ -156,7 +164,10 @@ def _parse_identity(content: bytes, path: Path) -> Identity:
         durability = facts["durability"]
         if durability not in ("synced", "process") or version < 1 or len(facts["id"]) != 32:
             raise ValueError("a field has a value that no Penstock writes")
-        return Identity(facts["id"], durability, int(facts["created_us"]))
+        identity = Identity(facts["id"], durability, int(facts["created_us"]))
+        if facts["seal"] != identity.seal():
+            raise ValueError("it fails its checksum")
+        return identity
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LogDamaged(
             f"{path} is damaged ({error}): run `penstock fsck`; restore it from a copy, "
@@ -245,12 +256,16 @@ class LocalLog(Log):
         self._appends = self._records_appended = self._bytes_appended = 0
         self._records_read = self._bytes_read = 0
         self._syncs = self._syncs_shared = self._fenced = 0
+        self._sync_fd = self._wal_fd = -1
         segments = folder / SEGMENTS_FOLDER
         self._index = self._open_index()
         try:
             self._reader = SegmentReader(segments, identity.log_id)
             self._bell = self._open_bell()
-            if not read_only:
+            self._gaps = self._index.gaps()
+            if read_only:
+                self._check_tail()
+            else:
                 self._writer = SegmentWriter(
                     segments, files, identity.log_id, config.segment_bytes_max, self._durable
                 )
@@ -262,7 +277,10 @@ class LocalLog(Log):
                 self._recover_tail()
                 self.collect()
         except BaseException:
-            self._index.close()
+            for fd in (self._sync_fd, self._wal_fd):
+                if fd >= 0:
+                    files.close(fd)
+            self._index.close(fold=False)
             raise
 
     @property
@@ -308,7 +326,10 @@ class LocalLog(Log):
                 upto = self._bell.tail()
                 if after >= upto:
                     return []
-                rows = self._index.read(names, after, upto, limit)
+                gap = self._first_gap(after, upto)
+                rows = self._index.read(names, after, gap - 1 if gap else upto, limit)
+                if gap and len(rows) < limit:
+                    raise self._row_lost(gap)
                 records = [record for row in rows if (record := self._record(row)) is not None]
                 self._records_read += len(records)
                 self._bytes_read += sum(record.body.nbytes for record in records)
@@ -320,7 +341,10 @@ class LocalLog(Log):
         check_tag(tag)
         with self._lock:
             self._check_open()
-            row = self._index.last(tag, self._bell.tail())
+            upto = self._bell.tail()
+            row = self._index.last(tag, upto)
+            if gap := self._first_gap(row.position if row else Position(0), upto):
+                raise self._row_lost(gap)
             return None if row is None else self._record(row)
 
     def tail(self) -> Position:
@@ -372,7 +396,13 @@ class LocalLog(Log):
         with self._lock:
             self._check_open()
             keys = self._index.keys(prefix)
-        return [check_path(key, "metadata key") for key in keys]
+        try:
+            return [check_path(key, "metadata key") for key in keys]
+        except InvalidName as error:
+            raise IndexDamaged(
+                f"the index of {self.folder} is damaged ({error}): run `penstock fsck`",
+                path=str(self.folder / INDEX_FILE),
+            ) from error
 
     def statistics(self) -> LogStatistics:
         with self._lock:
@@ -468,21 +498,42 @@ class LocalLog(Log):
     def _recover_tail(self) -> None:
         """Make visible what a dead writer committed; find out if what was visible is gone."""
         with self._sync_turn:
-            tail = self._index.tail()
-            if self._bell.is_sound() and self._bell.tail() > tail:
-                raise TailLost(
-                    f"the index of {self.folder} ends at position {tail}, but "
-                    f"{self._bell.tail()} was "
-                    "acknowledged: its write-ahead log is damaged or was removed. "
-                    "Restore index.db-wal, "
-                    "or accept the loss with `penstock log repair`",
-                    path=str(self.folder / INDEX_FILE),
-                    tail=tail,
-                    acknowledged=self._bell.tail(),
-                )
-            if not self._bell.is_sound() or self._bell.tail() < tail:
+            tail, changes = self._index.tail(), self._index.changes()
+            bell = self._bell
+            if bell.is_sound():
+                self._check_reaches(bell.tail(), bell.changes())
+            if not bell.is_sound() or bell.tail() < tail or bell.changes() < changes:
                 self._sync_wal()
-                self._bell.ring(tail)
+                bell.note_changes(changes)
+                bell.ring(tail)
+            if bell.committed() > tail:  # damage, or newer than `tail`: either way only a hint
+                bell.hint_committed(tail)
+
+    def _check_tail(self) -> None:
+        """As `_recover_tail`, for a handle that may not write."""
+        bell = self._bell
+        if bell.wait_until_sound():
+            self._check_reaches(bell.tail(), bell.changes())
+        else:
+            bell.stand_in(self._index.tail())
+
+    def _check_reaches(self, acknowledged: Position, changes: int) -> None:
+        tail = self._index.tail()
+        if acknowledged <= tail and changes <= self._index.changes():
+            return
+        what = (
+            f"position {acknowledged} was acknowledged"
+            if acknowledged > tail
+            else "newer changes of its metadata were acknowledged"
+        )
+        raise TailLost(
+            f"the index of {self.folder} ends at position {tail}, but {what}: its write-ahead log "
+            "is damaged or was removed. Restore index.db-wal, or accept the loss with "
+            "`penstock log repair`",
+            path=str(self.folder / INDEX_FILE),
+            tail=tail,
+            acknowledged=acknowledged,
+        )
 
     def _place(self, entries: Sequence[Entry]) -> tuple[list[Body], list[Any]]:
         """Checksum the bodies and write the large ones to this process's segment."""
@@ -554,6 +605,22 @@ class LocalLog(Log):
                 manifest=manifest,
             ) from damage
 
+    def _first_gap(self, after: Position, upto: Position) -> Position | None:
+        """The first position whose row a repair could not save: any tag may have been its own."""
+        if self._skip_lost:
+            return None
+        return next((gap for gap in self._gaps if after < gap <= upto), None)
+
+    def _row_lost(self, position: Position) -> RecordLost:
+        manifest = self._index.lost(position)
+        return RecordLost(
+            f"the index row of position {position} was damaged, and with it its tags: it may "
+            f"belong to what is being read (see {manifest}). Open the log with skip_lost=True to "
+            "read on without",
+            position=position,
+            manifest=manifest,
+        )
+
     def _make_visible(self, position: Position) -> None:
         """Sync the index up to a position, unless another append just did, and ring the bell."""
         bell = self._bell
@@ -573,8 +640,9 @@ class LocalLog(Log):
         with self._sync_turn:
             with self._lock:
                 self._check_open()
-                tail = self._index.tail()
+                tail, changes = self._index.tail(), self._index.changes()
             self._sync_wal()
+            self._bell.note_changes(changes)
             self._bell.ring(tail)
 
     def _sync_wal(self) -> None:

@@ -14,6 +14,7 @@ frames: what lies beyond its last indexed frame was never acknowledged and may b
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -31,7 +32,7 @@ from penstock.errors import (
     SegmentMissing,
     SegmentTruncated,
 )
-from penstock.log.files import Files, lock, named_errors
+from penstock.log.files import Files, lock, log_error, named_errors
 
 SEGMENT_MAGIC = b"PNSTSEGM"
 SEGMENT_VERSION = 1
@@ -86,6 +87,14 @@ def check_frame(
     """Return the body of a frame if header, length and bytes are what the index promises."""
     magic, version, _, found_length, found_checksum = _FRAME_HEADER.unpack(frame[:ALIGNMENT])
     body = frame[ALIGNMENT : ALIGNMENT + length]
+    if magic == FRAME_MAGIC and version > FRAME_VERSION and found_checksum == checksum:
+        raise LogVersionUnsupported(
+            f"segment {path} has a frame of version {version} at offset {offset}, this Penstock "
+            f"reads up to {FRAME_VERSION}: upgrade it",
+            path=str(path),
+            offset=offset,
+            version=version,
+        )
     if (
         magic != FRAME_MAGIC
         or version != FRAME_VERSION
@@ -299,13 +308,18 @@ class SegmentReader:
                 f"segment {path} is missing: put it back, or run `penstock fsck`", path=str(path)
             ) from None
         except OSError as error:
-            raise SegmentDamaged(
-                f"segment {path} cannot be read: {error}", path=str(path)
-            ) from error
+            if error.errno == errno.ELOOP:
+                raise SegmentDamaged(
+                    f"segment {path} is a symbolic link, which is never followed: put the file "
+                    "itself there",
+                    path=str(path),
+                ) from error
+            raise log_error(error, f"reading segment {path}") from error
         try:
-            check_file_header(os.pread(fd, ALIGNMENT, 0), self._log_id, path)
-            size = os.fstat(fd).st_size
-            return fd, memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
+            with named_errors(f"reading segment {path}"):
+                check_file_header(os.pread(fd, ALIGNMENT, 0), self._log_id, path)
+                size = os.fstat(fd).st_size
+                return fd, memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
         except BaseException:
             os.close(fd)
             raise

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from penstock.plan.nodes import (
+    Aggregate,
     Query,
     Relation,
     Scan,
@@ -21,9 +22,10 @@ from penstock.plan.nodes import (
 def share_subplans(query: Query) -> Query:
     """Write each largest repeated relation to `<query>_shared_<n>` and let its users read that.
 
-    A scan of a stream is not shared: the log serves any number of readers. A scan of a source is:
-    it is then read, and its rows made, once. Sub-plans shared inside other shared ones are found in
-    the next round.
+    Worth sharing is what keeps state or reads a source, which is then read, and its rows made,
+    once. Stateless work on a stream is not: the log serves any number of readers, and doing such
+    work again costs less than writing its result. Sub-plans shared inside other shared ones are
+    found in the next round.
     """
     writes = query.writes
     number = 0
@@ -47,7 +49,11 @@ def _largest_repeated(writes: tuple[Write, ...]) -> Relation | None:
 
 
 def _worth_sharing(node: Relation) -> bool:
-    return not isinstance(node, Scan) or isinstance(node.relation, Source)
+    return any(
+        isinstance(part, Aggregate)
+        or (isinstance(part, Scan) and isinstance(part.relation, Source))
+        for part in walk(node)
+    )
 
 
 def _replaced(node: Relation, old: Relation, new: Relation) -> Relation:

@@ -20,10 +20,11 @@ from penstock.operators.chain import Chain
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs, partitioner
-from penstock.runtime.recovery import Checkpoints, fence, restore_states
+from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
 from penstock.stages.program import Program, Stage, VertexProgram
 from penstock.stages.tags import substream_tag
+from penstock.state.checkpoints import CheckpointStore
 
 # Builds a source from its options: (options, schema asked for, part, parts).
 SourceBuilder = Callable[[Mapping[str, object], pa.Schema, int, int], Source]
@@ -38,7 +39,7 @@ class Assembly:
     program: Program
     log: Log
     clock: Clock
-    checkpoints: Checkpoints
+    checkpoints: CheckpointStore
     checkpointer: Checkpointer
     kernels: KernelCache
     sources: Mapping[str, SourceBuilder] = field(default_factory=dict)

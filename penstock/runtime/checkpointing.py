@@ -10,32 +10,17 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
-
-import pyarrow as pa
 
 from penstock.errors import StreamError
 from penstock.log.contract import Log
 from penstock.log.record import Position
 from penstock.runtime.vertex import CheckpointJob
 from penstock.stages.tags import change_tag, task_tag
+from penstock.state.checkpoints import CheckpointStore
 
 CHECKPOINTS_KEPT = 2
 
 logger = logging.getLogger(__name__)
-
-
-class CheckpointTarget(Protocol):
-    """The part of a checkpoint store that writing needs."""
-
-    def write(self, vertex: str, position: int, states: dict[str, list[pa.RecordBatch]]) -> None:
-        """Store the rows of each state under a marker's position; whole and durable on return."""
-
-    def positions(self, vertex: str) -> list[int]:
-        """The marker positions of a vertex's checkpoints, oldest first."""
-
-    def delete(self, vertex: str, position: int) -> None:
-        """Remove a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +32,26 @@ class CheckpointStatistics:
     waiting: int
 
 
-def write_checkpoint(job: CheckpointJob, store: CheckpointTarget, log: Log) -> None:
+def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
     """Store a job's picture, then let go of what it makes needless."""
-    rows = {name: list(snapshot.batches()) for name, snapshot in job.snapshots.items()}
-    store.write(job.vertex, job.position, rows)
-    kept = store.positions(job.vertex)
-    for position in kept[:-CHECKPOINTS_KEPT]:
-        store.delete(job.vertex, position)
-    oldest = kept[-CHECKPOINTS_KEPT:][0]
-    log.trim(change_tag(job.vertex), Position(oldest))
-    log.trim(task_tag(job.vertex), Position(oldest))
+    store.write(
+        job.vertex,
+        job.position,
+        {name: snapshot.batches() for name, snapshot in job.snapshots.items()},
+    )
+    complete = store.list(job.vertex)
+    oldest = complete[-CHECKPOINTS_KEPT:][0]
+    log.trim(change_tag(job.vertex), Position(oldest.position))
+    log.trim(task_tag(job.vertex), Position(oldest.position))
+    for checkpoint in complete[:-CHECKPOINTS_KEPT]:
+        store.delete(checkpoint)
+    store.delete_unfinished(job.vertex, oldest.position)
 
 
 class BackgroundCheckpointer:
     """One thread that writes the checkpoints of all vertices of a host, one at a time."""
 
-    def __init__(self, store: CheckpointTarget, log: Log) -> None:
+    def __init__(self, store: CheckpointStore, log: Log) -> None:
         self._store = store
         self._log = log
         self._jobs: deque[CheckpointJob] = deque()

@@ -15,30 +15,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Protocol
 
-import pyarrow as pa
-
-from penstock.errors import ChangeLogBroken, CheckpointDamaged, CheckpointNotFound
+from penstock.errors import ChangeLogBroken
 from penstock.log import punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log, take_over
 from penstock.log.record import START, Position
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
+from penstock.state.checkpoints import CheckpointStore
 from penstock.state.keyed import KeyedState
 
 logger = logging.getLogger(__name__)
-
-
-class Checkpoints(Protocol):
-    """Where pictures of state are kept, by vertex and by the marker that they belong to."""
-
-    def positions(self, vertex: str) -> list[int]:
-        """The marker positions of the checkpoints of a vertex, oldest first."""
-
-    def load(self, vertex: str, position: int) -> dict[str, list[pa.RecordBatch]]:
-        """The rows of each state; CheckpointDamaged if they are not what was written."""
 
 
 def fence(log: Log, vertex: str, task_tag: str) -> tuple[Marker, Position]:
@@ -52,7 +40,7 @@ def fence(log: Log, vertex: str, task_tag: str) -> tuple[Marker, Position]:
 
 def restore_states(
     log: Log,
-    checkpoints: Checkpoints,
+    checkpoints: CheckpointStore,
     vertex: str,
     change_tag: str,
     upto: Position,
@@ -75,27 +63,22 @@ def restore_states(
 
 
 def _load_newest(
-    checkpoints: Checkpoints, vertex: str, upto: Position, states: Mapping[str, KeyedState]
+    checkpoints: CheckpointStore, vertex: str, upto: Position, states: Mapping[str, KeyedState]
 ) -> Position:
     """Restore from the newest whole checkpoint at or before a position; 0 if there is none."""
-    for position in reversed(checkpoints.positions(vertex)):
-        if position > upto:
-            continue
-        try:
-            rows = checkpoints.load(vertex, position)
-        except (CheckpointDamaged, CheckpointNotFound) as error:
-            logger.warning(
-                "checkpoint %d of vertex %s is unusable (%s): falling back to an older one or to "
-                "the change log",
-                position,
-                vertex,
-                error.message,
-            )
-            continue
-        for name, state in states.items():
-            state.restore(rows.get(name, []))
-        return Position(position)
-    return START
+    checkpoint, problems = checkpoints.load_newest(vertex, upto)
+    for problem in problems:
+        logger.warning(
+            "a checkpoint of vertex %s is unusable (%s): falling back to an older one or to the "
+            "change log",
+            vertex,
+            problem.message,
+        )
+    if checkpoint is None:
+        return START
+    for name, state in states.items():
+        state.restore(checkpoint.states.get(name, []))
+    return Position(checkpoint.id.position)
 
 
 def _replay_changes(

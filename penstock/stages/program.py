@@ -53,11 +53,11 @@ class ConnectorSpec:
 
     def __post_init__(self) -> None:
         check_name(self.connector, "connector")
-        if not isinstance(self.options, dict):
-            raise InvalidProgram(
-                f"the options of connector {self.connector} are not a JSON object",
-                connector=self.connector,
-            )
+        try:
+            fits = isinstance(json.loads(self.options_json), dict)
+        except (ValueError, RecursionError):
+            fits = False
+        _check(fits, f"the options of connector {self.connector} are not a JSON object")
 
     @property
     def options(self) -> dict[str, Any]:

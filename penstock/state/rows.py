@@ -71,6 +71,7 @@ class RowTable:
         )
         self._sums = bool((self._rules == tables.SUM_INT).any())
         self._width = tables.KEYS + keys + len(values)
+        self._row_bytes = self._width * 8 + 5  # with its share of the list of changes
         self._on_saved: Callable[[Words], None] | None = None
         self._ahead: Words = np.empty(tables.LOOK_AHEAD + 1, np.int64)
         self._saved: Words = np.empty((0, self._width), np.int64)
@@ -195,11 +196,7 @@ class RowTable:
         if at >= 0:
             self._take_back(found)
             return Overflow(at, column)
-        try:
-            self._make_room_for_traces(numbers.size)
-        except StateTooLarge:
-            self._take_back(found)
-            raise
+        self._make_room_for_traces(numbers.size)
         self._peaks = peaks
         tables.replace_values(
             self._store,
@@ -313,10 +310,8 @@ class RowTable:
         panes[:, tables.PANE_COUNT] = 0
         moved: RowNumbers = np.empty(used, np.int32)
         tables.compact_rows(self._store, used, store, panes, moved)
-        changed = moved[self._dirty[: self._counters[tables.DIRTY_COUNT]]]
-        self._dirty = changed[changed >= 0]
+        self._list_changed(moved[self.peek_changed()], store.shape[0])
         self._store, self._panes = store, panes
-        self._counters[tables.DIRTY_COUNT] = self._dirty.size
         self._counters[tables.ROWS_USED] = live
         self._counters[tables.FREE_HEAD] = 0
         self.fill_slots(_slots_for(live))
@@ -405,16 +400,14 @@ class RowTable:
             needed <= capacity
             and needed <= slots * 6 // 10
             and self._counters[tables.PANES_USED] + rows <= panes * 6 // 10
-            and self._counters[tables.DIRTY_COUNT] + rows <= self._dirty.size
         ):
             return True
         panes_used = int(self._counters[tables.PANES_USED]) + rows
         capacity_after = max(capacity, 2 * needed, _ROWS_FIRST)
         more = (
-            (capacity_after - capacity) * self._width * 8
+            (capacity_after - capacity) * self._row_bytes
             + max(0, _slots_for(needed) * 2 - slots) * 8
             + max(0, _slots_for(panes_used) * 2 - panes) * tables.PANE_COLUMNS * 8
-            + 4 * 2 * (int(self._counters[tables.DIRTY_COUNT]) + min(rows, capacity_after))
         )
         return more <= self._bound.spare() and needed < _ROWS_MAX
 
@@ -422,7 +415,7 @@ class RowTable:
         if reason == tables.ROWS_FULL:
             capacity = self._store.shape[0]
             # Doubling, or what the bound leaves: a state may fill its bound to the last row.
-            affordable = self._bound.spare() // (self._width * 8)
+            affordable = self._bound.spare() // self._row_bytes
             more = min(max(_ROWS_FIRST, capacity), max(1, affordable), _ROWS_MAX - capacity)
             self._resize_store(capacity + more)
         elif reason == tables.SLOTS_FULL:
@@ -432,11 +425,15 @@ class RowTable:
             self._grow_panes()
 
     def _resize_store(self, capacity: int) -> None:
-        self._bound.grant((capacity - self._store.shape[0]) * self._width * 8)
+        more = capacity - self._store.shape[0]
+        self._bound.grant(more * self._row_bytes)
         store = _new_store(capacity, self._width)
         used = int(self._counters[tables.ROWS_USED])
         store[:used] = self._store[:used]
         self._store = store
+        dirty: RowNumbers = np.empty(capacity + _stale_max(capacity), np.int32)
+        dirty[: self._dirty.size] = self._dirty
+        self._dirty = dirty
 
     def _grow_slots(self, size: int) -> None:
         self._bound.grant((size - self._slots.size) * 8)
@@ -459,15 +456,18 @@ class RowTable:
 
     def _make_room_for_traces(self, rows: int) -> None:
         """Room on the list of changes, and for a running snapshot's before-images."""
-        # One run lists a row at most once, and no more rows exist than the store has room for.
-        needed = int(self._counters[tables.DIRTY_COUNT]) + min(rows, self._store.shape[0])
-        if needed > self._dirty.size:
-            size = max(needed, 2 * self._dirty.size)
-            self._bound.grant((size - self._dirty.size) * 4)
-            dirty: RowNumbers = np.empty(size, np.int32)
-            dirty[: self._dirty.size] = self._dirty
-            self._dirty = dirty
+        # Apart from stale entries the list has each row once, and it is longer than the store: so
+        # rows that are there can change however full the bound is.
+        if self._counters[tables.DIRTY_STALE] > self._dirty.size - self._store.shape[0]:
+            self._list_changed(self.peek_changed(), self._store.shape[0])
         self._make_room_for_saved(rows)
+
+    def _list_changed(self, changed: RowNumbers, capacity: int) -> None:
+        """Make these rows the list of changes, with room for a store of this capacity."""
+        self._dirty = np.empty(capacity + _stale_max(capacity), np.int32)
+        self._dirty[: changed.size] = changed
+        self._counters[tables.DIRTY_COUNT] = changed.size
+        self._counters[tables.DIRTY_STALE] = 0
 
     def _make_room_for_saved(self, rows: int) -> None:
         if self._on_saved is None:
@@ -496,6 +496,11 @@ def _new_store(rows: int, width: int) -> Words:
     words: Words = np.empty(rows * width + 7, np.int64)
     first = -words.ctypes.data % 64 // 8
     return words[first : first + rows * width].reshape(rows, width)
+
+
+def _stale_max(capacity: int) -> int:
+    """How many stale entries the list of changes may have before it is cleaned."""
+    return capacity // 4
 
 
 def _slots_for(rows: int) -> int:

@@ -69,12 +69,13 @@ SAVED = 1 << 34  # the running snapshot has this row already, or must not have i
     PANES_USED,  # entries of the pane table, those of emptied panes included
     PANE_MIN,  # no live row is in a lower pane
     DIRTY_COUNT,
+    DIRTY_STALE,  # entries of the list of changes whose row was freed since
     SAVED_COUNT,
     COPY_NEXT,  # the running snapshot still has to look at rows COPY_NEXT <= row < COPY_END
     COPY_END,
     NEXT,
     COUNTERS,
-) = range(11)
+) = range(12)
 
 # Columns of the pane table.
 PANE_USED, PANE_ID, PANE_HEAD, PANE_COUNT, PANE_COLUMNS = range(5)
@@ -557,6 +558,8 @@ def free_rows(
             _remove_slot(store, slots, row, keys)
         if in_panes:
             _unlink(store, row, panes)
+        if store[row, META] & DIRTY != 0:
+            counters[DIRTY_STALE] += 1
         store[row, META] = 0
         store[row, LINK] = counters[FREE_HEAD]
         counters[FREE_HEAD] = row + 1
@@ -591,6 +594,7 @@ def take_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> NDArr
             rows[count] = row
             count += 1
     counters[DIRTY_COUNT] = 0
+    counters[DIRTY_STALE] = 0
     return rows[:count]
 
 

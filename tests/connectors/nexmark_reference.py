@@ -55,10 +55,14 @@ class Reference:
     def watermark_ms(self, n: int) -> int:
         return self.ts(n // self.group * self.group)
 
+    def kind(self, n: int) -> int:
+        rest = (self.first_event_id + self.adjusted(n)) % 50
+        return 0 if rest == 0 else 1 if rest <= 3 else 2
+
     def event(self, n: int) -> tuple[int, dict[str, Any]]:
         k = self.adjusted(n)
         e = self.first_event_id + k
-        kind = 0 if e % 50 == 0 else 1 if e % 50 <= 3 else 2
+        kind = self.kind(n)
         return kind, (self.person, self.auction, self.bid)[kind](e, k)
 
     def r(self, bound: int, e: int, f: int) -> int:

@@ -154,7 +154,7 @@ def float_rows() -> list[Rows]:
         32767.5, 2147483647.5, -2147483648.9, 2147483648.0, 9.223372036854775807e18,
         -9.223372036854775808e18, 9.3e18, 1e10, 1e7, 9999999.0, 0.001, 0.0001, 1.0e-5, 123456.789,
         -123456.785, 1e15, 1e17, 99999.999994, 0.999995, 0.9999949, 1234567890123.4567, 0.1, 0.2,
-        1 / 3, 1e22, 1e23, 123e20, 1.7976931348623157e308, 4.35, 0.285, 1.15, 1e-6, 0.000015,
+        1 / 3, 1e22, 1.7976931348623157e308, 4.35, 0.285, 1.15, 1e-6, 0.000015,
         999999999999999.9, 99999999999.9999999, 12345678.9,
     ]  # fmt: skip
     a = double[0]
@@ -458,8 +458,6 @@ def lazy_rows() -> list[Rows]:
         Case("substring(s, a + 1, 1)", call("substring", s, call("add", a, one), one)),
         Case("array(a, b)[a]", call("get_item", call("array", a, b), a)),
         Case("size(array(a, b))", call("size", call("array", a, b))),
-        Case("array(10, 20, 30)[b]", call(
-            "get_item", literal([10, 20, 30], "array<int>"), b)),
     )  # fmt: skip
     return [Rows("lazy", batch_of(text, columns), cases)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import RowError
@@ -13,7 +13,7 @@ from penstock.expressions.types import Field, Schema, parse_type
 from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.support import numba_supported
-from tests.kernels.batches import batches, bits_of, decimals
+from tests.kernels.batches import SEEDED, batches, bits_of, decimals
 
 SCHEMA: Schema = tuple(
     Field(name, parse_type(kind))
@@ -112,7 +112,7 @@ def safe_blocks(kernel_cache: KernelCache) -> tuple[Block, Block]:
     return block_pair(SAFE, [], kernel_cache)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(SEEDED, max_examples=150)
 @given(batch=batches(SCHEMA))
 def test_expressions_that_cannot_fail(
     safe_blocks: tuple[Block, Block], batch: pa.RecordBatch
@@ -125,7 +125,7 @@ def failing_blocks(kernel_cache: KernelCache) -> dict[str, tuple[Block, Block]]:
     return {name: block_pair(group, [], kernel_cache) for name, group in FAILING.items()}
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(SEEDED, max_examples=100)
 @given(batch=batches(SCHEMA), name=st.sampled_from(sorted(FAILING)))
 def test_expressions_that_fail_rows(
     failing_blocks: dict[str, tuple[Block, Block]], batch: pa.RecordBatch, name: str
@@ -171,7 +171,7 @@ def filter_blocks(kernel_cache: KernelCache) -> dict[str, tuple[Block, Block]]:
     return blocks
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(SEEDED, max_examples=100)
 @given(batch=batches(SCHEMA), name=st.sampled_from(sorted(FILTERED)))
 def test_filters(
     filter_blocks: dict[str, tuple[Block, Block]], batch: pa.RecordBatch, name: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from penstock.errors import PlanError, UnsupportedPlan
@@ -46,7 +48,7 @@ def test_keys_are_dealt_out_to_vertices() -> None:
     ranges = [vertex.key_range for vertex in program.stage_vertices(1)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == KEY_SPACE
-    assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in pairwise(ranges))
     writer = program.stage_vertices(0)[0]
     assert writer.output_tags == tuple(f"S/q_exchange_0/{index}" for index in range(3))
     for index, vertex in enumerate(program.stage_vertices(1)):
@@ -74,17 +76,24 @@ def test_fewer_substreams_than_vertices_in_one_of_two_streams() -> None:
 
 def test_a_source_is_read_in_parts_and_only_its_used_columns() -> None:
     rows = scan_source("nexmark", "auction bigint, price bigint, extra string", None, seed=7)
-    program = plan_program(query("q", rows.select("price").to_sink("files", path="x"), parallelism=2))
+    program = plan_program(
+        query("q", rows.select("price").to_sink("files", path="x"), parallelism=2)
+    )
     (stage,) = program.stages
     assert stage.input.source is not None
     assert stage.input.source.options == {"seed": 7}
     assert [f.name for f in stage.input.schema] == ["price"]
-    assert [(v.index, v.input_tags, v.output_tags) for v in program.vertices] == [(0, (), ()), (1, (), ())]
+    assert [(v.index, v.input_tags, v.output_tags) for v in program.vertices] == [
+        (0, (), ()),
+        (1, (), ()),
+    ]
 
 
 def test_late_rows_have_a_stream_with_the_columns_the_aggregate_reads() -> None:
     settings = Settings(late_stream="late", dead_letter_stream="bad")
-    grouped = BIDS.with_watermark("ts", 1).group_by((col("auction") % 10).alias("digit"), window=window("ts", 10))
+    grouped = BIDS.with_watermark("ts", 1).group_by(
+        (col("auction") % 10).alias("digit"), window=window("ts", 10)
+    )
     program = plan_program(
         query("q", grouped.agg(count()).to_stream("out"), parallelism=2, settings=settings)
     )
@@ -99,7 +108,11 @@ def test_late_rows_need_windows_of_one_kind() -> None:
     settings = Settings(late_stream="late")
     with pytest.raises(PlanError, match="no row can be late"):
         plan_program(query("q", BIDS.to_stream("out"), settings=settings))
-    other = scan_stream("x", "a int, ts timestamp").with_watermark("ts", 1).group_by("a", window=window("ts", 5))
+    other = (
+        scan_stream("x", "a int, ts timestamp")
+        .with_watermark("ts", 1)
+        .group_by("a", window=window("ts", 5))
+    )
     with pytest.raises(UnsupportedPlan, match="late rows of two aggregates"):
         plan_program(
             query("q", hot().to_stream("a"), other.agg(count()).to_stream("b"), settings=settings)

@@ -25,7 +25,8 @@ from penstock.stages.settings import Settings
 
 BIDS = scan_stream(
     "bids",
-    "auction bigint, price bigint, name string, amount decimal(10,2), ts timestamp, tags array<int>",
+    "auction bigint, price bigint, name string, amount decimal(10,2), ts timestamp, "
+    "tags array<int>",
 )
 
 
@@ -34,7 +35,9 @@ def timed(rows: Rows = BIDS) -> Rows:
 
 
 def test_unknown_column_names_column_node_and_what_there_is() -> None:
-    with pytest.raises(UnknownColumn, match="filter: there is no column 'prise'; there are auction,") as error:
+    with pytest.raises(
+        UnknownColumn, match="filter: there is no column 'prise'; there are auction,"
+    ) as error:
         BIDS.filter(col("prise") > 3)
     assert error.value.details["column"] == "prise"
     assert error.value.details["available"][:2] == ["auction", "price"]
@@ -72,11 +75,14 @@ def test_columns_take_the_nullability_of_the_input() -> None:
         (lambda: BIDS.explode("price", "p"), "explode needs an array"),
         (lambda: BIDS.explode("tags", "price"), "distinct names, repeated: price"),
         (lambda: BIDS.select("price", "price"), "distinct names, repeated: price"),
-        (lambda: BIDS.select(), "at least one column"),
+        (BIDS.select, "at least one column"),
         (lambda: BIDS.select(col("price") + 1), "name the column with .alias"),
         (lambda: BIDS.group_by("tags").agg(count(), mode="update"), "grouping by 'tags'"),
         (lambda: BIDS.group_by("name").agg(sum_("name"), mode="update"), "sum needs a number"),
-        (lambda: BIDS.group_by().agg(sum_("amount"), mode="update"), "sum of decimal.10,2. needs 20"),
+        (
+            lambda: BIDS.group_by().agg(sum_("amount"), mode="update"),
+            "sum of decimal.10,2. needs 20",
+        ),
         (lambda: BIDS.group_by().agg(max_("name"), mode="update"), "max of string"),
         (lambda: BIDS.group_by().agg(count(), mode="sometimes"), "there is no mode 'sometimes'"),
         (lambda: BIDS.group_by(window=window("price", 10)), None),
@@ -88,7 +94,7 @@ def test_columns_take_the_nullability_of_the_input() -> None:
         (lambda: scan_stream("s", "a"), "is not a column"),
         (lambda: UnionAll(()), "at least one input"),
     ],
-)  # fmt: skip
+)
 def test_refused(build: object, message: str | None) -> None:
     assert callable(build)
     if message is None:  # a window is checked against its rows when it is used
@@ -102,9 +108,13 @@ def test_refused(build: object, message: str | None) -> None:
 def test_append_needs_a_window_and_a_watermark() -> None:
     with pytest.raises(UnsupportedPlan, match="append mode needs a time window"):
         timed().group_by("auction").agg(count())
-    with pytest.raises(UnsupportedPlan, match="append mode needs a watermark on the window's time ts"):
+    with pytest.raises(
+        UnsupportedPlan, match="append mode needs a watermark on the window's time ts"
+    ):
         BIDS.group_by("auction", window=window("ts", 10)).agg(count())
-    assert timed().group_by("auction", window=window("ts", 10)).agg(count()).schema[0].name == "window"
+    assert (
+        timed().group_by("auction", window=window("ts", 10)).agg(count()).schema[0].name == "window"
+    )
     for mode in ("update", "complete"):
         assert BIDS.group_by("auction").agg(count(), mode=mode).schema[-1] == Field(
             "count", BIGINT, False
@@ -134,7 +144,9 @@ def test_a_union_is_timed_if_all_its_inputs_are() -> None:
 
 
 def test_no_aggregate_over_rows_that_are_sent_again() -> None:
-    changing = timed().group_by("auction", window=window("ts", 10)).agg(count().alias("n"), mode="update")
+    changing = (
+        timed().group_by("auction", window=window("ts", 10)).agg(count().alias("n"), mode="update")
+    )
     with pytest.raises(UnsupportedPlan, match="in update mode, whose rows are sent again"):
         changing.group_by("auction").agg(max_("n"), mode="update")
     final = timed().group_by("auction", window=window("ts", 10)).agg(count().alias("n"))
@@ -181,7 +193,9 @@ def test_a_query_reads_its_own_streams_as_it_writes_them() -> None:
 def test_equal_plans_are_equal_and_hash_alike() -> None:
     def build() -> Query:
         rows = timed(scan_source("nexmark", "auction bigint, ts timestamp", seed=1, rate=2))
-        return query("q", rows.group_by("auction", window=window("ts", 10)).agg(count()).to_stream("a"))
+        return query(
+            "q", rows.group_by("auction", window=window("ts", 10)).agg(count()).to_stream("a")
+        )
 
     assert build() == build()
     assert hash(build().writes[0]) == hash(build().writes[0])

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import PlanError, StreamError
-from penstock.plan.build import Rows, col, count, max_, query, scan_source, scan_stream, sum_, window
+from penstock.plan.build import (
+    Rows,
+    col,
+    count,
+    max_,
+    query,
+    scan_source,
+    scan_stream,
+    sum_,
+    window,
+)
 from penstock.plan.columns import ColumnExpression, apply
 from penstock.plan.nodes import Query
 from penstock.plan.optimizer import optimize
@@ -26,7 +36,7 @@ def numbers() -> st.SearchStrategy[ColumnExpression]:
     return st.recursive(
         leaves,
         lambda inner: st.builds(
-            lambda f, a, b: apply(f, a, b),
+            apply,
             st.sampled_from(["add", "subtract", "multiply", "int_divide", "remainder", "greatest"]),
             inner,
             inner,
@@ -38,11 +48,16 @@ def numbers() -> st.SearchStrategy[ColumnExpression]:
 def conditions() -> st.SearchStrategy[ColumnExpression]:
     texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=5)
     leaves = st.one_of(
-        st.builds(lambda f, a, b: apply(f, a, b), st.sampled_from(["eq", "ne", "lt", "ge"]), numbers(), numbers()),
+        st.builds(
+            apply,
+            st.sampled_from(["eq", "ne", "lt", "ge"]),
+            numbers(),
+            numbers(),
+        ),
         st.builds(lambda text: col("t") == text, texts),
         st.builds(lambda value: col("d") > value, st.floats(allow_nan=False, allow_infinity=False)),
         st.sampled_from(NAMES).map(lambda name: col(name).is_null()),
-    )  # fmt: skip
+    )
     return st.recursive(
         leaves, lambda inner: st.builds(lambda a, b: (a & b) | ~a, inner, inner), max_leaves=3
     )
@@ -83,6 +98,7 @@ def queries(draw: st.DrawFn) -> Query:
     )
 
 
+@settings(max_examples=60)
 @given(queries())
 def test_print_and_parse_are_inverse(made: Query) -> None:
     text = print_query(made)
@@ -90,6 +106,7 @@ def test_print_and_parse_are_inverse(made: Query) -> None:
     assert print_query(parse_query(text)) == text
 
 
+@settings(max_examples=60)
 @given(queries())
 def test_optimized_plans_print_and_parse_too(made: Query) -> None:
     done = optimize(made)
@@ -110,19 +127,48 @@ def test_optimized_plans_print_and_parse_too(made: Query) -> None:
         ("query q\n  write stream a\n    sift x\n      scan stream s (x int)\n", "no node 'sift'"),
         ("query q\n  write stream a\n    scan stream s\n", "columns in brackets"),
         ("query q\n  write stream a\n    filter x >\n      scan stream s (x int)\n", "unexpected"),
-        ("query q\n  write stream a\n    filter x ? 3\n      scan stream s (x int)\n", "unexpected"),
-        ("query q\n  write stream a\n    project x + 1\n      scan stream s (x int)\n", "'as <name>'"),
-        ("query q\n  write stream a\n    scan internal s (x)\n", "read before a line that writes it"),
-        ("query q\n  write stream a\n    merge partials append\n      scan source g (x int)\n", "no partial"),
+        (
+            "query q\n  write stream a\n    filter x ? 3\n      scan stream s (x int)\n",
+            "unexpected",
+        ),
+        (
+            "query q\n  write stream a\n    project x + 1\n      scan stream s (x int)\n",
+            "'as <name>'",
+        ),
+        (
+            "query q\n  write stream a\n    scan internal s (x)\n",
+            "read before a line that writes it",
+        ),
+        (
+            "query q\n  write stream a\n    merge partials append\n      scan source g (x int)\n",
+            "no partial",
+        ),
         ("query q parallelism 1.5\n  write stream a\n    scan stream s (x int)\n", "whole number"),
         ("query q\n  write stream a\n    scan source g (x int) partitions 4L\n", "whole number"),
-        ("query q\n  write stream a\n    scan source g (x int) partitions some\n", "expected a number"),
-        ("query q\n  write stream a\n    filter x > " + "9" * 99 + "\n      scan stream s (x int)\n", "digits"),
-        ("query q\n  write stream a\n    filter x > CAST('y' AS DOUBLE)\n      scan stream s (x double)\n", "not a number"),
+        (
+            "query q\n  write stream a\n    scan source g (x int) partitions some\n",
+            "expected a number",
+        ),
+        (
+            "query q\n  write stream a\n    filter x > "
+            + "9" * 99
+            + "\n      scan stream s (x int)\n",
+            "digits",
+        ),
+        (
+            "query q\n  write stream a\n    filter x > CAST('y' AS DOUBLE)\n"
+            "      scan stream s (x double)\n",
+            "not a number",
+        ),
         ("query q\n  write sink f {x}\n    scan stream s (x int)\n", "not JSON"),
-        ("query q\n  write stream a\n    filter " + "(" * 200 + "x\n      scan stream s (x int)\n", "nested"),
+        (
+            "query q\n  write stream a\n    filter "
+            + "(" * 200
+            + "x\n      scan stream s (x int)\n",
+            "nested",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_text(text: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         parse_query(text)
@@ -137,6 +183,7 @@ GOOD = print_query(
 def test_damaged_text_is_a_named_error(at: int, length: int, put: str) -> None:
     text = GOOD[:at] + put + GOOD[at + length :]
     try:
-        assert isinstance(parse_query(text), Query)
-    except StreamError as error:
-        assert error.message
+        made = parse_query(text)
+    except StreamError:
+        return  # any other error fails the test
+    assert made.writes

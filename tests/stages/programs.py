@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from penstock.plan.build import Rows, col, count, max_, query, scan_source, scan_stream, sum_, window
+from penstock.plan.build import (
+    Rows,
+    col,
+    count,
+    max_,
+    query,
+    scan_source,
+    scan_stream,
+    sum_,
+    window,
+)
 from penstock.plan.columns import apply
 from penstock.plan.optimizer import plan_program
 from penstock.stages.program import Program
@@ -10,7 +20,9 @@ from penstock.stages.settings import Settings
 
 
 def bids() -> Rows:
-    return scan_stream("bids", "auction bigint, price bigint, name string, m decimal(8,2), ts timestamp")
+    return scan_stream(
+        "bids", "auction bigint, price bigint, name string, m decimal(8,2), ts timestamp"
+    )
 
 
 def hot(rows: Rows, size: str = "10 seconds") -> Rows:
@@ -37,9 +49,11 @@ def rich() -> Program:
     )
     words = scan_source("folder", "line string", 3, path="in", deep={"a": [1, 2.5, None]})
     split = apply("split", col("line"), pattern=r"\s+")
-    counted = words.explode(split, "word", True, "at").group_by("word").agg(
-        count().alias("n"), sum_("at").alias("s"), mode="complete"
-    )  # fmt: skip
+    counted = (
+        words.explode(split, "word", True, "at")
+        .group_by("word")
+        .agg(count().alias("n"), sum_("at").alias("s"), mode="complete")
+    )
     return plan_program(
         query(
             "rich",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +19,7 @@ def test_ranges_cover_the_space_evenly(parts: int) -> None:
     assert len(ranges) == parts
     assert ranges[0][0] == 0
     assert ranges[-1][1] == KEY_SPACE
-    assert all(left[1] == right[0] for left, right in zip(ranges, ranges[1:], strict=False))
+    assert all(left[1] == right[0] for left, right in pairwise(ranges))
     sizes = {high - low for low, high in ranges}
     assert max(sizes) - min(sizes) <= 1
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidProgram, ProgramError, StageVersionUnsupported
@@ -45,7 +46,9 @@ def test_the_hash_names_the_content() -> None:
 
 def test_a_newer_version_is_refused_before_anything_else_is_read() -> None:
     text = canonical_json({"version": PROGRAM_VERSION + 1, "stages": "of another shape"})
-    with pytest.raises(StageVersionUnsupported, match=f"has version {PROGRAM_VERSION + 1}") as error:
+    with pytest.raises(
+        StageVersionUnsupported, match=f"has version {PROGRAM_VERSION + 1}"
+    ) as error:
         Program.from_json(text)
     assert error.value.details == {"version": PROGRAM_VERSION + 1, "version_max": PROGRAM_VERSION}
 
@@ -120,17 +123,23 @@ def first(node: Any, key: str) -> Any:
         (lambda p: p["stages"].clear(), "1 to 1000 stages"),
         (lambda p: p["stages"].append(p["stages"][0]), "more than once"),
         (lambda p: p["stages"][0]["output"].update(partition_by=["zzz"]), "partitioned by zzz"),
-        (lambda p: p["stages"][0]["output"].update(sink={"connector": "x", "options": {}}), "a stream or a sink"),
+        (
+            lambda p: p["stages"][0]["output"].update(sink={"connector": "x", "options": {}}),
+            "a stream or a sink",
+        ),
         (lambda p: p["stages"][0]["input"].update(streams=[]), "a source or at least one stream"),
         (lambda p: p["stages"][0]["output"]["schema"].pop(), "the chain gives"),
-        (lambda p: p["vertices"].pop(), "not numbered from 0"),
+        (lambda p: p["vertices"].pop(), "leave a gap or overlap"),
         (lambda p: p["vertices"][0].update(name="other"), "should be named"),
         (lambda p: p["vertices"][0].update(stage=99), "not numbered from 0"),
         (lambda p: p["vertices"][0].update(key_range=[5, 5]), "key range"),
         (lambda p: p["vertices"][0].update(key_range=[0, 1, 2]), "malformed"),
         (lambda p: p["vertices"][0].update(key_range=[0, 1.5]), "a whole number"),
         (lambda p: p["vertices"][0].update(input_tags=[]), "does not read the markers"),
-        (lambda p: p["vertices"][0].update(output_tags=["S/bids/0"]), "stream rich_exchange_0 needs"),
+        (
+            lambda p: p["vertices"][0].update(output_tags=["S/bids/0"]),
+            "stream rich_exchange_0 needs",
+        ),
         (lambda p: p["vertices"][0].update(marker_tags=["T/rich_s0_0"]), "markers lack a tag"),
         (lambda p: p["vertices"][0].update(marker_tags=["../../etc"]), "is not one of"),
         (lambda p: p.update(query="a b"), "not allowed"),
@@ -138,7 +147,7 @@ def first(node: Any, key: str) -> Any:
         (lambda p: p.update(query=7), "a text was expected"),
         (lambda p: p.update(vertices={}), "a list was expected"),
     ],
-)  # fmt: skip
+)
 def test_changed_fields(change: Callable[[Any], Any], message: str) -> None:
     node = json.loads(TEXTS[1])
     change(node)
@@ -153,7 +162,13 @@ Path = tuple[str | int, ...]
 
 def paths(node: Any, path: Path = ()) -> Iterator[Path]:
     yield path
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    items = (
+        node.items()
+        if isinstance(node, dict)
+        else enumerate(node)
+        if isinstance(node, list)
+        else ()
+    )
     for key, child in items:
         yield from paths(child, (*path, key))
 
@@ -173,27 +188,44 @@ VALUES = st.one_of(
     st.sampled_from([2**31, 2**32, 2**63, -1, 0, 1, 1e308, -0.0, 0.5]),
     st.text(max_size=8),
     st.sampled_from(
-        ["bigint", "string", "add", "cast", "lookup", "filter", "S/bids/m", "a/b", "\ud800", "decimal(99,1)"]
+        [
+            "bigint",
+            "string",
+            "add",
+            "cast",
+            "lookup",
+            "filter",
+            "S/bids/m",
+            "a/b",
+            "\ud800",
+            "decimal(99,1)",
+        ]
     ),
     st.recursive(
         st.none() | st.integers(0, 3) | st.sampled_from(["call", "x"]),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["call", "args", "op", "x", "function", "options"]), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["call", "args", "op", "x", "function", "options"]),
+                inner,
+                max_size=3,
+            )
+        ),
         max_leaves=5,
     ),
-)  # fmt: skip
+)
 
 
 def read_or_named_error(text: str) -> None:
     """Either it is a program, written back as it was, or the error is one of ours."""
     try:
         program = Program.from_json(text)
-    except ProgramError as error:
-        assert error.message
-        return
+    except ProgramError:
+        return  # any other error fails the test
     assert program.to_json() == canonical_json(json.loads(text))
 
 
+@settings(max_examples=400)
 @given(st.data(), st.integers(0, 1))
 def test_any_value_anywhere(data: st.DataObject, which: int) -> None:
     node = copy.deepcopy(NODES[which])
@@ -204,6 +236,8 @@ def test_any_value_anywhere(data: st.DataObject, which: int) -> None:
             parent[path[-1]]
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change removed it
+        if not isinstance(parent, dict | list):
+            continue
         action = data.draw(st.sampled_from(["put", "drop", "repeat", "rename"]))
         if action == "drop":
             del parent[path[-1]]
@@ -216,6 +250,7 @@ def test_any_value_anywhere(data: st.DataObject, which: int) -> None:
     read_or_named_error(json.dumps(node))
 
 
+@settings(max_examples=400)
 @given(st.data(), st.integers(0, 1))
 def test_any_damage_to_the_text(data: st.DataObject, which: int) -> None:
     text = TEXTS[which]
@@ -225,6 +260,7 @@ def test_any_damage_to_the_text(data: st.DataObject, which: int) -> None:
     read_or_named_error(text[:start] + put + text[start + length :])
 
 
+@settings(max_examples=400)
 @given(st.data())
 def test_swapped_parts(data: st.DataObject) -> None:
     node = copy.deepcopy(NODES[1])
@@ -232,8 +268,6 @@ def test_swapped_parts(data: st.DataObject) -> None:
     one, other = data.draw(places), data.draw(places)
     node_one, node_other = copy.deepcopy(at(node, one)), copy.deepcopy(at(node, other))
     at(node, one[:-1])[one[-1]] = node_other
-    try:
+    with contextlib.suppress(KeyError, IndexError, TypeError):  # its place may be gone by now
         at(node, other[:-1])[other[-1]] = node_one
-    except (KeyError, IndexError, TypeError):
-        pass  # the first change took the second place away
     read_or_named_error(json.dumps(node))

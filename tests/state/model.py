@@ -1,4 +1,4 @@
-"""The rules of keyed state in plain Python, one row at a time: what the compiled tables must equal."""
+"""The rules of keyed state in plain Python, row by row: what the compiled tables must equal."""
 
 from __future__ import annotations
 

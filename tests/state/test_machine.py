@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ class StateMachine(RuleBasedStateMachine):
     def partition_and_merge(self, edges: list[int]) -> None:
         self.take_changes()
         cuts = [0, *sorted(edges), 1 << 32]
-        parts = self.live.partition(list(zip(cuts, cuts[1:], strict=False)))
+        parts = self.live.partition(list(pairwise(cuts)))
         assert sum(len(part) for part in parts) == len(self.live)
         whole = KeyedState("whole", SCHEMA)
         for part in parts:
@@ -152,9 +153,10 @@ class StateMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         assert same(shown(self.live.scan()), self.model.listed())
         for pane in self.live.panes()[0].tolist():
-            assert self.live.rows(pane, pane).num_rows == self.live.panes()[1][
-                np.flatnonzero(self.live.panes()[0] == pane)[0]
-            ]
+            assert (
+                self.live.rows(pane, pane).num_rows
+                == self.live.panes()[1][np.flatnonzero(self.live.panes()[0] == pane)[0]]
+            )
 
 
 StateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)

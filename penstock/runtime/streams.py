@@ -1,0 +1,149 @@
+"""Streams from outside a query: publishing rows exactly once, and reading what is committed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import StreamNotFound
+from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
+from penstock.log import punit
+from penstock.log.committed import CommittedReader
+from penstock.log.contract import Log
+from penstock.log.record import START, Fence, Position, RecordKind
+from penstock.names import check_name
+from penstock.runtime.markers import WATERMARK_NONE, Marker
+from penstock.runtime.outputs import Outputs
+from penstock.runtime.recovery import fence
+from penstock.stages.tags import marker_tag, substream_tag, task_tag
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """What the log knows about a stream."""
+
+    name: str
+    schema: Schema
+    substreams: int
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags that a reader of the whole stream follows."""
+        substreams = (substream_tag(self.name, index) for index in range(self.substreams))
+        return (*substreams, marker_tag(self.name))
+
+
+def describe_stream(log: Log, stream: str) -> StreamFacts:
+    """Read a stream's columns and substreams; StreamNotFound lists what there is."""
+    found = log.get(f"stream/{check_name(stream, 'stream')}")
+    if found is None:
+        known = ", ".join(key.split("/", 1)[1] for key in log.keys("stream")) or "none"
+        raise StreamNotFound(
+            f"there is no stream {stream!r} in this log; known: {known}", stream=stream
+        )
+    try:
+        facts: Any = json.loads(found.value)
+        schema = tuple(
+            Field(str(name), parse_type(kind), bool(nullable))
+            for name, kind, nullable in facts["columns"]
+        )
+        return StreamFacts(stream, schema, int(facts["substreams"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StreamNotFound(
+            f"the description of stream {stream!r} cannot be read ({error}): run `penstock fsck`",
+            stream=stream,
+        ) from error
+
+
+def create_stream(log: Log, stream: str, schema: Schema) -> StreamFacts:
+    """Describe a stream with one substream, unless it is there already with the same columns."""
+    facts = {
+        "query": None,
+        "substreams": 1,
+        "columns": [[field.name, str(field.type), field.nullable] for field in schema],
+    }
+    log.compare_and_set(f"stream/{check_name(stream, 'stream')}", 0, json.dumps(facts).encode())
+    return describe_stream(log, stream)
+
+
+class StreamWriter:
+    """Publishes rows to a stream, each call atomically, under a producer name.
+
+    A producer is one writer at a time: opening it again fences the earlier one. `offset` is the
+    caller's own progress, kept with the rows it belongs to: after a crash `offset` says how far
+    the committed rows go, so the caller goes on there and nothing is lost or doubled.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        stream: str,
+        producer: str,
+        codec: punit.Codec = punit.Codec.NONE,
+    ) -> None:
+        self._facts = describe_stream(log, stream)
+        self._schema = arrow_schema(self._facts.schema)
+        marker, _ = fence(log, check_name(producer, "producer"), task_tag(producer))
+        self._marker = marker
+        self._outputs = Outputs(log, Fence(producer, marker.instance), codec)
+        self._tags = (task_tag(producer), marker_tag(stream))
+
+    @property
+    def offset(self) -> Any:
+        """What the last committed write said about the caller's progress; None before the first."""
+        return self._marker.offset
+
+    def write(
+        self,
+        batch: pa.RecordBatch | None,
+        *,
+        offset: Any = None,
+        watermark_us: int | None = None,
+        ended: bool = False,
+    ) -> Position:
+        """Publish a batch (or only progress); it is durable and visible when this returns."""
+        if batch is not None and batch.num_rows:
+            rows = punit.conform(batch, self._schema)
+            self._outputs.add(RecordKind.DATA, substream_tag(self._facts.name, 0), rows)
+        last = self._marker
+        marker = Marker(
+            vertex=last.vertex,
+            instance=last.instance,
+            epoch=last.epoch + 1,
+            offset=offset,
+            watermark_us=max(
+                last.watermark_us, WATERMARK_NONE if watermark_us is None else watermark_us
+            ),
+            ended=ended,
+        )
+        position = self._outputs.commit(self._tags, marker.encode())
+        self._marker = marker
+        return position
+
+
+class StreamReader:
+    """Reads the committed rows of a stream, in log order."""
+
+    def __init__(self, log: Log, stream: str, after: Position = START) -> None:
+        self._facts = describe_stream(log, stream)
+        self._schema = arrow_schema(self._facts.schema)
+        self._reader = CommittedReader(log, self._facts.tags, after, after)
+
+    @property
+    def position(self) -> Position:
+        """The marker of the last rows that were read."""
+        return self._reader.consumed
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """Yield everything that is committed by now and has not been read."""
+        while (release := self._reader.take()) is not None:
+            for record in release.records:
+                yield punit.conform(punit.decode(record.body), self._schema)
+
+    def read_all(self) -> pa.Table:
+        """Everything committed and not yet read, as one table."""
+        return pa.Table.from_batches(list(self.read()), self._schema)

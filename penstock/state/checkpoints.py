@@ -1,0 +1,418 @@
+"""The checkpoint store: complete pictures of a vertex's states, named by the marker they belong to.
+
+    <root>/<vertex>/<position>_<attempt>/
+        <state>.units     the state's p-units, one after the other, each on a 64-byte boundary
+        manifest.json     written last: what the files are, how long, with which checksums
+
+A checkpoint exists once its manifest does. The manifest is written under another name, synced and
+renamed when all files and their folder are durable, so a crash at any point leaves a checkpoint
+whole or not there. `attempt` tells apart two instances that write at the same marker: neither
+touches the other's files.
+
+What is read back is not trusted: names must match, lengths are bounded, checksums must fit, and
+nothing is removed but what a manifest names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from xxhash import xxh3_64_hexdigest
+
+from penstock.errors import (
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointNotFound,
+    InvalidName,
+    PUnitError,
+)
+from penstock.log import punit
+from penstock.names import check_name
+from penstock.state.checkpoint_files import (
+    CheckpointFiles,
+    FilePath,
+    LocalFiles,
+    MemoryFiles,
+    Part,
+    StepHook,
+)
+
+FORMAT = "penstock-checkpoint"
+VERSION = 1
+MANIFEST = "manifest.json"
+MANIFEST_UNFINISHED = "manifest.unfinished"
+MANIFEST_BYTES_MAX = 64 << 20
+ATTEMPTS_MAX = 10_000
+UNIT_ALIGNMENT_BYTES = 64
+
+_FOLDER_NAME = re.compile(r"([0-9]{20})_([0-9]{4})")
+_FILE_NAME = re.compile(r"([A-Za-z0-9_]{1,64})\.units")
+_CHECKSUM = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointId:
+    """The name of one checkpoint; of one vertex, the newest is the greatest."""
+
+    vertex: str
+    position: int  # of the marker whose state this is
+    attempt: int = 0
+
+    @property
+    def path(self) -> FilePath:
+        return (self.vertex, f"{self.position:020d}_{self.attempt:04d}")
+
+    def __str__(self) -> str:
+        return "/".join(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint read back and verified."""
+
+    id: CheckpointId
+    meta: dict[str, Any]
+    states: dict[str, list[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """Where one p-unit lies in its file."""
+
+    at: int
+    size: int
+    checksum: str
+
+
+# The store has a method `list`, which hides the type of that name inside its class.
+Ids = list[CheckpointId]
+Problems = list[CheckpointError]
+UnitNotes = list[dict[str, Any]]
+Units = list[_Unit]
+FileNames = list[str]
+
+
+class CheckpointStore:
+    """Checkpoints below one folder, or wherever else `files` keeps them.
+
+    Many instances, also zombies, may use the same store: names are never used twice. A store may be
+    used by a background thread while another thread uses another store on the same folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        files: CheckpointFiles | None = None,
+        codec: punit.Codec = punit.Codec.LZ4,
+    ) -> None:
+        self._codec = codec
+        if files is None:
+            with _named_errors(f"making folder {folder}"):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            files = LocalFiles(folder)
+        self._files = files
+
+    def write(
+        self,
+        vertex: str,
+        position: int,
+        states: Mapping[str, Iterable[pa.RecordBatch]],
+        meta: Mapping[str, Any] | None = None,
+    ) -> CheckpointId:
+        """Write the states of a vertex at a marker; when it returns the checkpoint is durable.
+
+        If it raises CheckpointError there is no new checkpoint, and older ones are as they were.
+        """
+        check_name(vertex, "vertex")
+        for name in states:
+            check_name(name, "state")
+        if not 0 <= position < 1 << 63:
+            raise CheckpointError(f"{position} is not a log position", position=position)
+        with _named_errors(f"writing a checkpoint of vertex {vertex!r} at position {position}"):
+            checkpoint = self._make_folders(vertex, position)
+            try:
+                self._write_files(checkpoint, states, dict(meta or {}))
+            except Exception:
+                self._remove_unfinished(checkpoint.path)
+                raise
+        return checkpoint
+
+    def list(self, vertex: str) -> Ids:
+        """Return the complete checkpoints of a vertex, oldest first."""
+        return [each for each in self._folders(vertex) if MANIFEST in self._names(each.path)]
+
+    def newest(self, vertex: str, upto_position: int) -> CheckpointId | None:
+        """Return the newest checkpoint at or before a position."""
+        fitting = [each for each in self.list(vertex) if each.position <= upto_position]
+        return fitting[-1] if fitting else None
+
+    def load(self, checkpoint: CheckpointId) -> Checkpoint:
+        """Read and verify a checkpoint; CheckpointDamaged if anything is not as it was written."""
+        meta, files = self._read_manifest(checkpoint)
+        states = {
+            name: list(self._read_units(checkpoint, name, units)) for name, units in files.items()
+        }
+        return Checkpoint(checkpoint, meta, states)
+
+    def load_newest(self, vertex: str, upto_position: int) -> tuple[Checkpoint | None, Problems]:
+        """Return the newest checkpoint that is whole, and what was wrong with the newer ones."""
+        problems: Problems = []
+        for checkpoint in reversed(self.list(vertex)):
+            if checkpoint.position <= upto_position:
+                try:
+                    return self.load(checkpoint), problems
+                except CheckpointError as problem:
+                    problems.append(problem)
+        return None, problems
+
+    def delete(self, checkpoint: CheckpointId) -> None:
+        """Remove a checkpoint: the files that its manifest names, and its folder if then empty."""
+        _, files = self._read_manifest(checkpoint)
+        with _named_errors(f"removing checkpoint {checkpoint}"):
+            # Without its manifest the rest is an unfinished checkpoint, whatever happens next.
+            self._files.remove_file((*checkpoint.path, MANIFEST))
+            self._files.sync_folder(checkpoint.path)
+            for name in files:
+                with suppress(FileNotFoundError):
+                    self._files.remove_file((*checkpoint.path, f"{name}.units"))
+            self._remove_folder(checkpoint.path)
+
+    def delete_unfinished(self, vertex: str, below_position: int) -> int:
+        """Remove what crashed writers left below a position; return how many folders went.
+
+        A writer that is still at it, which can only be a fenced one, will fail and clean up.
+        """
+        unfinished = [
+            each
+            for each in self._folders(vertex)
+            if each.position < below_position and MANIFEST not in self._names(each.path)
+        ]
+        with _named_errors(f"removing unfinished checkpoints of vertex {vertex!r}"):
+            return sum(self._remove_unfinished(each.path) for each in unfinished)
+
+    # Writing -----------------------------------------------------------------------------------
+
+    def _make_folders(self, vertex: str, position: int) -> CheckpointId:
+        with suppress(FileExistsError):
+            self._files.make_folder((vertex,))
+            self._files.sync_folder(())
+        for attempt in range(ATTEMPTS_MAX):
+            checkpoint = CheckpointId(vertex, position, attempt)
+            with suppress(FileExistsError):
+                self._files.make_folder(checkpoint.path)
+                return checkpoint
+        raise CheckpointError(
+            f"there are {ATTEMPTS_MAX} checkpoints of vertex {vertex!r} at position {position}: "
+            "remove them",
+            vertex=vertex,
+            position=position,
+        )
+
+    def _write_files(
+        self,
+        checkpoint: CheckpointId,
+        states: Mapping[str, Iterable[pa.RecordBatch]],
+        meta: dict[str, Any],
+    ) -> None:
+        files: dict[str, UnitNotes] = {}
+        for name, batches in states.items():
+            units = files[name] = []
+            self._files.write_file(
+                (*checkpoint.path, f"{name}.units"), self._encoded(batches, units)
+            )
+        self._files.sync_folder(checkpoint.path)
+        manifest = _manifest(checkpoint, meta, files)
+        self._files.write_file((*checkpoint.path, MANIFEST_UNFINISHED), [manifest])
+        self._files.rename((*checkpoint.path, MANIFEST_UNFINISHED), MANIFEST)
+        self._files.sync_folder(checkpoint.path)
+        self._files.sync_folder(checkpoint.path[:-1])
+
+    def _encoded(self, batches: Iterable[pa.RecordBatch], units: UnitNotes) -> Iterator[Part]:
+        """Yield the bytes of a state's file, and note each unit once it was made."""
+        at = 0
+        for batch in batches:
+            unit = punit.encode(batch, self._codec)
+            units.append({"at": at, "bytes": unit.size, "checksum": xxh3_64_hexdigest(unit)})
+            padding = -unit.size % UNIT_ALIGNMENT_BYTES
+            at += unit.size + padding
+            yield unit
+            yield bytes(padding)
+
+    # Reading -----------------------------------------------------------------------------------
+
+    def _read_manifest(self, checkpoint: CheckpointId) -> tuple[dict[str, Any], dict[str, Units]]:
+        check_name(checkpoint.vertex, "vertex")
+        content = self._read(checkpoint, MANIFEST, MANIFEST_BYTES_MAX, absent=CheckpointNotFound)
+        try:
+            return _parse_manifest(content.to_pybytes(), checkpoint)
+        except (ValueError, KeyError, TypeError, AttributeError, InvalidName) as error:
+            raise _damaged(checkpoint, MANIFEST, f"it cannot be read: {error}") from error
+
+    def _read_units(
+        self, checkpoint: CheckpointId, state: str, units: Units
+    ) -> Iterator[pa.RecordBatch]:
+        file = f"{state}.units"
+        bytes_max = max((unit.at + unit.size for unit in units), default=0)
+        content = self._read(checkpoint, file, bytes_max, absent=CheckpointDamaged)
+        for unit in units:
+            body = content.slice(unit.at, unit.size) if unit.at <= content.size else b""
+            if len(body) != unit.size:
+                raise _damaged(
+                    checkpoint, file, f"it ends at byte {content.size}, before {bytes_max}"
+                )
+            if xxh3_64_hexdigest(body) != unit.checksum:
+                raise _damaged(checkpoint, file, f"the unit at byte {unit.at} fails its checksum")
+            try:
+                yield punit.decode(body)
+            except PUnitError as error:
+                raise _damaged(checkpoint, file, f"the unit at byte {unit.at}: {error}") from error
+
+    def _read(
+        self,
+        checkpoint: CheckpointId,
+        file: str,
+        bytes_max: int,
+        absent: type[CheckpointError],
+    ) -> pa.Buffer:
+        try:
+            return self._files.read_file((*checkpoint.path, file), bytes_max)
+        except FileNotFoundError as error:
+            if absent is CheckpointNotFound:
+                raise CheckpointNotFound(
+                    f"there is no checkpoint {checkpoint}", checkpoint=str(checkpoint)
+                ) from error
+            raise _damaged(checkpoint, file, "it is missing") from error
+        except OSError as error:
+            raise _damaged(checkpoint, file, f"it cannot be read: {error}") from error
+
+    def _folders(self, vertex: str) -> Ids:
+        """All checkpoints of a vertex, complete or not; other names in its folder are not ours."""
+        check_name(vertex, "vertex")
+        matches = (_FOLDER_NAME.fullmatch(name) for name in self._names((vertex,)))
+        return sorted(
+            CheckpointId(vertex, int(match[1]), int(match[2])) for match in matches if match
+        )
+
+    def _names(self, path: FilePath) -> FileNames:
+        with _named_errors(f"listing {'/'.join(path)}"):
+            return self._files.list_folder(path)
+
+    # Removing ----------------------------------------------------------------------------------
+
+    def _remove_unfinished(self, path: FilePath) -> bool:
+        """Remove files that only a writer of ours can have made; never raises."""
+        with suppress(OSError):
+            for name in self._files.list_folder(path):
+                if name == MANIFEST_UNFINISHED or _FILE_NAME.fullmatch(name):
+                    self._files.remove_file((*path, name))
+            return self._remove_folder(path)
+        return False
+
+    def _remove_folder(self, path: FilePath) -> bool:
+        try:
+            self._files.remove_folder(path)
+        except OSError:
+            return False  # something of someone else's is in it: leave it
+        self._files.sync_folder(path[:-1])
+        return True
+
+
+class MemoryCheckpoints(CheckpointStore):
+    """The same store over files in memory, which fail, tear and vanish when told to."""
+
+    def __init__(self, before_step: StepHook | None = None) -> None:
+        self.files = MemoryFiles(before_step)
+        super().__init__(Path("memory"), files=self.files, codec=punit.Codec.NONE)
+
+    def damage(self, checkpoint: CheckpointId, at: int = 0, file: str = MANIFEST) -> None:
+        """Flip a bit of one of its files."""
+        self.files.damage((*checkpoint.path, file), at)
+
+    def lose(self, checkpoint: CheckpointId) -> None:
+        """Let a checkpoint vanish as if it had never been synced."""
+        for name in self.files.list_folder(checkpoint.path):
+            self.files.remove_file((*checkpoint.path, name))
+        self.files.remove_folder(checkpoint.path)
+
+
+@contextmanager
+def _named_errors(doing: str) -> Iterator[None]:
+    """Turn an OSError of the block into a CheckpointError that says what was being done."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{doing} failed: {error}. Older checkpoints are as they were; check the disk and its "
+            "free space",
+            errno=error.errno,
+        ) from error
+
+
+def _manifest(
+    checkpoint: CheckpointId, meta: dict[str, Any], files: dict[str, list[dict[str, Any]]]
+) -> bytes:
+    body = {
+        "format": FORMAT,
+        "version": VERSION,
+        "vertex": checkpoint.vertex,
+        "position": checkpoint.position,
+        "attempt": checkpoint.attempt,
+        "meta": meta,
+        "states": files,
+    }
+    text = json.dumps(body, sort_keys=True, allow_nan=False, separators=(",", ":"))
+    return json.dumps({"checksum": xxh3_64_hexdigest(text.encode()), "body": text}).encode()
+
+
+def _parse_manifest(
+    content: bytes, checkpoint: CheckpointId
+) -> tuple[dict[str, Any], dict[str, list[_Unit]]]:
+    """Check everything that a manifest says; ValueError and its kin if something is wrong."""
+    frame = json.loads(content)
+    text = frame["body"]
+    if xxh3_64_hexdigest(text.encode()) != frame["checksum"]:
+        raise ValueError("it fails its checksum")
+    body = json.loads(text)
+    if body["format"] != FORMAT:
+        raise ValueError(f"its format is {body['format']!r}")
+    if body["version"] != VERSION:
+        raise ValueError(f"its version is {body['version']}, this Penstock reads {VERSION}")
+    named = CheckpointId(body["vertex"], body["position"], body["attempt"])
+    if named != checkpoint:
+        raise ValueError(f"it belongs to {named}")
+    states = {
+        check_name(name, "state"): [_parse_unit(unit) for unit in units]
+        for name, units in body["states"].items()
+    }
+    meta = body["meta"]
+    if not isinstance(meta, dict):
+        raise ValueError("its meta is not an object")
+    return meta, states
+
+
+def _parse_unit(unit: Any) -> _Unit:
+    at, size, checksum = unit["at"], unit["bytes"], unit["checksum"]
+    if type(at) is not int or type(size) is not int or at < 0 or size <= 0:
+        raise ValueError(f"a unit at {at!r} of {size!r} bytes")
+    if not isinstance(checksum, str) or _CHECKSUM.fullmatch(checksum) is None:
+        raise ValueError(f"a checksum {checksum!r}")
+    return _Unit(at, size, checksum)
+
+
+def _damaged(checkpoint: CheckpointId, file: str, reason: str) -> CheckpointDamaged:
+    return CheckpointDamaged(
+        f"checkpoint {checkpoint}, file {file}: {reason}. Recovery falls back to an older "
+        "checkpoint and the changes after it",
+        checkpoint=str(checkpoint),
+        vertex=checkpoint.vertex,
+        position=checkpoint.position,
+        file=file,
+    )

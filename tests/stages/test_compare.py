@@ -1,0 +1,147 @@
+"""A changed query against the stored one: what is kept, rebuilt or refused, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from penstock.errors import ProgramIncompatible
+from penstock.plan.build import Rows, avg, col, count, max_, query, scan_source, window
+from penstock.plan.optimizer import plan_program
+from penstock.stages.compare import Comparison, compare
+from penstock.stages.program import Program
+from tests.stages.programs import bids, hot, rich
+
+
+def plan(rows: Rows, name: str = "q", stream: str = "out", parallelism: int = 2) -> Program:
+    return plan_program(query(name, rows.to_stream(stream), parallelism=parallelism))
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    return [f"{stage.stage} {stage.verdict}" for stage in comparison.stages]
+
+
+STORED = plan(hot(bids()))
+
+
+def grouped(mode: str) -> Rows:
+    timed = bids().with_watermark("ts", "1 second")
+    calls = (count().alias("n"), max_("price").alias("top"))
+    return timed.group_by("auction", window=window("ts", "10 seconds", "2 seconds")).agg(
+        *calls, mode=mode
+    )
+
+
+def test_the_same_query_is_kept() -> None:
+    found = compare(STORED, plan(hot(bids())))
+    assert verdicts(found) == ["s0 kept", "s1 kept"]
+    assert str(found) == "query q: unchanged\n  s0  kept\n  s1  kept"
+    found.check()
+    assert verdicts(compare(rich(), rich())) == [f"s{n} kept" for n in range(len(rich().stages))]
+
+
+def test_other_filters_and_delays_are_rebuilt() -> None:
+    found = compare(STORED, plan(hot(bids().filter(col("price") > 3))))
+    assert verdicts(found) == ["s0 rebuilt", "s1 kept"]
+    assert found.stages[0].reasons == (
+        "the chain was watermark → partialaggregate and is filter → watermark → partialaggregate",
+    )
+    slower = plan(
+        bids()
+        .with_watermark("ts", "5 seconds")
+        .group_by("auction", window=window("ts", "10 seconds", "2 seconds"))
+        .agg(count().alias("n"), max_("price").alias("top"))
+    )
+    found = compare(STORED, slower)
+    assert found.stages[0].reasons == ("other expressions in watermark",)
+    found.check()
+
+
+def test_a_filter_after_the_state_is_rebuilt() -> None:
+    found = compare(STORED, plan(hot(bids()).filter(col("n") > 3)))
+    assert verdicts(found) == ["s0 kept", "s1 rebuilt"]
+    assert found.is_compatible
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (lambda: plan(hot(bids(), "20 seconds")), "the window of the state was 10000000 us every"),
+        (lambda: plan(hot(bids()), parallelism=3), "it ran as 2 vertices and would run as 3"),
+        (lambda: plan(hot(bids()), stream="other"), "it wrote out and now writes other"),
+        (lambda: plan(grouped("complete")), "the mode was append and is complete"),
+        (
+            lambda: plan(hot(bids().with_column("auction", col("auction") % 7))),
+            None,  # the key is computed before the exchange: its name and type are the same
+        ),
+        (
+            lambda: plan(
+                bids()
+                .with_watermark("ts", "1 second")
+                .group_by("name", window=window("ts", "10 seconds", "2 seconds"))
+                .agg(count().alias("n"))
+            ),
+            "the keys of the state were (auction = auction bigint) and are (name = name string)",
+        ),
+        (
+            lambda: plan(
+                bids()
+                .with_watermark("ts", "1 second")
+                .group_by("auction", window=window("ts", "10 seconds", "2 seconds"))
+                .agg(count().alias("n"), avg("price").alias("top"))
+            ),
+            "the values of the state were (rows(*), max(price)) and are (rows(*), sum_high(price)",
+        ),
+        (
+            lambda: plan(hot(scan_source("gen", "auction bigint, price bigint, ts timestamp"))),
+            "it read a source and now reads streams, or the reverse",
+        ),
+        (lambda: plan(hot(bids()), name="p"), "the stored program is that of query q"),
+    ],
+)
+def test_what_the_state_cannot_follow_is_refused(
+    changed: Callable[[], Program], reason: str | None
+) -> None:
+    found = compare(STORED, changed())
+    if reason is None:
+        assert found.is_compatible
+        return
+    assert not found.is_compatible
+    reasons = [
+        text for stage in found.stages for text in stage.reasons if stage.verdict == "refused"
+    ]
+    assert any(text.startswith(reason) for text in reasons), reasons
+    with pytest.raises(ProgramIncompatible, match="Start it under a new name"):
+        found.check()
+    assert "cannot go on from what is stored" in str(found)
+
+
+def test_update_and_append_share_a_state() -> None:
+    assert compare(STORED, plan(grouped("update"))).is_compatible
+
+
+def test_stages_come_and_go() -> None:
+    one = query("q", bids().to_stream("a"))
+    two = query("q", bids().to_stream("a"), bids().filter(col("price") > 3).to_stream("b"))
+    found = compare(plan_program(one), plan_program(two))
+    assert verdicts(found) == ["s0 kept", "s1 added"]
+    assert "goes on with changes" in str(found)
+    assert verdicts(compare(plan_program(two), plan_program(one))) == ["s0 kept", "s1 removed"]
+
+
+def test_sinks_and_sources_by_what_their_offsets_mean() -> None:
+    def to(sink: str, source: str = "gen", **options: object) -> Program:
+        rows = scan_source(source, "x bigint", **options)
+        return plan_program(query("q", rows.to_sink("files", path=sink)))
+
+    assert verdicts(compare(to("a"), to("a", rate=5))) == ["s0 rebuilt"]
+    assert verdicts(compare(to("a"), to("b"))) == ["s0 refused"]
+    assert verdicts(compare(to("a"), to("a", source="other"))) == ["s0 refused"]
+
+
+def test_settings_alone_change_no_stage() -> None:
+    changed = replace(STORED, settings=replace(STORED.settings, commit_interval_ms=5))
+    assert verdicts(compare(STORED, changed)) == ["s0 kept", "s1 kept"]
+    assert changed.content_hash != STORED.content_hash
