@@ -41,6 +41,9 @@
     │   ├── CheckpointNotFound  no checkpoint of that name is there
     │   └── CheckpointDamaged   its bytes are not what was written; an older one may be whole
     ├── RuntimeFailure          a vertex cannot start or go on
+    │   ├── JobFailed           a running query ended with an error of one of its vertices
+    │   ├── TooFewSlots         Spark has not enough task slots, or they keep ending
+    │   ├── ControlError        the connection between a job and a slot
     │   ├── MarkerDamaged       a marker's bytes cannot be read
     │   ├── ChangeLogBroken     neither a checkpoint nor the change log gives the state back
     │   ├── StreamNotFound      no stream of that name is described in the log
@@ -359,6 +362,24 @@ class CheckpointDamaged(CheckpointError):
 
 class RuntimeFailure(StreamError):
     """Root of what keeps a vertex from starting or going on."""
+
+
+class JobFailed(RuntimeFailure):
+    """A vertex failed for good, or another run took over.
+
+    Action: the query ends with this error.
+    """
+
+
+class TooFewSlots(RuntimeFailure):
+    """There are not enough task slots. Action: the message says how many are needed and how."""
+
+
+class ControlError(RuntimeFailure):
+    """The control connection cannot be made or carries rubbish.
+
+    Action: the connection is closed.
+    """
 
 
 class MarkerDamaged(RuntimeFailure):

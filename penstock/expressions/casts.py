@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -136,9 +137,25 @@ def _exact(values: Vector, target: DataType) -> tuple[Vector, Mask]:
 def _to_fractional(casting: Casting) -> Outcome:
     if casting.source.is_decimal:
         doubles = doubles_from_scaled(casting.values, casting.valid, casting.source.scale)
-        return casting.result(doubles)
+        if casting.target == DOUBLE:
+            return casting.result(doubles)
+        return casting.result(_singles(casting, doubles))
     dtype = np.float64 if casting.target == DOUBLE else np.float32
     return casting.result(casting.values.astype(dtype))
+
+
+_HALFWAY_BITS = np.int64(1 << 28)
+_DROPPED_BITS = np.int64((1 << 29) - 1)
+
+
+def _singles(casting: Casting, doubles: Vector) -> Vector:
+    """Decimals rounded once: a double halfway between two floats asks the exact text, row by row."""
+    singles = doubles.astype(np.float32)
+    halfway = (doubles.view(np.int64) & _DROPPED_BITS) == _HALFWAY_BITS
+    for row in np.flatnonzero(halfway & casting.valid):
+        text = f"{decimal.Decimal(int(casting.values[row])).scaleb(-casting.source.scale):f}"
+        singles[row] = pa.scalar(text).cast(pa.float32()).as_py()
+    return singles
 
 
 def _to_decimal(casting: Casting) -> Outcome:

@@ -249,6 +249,12 @@ class Block:
         self._extra.append((name, expression))
         return Column(name, expression.type, expression.nullable)
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether all loops of the block run compiled; compiles them to find out."""
+        loops = [loop for _, loop in self._phases] + [self._loop]
+        return all(loop is None or loop.is_compiled for loop in loops)
+
     # --- explaining -------------------------------------------------------------------------------
 
     def explain_block(self) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from penstock.expressions.tree import Column, Expression, columns_of
 from penstock.expressions.types import INTEGER_BITS, DataType
 from penstock.kernels.columns import dtype_of
 from penstock.kernels.hashing import GOLDEN, MIX_1, MIX_2, NULL_WORD, SEED
-from penstock.kernels.source import INT64_MAX, INT64_MIN, Emitter, Value, table_shape
+from penstock.kernels.source import INT64_MAX, INT64_MIN, Emitter, Value, table_shape, wrapping
 from penstock.kernels.support import is_branchless
 
 # Places in `meta`.
@@ -350,7 +350,8 @@ class _LoopWriter:
         elif value.null != "False":
             line(f"if {value.null}:")  # a row without a time is in no window
             line("    continue")
-        with self.emit.block(f"if np.uint64({value.code} - pane_start) >= pane_length:"):
+        into_pane = f"np.uint64({value.code}) - np.uint64(pane_start)"
+        with self.emit.block(f"if {into_pane} >= pane_length:"):
             start = f" - {grouping.start_us}" if grouping.start_us else ""
             line(f"next_pane = ({value.code}{start}) // {grouping.pane_us}")
             with self.emit.block("if next_pane <= closed_pane:"):
@@ -521,7 +522,7 @@ class _LoopWriter:
         elif function == "sum" and (kind.is_fractional or INTEGER_BITS.get(kind.kind, 64) < 64):
             line(f"{name}[group] += {code}")  # narrow integers cannot wrap within one batch
         elif function == "sum":
-            total = self.emit.let(f"{name}[group] + {code}", "total")
+            total = self.emit.let(wrapping(f"{name}[group]", "+", code), "total")
             with self.emit.block(f"if (({name}[group] ^ {total}) & ({code} ^ {total})) < 0:"):
                 self._exit(SUM_OVERFLOWED)
             line(f"{name}[group] = {total}")

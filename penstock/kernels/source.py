@@ -195,9 +195,9 @@ class Emitter:
             return self._strict(call, lambda a, b: f"{a} {sign} {b}")
 
         def compute(a: str, b: str) -> str:
-            r = self.let(f"{a} {sign} {b}")
             if call.type.kind != "bigint":
-                return self._within(r, *_bounds(call.type))
+                return self._within(self.let(f"{a} {sign} {b}"), *_bounds(call.type))
+            r = self.let(wrapping(a, sign, b))
             self.fail_if(f"({wrapped.format(a=a, b=b, r=r)}) < 0")
             return r
 
@@ -212,9 +212,9 @@ class Emitter:
             return self._strict(call, lambda a, b: f"{a} * {b}")
 
         def compute(a: str, b: str) -> str:
-            r = self.let(f"{a} * {b}")
             if call.type.kind != "bigint":
-                return self._within(r, *_bounds(call.type))
+                return self._within(self.let(f"{a} * {b}"), *_bounds(call.type))
+            r = self.let(wrapping(a, "*", b))
             small = " and ".join(f"{_INT32_MIN} <= {x} <= {_INT32_MAX}" for x in (a, b))
             with self.block(f"if not ({small}) and {a} != 0:"):
                 # A quotient tells whether the product wrapped; the one that would trap is apart.
@@ -523,7 +523,7 @@ class Emitter:
         return Value(result, null)
 
     def _dense_place(self, key: str, table: str) -> str:
-        return self.let(f"np.uint64({key} - {table}_first)", "at")
+        return self.let(f"np.uint64({key}) - np.uint64({table}_first)", "at")
 
     def _searched_place(self, key: str, table: str) -> str:
         """Binary search; the size of the table where the key is not in it."""
@@ -561,6 +561,15 @@ def table_shape(call: Call) -> TableShape:
     dense = span <= max(DENSE_ROWS_FREE, DENSE_SLACK * len(keys))
     nulls = any(value is None for _, value in table)
     return TableShape(dense, nulls or (dense and span != len(keys)))
+
+
+def wrapping(a: str, sign: str, b: str) -> str:
+    """64-bit arithmetic that may wrap and is checked afterwards.
+
+    Unsigned, because the compiler may assume that signed arithmetic never wraps, and then drops
+    the check.
+    """
+    return f"np.int64(np.uint64({a}) {sign} np.uint64({b}))"
 
 
 def _flag(null: str) -> str:

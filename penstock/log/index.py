@@ -244,13 +244,13 @@ class Index:
     def tail(self) -> Position:
         """The newest committed position, visible or not."""
         with _named_errors(self._path, "reading"):
-            row = self._execute("SELECT max(position) FROM record").fetchone()
+            row = self._one("SELECT max(position) FROM record")
         return Position(row[0] or 0)
 
     def changes(self) -> int:
         """How often metadata was set or a tag trimmed."""
         with _named_errors(self._path, "reading"):
-            changes: int = self._execute("SELECT changes FROM log").fetchone()[0]
+            changes: int = self._one("SELECT changes FROM log")[0]
         return changes
 
     def gaps(self) -> list[Position]:
@@ -296,26 +296,24 @@ class Index:
 
     def last(self, tag: str, upto: Position) -> Row | None:
         with _named_errors(self._path, "reading"):
-            found = self._execute(f"{_READ} DESC LIMIT 1", (tag, 0, upto)).fetchone()
+            found = self._one(f"{_READ} DESC LIMIT 1", (tag, 0, upto))
         return None if found is None else self._row(found[1:], tag)
 
     def has(self, position: Position) -> bool:
         """Whether a record is still there: one that was trimmed during a read is not an error."""
         with _named_errors(self._path, "reading"):
             query = "SELECT 1 FROM record WHERE position = ? AND tags_live > 0"
-            return self._execute(query, (position,)).fetchone() is not None
+            return self._one(query, (position,)) is not None
 
     def lost(self, position: Position) -> str | None:
         """The manifest of the repair that moved this record's bytes aside, if one did."""
         with _named_errors(self._path, "reading"):
-            found = self._execute(
-                "SELECT manifest FROM lost WHERE position = ?", (position,)
-            ).fetchone()
+            found = self._one("SELECT manifest FROM lost WHERE position = ?", (position,))
         return found[0] if found else None
 
     def trimmed(self, tag: str) -> Position:
         with _named_errors(self._path, "reading"):
-            found = self._execute("SELECT upto, seal FROM trim WHERE tag = ?", (tag,)).fetchone()
+            found = self._one("SELECT upto, seal FROM trim WHERE tag = ?", (tag,))
         if found is None:
             return Position(0)
         upto, seal = found
@@ -399,9 +397,7 @@ class Index:
 
     def get(self, key: str) -> Versioned | None:
         with _named_errors(self._path, "reading"):
-            found = self._execute(
-                "SELECT version, seal, value FROM metadata WHERE key = ?", (key,)
-            ).fetchone()
+            found = self._one("SELECT version, seal, value FROM metadata WHERE key = ?", (key,))
         if found is None:
             return None
         version, seal, value = found
@@ -417,7 +413,7 @@ class Index:
     def set(self, key: str, value: bytes, version: int | None) -> int | None:
         """Set a value, if `version` is None or the current one; return the new version or None."""
         with self._transaction("updating"):
-            found = self._execute("SELECT version FROM metadata WHERE key = ?", (key,)).fetchone()
+            found = self._one("SELECT version FROM metadata WHERE key = ?", (key,))
             current = found[0] if found else 0
             if version is not None and version != current:
                 return None
@@ -450,6 +446,15 @@ class Index:
         except apsw.Error as error:
             raise sqlite_error(error, self._path, "folding") from error
 
+    def _one(self, query: str, parameters: tuple[Any, ...] = ()) -> Any:
+        """The only row of a query, or None.
+
+        Asked for to the end, not by `fetchone`: a statement with a row left is a read that goes on,
+        and while an idle handle has one, the write-ahead log cannot be started anew and grows.
+        """
+        rows = self._execute(query, parameters).fetchall()
+        return rows[0] if rows else None
+
     def _transaction(self, doing: str) -> _Transaction:
         return _Transaction(self, doing)
 
@@ -470,13 +475,13 @@ class Index:
         """
         names = tags if len(tags) <= _PRIOR_TAGS_MAX else ()
         key = "" if fence is None else instance_key(fence.vertex)
-        tail, highest, forgotten, registered, *previous = self._execute(
+        tail, highest, forgotten, registered, *previous = self._one(
             _before_query(len(names)),
             (first.producer, first.instance, first.producer, first.instance, key, *names),
-        ).fetchone()
+        )
         if not names:
             query = "SELECT max(position) FROM tag WHERE tag = ?"
-            previous = [self._execute(query, (tag,)).fetchone()[0] for tag in tags]
+            previous = [self._one(query, (tag,))[0] for tag in tags]
         return (
             tail or 0,
             max(-1 if highest is None else highest, -1 if forgotten is None else forgotten),
@@ -486,19 +491,19 @@ class Index:
 
     def _prior(self, entry: Entry, body: Body) -> Prior:
         name = (entry.producer, entry.instance)
-        highest, forgotten, dead = self._execute(
+        highest, forgotten, dead = self._one(
             "SELECT (SELECT max(sequence) FROM record WHERE producer = ?1 AND instance = ?2),"
             "(SELECT sequence FROM forgotten WHERE producer = ?1 AND instance = ?2),"
             "(SELECT max(sequence) FROM record WHERE tags_live = 0 AND producer = ?1 AND "
             "instance = ?2)",
             name,
-        ).fetchone()
+        )
         trimmed = max(-1 if value is None else value for value in (forgotten, dead))
-        found = self._execute(
+        found = self._one(
             "SELECT position, kind, tags, length, checksum FROM record "
             "WHERE producer = ? AND instance = ? AND sequence = ? AND tags_live > 0",
             (*name, entry.sequence),
-        ).fetchone()
+        )
         same = found is not None and found[1:] == (
             int(entry.kind),
             " ".join(entry.tags),
@@ -555,7 +560,7 @@ class Index:
                 "CONFLICT DO NOTHING",
                 (name,),
             )
-            known = self._execute("SELECT id FROM segment WHERE name = ?", (name,)).fetchone()[0]
+            known = self._one("SELECT id FROM segment WHERE name = ?", (name,))[0]
             self._segment_ids[name] = known
         return known
 

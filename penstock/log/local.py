@@ -94,7 +94,11 @@ def open_log(
     folder = Path(path).absolute()
     config = config or LogConfig()
     files = files or Files()
-    if create and not read_only and not (folder / FORMAT_FILE).exists():
+    with named_errors(f"looking for a log in {folder}"):
+        if folder.exists() and not folder.is_dir():
+            raise NotALog(f"{folder} is a file: a log is a folder", path=str(folder))
+        missing = not (folder / FORMAT_FILE).exists()
+    if create and missing and not read_only:
         _create(folder, config.durability, files)
     identity = read_identity(folder)
     return LocalLog(folder, identity, config, clock or SystemClock(), files, read_only, skip_lost)
@@ -327,7 +331,7 @@ class LocalLog(Log):
                 if after >= upto:
                     return []
                 gap = self._first_gap(after, upto)
-                rows = self._index.read(names, after, gap - 1 if gap else upto, limit)
+                rows = self._index.read(names, after, Position(gap - 1) if gap else upto, limit)
                 if gap and len(rows) < limit:
                     raise self._row_lost(gap)
                 records = [record for row in rows if (record := self._record(row)) is not None]

@@ -25,15 +25,14 @@ from penstock.plan.nodes import (
     Filter,
     Generate,
     Project,
-    Query,
     Relation,
     Scan,
     Source,
     StreamRef,
     UnionAll,
     Watermark,
-    Write,
 )
+from penstock.plan.query import Query, Write
 from penstock.stages.program import ConnectorSpec, connector_spec
 from penstock.stages.settings import Settings
 

@@ -6,16 +6,15 @@ from dataclasses import replace
 
 from penstock.plan.nodes import (
     Aggregate,
-    Query,
     Relation,
     Scan,
     Source,
     StreamRef,
-    Write,
     rewrite,
     scans_of,
     walk,
 )
+from penstock.plan.query import Query, Write
 
 
 def cut_vertices(query: Query) -> Query:

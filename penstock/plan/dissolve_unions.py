@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.plan.nodes import (
-    STATELESS,
-    Query,
-    Relation,
-    Scan,
-    Source,
-    UnionAll,
-    Write,
-    rewrite,
-)
+from penstock.plan.nodes import STATELESS, Relation, Scan, Source, UnionAll, rewrite
+from penstock.plan.query import Query, Write
 
 
 def dissolve_unions(query: Query) -> Query:

@@ -6,7 +6,8 @@ from collections import Counter
 
 from penstock.expressions.tree import Column, Expression, Literal, transform, walk
 from penstock.operators.specs import NamedExpression
-from penstock.plan.nodes import Project, Query, Relation, column_refs, rewrite_query
+from penstock.plan.nodes import Project, Relation, column_refs
+from penstock.plan.query import Query, rewrite_query
 
 
 def fuse_projections(query: Query) -> Query:

@@ -6,18 +6,17 @@ from dataclasses import replace
 
 from penstock.plan.nodes import (
     Exchange,
-    Query,
     Relation,
     Scan,
     StreamRef,
     UnionAll,
-    Write,
     children,
     scans_of,
     stream_names,
     walk,
     with_children,
 )
+from penstock.plan.query import Query, Write
 
 
 def fuse_stages(query: Query) -> Query:

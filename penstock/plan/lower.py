@@ -8,16 +8,15 @@ from penstock.operators.specs import OperatorSpec
 from penstock.plan.nodes import (
     Aggregate,
     Exchange,
-    Query,
     Relation,
     Scan,
     Source,
     StreamRef,
     UnionAll,
-    Write,
     walk,
 )
 from penstock.plan.place_exchanges import KEY_PREFIX
+from penstock.plan.query import Query, Write
 from penstock.stages.program import (
     Program,
     Stage,

@@ -10,9 +10,9 @@ from penstock.plan.dissolve_unions import dissolve_unions
 from penstock.plan.fuse_projections import fuse_projections
 from penstock.plan.fuse_stages import fuse_stages
 from penstock.plan.lower import lower
-from penstock.plan.nodes import Query
 from penstock.plan.place_exchanges import place_exchanges
 from penstock.plan.prune_columns import prune_columns
+from penstock.plan.query import Query
 from penstock.plan.share_subplans import share_subplans
 from penstock.stages.program import Program
 

@@ -11,15 +11,14 @@ from penstock.plan.nodes import (
     Exchange,
     PartialAggregate,
     Project,
-    Query,
     Relation,
     Scan,
     Source,
     UnionAll,
     children,
     column_refs,
-    rewrite_query,
 )
+from penstock.plan.query import Query, rewrite_query
 
 KEY_PREFIX = "__key"
 

@@ -15,17 +15,16 @@ from penstock.plan.nodes import (
     Generate,
     PartialAggregate,
     Project,
-    Query,
     Relation,
     Scan,
     StreamRef,
     UnionAll,
     Watermark,
-    Write,
     column_refs,
     scans_of,
     stream_names,
 )
+from penstock.plan.query import Query, Write
 
 _WIDTHS = {"boolean": 1, "float": 32, "date": 32, "double": 64, "timestamp": 64, **INTEGER_BITS}
 

@@ -7,16 +7,15 @@ from dataclasses import replace
 
 from penstock.plan.nodes import (
     Aggregate,
-    Query,
     Relation,
     Scan,
     Source,
     StreamRef,
-    Write,
     children,
     walk,
     with_children,
 )
+from penstock.plan.query import Query, Write
 
 
 def share_subplans(query: Query) -> Query:

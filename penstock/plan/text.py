@@ -34,17 +34,16 @@ from penstock.plan.nodes import (
     Generate,
     PartialAggregate,
     Project,
-    Query,
     Relation,
     Scan,
     Source,
     StreamRef,
     UnionAll,
     Watermark,
-    Write,
     children,
     walk,
 )
+from penstock.plan.query import Query, Write
 from penstock.stages.program import ConnectorSpec, connector_spec
 from penstock.stages.settings import Settings
 

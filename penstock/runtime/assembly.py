@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from penstock.clock import Clock
-from penstock.connectors.contract import Source
+from penstock.connectors.table import SOURCES, SourceBuilder, SourceRequest
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
@@ -26,9 +24,6 @@ from penstock.stages.program import Program, Stage, VertexProgram
 from penstock.stages.tags import substream_tag
 from penstock.state.checkpoints import CheckpointStore
 
-# Builds a source from its options: (options, schema asked for, part, parts).
-SourceBuilder = Callable[[Mapping[str, object], pa.Schema, int, int], Source]
-
 CODECS = {"none": punit.Codec.NONE, "lz4": punit.Codec.LZ4, "zstd": punit.Codec.ZSTD}
 
 
@@ -42,7 +37,7 @@ class Assembly:
     checkpoints: CheckpointStore
     checkpointer: Checkpointer
     kernels: KernelCache
-    sources: Mapping[str, SourceBuilder] = field(default_factory=dict)
+    sources: Mapping[str, SourceBuilder] = field(default_factory=lambda: SOURCES)
 
     def start(self, name: str) -> Vertex:
         """Recover a vertex and return its new instance, ready to step."""
@@ -51,6 +46,11 @@ class Assembly:
         marker, position = fence(self.log, name, vertex.task_tag)
         chain = self._chain(vertex, stage, marker, position)
         return Vertex(self._parts(vertex, stage, marker, chain), marker)
+
+    def warm(self) -> None:
+        """Load every kernel that the program needs, without touching any vertex."""
+        for stage in self.program.stages:
+            self._new_chain(stage).warm()
 
     def register_streams(self) -> None:
         """Tell outside readers which columns and substreams the query's streams have."""
@@ -66,13 +66,7 @@ class Assembly:
     def _chain(
         self, vertex: VertexProgram, stage: Stage, marker: Marker, position: Position
     ) -> Chain:
-        chain = Chain(
-            stage.chain,
-            stage.input.schema,
-            self.kernels,
-            state_bytes_max=self.program.settings.state_bytes_max,
-            keep_late=self.program.settings.late_stream is not None,
-        )
+        chain = self._new_chain(stage)
         if marker.epoch:
             restore_states(
                 self.log,
@@ -84,6 +78,16 @@ class Assembly:
             )
             chain.restore_progress(marker.progress)
         return chain
+
+    def _new_chain(self, stage: Stage) -> Chain:
+        settings = self.program.settings
+        return Chain(
+            stage.chain,
+            stage.input.schema,
+            self.kernels,
+            state_bytes_max=settings.state_bytes_max,
+            keep_late=settings.late_stream is not None,
+        )
 
     def _parts(
         self, vertex: VertexProgram, stage: Stage, marker: Marker, chain: Chain
@@ -124,8 +128,8 @@ class Assembly:
                 connector=spec.connector,
             )
         parts = len(self.program.stage_vertices(vertex.stage))
-        source = self.sources[spec.connector](spec.options, schema, vertex.index, parts)
-        return SourceInput(source, marker.offset)
+        request = SourceRequest(spec.options, schema, vertex.index, parts, self.log, self.clock)
+        return SourceInput(self.sources[spec.connector](request), marker.offset)
 
     def _watermarks(self, stage: Stage, marker: Marker) -> Watermarks | None:
         if stage.input.source is not None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.errors import Fenced, LogBusy, LogIOError, OutcomeUnknown, StreamError
-from penstock.log.record import START
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.vertex import Vertex, VertexState, VertexStatistics
 
@@ -38,9 +37,22 @@ class Host:
         self._vertices: dict[str, Vertex] = {}
         self._restarts: dict[str, int] = {}
         self._dropped: list[str] = []
-        assembly.register_streams()
+        self._failures: list[tuple[str, StreamError]] = []
+        if names:
+            assembly.register_streams()
         for name in names:
-            self._vertices[name] = assembly.start(name)
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Recover a vertex here and step it from now on."""
+        self._vertices[name] = self._assembly.start(name)
+
+    def remove(self, name: str) -> None:
+        """Commit what a vertex has done and let it go."""
+        self._let_go(self._vertices.pop(name))
+
+    def is_empty(self) -> bool:
+        return not self._vertices
 
     def step(self) -> bool:
         """Step every vertex once, in order; return whether any had work."""
@@ -53,24 +65,29 @@ class Host:
         """Step until every vertex has ended or been taken over, or `until` says so."""
         while self._is_alive() and not (until is not None and until()):
             if not self.step():
-                self._wait()
+                self.wait()
+            self._raise_failure()
 
     def run_available(self) -> None:
         """Process everything that is there now, commit it and return."""
         while self._is_alive():
             worked = self.step()
+            self._raise_failure()
             if not worked and all(v.is_drained() for v in self._running()):
                 return
 
     def close(self) -> None:
         """Commit what has been done and let the vertices go."""
-        for vertex in self._vertices.values():
-            try:
-                vertex.flush()
-            except Fenced:
-                logger.warning("vertex %s was taken over before its last commit", vertex.name)
+        for name in tuple(self._vertices):
+            self.remove(name)
+
+    def _let_go(self, vertex: Vertex) -> None:
+        try:
+            vertex.flush()
+        except Fenced:
+            logger.warning("vertex %s was taken over before its last commit", vertex.name)
+        finally:
             vertex.close()
-        self._vertices.clear()
 
     def vertex(self, name: str) -> Vertex:
         return self._vertices[name]
@@ -82,8 +99,24 @@ class Host:
             dropped=tuple(self._dropped),
         )
 
+    def take_failures(self) -> list[tuple[str, StreamError]]:
+        """Vertices that failed for good since the last call, and why; they are no longer here."""
+        failures, self._failures = self._failures, []
+        return failures
+
+    def take_dropped(self) -> list[str]:
+        """Vertices that another process took over since the last call."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def wait(self) -> None:
+        """Sleep until the log grows, a commit is due or a source may have more."""
+        due = [s for v in self._running() if (s := v.commit_due_in_s()) is not None]
+        log = self._assembly.log
+        log.wait(log.tail(), min([WAIT_S, *due]))
+
     def _step_or_recover(self, name: str) -> bool:
-        """The recovery table: one arm per error that has a cure. No arm means the host fails."""
+        """The recovery table: one arm per kind of error. What has no arm is a bug."""
         try:
             return self._vertices[name].step()
         except Fenced:
@@ -92,13 +125,16 @@ class Host:
             self._dropped.append(name)
         except (OutcomeUnknown, LogIOError, LogBusy) as error:
             self._restart(name, error)
+        except StreamError as error:
+            self._give_up(name, error)
         return True
 
     def _restart(self, name: str, error: StreamError) -> None:
         """Begin again from the last marker, as a new instance; give up if it keeps failing."""
         self._restarts[name] = self._restarts.get(name, 0) + 1
         if self._restarts[name] > RESTARTS_MAX:
-            raise error
+            self._give_up(name, error)
+            return
         logger.warning("vertex %s failed (%s): recovering it from its last marker", name, error)
         self._vertices[name].close()
         self._vertices[name] = self._assembly.start(name)
@@ -109,7 +145,10 @@ class Host:
     def _is_alive(self) -> bool:
         return bool(self._running())
 
-    def _wait(self) -> None:
-        due = [s for v in self._running() if (s := v.commit_due_in_s()) is not None]
-        log = self._assembly.log
-        log.wait(log.tail() or START, min([WAIT_S, *due]))
+    def _give_up(self, name: str, error: StreamError) -> None:
+        self._vertices.pop(name).close()
+        self._failures.append((name, error))
+
+    def _raise_failure(self) -> None:
+        if self._failures:
+            raise self._failures[0][1]

@@ -16,9 +16,9 @@ from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
 from penstock.log.contract import Log
 from penstock.log.record import Body, Entry, Fence, Position, RecordKind
+from penstock.stages.key_ranges import split_key_space
 
 UNKNOWN_RETRIES = 8
-_KEY_SPACE = 1 << 32
 
 Partitioner = Callable[[pa.RecordBatch], Sequence[tuple[str, pa.RecordBatch]]]
 
@@ -27,7 +27,7 @@ def partitioner(tags: Sequence[str], partition_by: Sequence[str]) -> Partitioner
     """How rows find their substream: all to the one tag, or by the hash of their key columns."""
     if len(tags) == 1:
         return lambda batch: ((tags[0], batch),)
-    edges = np.array([_KEY_SPACE * i // len(tags) for i in range(1, len(tags))], np.uint64)
+    edges = np.array([end for _, end in split_key_space(len(tags))[:-1]], np.uint64)
 
     def by_key(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         hashes = hash_columns([batch.column(name) for name in partition_by], batch.num_rows)

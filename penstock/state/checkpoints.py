@@ -141,7 +141,7 @@ class CheckpointStore:
             try:
                 self._write_files(checkpoint, states, dict(meta or {}))
             except Exception:
-                self._remove_unfinished(checkpoint.path)
+                self._give_up(checkpoint.path)
                 raise
         return checkpoint
 
@@ -263,11 +263,11 @@ class CheckpointStore:
         bytes_max = max((unit.at + unit.size for unit in units), default=0)
         content = self._read(checkpoint, file, bytes_max, absent=CheckpointDamaged)
         for unit in units:
-            body = content.slice(unit.at, unit.size) if unit.at <= content.size else b""
-            if len(body) != unit.size:
+            if unit.at + unit.size > content.size:
                 raise _damaged(
                     checkpoint, file, f"it ends at byte {content.size}, before {bytes_max}"
                 )
+            body = content.slice(unit.at, unit.size)
             if xxh3_64_hexdigest(body) != unit.checksum:
                 raise _damaged(checkpoint, file, f"the unit at byte {unit.at} fails its checksum")
             try:
@@ -306,6 +306,13 @@ class CheckpointStore:
             return self._files.list_folder(path)
 
     # Removing ----------------------------------------------------------------------------------
+
+    def _give_up(self, path: FilePath) -> None:
+        """Remove what a failed write left; never raises."""
+        with suppress(OSError):
+            with suppress(FileNotFoundError):  # the manifest first: never without its files
+                self._files.remove_file((*path, MANIFEST))
+            self._remove_unfinished(path)
 
     def _remove_unfinished(self, path: FilePath) -> bool:
         """Remove files that only a writer of ours can have made; never raises."""
@@ -400,7 +407,7 @@ def _parse_manifest(
 
 def _parse_unit(unit: Any) -> _Unit:
     at, size, checksum = unit["at"], unit["bytes"], unit["checksum"]
-    if type(at) is not int or type(size) is not int or at < 0 or size <= 0:
+    if type(at) is not int or type(size) is not int or not 0 <= at < at + size < 1 << 62:
         raise ValueError(f"a unit at {at!r} of {size!r} bytes")
     if not isinstance(checksum, str) or _CHECKSUM.fullmatch(checksum) is None:
         raise ValueError(f"a checksum {checksum!r}")

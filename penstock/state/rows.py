@@ -26,6 +26,7 @@ _ROWS_MAX = (1 << 31) - 2  # a slot has 32 bits for a row
 _ROWS_FIRST = 64
 _SLOTS_FIRST = 128
 _PANES_FIRST = 16
+_PANE_BYTES = tables.PANE_COLUMNS * 8
 _COMPACT_ROWS_MIN = 1024
 _SAVED_ROWS_MIN = 4096
 _PEAK_MARGIN = 0.99  # magnitudes are added as floats: stay clear of their rounding
@@ -406,17 +407,18 @@ class RowTable:
         capacity_after = max(capacity, 2 * needed, _ROWS_FIRST)
         more = (
             (capacity_after - capacity) * self._row_bytes
-            + max(0, _slots_for(needed) * 2 - slots) * 8
-            + max(0, _slots_for(panes_used) * 2 - panes) * tables.PANE_COLUMNS * 8
+            + max(0, _SLOTS_FIRST - slots, _slots_for(needed) * 2 - slots) * 8
+            + max(0, _PANES_FIRST - panes, _slots_for(panes_used) * 2 - panes) * _PANE_BYTES
         )
         return more <= self._bound.spare() and needed < _ROWS_MAX
 
     def _make_room(self, reason: int) -> None:
         if reason == tables.ROWS_FULL:
             capacity = self._store.shape[0]
-            # Doubling, or what the bound leaves: a state may fill its bound to the last row.
+            more = min(max(_ROWS_FIRST, capacity), _ROWS_MAX - capacity)
             affordable = self._bound.spare() // self._row_bytes
-            more = min(max(_ROWS_FIRST, capacity), max(1, affordable), _ROWS_MAX - capacity)
+            if more > affordable:  # not more rows than have slots, which must grow first
+                more = max(1, min(affordable, self._slots.size * 6 // 10 - capacity))
             self._resize_store(capacity + more)
         elif reason == tables.SLOTS_FULL:
             self._grow_slots(max(_SLOTS_FIRST, self._slots.size * 2))

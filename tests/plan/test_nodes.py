@@ -20,7 +20,8 @@ from penstock.plan.build import (
     sum_,
     window,
 )
-from penstock.plan.nodes import Filter, Query, Scan, StreamRef, UnionAll, Write, carries_time
+from penstock.plan.nodes import Filter, Scan, StreamRef, UnionAll, carries_time
+from penstock.plan.query import Query, Write
 from penstock.stages.settings import Settings
 
 BIDS = scan_stream(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.plan.nodes import Exchange, Query, UnionAll, walk
+from penstock.plan.nodes import Exchange, UnionAll, walk
 from penstock.plan.optimizer import RULES, Rule, optimize, plan_program
+from penstock.plan.query import Query
 from penstock.plan.text import parse_query, print_query
 from tests.plan.case_files import FOLDER, Case, read_cases
 

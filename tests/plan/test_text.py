@@ -19,8 +19,8 @@ from penstock.plan.build import (
     window,
 )
 from penstock.plan.columns import ColumnExpression, apply
-from penstock.plan.nodes import Query
 from penstock.plan.optimizer import optimize
+from penstock.plan.query import Query
 from penstock.plan.text import parse_query, print_query
 from penstock.stages.settings import Settings
 

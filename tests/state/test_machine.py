@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from penstock.errors import StateOverflow, StateTooLarge
 from penstock.state.keyed import KeyedState
 from penstock.state.snapshot import Snapshot
 from tests.state.model import SCHEMA, StateModel, columns_of, restored, same, shown
@@ -161,3 +162,39 @@ class StateMachine(RuleBasedStateMachine):
 
 StateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestStateMachine = StateMachine.TestCase
+
+
+@settings(max_examples=60)
+@given(
+    batches=st.lists(st.tuples(ROWS, st.integers(0, 3)), min_size=1, max_size=25),
+    bytes_max=st.integers(2_000, 30_000),
+)
+def test_a_tight_bound_takes_each_batch_whole_or_not_at_all(batches: Any, bytes_max: int) -> None:
+    """Near its bound, or near overflow, a state merges by another path with the same results."""
+    model, replica = StateModel(), KeyedState("replica", SCHEMA)
+    state = KeyedState("state", SCHEMA, bytes_max=bytes_max)
+    for rows, action in batches:
+        large = [(key, pane, (count, 1 << 60, *rest)) for key, pane, (count, _, *rest) in rows]
+        given_rows = large if action == 3 else rows
+        attempt = StateModel()
+        attempt.rows = {key: list(row) for key, row in model.rows.items()}
+        attempt.merge(given_rows)
+        try:
+            state.merge(*columns_of(SCHEMA, given_rows))
+        except StateTooLarge:
+            assert state.memory_bytes() <= bytes_max
+        except StateOverflow:
+            assert any(
+                row[1] is not None and abs(row[1]) > 1 << 60 for row in attempt.rows.values()
+            )
+        else:
+            model = attempt
+        assert same(shown(state.scan()), model.listed())
+        if action == 1 and (changes := state.take_changes()) is not None:
+            replica.apply_changes(changes)
+        if action == 2:
+            pane = min((pane for _, pane in model.rows), default=0)
+            assert same(shown(state.take_closed(pane)), model.take(pane))
+    if (changes := state.take_changes()) is not None:
+        replica.apply_changes(changes)
+    assert same(shown(replica.scan()), model.listed())

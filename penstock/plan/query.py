@@ -1,0 +1,160 @@
+"""The top of a plan: what a query writes, where to, and how it is to be run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from penstock.errors import PlanError, UnsupportedPlan
+from penstock.expressions.types import Schema
+from penstock.plan.columns import unknown_column
+from penstock.plan.nodes import (
+    Relation,
+    Scan,
+    StreamRef,
+    field_of,
+    rewrite,
+    scans_of,
+    stream_names,
+)
+from penstock.stages.program import ConnectorSpec, check_query_name, shape, show_schema
+from penstock.stages.settings import Settings
+
+PARALLELISM_MAX = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Where the rows of a relation go: a stream, or a connector outside the log.
+
+    `partition_by` and `vertices` are set by rules: how rows are dealt to substreams, and by how
+    many vertices the chain below is run.
+    """
+
+    child: Relation
+    target: StreamRef | ConnectorSpec
+    partition_by: tuple[str, ...] = ()
+    vertices: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.partition_by:
+            field_of(self.child.schema, name, self.label)
+
+    @property
+    def label(self) -> str:
+        if isinstance(self.target, StreamRef):
+            return f"write to stream {self.target.name}"
+        return f"write to sink {self.target}"
+
+    @property
+    def stream(self) -> str | None:
+        return self.target.name if isinstance(self.target, StreamRef) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Everything that one query writes, and how it is to be run."""
+
+    name: str
+    writes: tuple[Write, ...]
+    parallelism: int = 1
+    settings: Settings = field(default_factory=Settings)
+
+    def __post_init__(self) -> None:
+        check_query_name(self.name)
+        if not self.writes:
+            raise PlanError(f"query {self.name} writes nothing: add a write", query=self.name)
+        if type(self.parallelism) is not int or not 1 <= self.parallelism <= PARALLELISM_MAX:
+            raise PlanError(
+                f"query {self.name}: parallelism is {self.parallelism!r:.80}; "
+                f"it is a whole number from 1 to {PARALLELISM_MAX}",
+                query=self.name,
+            )
+        self._check_reserved()
+        written = self._check_written()
+        self._check_read(written)
+        self._check_cycles()
+        for side in (self.settings.late_stream, self.settings.dead_letter_stream):
+            if side in written:
+                raise PlanError(
+                    f"query {self.name} writes results to stream {side!r}, which is also its one "
+                    "for late or dead-lettered rows: name two streams",
+                    stream=side,
+                )
+
+    def _check_reserved(self) -> None:
+        """Rules name internal streams after the query; nobody else's stream may be called so."""
+        reserved = re.compile(rf"{re.escape(self.name)}_(shared|exchange)_[0-9]+")
+        scanned = [
+            s for scan in self.scans() if isinstance(scan.relation, tuple) for s in scan.relation
+        ]
+        targets = [write.target for write in self.writes if isinstance(write.target, StreamRef)]
+        for stream in (*scanned, *targets):
+            if not stream.internal and reserved.fullmatch(stream.name):
+                raise PlanError(
+                    f"stream {stream.name!r} has a name that query {self.name} uses for streams "
+                    "between its stages: rename the stream or the query",
+                    stream=stream.name,
+                )
+
+    def _check_written(self) -> dict[str, Schema]:
+        written: dict[str, Schema] = {}
+        for write in self.writes:
+            if write.stream is None:
+                continue
+            schema = written.setdefault(write.stream, write.child.schema)
+            if shape(schema) != shape(write.child.schema):
+                raise PlanError(
+                    f"two writes to stream {write.stream!r} differ: {show_schema(schema)} and "
+                    f"{show_schema(write.child.schema)}; select the same columns on both",
+                    stream=write.stream,
+                )
+        return written
+
+    def _check_read(self, written: dict[str, Schema]) -> None:
+        for scan in self.scans():
+            for name in stream_names(scan):
+                if name not in written:
+                    continue
+                types = dict(shape(written[name]))
+                for column in scan.schema:
+                    if column.name not in types:
+                        raise unknown_column(column.name, scan.label, written[name])
+                    if types[column.name] != str(column.type):
+                        raise PlanError(
+                            f"{scan.label} reads {column.name} as {column.type}, but this query "
+                            f"writes it as {types[column.name]}",
+                            stream=name,
+                            column=column.name,
+                        )
+
+    def _check_cycles(self) -> None:
+        feeds: dict[str, set[str]] = {}
+        for write in self.writes:
+            if write.stream is not None:
+                read = {name for scan in scans_of(write.child) for name in stream_names(scan)}
+                feeds.setdefault(write.stream, set()).update(read)
+        for start, direct in feeds.items():
+            reached: set[str] = set()
+            ahead = set(direct)
+            while ahead:
+                stream = ahead.pop()
+                reached.add(stream)
+                ahead |= feeds.get(stream, set()) - reached
+            if start in reached:
+                raise UnsupportedPlan(
+                    f"query {self.name}: stream {start!r} is computed from itself; a cycle has no "
+                    "end to wait for, break it into two queries",
+                    stream=start,
+                )
+
+    def scans(self) -> tuple[Scan, ...]:
+        """Every scan of the query, in order, repeats included."""
+        return tuple(scan for write in self.writes for scan in scans_of(write.child))
+
+
+def rewrite_query(query: Query, change: Callable[[Relation], Relation]) -> Query:
+    """The query with every write's tree rewritten."""
+    writes = tuple(replace(write, child=rewrite(write.child, change)) for write in query.writes)
+    return replace(query, writes=writes)

@@ -1,0 +1,335 @@
+"""A job: the driver's side of a running query. It places vertices on slots and replaces dead slots.
+
+A job keeps nothing that matters in memory. The program is in the log's metadata, progress is in the
+markers, and instance numbers fence whoever should no longer run. So a job can be killed at any time,
+and a new one, here or elsewhere, goes on from the log.
+
+    slot connects ──> gets the program ──> ready ──┬─> vertices that have no slot
+                                                   └─> or none: a standby
+    slot lost ──> its vertices go to a standby, or to the least loaded slot ──> a new slot is started
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from penstock.errors import JobFailed, StreamError, TooFewSlots
+from penstock.runtime.control import Channel, ControlServer, Message
+from penstock.runtime.slot import SlotOrder
+from penstock.stages.program import Program
+
+SLOT_FAILURES_MAX = 20
+STOP_TIMEOUT_S = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+class SlotLauncher(Protocol):
+    """Starts slots somewhere; Spark tasks in production."""
+
+    def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
+        """Start a slot; call `on_end(slot, error)` when its task is over."""
+
+    def cancel(self) -> None:
+        """End every slot that is still running."""
+
+
+@dataclass
+class _SlotState:
+    """What the job knows about a connected slot."""
+
+    number: int
+    pid: int
+    machine: str
+    channel: Channel
+    is_ready: bool = False
+    vertices: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A dead slot's vertices and how long each step took, for people and benchmarks."""
+
+    slot: int
+    pid: int
+    vertices: tuple[str, ...]
+    detected_s: float  # monotonic time at which the connection was found closed
+    assigned_s: float
+    started_s: float | None = None
+
+
+class Job:
+    """A running query. Its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        program: Program,
+        log_folder: str,
+        launcher: SlotLauncher,
+        *,
+        host: str,
+        slots: int,
+        standbys: int,
+    ) -> None:
+        self._program = program
+        self._log_folder = log_folder
+        self._launcher = launcher
+        self._wanted = slots
+        self._standbys = standbys
+        self._changed = threading.Condition()
+        self._slots: dict[int, _SlotState] = {}
+        self._unplaced = _spread(program, slots)
+        self._next_slot = 0
+        self._slot_failures = 0
+        self._ended: set[str] = set()
+        self._status: dict[str, dict[str, Any]] = {}
+        self._recoveries: list[Recovery] = []
+        self._waiting_start: dict[str, int] = {}  # vertex → index into recoveries
+        self._error: StreamError | None = None
+        self._is_stopping = False
+        self._is_over = False
+        self._server = ControlServer(host, self._serve)
+
+    def start(self) -> None:
+        """Ask for all slots; vertices start as slots become ready."""
+        for _ in range(self._wanted + self._standbys):
+            self._launch()
+
+    def wait_running(self, timeout_s: float) -> bool:
+        """Wait until every vertex has a slot that started it; return whether so."""
+        names = {vertex.name for vertex in self._program.vertices}
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: names <= self._status.keys() | self._ended or self._is_over, timeout_s
+            )
+
+    def wait_over(self, timeout_s: float | None) -> bool:
+        """Wait until the query has ended, failed or been stopped; return whether so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_over, timeout_s)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Let every slot commit what it has done and end; cancel those that do not in time."""
+        with self._changed:
+            self._is_stopping = True
+            channels = [slot.channel for slot in self._slots.values()]
+        for channel in channels:
+            _send(channel, {"type": "stop"})
+        with self._changed:
+            self._changed.wait_for(lambda: not self._slots, timeout_s)
+        self._finish()
+
+    @property
+    def error(self) -> StreamError | None:
+        return self._error
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def vertex_status(self) -> dict[str, dict[str, Any]]:
+        """The newest statistics of each vertex, as its slot reported them."""
+        with self._changed:
+            return {name: dict(facts) for name, facts in self._status.items()}
+
+    def slot_processes(self) -> dict[int, tuple[int, str, tuple[str, ...]]]:
+        """Process id, machine and vertices of each connected slot."""
+        with self._changed:
+            return {
+                slot.number: (slot.pid, slot.machine, tuple(slot.vertices))
+                for slot in self._slots.values()
+            }
+
+    def recoveries(self) -> list[Recovery]:
+        with self._changed:
+            return list(self._recoveries)
+
+    # Slots ------------------------------------------------------------------------------------
+
+    def _launch(self) -> None:
+        with self._changed:
+            if self._is_stopping or self._is_over:
+                return
+            number = self._next_slot
+            self._next_slot += 1
+        host, port = self._server.address
+        self._launcher.launch(SlotOrder(host, port, self._server.token, number), self._task_over)
+
+    def _task_over(self, slot: int, error: str | None) -> None:
+        """A slot's task ended, which the connection usually told long before."""
+        with self._changed:
+            if self._is_stopping or self._is_over:
+                return
+            self._slot_failures += 1
+            too_many = self._slot_failures > SLOT_FAILURES_MAX
+        if too_many:
+            self._fail(
+                TooFewSlots(
+                    f"slots of query {self._program.query} keep ending ({self._slot_failures} "
+                    f"times); the last one with: {(error or 'no error')[:2000]}",
+                    slot=slot,
+                )
+            )
+        else:
+            self._launch()
+
+    def _serve(self, hello: Message, channel: Channel) -> None:
+        slot = _SlotState(
+            int(hello["slot"]), int(hello["pid"]), str(hello.get("machine", "")), channel
+        )
+        with self._changed:
+            self._slots[slot.number] = slot
+            self._changed.notify_all()
+        try:
+            _send(
+                channel,
+                {"type": "program", "program": self._program.to_json(), "log": self._log_folder},
+            )
+            for message in channel.messages():
+                self._hear(slot, message)
+        finally:
+            self._lose(slot)
+
+    def _hear(self, slot: _SlotState, message: Message) -> None:
+        kind = message["type"]
+        if kind == "ready":
+            with self._changed:
+                slot.is_ready = True
+                self._place()
+                self._changed.notify_all()
+        elif kind == "started":
+            self._note_started(str(message["vertex"]))
+        elif kind == "status":
+            self._note_status(message["vertices"])
+        elif kind == "fenced":
+            self._fail(
+                JobFailed(
+                    f"vertex {message['vertex']} was taken over by another run of query "
+                    f"{self._program.query}: this run ends",
+                    vertex=message["vertex"],
+                    reason="taken over",
+                )
+            )
+        elif kind == "failed":
+            self._note_failure(slot, message)
+
+    def _lose(self, slot: _SlotState) -> None:
+        """A connection ended: give the slot's vertices to another one at once."""
+        detected_s = time.monotonic()
+        with self._changed:
+            if self._slots.get(slot.number) is slot:
+                del self._slots[slot.number]
+            orphans = [name for name in slot.vertices if name not in self._ended]
+            if orphans and not self._is_stopping and not self._is_over:
+                self._unplaced.insert(0, orphans)
+                self._recoveries.append(
+                    Recovery(slot.number, slot.pid, tuple(orphans), detected_s, time.monotonic())
+                )
+                for name in orphans:
+                    self._waiting_start[name] = len(self._recoveries) - 1
+                self._place()
+            self._changed.notify_all()
+
+    def _place(self) -> None:
+        """Give groups of vertices to ready slots: idle ones first, else the least loaded one."""
+        while self._unplaced:
+            ready = [slot for slot in self._slots.values() if slot.is_ready]
+            idle = [slot for slot in ready if not slot.vertices]
+            still_coming = len(self._slots) < self._wanted or any(
+                not slot.is_ready for slot in self._slots.values()
+            )
+            if idle:
+                slot = min(idle, key=lambda each: each.number)
+            elif ready and not still_coming:
+                slot = min(ready, key=lambda each: (len(each.vertices), each.number))
+            else:
+                return
+            group = self._unplaced.pop(0)
+            slot.vertices.extend(group)
+            _send(slot.channel, {"type": "assign", "vertices": group})
+
+    # What slots say ---------------------------------------------------------------------------
+
+    def _note_started(self, vertex: str) -> None:
+        with self._changed:
+            self._status.setdefault(vertex, {})
+            index = self._waiting_start.pop(vertex, None)
+            if index is not None and vertex not in self._waiting_start:
+                done = self._recoveries[index]
+                self._recoveries[index] = Recovery(
+                    done.slot,
+                    done.pid,
+                    done.vertices,
+                    done.detected_s,
+                    done.assigned_s,
+                    time.monotonic(),
+                )
+            self._changed.notify_all()
+
+    def _note_status(self, vertices: dict[str, dict[str, Any]]) -> None:
+        with self._changed:
+            self._status.update(vertices)
+            self._ended.update(
+                name for name, facts in vertices.items() if facts["state"] == "ended"
+            )
+            everything = {vertex.name for vertex in self._program.vertices}
+            finished = everything <= self._ended and not self._is_stopping
+            self._changed.notify_all()
+        if finished:
+            threading.Thread(target=self.stop, name="penstock-finish", daemon=True).start()
+
+    def _note_failure(self, slot: _SlotState, message: Message) -> None:
+        names = [str(name) for name in message["vertices"]]
+        logger.error(
+            "vertices %s failed on slot %d: %s", ", ".join(names), slot.number, message["message"]
+        )
+        self._fail(
+            JobFailed(
+                f"query {self._program.query} failed in {', '.join(names) or 'a slot'}: "
+                f"[{message['error_class']}] {message['message']}",
+                vertices=names,
+                reason=message["error_class"],
+                traceback=message["traceback"],
+            )
+        )
+
+    def _fail(self, error: StreamError) -> None:
+        with self._changed:
+            if self._is_stopping or self._is_over:
+                return
+            self._error = error
+        threading.Thread(target=self.stop, name="penstock-fail", daemon=True).start()
+
+    def _finish(self) -> None:
+        self._server.close()
+        self._launcher.cancel()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+
+def _spread(program: Program, slots: int) -> list[list[str]]:
+    """Which vertices share a slot: each stage dealt out over all slots, so that none gets two of it."""
+    groups: list[list[str]] = [[] for _ in range(slots)]
+    for number in range(len(program.stages)):
+        for vertex in program.stage_vertices(number):
+            least = min(range(slots), key=lambda index: (len(groups[index]), index))
+            groups[least].append(vertex.name)
+    return [group for group in groups if group]
+
+
+def _send(channel: Channel, message: Message) -> None:
+    try:
+        channel.send(message)
+    except OSError:
+        logger.debug("a slot is gone: %s was not sent", message["type"])
+
+
+def task_slots_needed(program: Program, slots: int, standbys: int) -> int:
+    """How many Spark task slots a query takes for as long as it runs."""
+    return min(slots, len(program.vertices)) + standbys
