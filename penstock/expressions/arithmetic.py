@@ -1,4 +1,4 @@
-"""Arithmetic with ANSI errors: integers of each width, floats, decimals as scaled 64-bit integers."""
+"""Arithmetic with ANSI errors: integers of each width, floats, decimals as scaled integers."""
 
 from __future__ import annotations
 
@@ -120,9 +120,10 @@ def int_divide(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
 
 def truncated_quotient(left: Vector, right: Vector) -> Vector:
     """Integer division towards zero; NumPy's goes down."""
-    quotient = left // right
-    inexact = (quotient * right != left) & ((left < 0) != (right < 0))
-    return quotient + inexact
+    down = left // right
+    inexact = (down * right != left) & ((left < 0) != (right < 0))
+    quotient: Vector = down + inexact
+    return quotient
 
 
 def _signed_remainder(left: Vector, right: Vector) -> Vector:

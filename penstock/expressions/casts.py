@@ -149,7 +149,7 @@ _DROPPED_BITS = np.int64((1 << 29) - 1)
 
 
 def _singles(casting: Casting, doubles: Vector) -> Vector:
-    """Decimals rounded once: a double halfway between two floats asks the exact text, row by row."""
+    """Decimals rounded once: where a double is halfway between two floats, the text decides."""
     singles = doubles.astype(np.float32)
     halfway = (doubles.view(np.int64) & _DROPPED_BITS) == _HALFWAY_BITS
     for row in np.flatnonzero(halfway & casting.valid):

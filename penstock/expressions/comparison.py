@@ -1,4 +1,4 @@
-"""Comparison in Spark's total order: NaN equals NaN and is greatest, -0.0 equals 0.0, text by bytes."""
+"""Comparison in Spark's order: NaN equals NaN and is greatest, -0.0 equals 0.0, text by bytes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ def half_up_quotient(numerator: Vector, denominator: Vector) -> Vector:
     quotient = top // bottom
     left_over = top - quotient * bottom
     quotient = quotient + (left_over >= bottom - left_over)
-    return np.where((numerator < 0) != (denominator < 0), -quotient, quotient)
+    nearest: Vector = np.where((numerator < 0) != (denominator < 0), -quotient, quotient)
+    return nearest
 
 
 def rescale(values: Vector, scale: int, target: DataType) -> tuple[Vector, Mask]:

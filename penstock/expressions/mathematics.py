@@ -1,4 +1,4 @@
-"""Rounding and the functions of real numbers. exp, ln and pow may differ from Java's in the last bit."""
+"""Rounding and real functions; exp, ln and pow may differ from Java's in the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a call that are not expressions: patterns, zones, target types, each with its check."""
+"""The parts of a call that are not expressions (patterns, zones, types), each with its check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.expressions.regex import search_pattern, split_pattern
 from penstock.expressions.types import parse_type
 from penstock.expressions.zones import check_zone
 
-Option = Union[bool, int, float, str, None, tuple["Option", ...]]
+Option = Union[bool, int, float, str, None, tuple["Option", ...]]  # noqa: UP007 (names itself)
 REQUIRED: Any = object()
 PATTERN_CHARACTERS_MAX = 10_000
 SCALE_DIGITS_MAX = 18

@@ -1,9 +1,9 @@
 """Java's regular expressions and SQL's LIKE, rewritten for RE2 where both mean the same.
 
 Understood: literals, `.`, classes without nesting, groups, `|`, greedy and lazy quantifiers, the
-escapes \\d \\w \\s (and capitals) \\t \\n \\r \\f and escaped punctuation, `^`, and `$` at the end of
-a branch. Everything else (look-around, back references, flags, possessive quantifiers, \\p, \\b …)
-is refused with an ExpressionError rather than guessed.
+escapes \\d \\w \\s (and capitals) \\t \\n \\r \\f and escaped punctuation, `^`, and `$` at the
+end of a branch. Everything else (look-around, back references, flags, possessive quantifiers,
+\\p, \\b …) is refused with an ExpressionError rather than guessed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _COUNT = re.compile(r"\{\d{1,3}(?:,\d{0,3})?\}")
 
 def _refuse(pattern: str, reason: str) -> ExpressionError:
     return ExpressionError(
-        f"the pattern {pattern!r:.200} cannot be run here: {reason}; Structured Streaming can run it",
+        f"the pattern {pattern!r:.200} cannot be run here: {reason}; "
+        "Structured Streaming can run it",
         pattern=pattern[:200],
     )
 
@@ -180,7 +181,7 @@ def _python_escape(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def like_pattern(pattern: str, escape: str) -> str:
-    """RE2 text that matches what LIKE matches: `%` any text, `_` one character, line breaks included."""
+    """RE2 text that matches what LIKE does: `%` any text, `_` any character, line breaks too."""
     out = [r"(?s)\A"]
     at = 0
     while at < len(pattern):

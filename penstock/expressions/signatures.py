@@ -36,7 +36,7 @@ _UNORDERED_KINDS = frozenset({"array", "struct", "map"})
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """What a rule looks at: the function's name, its argument types and nullability, its options."""
+    """What a rule looks at: the function, its arguments' types and nullability, its options."""
 
     function: str
     types: tuple[DataType, ...]
@@ -296,7 +296,7 @@ def cast_needs_zone(source: DataType, target: DataType) -> bool:
 
 
 def _settle_zone(operands: Operands, needed: bool) -> None:
-    """Insist on a time zone where it matters; forget it where it does not, so equal calls are equal."""
+    """Insist on a time zone where it matters; forget it elsewhere: equal calls stay equal."""
     if not needed:
         operands.options.pop("time_zone", None)
     elif operands.options.get("time_zone") is None:

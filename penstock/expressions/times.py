@@ -1,4 +1,4 @@
-"""Dates and timestamps: calendar parts in a time zone, truncation, conversions from and to numbers."""
+"""Dates and timestamps: calendar parts in a time zone, truncation, conversion to numbers."""
 
 from __future__ import annotations
 
@@ -111,7 +111,8 @@ def _first_day(days: Vector, unit: str) -> Vector:
     if unit == "day":
         return days
     if unit == "week":
-        return days - (days + _THURSDAY_TO_MONDAY) % 7
+        mondays: Vector = days - (days + _THURSDAY_TO_MONDAY) % 7
+        return mondays
     year, month, _ = civil(days)
     first_month = {"year": np.ones_like(month), "quarter": (month - 1) // 3 * 3 + 1}
     return first_days(year, first_month.get(unit, month))

@@ -1,4 +1,4 @@
-"""Expressions as an immutable, typed, hashable tree: columns, literals and calls of known functions."""
+"""Expressions as an immutable, typed, hashable tree: columns, literals and calls."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def column(name: str, data_type: DataType | str, nullable: bool = True) -> Colum
 
 
 def literal(value: Any, data_type: DataType | str) -> Literal:
-    """A checked constant; takes dates, datetimes (aware for timestamp) and ints for decimals too."""
+    """A checked constant; also takes dates, datetimes (aware for timestamp), ints for decimals."""
     data_type = _as_type(data_type)
     return Literal(None if value is None else _plain(value, data_type), data_type)
 
@@ -233,7 +233,9 @@ def _decimal(value: int | decimal.Decimal, data_type: DataType) -> decimal.Decim
     exact = decimal.Decimal(value)
     if isinstance(value, bool) or not exact.is_finite():
         return None
-    context = decimal.Context(prec=data_type.precision, traps=[decimal.Inexact])
+    context = decimal.Context(
+        prec=data_type.precision, traps=[decimal.Inexact, decimal.InvalidOperation]
+    )
     try:
         return exact.quantize(decimal.Decimal(1).scaleb(-data_type.scale), context=context)
     except (decimal.InvalidOperation, decimal.Inexact):
@@ -261,7 +263,7 @@ def _print_value(value: Any, data_type: DataType) -> str:
     if kind == "boolean":
         return "true" if value else "false"
     if kind == "string":
-        return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
     if kind == "binary":
         return f"X'{value.hex().upper()}'"
     if kind == "date":

@@ -1,4 +1,4 @@
-"""The types of values: Spark's, named and parsed by Spark's simple strings, with their Arrow form."""
+"""The types of values: Spark's, named and parsed by its simple strings, with their Arrow form."""
 
 from __future__ import annotations
 
@@ -288,7 +288,8 @@ def arrow_type(data_type: DataType) -> pa.DataType:
         assert data_type.element is not None
         return pa.list_(arrow_type(data_type.element))
     if data_type.kind == "map":
-        assert data_type.key is not None and data_type.value is not None
+        assert data_type.key is not None
+        assert data_type.value is not None
         return pa.map_(arrow_type(data_type.key), arrow_type(data_type.value))
     if data_type.kind == "struct":
         return pa.struct([_arrow_field(field) for field in data_type.fields])

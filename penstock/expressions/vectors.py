@@ -101,7 +101,7 @@ def data_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def byte_offsets(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each row of a string or binary array begins in its data, and where the last one ends."""
+    """Where each row of a string or binary array begins in its data, and where the last ends."""
     buffer = array.buffers()[1]
     if buffer is None or len(buffer) == 0:
         return np.zeros(len(array) + 1, dtype=np.int64)

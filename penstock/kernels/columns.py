@@ -56,9 +56,7 @@ def raw_values(array: pa.Array, data_type: DataType) -> Array:
     else:
         width = values_per_row(data_type)
         dtype = dtype_of(data_type)
-        values = np.frombuffer(
-            buffer, dtype, count * width, offset * width * dtype.itemsize
-        )
+        values = np.frombuffer(buffer, dtype, count * width, offset * width * dtype.itemsize)
     values.flags.writeable = False
     return values
 

@@ -280,7 +280,9 @@ class Loop:
         return LoopGroups(
             words=words,
             null_words=table.nulls[:count].copy() if tracked else np.zeros(count, np.int64),
-            panes=table.pane[:count].copy() if grouping.time is not None else np.zeros(count, np.int64),
+            panes=table.pane[:count].copy()
+            if grouping.time is not None
+            else np.zeros(count, np.int64),
             hashes=table.hash[:count].copy(),
             rows=rows,
             values=values,

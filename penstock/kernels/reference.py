@@ -98,9 +98,7 @@ def group_rows(
     words, nulls, state = _key_columns(grouping, arrays, survivors, key_words)
     groups, firsts = _group_numbers([panes, nulls, *words.T])
     count = len(firsts)
-    values, validity, overflow = _accumulated(
-        grouping, arrays[len(grouping.keys) :], groups, count
-    )
+    values, validity, overflow = _accumulated(grouping, arrays[len(grouping.keys) :], groups, count)
     return LoopGroups(
         words=words[firsts],
         null_words=nulls[firsts],
@@ -185,7 +183,10 @@ def _accumulated(
         valid = validity_of(array)
         numbers, owners = values_of(array, argument.type)[valid], groups[valid]
         dtype = np.dtype(accumulator_dtype(function, argument))
-        values.append(_folded(function, numbers.astype(dtype), owners, count, dtype))
+        with np.errstate(
+            all="ignore"
+        ):  # infinities and NaN are values; overflow is looked for below
+            values.append(_folded(function, numbers, owners, count, dtype))
         if function == "sum" and dtype.kind == "i":
             place = _first_overflow(numbers.astype(np.int64), owners)
             if place is not None:
@@ -203,7 +204,9 @@ def _folded(
     total: Array = np.zeros(count, dtype)
     if function == "count":
         np.add.at(total, owners, 1)
-    elif function == "sum_high":
+        return total
+    numbers = numbers.astype(dtype)
+    if function == "sum_high":
         np.add.at(total, owners, numbers >> 32)
     elif function == "sum_low":
         np.add.at(total, owners, numbers & 0xFFFFFFFF)

@@ -49,15 +49,15 @@ class Bell:
     def __init__(self, path: Path, files: Files, *, read_only: bool = False) -> None:
         self.path = path
         self._map = _map_to_read(path) if read_only else _map_to_write(path, files)
-        # NumPy stores and loads an aligned 64-bit word in one instruction: no torn counters.
-        self._words = np.frombuffer(self._map, dtype="<u8")
-        self._futex = _futex(self._words)
+        # An aligned 64-bit word is stored and loaded in one instruction: no torn counters.
+        self._words = memoryview(self._map).cast("Q")
+        self._futex = _futex(self._map)
         self._stand_in: Position | None = None
 
     def is_sound(self) -> bool:
         """Whether the file holds a counter that we wrote, as opposed to zeros or damage."""
         words = self._words
-        return bool(words[_MAGIC] == MAGIC and int(words[_TAIL]) ^ _ALL_ONES == words[_COMPLEMENT])
+        return bool(words[_MAGIC] == MAGIC and words[_TAIL] ^ _ALL_ONES == words[_COMPLEMENT])
 
     def wait_until_sound(self) -> bool:
         """As `is_sound`, but give a writer that is just ringing the time to finish."""
@@ -74,12 +74,12 @@ class Bell:
     def tail(self) -> Position:
         if self._stand_in is not None and not self.is_sound():
             return self._stand_in
-        return Position(int(self._words[_TAIL]))
+        return Position(self._words[_TAIL])
 
     def changes(self) -> int:
         """How many changes of metadata are durable at least; 0 where the file does not say."""
-        changes = int(self._words[_CHANGES])
-        return changes if changes ^ _ALL_ONES == int(self._words[_CHANGES_COMPLEMENT]) else 0
+        changes = self._words[_CHANGES]
+        return changes if changes ^ _ALL_ONES == self._words[_CHANGES_COMPLEMENT] else 0
 
     def note_changes(self, changes: int) -> None:
         """Note durable changes. The caller holds the log's sync lock."""
@@ -87,7 +87,7 @@ class Bell:
         self._words[_CHANGES] = changes
 
     def committed(self) -> Position:
-        return Position(int(self._words[_COMMITTED]))
+        return Position(self._words[_COMMITTED])
 
     def hint_committed(self, position: Position) -> None:
         """Note a committed position. Races between writers only make a sync cover less."""
@@ -117,7 +117,7 @@ class Bell:
 
     def close(self) -> None:
         self._futex = None
-        del self._words
+        self._words.release()
         self._map.close()
 
 
@@ -149,10 +149,10 @@ def _map_to_read(path: Path) -> mmap.mmap:
 class _Futex:
     """The kernel's wait queue on the tail's low word, shared by all processes that map the file."""
 
-    def __init__(self, words: np.ndarray, number: int) -> None:
+    def __init__(self, address: int, number: int) -> None:
         self._call = ctypes.CDLL(None, use_errno=True).syscall
         self._number = number
-        self._address = ctypes.c_void_p(words.ctypes.data + 8 * _TAIL)
+        self._address = ctypes.c_void_p(address + 8 * _TAIL)
 
     def wake(self) -> None:
         self._call(self._number, self._address, _FUTEX_WAKE, 0x7FFFFFFF, None, None, 0)
@@ -169,8 +169,9 @@ class _Futex:
             time.sleep(min(_POLL_S, timeout_s))  # a kernel that cannot wait on this mapping
 
 
-def _futex(words: np.ndarray) -> _Futex | None:
+def _futex(bell: mmap.mmap) -> _Futex | None:
     number = _FUTEX_NUMBERS.get(platform.machine())
     if not sys.platform.startswith("linux") or number is None or sys.byteorder != "little":
         return None
-    return _Futex(words, number)
+    # Only NumPy tells the address of a mapping that may not be written.
+    return _Futex(np.frombuffer(bell, dtype=np.uint8).ctypes.data, number)

@@ -9,12 +9,12 @@ reader, not silently skipped.
 from __future__ import annotations
 
 import heapq
+import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import apsw
@@ -31,7 +31,7 @@ from penstock.errors import (
     LogVersionUnsupported,
 )
 from penstock.log.contract import instance_key
-from penstock.log.files import BUSY_S, busy
+from penstock.log.files import BUSY_S, YIELDS, busy
 from penstock.log.page_seals import PAGE_SEAL_BYTES, page_seal_vfs
 from penstock.log.record import Entry, Fence, Position, Versioned
 from penstock.log.segments import frame_bytes
@@ -41,11 +41,13 @@ APPLICATION_ID = 0x504E5354  # "PNST" in the SQLite header
 INDEX_VERSION = 1
 PAGE_BYTES = 4096
 CACHE_KIB = 16_384
+FOLD_WAIT_S = 0.02  # how long appends may be held back for a fold; a read takes far less
+FOLD_PAUSE_S = 0.0002
 _PRIOR_TAGS_MAX = 8
 # What SQLite answers when a page fails its checksum: its own, or the filesystem's.
 _PAGE_DAMAGED = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
-_SCHEMA = """
+SCHEMA = """
 CREATE TABLE log(id BLOB NOT NULL, version INTEGER NOT NULL, changes INTEGER NOT NULL) STRICT;
 CREATE TABLE record(
     position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, producer TEXT NOT NULL,
@@ -67,8 +69,9 @@ CREATE TABLE metadata(key TEXT PRIMARY KEY, version INTEGER NOT NULL, seal INTEG
     value BLOB NOT NULL) STRICT, WITHOUT ROWID;
 """
 
-_INSERT_RECORD = "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
-_INSERT_TAG = "INSERT INTO tag VALUES(?,?,?)"
+INSERT_RECORD = "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+INSERT_TAG = "INSERT INTO tag VALUES(?,?,?)"
+_CHAIN_END = "SELECT coalesce(max(position), 0) FROM tag WHERE tag = ?"
 RECORD_COLUMNS = (
     "r.position, r.kind, r.producer, r.instance, r.sequence, r.tags, r.time_us, "
     "s.name, r.offset, r.length, r.checksum, r.seal, r.body"
@@ -80,8 +83,7 @@ _READ = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """A body on its way into the index: its bytes, or where they lie."""
 
     length: int
@@ -91,8 +93,7 @@ class Body:
     offset: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A record row as it lies in the index."""
 
     position: Position
@@ -125,6 +126,11 @@ def metadata_seal(key: str, version: int, value: bytes) -> int:
     return xxhash.xxh3_64_intdigest(b"%s|%d|%s" % (key.encode(), version, value)) >> 1
 
 
+def is_page_damaged(error: BaseException) -> bool:
+    """Whether SQLite found a page that is not the one it wrote."""
+    return getattr(error, "extendedresult", 0) in _PAGE_DAMAGED
+
+
 def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
     """Name a failure of SQLite."""
     facts = {"path": str(path), "sqlite": type(error).__name__}
@@ -138,14 +144,13 @@ def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
         return IndexForeign(
             f"{path} is not an index of a log ({error}): nothing was touched", **facts
         )
-    if (
-        isinstance(
-            error, apsw.CorruptError | apsw.MismatchError | apsw.ConstraintError | apsw.SQLError
-        )
-        or getattr(error, "extendedresult", 0) in _PAGE_DAMAGED
+    page_damaged = is_page_damaged(error)
+    if page_damaged or isinstance(
+        error, apsw.CorruptError | apsw.MismatchError | apsw.ConstraintError | apsw.SQLError
     ):
+        what = "a page fails its checksum" if page_damaged else str(error)
         return IndexDamaged(
-            f"the index {path} is damaged ({error}), noticed while {doing} it: "
+            f"the index {path} is damaged ({what}), noticed while {doing} it: "
             "run `penstock fsck`, then `penstock log repair`",
             **facts,
         )
@@ -177,6 +182,8 @@ class Index:
         self._execute: Callable[..., Any] = connection.cursor().execute
         self._path = path
         self._segment_ids: dict[str, int] = {}
+        self._appending = self._transaction("appending to")
+        self.wal_bytes = 0  # of the write-ahead log's frames, as of this connection's last commit
 
     @classmethod
     def create(cls, path: Path, log_id: bytes, vfs: str | None) -> None:
@@ -190,7 +197,7 @@ class Index:
                 connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
                 connection.pragma("journal_mode", "wal")
                 connection.pragma("synchronous", "full")
-                connection.execute(f"BEGIN IMMEDIATE; {_SCHEMA}")
+                connection.execute(f"BEGIN IMMEDIATE; {SCHEMA}")
                 connection.execute("INSERT INTO log VALUES(?,?,0)", (log_id, INDEX_VERSION))
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version={INDEX_VERSION}")
@@ -213,7 +220,7 @@ class Index:
             connection = connect(path, vfs, read_only=read_only)
         try:
             with _named_errors(path, "opening"):
-                _check_identity(connection, path, log_id)
+                check_identity(connection, path, log_id)
                 connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
                 # Without this, SQLite plans a statement anew whenever its parameters change
                 # (STAT4),
@@ -229,7 +236,10 @@ class Index:
         except BaseException:
             connection.close()
             raise
-        return cls(connection, path)
+        index = cls(connection, path)
+        if not read_only:
+            connection.set_wal_hook(index._note_wal)
+        return index
 
     def close(self, *, fold: bool = True) -> None:
         """Let go of the file; the last one to do so folds the write-ahead log into it.
@@ -258,7 +268,7 @@ class Index:
         with _named_errors(self._path, "reading"):
             found = self._execute(
                 "SELECT position FROM lost WHERE position NOT IN "
-                "(SELECT position FROM record WHERE tags_live > 0) ORDER BY position"
+                "(SELECT position FROM record WHERE tags <> '') ORDER BY position"
             ).fetchall()
         return [Position(row[0]) for row in found]
 
@@ -266,10 +276,11 @@ class Index:
         self, entries: Sequence[Entry], bodies: Sequence[Body], fence: Fence | None, time_us: int
     ) -> tuple[tuple[Position, ...], bool]:
         """Sequence entries in one transaction; return their positions and whether they are new."""
-        with self._transaction("appending to"):
-            tags = list(dict.fromkeys(tag for entry in entries for tag in entry.tags))
-            tail, highest, registered, previous = self._before(entries[0], fence, tags)
-            if entries[0].sequence <= highest or _writers(entries) > 1:
+        first = entries[0]
+        tags = first.tags if len(entries) == 1 else _all_tags(entries)
+        with self._appending:
+            tail, highest, registered, previous = self._before(first, fence, tags)
+            if first.sequence <= highest or _writers(entries) > 1:
                 priors = [
                     self._prior(entry, body) for entry, body in zip(entries, bodies, strict=True)
                 ]
@@ -277,7 +288,10 @@ class Index:
                     return positions, False
             if fence is not None:
                 check_fence(fence, registered)
-            self._insert(entries, bodies, tail, dict(zip(tags, previous, strict=True)), time_us)
+            if len(entries) == 1:
+                self._insert_one(first, bodies[0], tail + 1, previous, time_us)
+            else:
+                self._insert(entries, bodies, tail, dict(zip(tags, previous, strict=True)), time_us)
         return tuple(Position(tail + 1 + i) for i in range(len(entries))), True
 
     def read(self, tags: Sequence[str], after: Position, upto: Position, limit: int) -> list[Row]:
@@ -370,7 +384,7 @@ class Index:
         )
         self._execute(
             "DELETE FROM lost WHERE position IN (SELECT position FROM record "
-            "WHERE tags_live = 0 AND position < ? AND segment IS NOT NULL)",
+            "WHERE tags_live = 0 AND position < ? AND tags <> '')",
             (tail,),
         )
         self._execute("DELETE FROM record WHERE tags_live = 0 AND position < ?", (tail,))
@@ -436,15 +450,27 @@ class Index:
                 ).fetchall()
         return [row[0] for row in rows]
 
-    def fold(self, *, wait: bool) -> None:
-        """Move the write-ahead log into the index file; with `wait`, also start it anew."""
+    def fold(self, *, wait: bool) -> bool:
+        """Move the write-ahead log into the index file; with `wait`, also start it anew.
+
+        With `wait` no append gets in before the end, so it gives up soon when a reader in the
+        middle of a query is in its way. Returns whether all was done.
+        """
         mode = apsw.SQLITE_CHECKPOINT_RESTART if wait else apsw.SQLITE_CHECKPOINT_PASSIVE
+        self._connection.set_busy_handler(_wait_for_readers)
         try:
             self._connection.wal_checkpoint(mode=mode)
         except apsw.BusyError:
-            pass  # another process is at it
+            return False  # a reader is, or another process is at it
         except apsw.Error as error:
             raise sqlite_error(error, self._path, "folding") from error
+        finally:
+            self._connection.set_busy_handler(_wait_for_lock)
+        return True
+
+    def _note_wal(self, connection: apsw.Connection, database: str, pages: int) -> int:
+        self.wal_bytes = pages * PAGE_BYTES
+        return apsw.SQLITE_OK
 
     def _one(self, query: str, parameters: tuple[Any, ...] = ()) -> Any:
         """The only row of a query, or None.
@@ -475,19 +501,12 @@ class Index:
         """
         names = tags if len(tags) <= _PRIOR_TAGS_MAX else ()
         key = "" if fence is None else instance_key(fence.vertex)
-        tail, highest, forgotten, registered, *previous = self._one(
-            _before_query(len(names)),
-            (first.producer, first.instance, first.producer, first.instance, key, *names),
+        tail, highest, registered, *previous = self._one(
+            _before_query(len(names)), (first.producer, first.instance, key, *names)
         )
         if not names:
-            query = "SELECT max(position) FROM tag WHERE tag = ?"
-            previous = [self._one(query, (tag,))[0] for tag in tags]
-        return (
-            tail or 0,
-            max(-1 if highest is None else highest, -1 if forgotten is None else forgotten),
-            registered,
-            [position or 0 for position in previous],
-        )
+            previous = [self._one(_CHAIN_END, (tag,))[0] for tag in tags]
+        return tail, highest, registered, previous
 
     def _prior(self, entry: Entry, body: Body) -> Prior:
         name = (entry.producer, entry.instance)
@@ -517,6 +536,15 @@ class Index:
             same_content=same,
         )
 
+    def _insert_one(
+        self, entry: Entry, body: Body, position: int, previous: Sequence[int], time_us: int
+    ) -> None:
+        self._execute(INSERT_RECORD, self._record_row(entry, body, position, time_us))
+        for tag, before in zip(entry.tags, previous, strict=True):
+            self._execute(INSERT_TAG, (tag, position, before))
+        if body.segment is not None:
+            self._count_segments((body,))
+
     def _insert(
         self,
         entries: Sequence[Entry],
@@ -528,30 +556,30 @@ class Index:
         records = []
         tags = []
         for position, (entry, body) in enumerate(zip(entries, bodies, strict=True), tail + 1):
-            joined = " ".join(entry.tags)
-            kind = int(entry.kind)
-            segment = None if body.segment is None else self._segment_id(body.segment)
-            seal = row_seal(
-                position, kind, entry.producer, entry.instance, entry.sequence, joined,
-                time_us, body.segment, body.offset, body.length, body.checksum,
-            )  # fmt: skip
-            records.append(
-                (position, kind, entry.producer, entry.instance, entry.sequence, joined,
-                 len(entry.tags), time_us, segment, body.offset, body.length, body.checksum, seal,
-                 body.inline)
-            )  # fmt: skip
+            records.append(self._record_row(entry, body, position, time_us))
             for tag in entry.tags:
                 tags.append((tag, position, previous[tag]))
                 previous[tag] = position
-        if len(records) == 1:
-            self._execute(_INSERT_RECORD, records[0])
-        else:
-            self._connection.executemany(_INSERT_RECORD, records)
-        if len(tags) == 1:
-            self._execute(_INSERT_TAG, tags[0])
-        else:
-            self._connection.executemany(_INSERT_TAG, tags)
+        self._connection.executemany(INSERT_RECORD, records)
+        self._connection.executemany(INSERT_TAG, tags)
         self._count_segments(bodies)
+
+    def _record_row(
+        self, entry: Entry, body: Body, position: int, time_us: int
+    ) -> tuple[int | str | bytes | memoryview | None, ...]:
+        tags = entry.tags
+        joined = tags[0] if len(tags) == 1 else " ".join(tags)
+        kind = int(entry.kind)
+        length, checksum, inline, name, offset = body
+        segment = None if name is None else self._segment_id(name)
+        seal = row_seal(
+            position, kind, entry.producer, entry.instance, entry.sequence, joined,
+            time_us, name, offset, length, checksum,
+        )  # fmt: skip
+        return (
+            position, kind, entry.producer, entry.instance, entry.sequence, joined,
+            len(tags), time_us, segment, offset, length, checksum, seal, inline,
+        )  # fmt: skip
 
     def _segment_id(self, name: str) -> int:
         if (known := self._segment_ids.get(name)) is None:
@@ -700,21 +728,36 @@ def _connect_to_read(path: Path, vfs: str | None) -> apsw.Connection:
     except BaseException:
         connection.close()
         raise
-    # Nobody has it open and nothing is left to fold: as it lies there it is whole.
+    return connect_as_it_lies(path, vfs)
+
+
+def connect_as_it_lies(path: Path, vfs: str | None = None) -> apsw.Connection:
+    """Connect to an index that nobody has open and that has no write-ahead log: it is whole, and
+    SQLite needs no file beside it.
+    """
     return apsw.Connection(
         f"file:{quote(str(path))}?immutable=1",
         flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI,
-        vfs=vfs,
+        vfs=vfs or page_seal_vfs(),
     )
 
 
 def _wait_for_lock(tries: int) -> bool:
-    """SQLite's own handler sleeps for milliseconds; an append holds the lock for some 50 µs."""
-    time.sleep(0.00002 if tries < 200 else 0.001)
+    """SQLite's own handler sleeps for milliseconds; an append holds the lock for some 40 µs."""
+    if tries < YIELDS:
+        os.sched_yield()
+    else:
+        time.sleep(0.00002 if tries < 200 else 0.001)
     return tries < 200 + BUSY_S * 1000
 
 
-def _check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> None:
+def _wait_for_readers(tries: int) -> bool:
+    time.sleep(FOLD_PAUSE_S)
+    return tries * FOLD_PAUSE_S < FOLD_WAIT_S
+
+
+def check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> None:
+    """Raise unless this is the index of the log with this id, in a version that we read."""
     if connection.pragma("application_id") != APPLICATION_ID:
         raise IndexForeign(
             f"{path} is a SQLite file of something else: nothing was touched", path=str(path)
@@ -740,13 +783,18 @@ def _check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> N
 
 @lru_cache(maxsize=16)
 def _before_query(tags: int) -> str:
-    previous = ", (SELECT max(position) FROM tag WHERE tag = ?)" * tags
+    chain_ends = f", ({_CHAIN_END})" * tags
     return (
-        "SELECT (SELECT max(position) FROM record), "
-        "(SELECT max(sequence) FROM record WHERE producer = ? AND instance = ?), "
-        "(SELECT sequence FROM forgotten WHERE producer = ? AND instance = ?), "
-        f"(SELECT value FROM metadata WHERE key = ?){previous}"
+        "SELECT coalesce((SELECT max(position) FROM record), 0), max("
+        "coalesce((SELECT max(sequence) FROM record WHERE producer = ?1 AND instance = ?2), -1), "
+        "coalesce((SELECT sequence FROM forgotten WHERE producer = ?1 AND instance = ?2), -1)), "
+        f"(SELECT value FROM metadata WHERE key = ?3){chain_ends}"
     )
+
+
+def _all_tags(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """The tags of some entries, each once."""
+    return tuple(dict.fromkeys(tag for entry in entries for tag in entry.tags))
 
 
 def _writers(entries: Sequence[Entry]) -> int:

@@ -3,7 +3,7 @@
     penstock-log.json   format, version, id, durability
     index.db            order, tags, metadata, small bodies (SQLite, WAL)
     bell                how far the log is visible, mmapped
-    sync.lock           held while somebody makes the newest appends durable
+    sync.lock           held while somebody moves the bell
     segments/*.seg      larger bodies, one writer each
     aside/              what a repair moved away, with manifests
 
@@ -33,6 +33,7 @@ from penstock.errors import (
     LogBusy,
     LogClosed,
     LogDamaged,
+    LogError,
     LogNotFound,
     LogReadOnly,
     LogVersionUnsupported,
@@ -256,12 +257,14 @@ class LocalLog(Log):
         self._durable = identity.durability == "synced"
         self._process = os.getpid()
         self._lock = threading.Lock()  # the index connection, the reader and the counters
+        self._sync_lock = threading.Lock()  # one sync at a time: it covers those who wait
         self._closed = ""
         self._appends = self._records_appended = self._bytes_appended = 0
         self._records_read = self._bytes_read = 0
         self._syncs = self._syncs_shared = self._fenced = 0
         self._sync_fd = self._wal_fd = -1
         segments = folder / SEGMENTS_FOLDER
+        inode = self._index_inode()
         self._index = self._open_index()
         try:
             self._reader = SegmentReader(segments, identity.log_id)
@@ -276,9 +279,10 @@ class LocalLog(Log):
                 with named_errors(f"opening {folder}"):
                     self._sync_fd = files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
                     self._wal_fd = self._open_wal()
-                self._sync_turn = _Turn(self._sync_fd, folder / LOCK_FILE)
+                self._bell_turn = _Turn(self._sync_fd, folder / LOCK_FILE)
                 self._folder_fold = _Folder(self)
                 self._recover_tail()
+                self._check_index_is(inode)
                 self.collect()
         except BaseException:
             for fd in (self._sync_fd, self._wal_fd):
@@ -489,6 +493,20 @@ class LocalLog(Log):
             read_only=self._read_only,
         )
 
+    def _index_inode(self) -> int:
+        try:
+            return (self.folder / INDEX_FILE).stat().st_ino
+        except OSError:
+            return -1  # opening it will say what is wrong
+
+    def _check_index_is(self, inode: int) -> None:
+        # A repair holds the sync lock while it puts another index in place of the one just opened.
+        if self._index_inode() != inode:
+            raise LogBusy(
+                f"{self.folder} was repaired while it was being opened: open it again",
+                path=str(self.folder),
+            )
+
     def _open_bell(self) -> Bell:
         with named_errors(f"opening the bell of {self.folder}"):
             return Bell(self.folder / BELL_FILE, self._files, read_only=self._read_only)
@@ -501,7 +519,7 @@ class LocalLog(Log):
 
     def _recover_tail(self) -> None:
         """Make visible what a dead writer committed; find out if what was visible is gone."""
-        with self._sync_turn:
+        with self._bell_turn:
             tail, changes = self._index.tail(), self._index.changes()
             bell = self._bell
             if bell.is_sound():
@@ -545,7 +563,11 @@ class LocalLog(Log):
         bodies = []
         large = []
         for i, entry in enumerate(entries):
-            view = _view(entry.body)
+            body = entry.body
+            if type(body) is bytes and len(body) <= inline_bytes_max:
+                bodies.append(Body(len(body), body_checksum(body), body))
+                continue
+            view = _view(body)
             bodies.append(Body(view.nbytes, body_checksum(view), view))
             if view.nbytes > inline_bytes_max:
                 large.append((i, view))
@@ -562,19 +584,9 @@ class LocalLog(Log):
         """A row's record with its verified body; None if it was trimmed meanwhile or may be
         skipped.
         """
-        if row.segment is None:
-            body = memoryview(row.inline if row.inline is not None else b"")
-            if body.nbytes != row.length or body_checksum(body) != row.checksum:
-                raise IndexDamaged(
-                    f"the body of position {row.position} in {self.folder / INDEX_FILE} fails its "
-                    "checksum: run `penstock fsck`",
-                    position=row.position,
-                )
-        else:
-            found = self._segment_body(row)
-            if found is None:
-                return None
-            body = found
+        body = self._body(row)
+        if body is None:
+            return None
         return Record(
             position=row.position,
             kind=RecordKind(row.kind),
@@ -586,10 +598,11 @@ class LocalLog(Log):
             body=body,
         )
 
-    def _segment_body(self, row: Row) -> memoryview | None:
-        assert row.segment is not None
-        assert row.offset is not None
+    def _body(self, row: Row) -> memoryview | None:
         try:
+            if row.segment is None:
+                return self._inline_body(row)
+            assert row.offset is not None
             name = check_name(row.segment, "segment")
             return self._reader.body(name, row.offset, row.length, row.checksum)
         except LogDamaged as damage:
@@ -609,6 +622,16 @@ class LocalLog(Log):
                 manifest=manifest,
             ) from damage
 
+    def _inline_body(self, row: Row) -> memoryview:
+        body = memoryview(row.inline if row.inline is not None else b"")
+        if body.nbytes != row.length or body_checksum(body) != row.checksum:
+            raise IndexDamaged(
+                f"the body of position {row.position} in {self.folder / INDEX_FILE} fails its "
+                "checksum: run `penstock fsck`",
+                position=row.position,
+            )
+        return body
+
     def _first_gap(self, after: Position, upto: Position) -> Position | None:
         """The first position whose row a repair could not save: any tag may have been its own."""
         if self._skip_lost:
@@ -626,28 +649,41 @@ class LocalLog(Log):
         )
 
     def _make_visible(self, position: Position) -> None:
-        """Sync the index up to a position, unless another append just did, and ring the bell."""
+        """Sync the index up to a position, unless another append just did, and ring the bell.
+
+        The threads of a handle share syncs. Processes sync side by side: each one's sync covers all
+        that was committed before it began, so neither has to wait for the other's.
+        """
         bell = self._bell
         if bell.tail() >= position:
             self._syncs_shared += 1
             return
-        with self._sync_turn:
+        if not self._durable:
+            self._ring(max(position, bell.committed()))
+            return
+        with self._sync_lock:
             if bell.tail() >= position:
                 self._syncs_shared += 1
                 return
-            # Everything committed by now is covered by the sync that starts now.
             tail = max(position, bell.committed())
             self._sync_wal()
-            bell.ring(Position(tail))
+        self._ring(tail)
 
     def _sync_metadata(self) -> None:
-        with self._sync_turn:
-            with self._lock:
-                self._check_open()
-                tail, changes = self._index.tail(), self._index.changes()
-            self._sync_wal()
-            self._bell.note_changes(changes)
-            self._bell.ring(tail)
+        with self._lock:
+            self._check_open()
+            tail, changes = self._index.tail(), self._index.changes()
+        self._sync_wal()
+        self._ring(tail, changes)
+
+    def _ring(self, tail: Position, changes: int = 0) -> None:
+        """Show what is durable now, unless somebody with a later sync was here first."""
+        bell = self._bell
+        with self._bell_turn:
+            if changes > bell.changes():
+                bell.note_changes(changes)
+            if tail > bell.tail():
+                bell.ring(tail)
 
     def _sync_wal(self) -> None:
         if not self._durable:
@@ -732,41 +768,41 @@ class _Folder:
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
-        self._wanted = threading.Event()
-        self._stopped = False
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._wal_bytes_max = log._config.wal_bytes_max
 
     def maybe(self) -> None:
-        """Ask for a fold if the write-ahead log has grown past its bound."""
-        log = self._log
-        size = os.fstat(log._wal_fd).st_size
-        if size < log._config.wal_bytes_max or self._wanted.is_set():
+        """Begin a fold if the write-ahead log has grown past its bound and none is under way."""
+        if self._log._index.wal_bytes < self._wal_bytes_max:
             return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="penstock-fold", daemon=True)
-            self._thread.start()
-        self._wanted.set()
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=self._fold, name="penstock-fold", daemon=True
+                )
+                self._thread.start()
 
     def stop(self) -> None:
-        self._stopped = True
-        self._wanted.set()
-        if self._thread is not None:
-            self._thread.join()
+        with self._starting:
+            if self._thread is not None:
+                self._thread.join()
 
-    def _run(self) -> None:
+    def _fold(self) -> None:
         log = self._log
-        index = log._open_index()
+        bound = log._config.wal_bytes_max
         try:
-            while True:
-                self._wanted.wait()
-                if self._stopped:
-                    return
+            index = log._open_index()
+            try:
                 index.fold(wait=False)
                 # A steady stream of appends never lets it end: hold them back for what is left.
-                index.fold(wait=True)
-                self._wanted.clear()
-        finally:
-            index.close()
+                done = index.fold(wait=True)
+            finally:
+                index.close(fold=False)
+        except LogError:
+            done = False  # a full or failing disk: the appends run into it and say so
+        # Not again at once, when a reader or the disk was in the way.
+        self._wal_bytes_max = bound if done else log._index.wal_bytes + bound // 4
 
 
 def _view(body: bytes | bytearray | memoryview | pa.Buffer) -> memoryview:

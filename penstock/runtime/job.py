@@ -1,12 +1,12 @@
 """A job: the driver's side of a running query. It places vertices on slots and replaces dead slots.
 
-A job keeps nothing that matters in memory. The program is in the log's metadata, progress is in the
-markers, and instance numbers fence whoever should no longer run. So a job can be killed at any time,
-and a new one, here or elsewhere, goes on from the log.
+A job keeps nothing that matters in memory. The program is in the log's metadata, progress is in
+the markers, and instance numbers fence whoever should no longer run. So a job can be killed at any
+time, and a new one, here or elsewhere, goes on from the log.
 
     slot connects ──> gets the program ──> ready ──┬─> vertices that have no slot
                                                    └─> or none: a standby
-    slot lost ──> its vertices go to a standby, or to the least loaded slot ──> a new slot is started
+    slot lost ──> its vertices go to a standby, or to the least loaded slot ──> a new one starts
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class Job:
 
 
 def _spread(program: Program, slots: int) -> list[list[str]]:
-    """Which vertices share a slot: each stage dealt out over all slots, so that none gets two of it."""
+    """Which vertices share a slot: each stage is dealt out over all slots in turn."""
     groups: list[list[str]] = [[] for _ in range(slots)]
     for number in range(len(program.stages)):
         for vertex in program.stage_vertices(number):

@@ -15,8 +15,7 @@ SECOND_US = 1_000_000
 FIRST_US = 1_600_002_000 * SECOND_US  # a multiple of an hour: windows start where one expects
 
 COLUMNS = (
-    "rid bigint not null, k string, g bigint, v bigint, d bigint, ts timestamp, "
-    "words array<string>"
+    "rid bigint not null, k string, g bigint, v bigint, d bigint, ts timestamp, words array<string>"
 )
 ARROW_SCHEMA = pa.schema(
     [
@@ -96,9 +95,7 @@ def to_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
 class SimulatedSource(Source):
     """Rows that arrive when the simulation says so; the offset is the number of the next row."""
 
-    def __init__(
-        self, rows: pa.RecordBatch, schema: pa.Schema, arrived: Callable[[], int]
-    ) -> None:
+    def __init__(self, rows: pa.RecordBatch, schema: pa.Schema, arrived: Callable[[], int]) -> None:
         self.schema = schema
         self._rows = rows.select(schema.names)
         self._arrived = arrived

@@ -111,7 +111,7 @@ class CheckpointStore:
         folder: Path,
         *,
         files: CheckpointFiles | None = None,
-        codec: punit.Codec = punit.Codec.LZ4,
+        codec: punit.Codec = punit.Codec.ZSTD,
     ) -> None:
         self._codec = codec
         if files is None:

@@ -330,20 +330,24 @@ class RowsAsArrow:
             *self.values(rows, strings),
         ]
 
-    def in_order(self, rows: Words, strings: StringView) -> Words:
-        """Sort by pane, then key: the same for the same rows, however they came to be here."""
-        if len(rows) < 2:
-            return rows
-        levels: list[NDArray[np.int64]] = [rows[:, tables.PANE]]
+    def order(
+        self, words_of: Callable[[int], Words], rows: int, strings: StringView
+    ) -> NDArray[np.intp] | None:
+        """Return the order by pane, then key, None if the rows have it; ask for words by column.
+
+        It is the same for the same rows, however they came to be here.
+        """
+        if rows < 2:
+            return None
+        nulls = words_of(tables.NULLS)
+        levels: list[NDArray[np.int64]] = [words_of(tables.PANE)]
         for index, key in enumerate(self.schema.keys):
-            present = (rows[:, tables.NULLS] >> index & 1) ^ 1
-            levels += [present, _sortable(rows[:, tables.KEYS + index], key.type, strings)]
+            present = nulls >> index & 1 ^ 1
+            levels += [present, _sortable(words_of(tables.KEYS + index), key.type, strings)]
         levels = [level for level in levels if (level != level[0]).any()]
-        if not levels:
-            return rows
-        if len(levels) == 1:  # identities differ, so no two rows tie on the only level
-            return rows[np.argsort(levels[0])]
-        return rows[np.lexsort(levels[::-1])]
+        if len(levels) > 1:
+            return np.lexsort(levels[::-1])
+        return np.argsort(levels[0]) if levels else None  # identities differ: nothing ties
 
 
 def _panes(rows: Words) -> pa.Array:

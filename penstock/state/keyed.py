@@ -35,7 +35,7 @@ from penstock.state.columns import (
     bit_words,
     to_words,
 )
-from penstock.state.rows import Input, Overflow, RowTable, mark_strings
+from penstock.state.rows import Input, Overflow, RowNumbers, RowTable, mark_strings
 from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot
 from penstock.state.strings import StringPool, is_string
 from penstock.state.tables import Words
@@ -297,15 +297,15 @@ class KeyedState:
         """Return the rows of some panes, both ends included, by pane, then key."""
         if pane_to < self._table.pane_min:
             return self._arrow.rows(self._table.lines(_NO_ROWS), self._strings.view())
-        return self._ordered(self._table.lines(self._table.in_panes(pane_from, pane_to)))
+        return self._ordered(self._table, self._table.in_panes(pane_from, pane_to))
 
     def scan(self) -> pa.RecordBatch:
         """Return all rows, by pane, then key."""
-        return self._ordered(self._table.lines(self._table.live()))
+        return self._ordered(self._table, self._table.live())
 
     def changed_rows(self) -> pa.RecordBatch:
         """Return the rows changed since the changes were last taken, by pane, then key."""
-        return self._ordered(self._table.lines(self._table.peek_changed()))
+        return self._ordered(self._table, self._table.peek_changed())
 
     def window_rows(self, pane_from: int, pane_to: int) -> pa.RecordBatch:
         """Return the rows of some panes, both ends included, merged by key, in key order.
@@ -329,11 +329,13 @@ class KeyedState:
         overflow = window.merge(rows, captured=False)
         if overflow:
             raise self._overflow(rows, overflow)
-        return self._ordered(window.lines(window.live()))
+        return self._ordered(window, window.live())
 
-    def _ordered(self, lines: Words) -> pa.RecordBatch:
+    def _ordered(self, table: RowTable, rows: RowNumbers) -> pa.RecordBatch:
+        # Order first, copy once: whole rows are the expensive part.
         strings = self._strings.view()
-        return self._arrow.rows(self._arrow.in_order(lines, strings), strings)
+        order = self._arrow.order(lambda word: table.words(rows, word), rows.size, strings)
+        return self._arrow.rows(table.lines(rows if order is None else rows[order]), strings)
 
     # Changes -----------------------------------------------------------------------------------
 
@@ -427,6 +429,8 @@ class KeyedState:
     def restore(self, batches: Iterable[pa.RecordBatch], only: KeyRange | None = None) -> None:
         """Replace everything by what a snapshot holds; `only` takes one range of key hashes."""
         self.clear()
+        if isinstance(batches, Sequence) and only is None:
+            self._table.reserve(sum(batch.num_rows for batch in batches))
         for batch in batches:
             self._check_schema(batch, self.schema.snapshot_schema)
             self._put_batch(batch, only, captured=False)

@@ -177,7 +177,7 @@ class RowTable:
         found = self._resolve(rows, captured)
         is_new = found < 0
         numbers, places = np.unique(np.where(is_new, -1 - found, found), return_inverse=True)
-        lines = self._store[numbers]
+        lines = self.lines(numbers.astype(np.int32))
         fresh = np.zeros(numbers.size, np.bool_)
         fresh[places[is_new]] = True
         peaks = self._peaks.copy()
@@ -219,7 +219,11 @@ class RowTable:
 
     def lines(self, rows: RowNumbers) -> Words:
         """Return copies of rows."""
-        return self._store[rows]
+        return self._store.take(rows, axis=0)  # several times faster than indexing
+
+    def words(self, rows: RowNumbers, word: int) -> Words:
+        """Return one word of each row."""
+        return np.asarray(self._store[rows, word])
 
     def live(self) -> RowNumbers:
         """Return all live rows."""

@@ -82,7 +82,7 @@ PANE_USED, PANE_ID, PANE_HEAD, PANE_COUNT, PANE_COLUMNS = range(5)
 
 DONE, ROWS_FULL, SLOTS_FULL, PANES_FULL, BYTES_FULL, STRINGS_FULL = range(6)
 MERGE, PUT, RESOLVE = range(3)
-LOOK_AHEAD = 128  # rows
+LOOK_AHEAD = 256  # rows
 
 # What merging does to a value column.
 (

@@ -222,9 +222,8 @@ def negate(node: dict[str, Any], values: list[Any], _options: dict[str, Any]) ->
 
 
 def compared(a: Any, b: Any) -> int:
-    if isinstance(a, float):
-        if math.isnan(a) or math.isnan(b):
-            return int(math.isnan(a)) - int(math.isnan(b))
+    if isinstance(a, float) and (math.isnan(a) or math.isnan(b)):
+        return int(math.isnan(a)) - int(math.isnan(b))
     if isinstance(a, str):
         a, b = a.encode(), b.encode()
     return (a > b) - (a < b)
@@ -426,7 +425,7 @@ def rounded(node: dict[str, Any], values: list[Any], options: dict[str, Any]) ->
 def real(node: dict[str, Any], values: list[Any], _options: dict[str, Any]) -> float | None:
     number = values[0]
     if node["call"] == "sqrt":
-        return math.nan if number < 0 else math.sqrt(number) if number == number else math.nan
+        return math.sqrt(number) if number >= 0 else math.nan
     if node["call"] == "ln":
         return None if number <= 0 else math.log(number)
     try:
@@ -627,7 +626,7 @@ def java_double(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "Infinity" if value > 0 else "-Infinity"
-    if value == 5e-324 or value == -5e-324:
+    if abs(value) == 5e-324:
         return "4.9E-324" if value > 0 else "-4.9E-324"
     sign, shown, exponent = Decimal(repr(value)).as_tuple()
     text = "".join(map(str, shown)).lstrip("0") or "0"

@@ -81,7 +81,9 @@ def bits_of(array: pa.Array) -> list[Any]:
         array = array.cast(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
     plain = array.to_pylist()
     if pa.types.is_floating(array.type):
-        return [None if v is None else ("nan" if v != v else np.float64(v).tobytes()) for v in plain]
+        return [
+            None if v is None else ("nan" if v != v else np.float64(v).tobytes()) for v in plain
+        ]
     return plain
 
 

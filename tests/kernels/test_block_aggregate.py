@@ -71,11 +71,11 @@ def blocks(kernel_cache: KernelCache) -> dict[str, tuple[Block, Block]]:
 
 
 def shown(partials: Partials) -> dict[str, Any]:
-    """Everything that must be equal; floats by their bits but for NaN, nothing where invalid."""
+    """Everything that must be equal; floats by their bits but for NaN and the sign of zero."""
     values = []
     for array, valid in zip(partials.values, partials.validity, strict=True):
         present = np.ones(len(array), np.bool_) if valid is None else valid
-        plain = np.where(np.isnan(array), np.nan, array) if array.dtype.kind == "f" else array
+        plain = np.where(np.isnan(array), np.nan, array + 0.0) if array.dtype.kind == "f" else array
         words = np.ascontiguousarray(plain).view(np.int64)
         values.append([int(w) if ok else None for w, ok in zip(words, present, strict=True)])
     dictionaries = [None if d is None else d.to_pylist() for d in partials.dictionaries]
@@ -185,7 +185,9 @@ def test_more_groups_than_the_table_has_room_for(kernel_cache: KernelCache) -> N
     assert len(first["rows"]) > 20_000
     assert first == shown(twin.aggregate(batch))
     assert shown(compiled.aggregate(batch)) == first
-    assert shown(compiled.aggregate(batch.slice(0, 10))) == shown(twin.aggregate(batch.slice(0, 10)))
+    assert shown(compiled.aggregate(batch.slice(0, 10))) == shown(
+        twin.aggregate(batch.slice(0, 10))
+    )
 
 
 def test_batch_boundaries_do_not_change_sums(blocks: dict[str, tuple[Block, Block]]) -> None:
@@ -196,7 +198,11 @@ def test_batch_boundaries_do_not_change_sums(blocks: dict[str, tuple[Block, Bloc
         for piece in pieces:
             part = blocks["windowed"][0].aggregate(piece)
             for index in range(len(part.rows)):
-                key = (int(part.words[index, 0]), int(part.null_words[index]), int(part.panes[index]))
+                key = (
+                    int(part.words[index, 0]),
+                    int(part.null_words[index]),
+                    int(part.panes[index]),
+                )
                 found[key] = found.get(key, 0) + int(part.values[1][index])
         return found
 

@@ -1,0 +1,67 @@
+"""Slots as Spark tasks: one Spark job per slot, in the user's own session."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark import InheritableThread
+from pyspark.sql import SparkSession
+
+from penstock.runtime.slot import SlotOrder
+
+_RESULT_SCHEMA = "slot bigint, steps bigint"
+
+
+class SparkLauncher:
+    """Starts each slot as the only task of a Spark job of its own, under one tag per query run.
+
+    The session is used as it is. Cancelling goes by the tag, so no other job is touched.
+    """
+
+    def __init__(self, spark: SparkSession, tag: str, description: str) -> None:
+        self._spark = spark
+        self._tag = tag
+        self._description = description
+        self._threads: list[threading.Thread] = []
+
+    def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
+        thread = InheritableThread(
+            target=self._run, args=(order, on_end), name=f"penstock-slot-{order.slot}", daemon=True
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def cancel(self) -> None:
+        context = self._spark.sparkContext
+        if context._jsc is not None:  # the user may have stopped the session already
+            context.cancelJobsWithTag(self._tag)
+
+    def _run(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
+        context = self._spark.sparkContext
+        error: str | None = None
+        try:
+            context.addJobTag(self._tag)
+            context.setLocalProperty("spark.job.description", f"{self._description} {order.slot}")
+            rows = self._spark.range(0, 1, 1, 1)
+            rows.mapInArrow(slot_task(order), _RESULT_SCHEMA).collect()
+        except Exception as failure:  # py4j raises many kinds; all mean that the task is over
+            error = str(failure)
+        on_end(order.slot, error)
+
+
+def slot_task(order: SlotOrder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function that Spark ships: small, because the executor has the package."""
+    facts = (order.host, order.port, order.token, order.slot)
+
+    def task(batches: Iterator[Any]) -> Iterator[Any]:
+        from penstock.runtime.slot import SlotOrder, run_slot  # noqa: PLC0415 - on the executor
+
+        for _ in batches:
+            pass
+        done = run_slot(SlotOrder(*facts))
+        yield pa.RecordBatch.from_pydict({"slot": [facts[3]], "steps": [done["steps"]]})
+
+    return task

@@ -1,0 +1,139 @@
+"""The keyed state behind an aggregate: partials go in, rows of accumulators come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.expressions.types import DataType, arrow_type
+from penstock.kernels.block import Partials
+from penstock.kernels.columns import arrow_column, is_fixed_width
+from penstock.kernels.hashing import hash_columns
+from penstock.operators.specs import (
+    PANE_COLUMN,
+    ROWS_COLUMN,
+    Accumulator,
+    NamedExpression,
+    accumulators_of,
+)
+from penstock.operators.specs import AggregateSpec as Aggregate
+from penstock.operators.specs import PartialAggregateSpec as PartialAggregate
+from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
+from penstock.state.keyed import KeyedState
+
+StateProvider = Callable[[str, StateSchema], KeyedState]
+
+_RULES = {"add": MergeRule.SUM, "min": MergeRule.MIN, "max": MergeRule.MAX}
+
+
+def state_schema(spec: Aggregate) -> StateSchema:
+    """Keys k0, k1, … and accumulators a0, a1, …: names that no query can collide with."""
+    return StateSchema(key_columns(spec), value_columns(accumulators_of(spec.aggregates)))
+
+
+def key_columns(spec: Aggregate) -> tuple[KeyColumn, ...]:
+    return tuple(
+        KeyColumn(f"k{index}", arrow_type(key.type)) for index, (_, key) in enumerate(spec.keys)
+    )
+
+
+def value_columns(accumulators: Sequence[Accumulator]) -> tuple[ValueColumn, ...]:
+    return tuple(
+        ValueColumn(f"a{index}", arrow_type(accumulator.type), _rule(accumulator))
+        for index, accumulator in enumerate(accumulators)
+    )
+
+
+def _rule(accumulator: Accumulator) -> MergeRule:
+    return _RULES[accumulator.merge] if accumulator.nullable else MergeRule.COUNT
+
+
+def key_arrays(partials: Partials, keys: Sequence[NamedExpression]) -> list[pa.Array]:
+    """The keys of partials as columns."""
+    arrays = []
+    for index, (_, key) in enumerate(keys):
+        words = np.ascontiguousarray(partials.words[:, index])
+        valid = partials.null_words >> index & 1 == 0
+        arrays.append(_key_array(words, valid, key.type, partials.dictionaries[index]))
+    return arrays
+
+
+def _key_array(
+    words: NDArray[np.int64],
+    valid: NDArray[np.bool_],
+    data_type: DataType,
+    dictionary: pa.Array | None,
+) -> pa.Array:
+    if dictionary is not None:
+        return dictionary.take(pa.array(words, mask=~valid))
+    assert is_fixed_width(data_type)
+    if data_type.is_fractional:
+        return arrow_column(words.view(np.float64), valid, data_type)
+    return arrow_column(words, valid, data_type)
+
+
+def partials_batch(partials: Partials, spec: PartialAggregate) -> pa.RecordBatch:
+    """Partials as a batch for an exchange: keys, pane, rows, accumulators."""
+    columns = key_arrays(partials, spec.keys)
+    if spec.window is not None:
+        columns.append(pa.array(partials.panes))
+    columns.append(pa.array(partials.rows))
+    columns += _value_arrays(partials, accumulators_of(spec.aggregates))
+    schema = pa.schema(
+        [
+            pa.field(field.name, arrow_type(field.type), nullable=field.nullable)
+            for field in spec.schema
+        ]
+    )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _value_arrays(partials: Partials, accumulators: Sequence[Accumulator]) -> list[pa.Array]:
+    return [
+        arrow_column(values, valid, accumulator.type)
+        for accumulator, values, valid in zip(
+            accumulators, partials.values, partials.validity, strict=True
+        )
+    ]
+
+
+def merge_partials(state: KeyedState, spec: Aggregate, partials: Partials) -> None:
+    """Add what a kernel found to the state."""
+    if not len(partials.rows):
+        return
+    if any(dictionary is not None for dictionary in partials.dictionaries):
+        values = _value_arrays(partials, accumulators_of(spec.aggregates))
+        keys = key_arrays(partials, spec.keys)
+        state.merge(keys, partials.panes, values, partials.hashes)
+        return
+    bits = None
+    if any(valid is not None for valid in partials.validity):
+        bits = np.zeros(len(partials.rows), np.int64)
+        for index, valid in enumerate(partials.validity):
+            bits |= (1 if valid is None else valid.astype(np.int64)) << index
+    state.merge_words(
+        partials.words, partials.null_words, partials.panes, partials.values, bits, partials.hashes
+    )
+
+
+def merge_batch(
+    state: KeyedState, spec: Aggregate, batch: pa.RecordBatch, closed_pane: int
+) -> tuple[int, NDArray[np.int64]]:
+    """Add partials that came through an exchange; return how many rows were late, and the panes."""
+    panes = np.zeros(batch.num_rows, np.int64)
+    late = 0
+    if spec.window is not None:
+        panes = batch.column(PANE_COLUMN).to_numpy()
+        open_ = panes > closed_pane
+        if not open_.all():
+            late = int(batch.column(ROWS_COLUMN).to_numpy()[~open_].sum())
+            batch, panes = batch.filter(pa.array(open_)), panes[open_]
+    if batch.num_rows:
+        keys = batch.columns[: len(spec.keys)]
+        first = len(spec.partial.schema) - len(accumulators_of(spec.aggregates))
+        values = batch.columns[first:]
+        state.merge(keys, panes, values, hash_columns(keys, batch.num_rows))
+    return late, panes

@@ -1,0 +1,61 @@
+"""Which panes and windows belong together, and which a watermark has closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.expressions.types import arrow_type
+from penstock.kernels.block import PANE_NONE
+from penstock.operators.specs import WindowSpec
+
+_INT64_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Window k covers the panes k*per_slide to k*per_slide + per_window - 1, both included."""
+
+    spec: WindowSpec
+
+    @property
+    def is_tumbling(self) -> bool:
+        return self.spec.size_us == self.spec.slide_us
+
+    def last_closed(self, watermark_us: int) -> int:
+        """The greatest k whose window ends at or before the watermark."""
+        spec = self.spec
+        return (watermark_us - spec.start_us - spec.size_us) // spec.slide_us
+
+    def closed_pane(self, watermark_us: int | None) -> int:
+        """The greatest pane all of whose windows have ended: a row in it or before it is late."""
+        if watermark_us is None:
+            return PANE_NONE
+        pane = (self.last_closed(watermark_us) + 1) * self.spec.panes_per_slide - 1
+        return max(min(pane, _INT64_MAX), PANE_NONE)
+
+    def panes_of(self, window: int) -> tuple[int, int]:
+        """The first and the last pane of a window."""
+        first = window * self.spec.panes_per_slide
+        return first, first + self.spec.panes_per_window - 1
+
+    def windows_of(self, pane: int) -> tuple[int, int]:
+        """The first and the last window that cover a pane; none if slides leave it out."""
+        spec = self.spec
+        return (pane - spec.panes_per_window) // spec.panes_per_slide + 1, (
+            pane // spec.panes_per_slide
+        )
+
+    def column(self, windows: NDArray[np.int64]) -> pa.Array:
+        """The windows as structs of start and end."""
+        spec = self.spec
+        starts = windows * spec.slide_us + spec.start_us
+        time = arrow_type(spec.type.fields[0].type)
+        fields = list(arrow_type(spec.type))
+        return pa.StructArray.from_arrays(
+            [pa.array(starts).cast(time), pa.array(starts + spec.size_us).cast(time)],
+            fields=fields,
+        )

@@ -1,0 +1,398 @@
+"""What must hold after a run, checked from the history of the log alone."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from penstock.operators.specs import AggregateSpec
+from penstock.sim.data import Row
+from penstock.sim.history import Registration, Seen
+from penstock.sim.judge import NONE_US, Mark, judge_after_exchange, judge_at_source
+from penstock.sim.oracle import (
+    Group,
+    Judgement,
+    Reading,
+    Summary,
+    last_window_end,
+    rows_of,
+    running,
+    summarise,
+    window_starts,
+    windowed,
+)
+from penstock.sim.scenario import Scenario
+from penstock.sim.shapes import DEAD, DELAY_US, LATE, OUT
+from penstock.stages.tags import marker_tag
+
+OutputRow = dict[str, Any]
+
+
+class Violation(Exception):
+    """The engine has broken a promise; the text says which."""
+
+
+def check_fences(history: Sequence[Seen], registrations: Sequence[Registration]) -> None:
+    """Once a newer instance is registered, an older one appends nothing more."""
+    limits: dict[tuple[str, int], int] = {}
+    newest: dict[str, Registration] = {}
+    for registration in registrations:
+        before = newest.get(registration.vertex)
+        if before is not None:
+            if registration.instance <= before.instance:
+                raise Violation(f"{registration.vertex}: instance {before.instance} was reused")
+            limits[before.vertex, before.instance] = registration.tail
+        newest[registration.vertex] = registration
+    for seen in history:
+        limit = limits.get((seen.producer, seen.instance))
+        if limit is not None and seen.position > limit:
+            raise Violation(
+                f"fence: {seen.kind} {seen.position} of {seen.producer} instance {seen.instance} "
+                f"came after its successor had taken over at {limit}"
+            )
+
+
+def check_markers(history: Sequence[Seen], vertices: Iterable[str]) -> None:
+    """The markers of a vertex count its epochs and only ever go forward."""
+    last: dict[str, dict[str, Any]] = {}
+    for seen in history:
+        if seen.kind == "MARKER":
+            facts = json.loads(seen.body)
+            _check_marker(seen, facts, last.get(seen.producer))
+            last[seen.producer] = facts
+    for name in vertices:
+        if name not in last or not last[name]["ended"]:
+            raise Violation(f"{name}: its last marker does not say that it has ended")
+
+
+def _check_marker(seen: Seen, facts: dict[str, Any], before: dict[str, Any] | None) -> None:
+    where = f"marker {seen.position} of {seen.producer}"
+    if (facts["vertex"], facts["instance"]) != (seen.producer, seen.instance):
+        raise Violation(f"{where}: says it is of {facts['vertex']} instance {facts['instance']}")
+    if facts["epoch"] != (1 if before is None else before["epoch"] + 1):
+        raise Violation(f"{where}: epoch {facts['epoch']} does not follow the one before")
+    if before is None:
+        return
+    for name in ("watermark_us", "consumed", "resume", "late_rows", "rejected_rows", "ended"):
+        if facts[name] < before[name]:
+            raise Violation(f"{where}: {name} fell from {before[name]} to {facts[name]}")
+    if before["offset"] is not None and facts["offset"] < before["offset"]:
+        raise Violation(f"{where}: offset fell from {before['offset']} to {facts['offset']}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run, as its committed records tell it."""
+
+    scenario: Scenario
+    history: Sequence[Seen]
+
+    @cached_property
+    def marks(self) -> dict[str, list[Mark]]:
+        """The markers of each vertex, in order."""
+        found: dict[str, list[Mark]] = {v.name: [] for v in self.scenario.program.vertices}
+        for seen in self.history:
+            if seen.kind == "MARKER":
+                facts = json.loads(seen.body)
+                found[seen.producer].append(
+                    Mark(
+                        seen.producer,
+                        seen.position,
+                        facts["offset"] or 0,
+                        facts["consumed"],
+                        facts["watermark_us"],
+                        facts["ended"],
+                    )
+                )
+        return found
+
+    @cached_property
+    def last_facts(self) -> dict[str, dict[str, Any]]:
+        """What the last marker of each vertex says."""
+        return {
+            seen.producer: json.loads(seen.body) for seen in self.history if seen.kind == "MARKER"
+        }
+
+    @property
+    def idle_passes(self) -> int:
+        """How many markers are ahead of a producer that has not ended: one that was silent."""
+        passes = 0
+        for seen in self.history:
+            if seen.kind == "MARKER":
+                facts = json.loads(seen.body)
+                behind = [us for us, ended in facts["producers"].values() if not ended]
+                passes += bool(behind) and facts["watermark_us"] > min(behind)
+        return passes
+
+    def reading(self, stream: str) -> tuple[list[OutputRow], int]:
+        """The committed rows of a stream in order, and how many dead records were passed by."""
+        program = self.scenario.program
+        substreams = 1
+        for spec in program.streams:
+            if spec.name == stream:
+                substreams = spec.substreams
+        tags = [f"S/{stream}/{index}" for index in range(substreams)]
+        reading = Reading(self.history, [*tags, marker_tag(stream)])
+        rows = [
+            row
+            for committed in reading.more()
+            for record in committed.records
+            for row in rows_of(record)
+        ]
+        return rows, reading.orphans
+
+    @cached_property
+    def out(self) -> list[OutputRow]:
+        return self.reading(OUT)[0]
+
+    def aggregate_stages(self) -> list[int]:
+        """The stages that keep state, in the order of the query."""
+        return [
+            index
+            for index, stage in enumerate(self.scenario.program.stages)
+            if any(isinstance(spec, AggregateSpec) for spec in stage.chain)
+        ]
+
+    def vertices_of(self, stage: int) -> list[str]:
+        return [v.name for v in self.scenario.program.vertices if v.stage == stage]
+
+    @cached_property
+    def dead(self) -> set[int]:
+        """The rows that must be in the dead-letter stream: those that divide by zero."""
+        if not self.scenario.shape.dead_letters:
+            return set()
+        return {row.rid for row in self.rows if row.v is not None and row.d == 0}
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        return [row for feed in self.scenario.feeds for row in feed]
+
+    @cached_property
+    def living(self) -> list[Row]:
+        """The rows that reach the end of their expressions, as the query sees them."""
+        rows = [row for row in self.rows if row.rid not in self.dead]
+        if self.scenario.shape.dead_letters:
+            rows = [row._replace(v=_quotient(row.v, row.d)) for row in rows]
+        return rows
+
+
+def _quotient(v: int | None, d: int | None) -> int | None:
+    """SQL's `div`: towards zero."""
+    if v is None or d is None:
+        return None
+    return abs(v) // abs(d) * (1 if (v < 0) == (d < 0) else -1)
+
+
+def answer(outcome: Outcome) -> object:
+    """The output in a form that does not depend on batches, for comparing two runs."""
+    shape = outcome.scenario.shape
+    if (shape.then or shape.answer) == "running":
+        return _last_per_key(outcome.out, shape.keys)
+    return Counter(tuple(row.values()) for row in outcome.out)
+
+
+def check_output(outcome: Outcome) -> None:
+    """The output must be what the input, the oracle and the committed watermarks say."""
+    shape = outcome.scenario.shape
+    _check_dead_letters(outcome)
+    if shape.answer == "rows":
+        _check_rows(outcome)
+    elif shape.answer == "running":
+        rows = _explode(outcome.living, shape.keys)
+        _check_running(outcome.out, shape.keys, running(rows), shape.name == "complete")
+    else:
+        _check_windows(outcome)
+
+
+def _check_rows(outcome: Outcome) -> None:
+    if outcome.scenario.shape.dead_letters:
+        expected = Counter((row.rid, row.k, row.v) for row in outcome.living)
+    else:
+        expected = Counter(
+            (row.rid, row.k, None if row.g is None else row.v * 2 + row.g)
+            for row in outcome.living
+            if row.v is not None and row.v > 0
+        )
+    _check_equal(Counter(tuple(row.values()) for row in outcome.out), expected, "rows")
+
+
+def _explode(rows: list[Row], keys: tuple[str, ...]) -> list[tuple[Group, int, int | None]]:
+    if keys == ("word",):
+        return [((word,), row.rid, row.v) for row in rows for word in row.words or ()]
+    return [(tuple(getattr(row, key) for key in keys), row.rid, row.v) for row in rows]
+
+
+def _last_per_key(rows: list[OutputRow], keys: tuple[str, ...]) -> dict[Group, tuple[Any, ...]]:
+    return {tuple(row[key] for key in keys): tuple(row.values()) for row in rows}
+
+
+def _check_running(
+    rows: list[OutputRow], keys: tuple[str, ...], expected: dict[Group, Summary], repeats: bool
+) -> None:
+    """Per key, each update tells of more rows than the one before, and the last one of all."""
+    last: dict[Group, OutputRow] = {}
+    for row in rows:
+        group = tuple(row[key] for key in keys)
+        before = last.get(group)
+        if before is not None and row["n"] < before["n"] + (not repeats):
+            raise Violation(f"update: {group} went from {before} to {row}")
+        last[group] = row
+    for group in expected.keys() | last.keys():
+        if group not in last or group not in expected:
+            raise Violation(f"update: {group} is {'missing' if group in expected else 'foreign'}")
+        _check_summary(f"update: {group}", last[group], expected[group])
+
+
+def _check_summary(where: str, row: OutputRow, expected: Summary) -> None:
+    for name in ("n", "c", "s", "lo", "top"):
+        if name in row and row[name] != getattr(expected, name):
+            raise Violation(f"{where}: {row} instead of {expected}")
+
+
+def _check_equal(found: Counter[Any], expected: Counter[Any], what: str) -> None:
+    if found != expected:
+        lost = sorted(map(str, (expected - found).elements()))[:3]
+        added = sorted(map(str, (found - expected).elements()))[:3]
+        raise Violation(f"{what}: lost {lost}, too many {added}")
+
+
+def _check_dead_letters(outcome: Outcome) -> None:
+    """Every row that fails is in the dead-letter stream once, and is counted."""
+    rejected = sum(facts["rejected_rows"] for facts in outcome.last_facts.values())
+    if rejected != len(outcome.dead):
+        raise Violation(f"dead letters: {rejected} counted, {len(outcome.dead)} rows fail")
+    if outcome.scenario.shape.dead_letters:
+        found = Counter(dead_rid(row) for row in outcome.reading(DEAD)[0])
+        _check_equal(found, Counter(outcome.dead), "dead letters")
+
+
+def dead_rid(row: OutputRow) -> int:
+    """Which input row a dead letter is."""
+    return int(row["rid"])
+
+
+# Windows -----------------------------------------------------------------------------------------
+
+
+def _check_windows(outcome: Outcome) -> None:
+    shape = outcome.scenario.shape
+    assert shape.window_us is not None
+    stage = outcome.aggregate_stages()[0]
+    stream = outcome.scenario.program.stages[stage].output.stream
+    assert stream is not None
+    found = outcome.reading(stream)[0]
+    judged = _judge(outcome, stage)
+    late = _check_late(outcome, stage, judged)
+    rows = [row for row in outcome.living if row.rid not in late]
+    if shape.late_stream:  # who is late is known: all others are in their windows
+        judged = {row.rid: Judgement(NONE_US, NONE_US) for row in rows}
+    _check_window_rows(found, rows, shape.keys, shape.window_us, judged)
+    if not shape.late_stream and shape.window_us[0] == shape.window_us[1]:
+        counted = sum(row["n"] for row in found) + _late_count(outcome, stage)
+        timed = sum(row.ts is not None for row in rows)
+        if counted != timed:
+            raise Violation(f"windows and late rows hold {counted} rows of {timed}")
+    if shape.then is not None:
+        _check_second(outcome, found)
+
+
+def _judge(outcome: Outcome, stage: int) -> dict[int, Judgement]:
+    scenario = outcome.scenario
+    if scenario.is_deterministic:
+        return {row.rid: Judgement(NONE_US, NONE_US) for row in outcome.rows}
+    sources = {name: scenario.parts[part][0] for name, part in scenario.source_parts.items()}
+    readers = outcome.vertices_of(stage)
+    if set(readers) == set(sources):
+        (name,) = readers
+        return judge_at_source(sources[name], outcome.marks[name], DELAY_US)
+    idles = scenario.settings.idle_timeout_ms is not None
+    return judge_after_exchange(sources, outcome.marks, readers, idles)
+
+
+def _late_count(outcome: Outcome, stage: int) -> int:
+    return sum(outcome.last_facts[name]["late_rows"] for name in outcome.vertices_of(stage))
+
+
+def _check_late(outcome: Outcome, stage: int, judged: dict[int, Judgement]) -> set[int]:
+    """Rows may be called late only if they were, and must be if they surely were."""
+    shape = outcome.scenario.shape
+    assert shape.window_us is not None
+    size_us, slide_us = shape.window_us
+    ends = {
+        row.rid: last_window_end(row.ts, size_us, slide_us)
+        for row in outcome.living
+        if row.ts is not None
+    }
+    must = {rid for rid, end_us in ends.items() if judged[rid].is_surely_closed(end_us)}
+    may = {rid for rid, end_us in ends.items() if not judged[rid].is_surely_open(end_us)}
+    count = _late_count(outcome, stage)
+    if not len(must) <= count <= len(may):
+        raise Violation(f"late: {count} rows counted, {len(must)} to {len(may)} are")
+    if not shape.late_stream:
+        return set()
+    found = Counter(row["rid"] for row in outcome.reading(LATE)[0])
+    if found.total() != count or max(found.values(), default=1) > 1:
+        raise Violation(f"late: {count} counted, {found.total()} in the late stream: {found}")
+    if not must <= set(found) <= may:
+        raise Violation(f"late: missing {must - set(found)}, not late {set(found) - may}")
+    return set(found)
+
+
+def _check_window_rows(
+    found: list[OutputRow],
+    rows: list[Row],
+    keys: tuple[str, ...],
+    window_us: tuple[int, int],
+    judged: dict[int, Judgement],
+) -> None:
+    grouped = [(tuple(getattr(row, key) for key in keys), row) for row in rows]
+    expected = windowed(grouped, *window_us, judged)
+    seen: set[tuple[int, Group]] = set()
+    for row in found:
+        start_us, end_us = row["window"]
+        key = (start_us, tuple(row[name] for name in keys))
+        if key in seen or key not in expected or end_us != start_us + window_us[0]:
+            raise Violation(f"window {key}: {'twice' if key in seen else 'foreign'}: {row}")
+        seen.add(key)
+        sure, maybe = expected[key].sure, expected[key].maybe
+        if not len(sure) <= row["n"] <= len(sure) + len(maybe):
+            raise Violation(
+                f"window {key}: {row}, expected {len(sure)} to {len(sure + maybe)} rows"
+            )
+        for certain in (sure, sure + maybe):
+            if row["n"] == len(certain):
+                _check_summary(f"window {key}", row, _summary(certain))
+                break
+    missing = [key for key, window in expected.items() if window.sure and key not in seen]
+    if missing:
+        raise Violation(f"window {missing[0]} is missing, and {len(missing) - 1} more")
+
+
+def _summary(rows: list[Row]) -> Summary:
+    return summarise((row.rid, row.v) for row in rows)
+
+
+def _check_second(outcome: Outcome, first: list[OutputRow]) -> None:
+    """The aggregate over the windows must be one over the windows that were committed."""
+    shape = outcome.scenario.shape
+    keys = shape.keys
+    if shape.then == "running":
+        rows = [(tuple(row[key] for key in keys), row["top"], row["n"]) for row in first]
+        _check_running(outcome.out, keys, running(rows), repeats=False)
+        return
+    assert shape.then_window_us is not None
+    size_us, slide_us = shape.then_window_us
+    groups: dict[tuple[int, Group], list[tuple[int, int | None]]] = {}
+    for row in first:
+        for start_us in window_starts(row["window"][1], size_us, slide_us):
+            group = (start_us, tuple(row[key] for key in keys))
+            groups.setdefault(group, []).append((row["top"], row["n"]))
+    found = {(row["window"][0], tuple(row[key] for key in keys)): row for row in outcome.out}
+    if len(found) != len(outcome.out) or found.keys() != groups.keys():
+        raise Violation(f"second windows: {len(outcome.out)} rows, {len(groups)} expected")
+    for group, pairs in groups.items():
+        _check_summary(f"second window {group}", found[group], summarise(pairs))

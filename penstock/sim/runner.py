@@ -1,0 +1,202 @@
+"""Runs seeds: one with failures, one without, and every check on both."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from penstock.kernels.cache import KernelCache
+from penstock.log.punit import decode
+from penstock.sim.checks import (
+    Outcome,
+    Violation,
+    answer,
+    check_fences,
+    check_markers,
+    check_output,
+)
+from penstock.sim.oracle import plain_value
+from penstock.sim.scenario import Scenario, make_scenario
+from penstock.sim.shapes import DEAD, LATE
+from penstock.sim.world import World
+
+# Situations that a long enough run must have been in, or it proves less than it seems to.
+SOMETIMES = (
+    "zombie append refused",
+    "zombie held up in an action and refused",
+    "unknown outcome that was applied",
+    "unknown outcome that was not applied",
+    "recovery from a checkpoint",
+    "recovery from an older checkpoint",
+    "recovery from the change log alone",
+    "recovery of unknown outcome",
+    "recovery without checkpoint store",
+    "crash during recovery",
+    "crash while writing a checkpoint",
+    "power cut while writing a checkpoint",
+    "two crashes at once",
+    "ended vertex lost",
+    "checkpoint written",
+    "checkpoint written by a zombie",
+    "checkpoint not written",
+    "view behind the log",
+    "resume before a consumed marker",
+    "early append orphaned and passed by",
+    "idle producer left behind",
+    "late row",
+    "late row in the side stream",
+    "dead letter",
+)
+
+Patch = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """What came of one seed."""
+
+    seed: int
+    shape: str
+    violation: str | None
+    steps: int
+    trace_hash: str
+    faults: Counter[str]
+    sometimes: Counter[str]
+    details: str = ""  # where a violation was raised
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What came of many seeds."""
+
+    seeds: int = 0
+    steps: int = 0
+    violations: list[SeedResult] = field(default_factory=list)
+    faults: Counter[str] = field(default_factory=Counter)
+    sometimes: Counter[str] = field(default_factory=Counter)
+    shapes: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: SeedResult) -> None:
+        self.seeds += 1
+        self.steps += result.steps
+        self.faults.update(result.faults)
+        self.sometimes.update(result.sometimes)
+        self.shapes[result.shape] += 1
+        if result.violation is not None:
+            self.violations.append(result)
+
+    @property
+    def never(self) -> list[str]:
+        """The situations that should have been met and were not."""
+        return [name for name in SOMETIMES if not self.sometimes[name]]
+
+
+def run_seeds(
+    seeds: Iterable[int],
+    kernels: KernelCache,
+    progress: Callable[[SeedResult], None] | None = None,
+) -> Campaign:
+    """Run many seeds."""
+    campaign = Campaign()
+    for seed in seeds:
+        result = run_seed(seed, kernels)
+        campaign.add(result)
+        if progress is not None:
+            progress(result)
+    return campaign
+
+
+def run_seed(
+    seed: int, kernels: KernelCache, patch: Patch = nullcontext, trace: bool = False
+) -> SeedResult:
+    """Run one seed; `patch` breaks the engine for the run with failures."""
+    scenario = make_scenario(seed)
+    world = World(scenario, kernels)
+    if trace:
+        world.lines = []
+    violation, details = None, ""
+    try:
+        golden = _golden(scenario, kernels)
+        with patch():
+            world.run()
+            _check(world, golden)
+    except Violation as found:
+        violation = str(found)
+    except Exception as error:  # whatever the engine lets out is a finding
+        violation = f"{type(error).__name__}: {error}"
+        details = traceback.format_exc()
+    return SeedResult(
+        seed=seed,
+        shape=scenario.shape.name,
+        violation=violation,
+        steps=world.steps,
+        trace_hash=world.trace_hash(),
+        faults=world.faults,
+        sometimes=world.sometimes,
+        details=details,
+        lines=tuple(world.lines or ()),
+    )
+
+
+def _golden(scenario: Scenario, kernels: KernelCache) -> object | None:
+    """The answer without failures, where failures and batches must not change it."""
+    if not scenario.is_deterministic:
+        return None
+    plain = scenario.plainly()
+    world = World(plain, kernels)
+    world.run_plainly()
+    outcome = Outcome(plain, world.store.history)
+    check_output(outcome)
+    return answer(outcome)
+
+
+def _check(world: World, golden: object | None) -> None:
+    history = world.store.history
+    vertices = [vertex.name for vertex in world.scenario.program.vertices]
+    check_fences(history, world.store.registrations)
+    check_markers(history, vertices)
+    outcome = Outcome(world.scenario, history)
+    check_output(outcome)
+    if golden is not None and answer(outcome) != golden:
+        raise Violation("the output differs from the run without failures")
+    _check_observer(world, outcome)
+    for name, states in world.states().items():
+        for state, rows in states.items():
+            if rows != world.replica(name).rows(state):
+                raise Violation(f"{name}: at the end, state {state} is not what its changes say")
+    _count_situations(world, outcome)
+
+
+def _check_observer(world: World, outcome: Outcome) -> None:
+    seen = [
+        {name: plain_value(value) for name, value in row.items()}
+        for record in world.observed()
+        for row in decode(record.body).to_pylist()
+    ]
+    if seen != outcome.out:
+        raise Violation(
+            f"a reader that restarted saw {len(seen)} rows, {len(outcome.out)} are committed, or "
+            "in another order"
+        )
+
+
+def _count_situations(world: World, outcome: Outcome) -> None:
+    """What a run has been through that only its history tells."""
+    sometimes = world.sometimes
+    streams = {stage.output.stream for stage in world.scenario.program.stages}
+    orphans = sum(outcome.reading(stream)[1] for stream in sorted(filter(None, streams)))
+    if orphans:
+        sometimes["early append orphaned and passed by"] += orphans
+    facts = outcome.last_facts.values()
+    if late := sum(each["late_rows"] for each in facts):
+        sometimes["late row"] += late
+    if world.scenario.shape.late_stream and (rows := outcome.reading(LATE)[0]):
+        sometimes["late row in the side stream"] += len(rows)
+    if world.scenario.shape.dead_letters and (rows := outcome.reading(DEAD)[0]):
+        sometimes["dead letter"] += len(rows)
+    if world.scenario.settings.idle_timeout_ms is not None:
+        sometimes["idle producer left behind"] += outcome.idle_passes

@@ -1,0 +1,120 @@
+"""What a seed decides before anything runs: the query, its input, its settings and its troubles."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from penstock.sim.data import SECOND_US, Disorder, Feed, make_feed, part_of, to_arrow
+from penstock.sim.shapes import CONNECTOR, DELAY_US, SHAPES, Shape, program_of
+from penstock.stages.program import Program
+from penstock.stages.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """How often things go wrong; a gap is the mean number of chances between two."""
+
+    point_gap: int  # between two faults at the points of processes
+    effect_gap: int  # between two faults of effects on the log
+    event_share: float  # of the world's actions that are a fault from outside
+    lagging: bool
+    actions: int  # of the world before it heals
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One simulated run, fixed but for its schedule."""
+
+    seed: int
+    shape: Shape
+    program: Program
+    feeds: tuple[Feed, ...]
+    has_stragglers: bool
+    stalled_feed: int | None  # comes only at the end: others must not wait for it
+    troubles: Troubles
+
+    @property
+    def settings(self) -> Settings:
+        return self.program.settings
+
+    @property
+    def is_deterministic(self) -> bool:
+        """Whether no row can be late, so that batches and faults must not change the answer."""
+        return not self.has_stragglers and self.settings.idle_timeout_ms is None
+
+    @cached_property
+    def parts(self) -> dict[tuple[int, int], tuple[Feed, pa.RecordBatch]]:
+        """By (feed, part): the rows, plain and as Arrow."""
+        found = {}
+        for number, feed in enumerate(self.feeds):
+            for part in range(self.shape.parts):
+                rows = part_of(feed, part, self.shape.parts)
+                found[number, part] = (rows, to_arrow(rows))
+        return found
+
+    @cached_property
+    def source_parts(self) -> dict[str, tuple[int, int]]:
+        """By vertex that reads a source: which part of which feed."""
+        found = {}
+        for vertex in self.program.vertices:
+            source = self.program.stage_of(vertex).input.source
+            if source is not None:
+                assert source.connector == CONNECTOR
+                found[vertex.name] = (int(source.options["feed"]), vertex.index)
+        return found
+
+    def plainly(self) -> Scenario:
+        """The same query and input with ordinary settings, for the run without failures."""
+        settings = replace(
+            self.settings,
+            commit_interval_ms=0,
+            step_rows_max=64,
+            early_append_bytes_max=1 << 20,
+            checkpoint_interval_commits=1_000,
+        )
+        return replace(self, program=replace(self.program, settings=settings))
+
+
+def make_scenario(seed: int) -> Scenario:
+    """Everything that follows from a seed alone."""
+    rng = random.Random(f"scenario {seed}")
+    shape = SHAPES[seed % len(SHAPES)]
+    has_stragglers = shape.window_us is not None and rng.random() < 0.6
+    idles = shape.may_idle and rng.random() < 0.4
+    disorder = Disorder(
+        jitter_us=rng.choice((0, SECOND_US, DELAY_US)),
+        stragglers=0.12 if has_stragglers else 0.0,
+    )
+    rows = rng.choice((30, 30, 40, 60))
+    feeds = tuple(make_feed(rng, number, rows, disorder) for number in range(shape.feeds))
+    program = program_of(shape.name)
+    settings = replace(
+        program.settings,
+        commit_interval_ms=rng.choice((0, 1, 5, 20)),
+        step_rows_max=rng.choice((2, 5, 5, 11, 40)),
+        early_append_bytes_max=rng.choice((1, 1, 1_500, 1 << 20)),
+        checkpoint_interval_commits=rng.choice((1, 2, 3, 5, 1_000)),
+        idle_timeout_ms=rng.choice((5, 40)) if idles else None,
+        codec=rng.choice(("none", "lz4", "zstd")),
+    )
+    troubles = Troubles(
+        point_gap=rng.choice((60, 150, 150, 400)),
+        effect_gap=rng.choice((6, 15, 15, 50)),
+        event_share=rng.choice((0.02, 0.06, 0.12)),
+        lagging=rng.random() < 0.7,
+        actions=rng.choice((80, 140, 140, 220)),
+    )
+    stalled = rng.randrange(shape.feeds) if idles and shape.feeds > 1 else None
+    return Scenario(
+        seed=seed,
+        shape=shape,
+        program=replace(program, settings=settings),
+        feeds=feeds,
+        has_stragglers=has_stragglers,
+        stalled_feed=stalled,
+        troubles=troubles,
+    )

@@ -1,0 +1,204 @@
+"""The queries that are simulated: each small, together every road through the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from penstock.plan.build import (
+    Rows,
+    count,
+    max_,
+    min_,
+    query,
+    scan_source,
+    sum_,
+    window,
+)
+from penstock.plan.columns import apply, col
+from penstock.plan.optimizer import plan_program
+from penstock.sim.data import COLUMNS, SECOND_US
+from penstock.stages.program import Program
+from penstock.stages.settings import Settings
+
+Answer = Literal["rows", "running", "windows"]
+
+CONNECTOR = "simulated"
+OUT, LATE, DEAD = "out", "late", "dead"
+DELAY_US = 3 * SECOND_US
+AGGREGATES = (
+    count().alias("n"),
+    count("v").alias("c"),
+    sum_("v").alias("s"),
+    min_("v").alias("lo"),
+    max_("rid").alias("top"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A query, and what must be known about it to answer it in plain Python."""
+
+    name: str
+    build: Callable[[], Rows]
+    answer: Answer
+    keys: tuple[str, ...] = ()
+    feeds: int = 1
+    parts: int = 1
+    parallelism: int = 1
+    window_us: tuple[int, int] | None = None  # size, slide
+    late_stream: bool = False
+    dead_letters: bool = False
+    explodes: bool = False
+    then: Answer | None = None  # a second aggregate over the first one's output
+    then_window_us: tuple[int, int] | None = None
+
+    @property
+    def may_idle(self) -> bool:
+        return self.window_us is not None and self.feeds * self.parts > 1
+
+
+def _feed(number: int, parts: int = 1) -> Rows:
+    return scan_source(CONNECTOR, COLUMNS, parts, feed=number)
+
+
+def _timed(number: int, parts: int = 1) -> Rows:
+    return _feed(number, parts).with_watermark("ts", DELAY_US)
+
+
+def _windows(rows: Rows, key: str, size_us: int, slide_us: int | None = None) -> Rows:
+    return rows.group_by(key, window=window("ts", size_us, slide_us)).agg(*AGGREGATES)
+
+
+def _filter_map() -> Rows:
+    return _feed(0, 2).filter(col("v") > 0).select("rid", "k", (col("v") * 2 + col("g")).alias("w"))
+
+
+def _union_rows() -> Rows:
+    both = _feed(0).union(_feed(1))
+    return both.filter(col("v") > 0).select("rid", "k", (col("v") * 2 + col("g")).alias("w"))
+
+
+def _running() -> Rows:
+    return _feed(0).union(_feed(1)).group_by("k").agg(*AGGREGATES, mode="update")
+
+
+def _running_parts() -> Rows:
+    return _feed(0, 2).group_by("g").agg(*AGGREGATES, mode="update")
+
+
+def _running_one() -> Rows:
+    return _feed(0).group_by("k", "g").agg(*AGGREGATES, mode="update")
+
+
+def _complete() -> Rows:
+    return _feed(0).group_by("g").agg(*AGGREGATES, mode="complete")
+
+
+def _words() -> Rows:
+    return _feed(0).explode("words", "word").group_by("word").agg(*AGGREGATES, mode="update")
+
+
+def _tumbling() -> Rows:
+    return _windows(_timed(0, 2), "k", 6 * SECOND_US)
+
+
+def _tumbling_one() -> Rows:
+    return _windows(_timed(0), "g", 6 * SECOND_US)
+
+
+def _hopping() -> Rows:
+    return _windows(_timed(0).union(_timed(1)), "g", 6 * SECOND_US, 2 * SECOND_US)
+
+
+def _hopping_one() -> Rows:
+    return _windows(_timed(0), "k", 6 * SECOND_US, 2 * SECOND_US)
+
+
+def _late_side() -> Rows:
+    return _windows(_timed(0).union(_timed(1)), "k", 4 * SECOND_US)
+
+
+def _late_side_one() -> Rows:
+    return _windows(_timed(0), "k", 4 * SECOND_US)
+
+
+def _cascade() -> Rows:
+    """Windows per key, then how many of them there are and what they add up to."""
+    first = _windows(_timed(0, 2), "k", 4 * SECOND_US)
+    return first.group_by("k").agg(
+        count().alias("n"), count("n").alias("c"), sum_("n").alias("s"), max_("top").alias("top"),
+        mode="update",
+    )  # fmt: skip
+
+
+def _cascade_windows() -> Rows:
+    """Small windows per key, then larger windows over their ends."""
+    first = _windows(_timed(0).union(_timed(1)), "g", 4 * SECOND_US)
+    begun = first.select(col("window")["end"].alias("at"), "g", "n", "top")
+    return begun.group_by("g", window=window("at", 12 * SECOND_US)).agg(
+        count().alias("n"), count("n").alias("c"), sum_("n").alias("s"), max_("top").alias("top")
+    )
+
+
+def _divided(number: int, parts: int = 1) -> Rows:
+    quotient = apply("int_divide", col("v"), col("d")).alias("v")
+    return _feed(number, parts).select("rid", "k", quotient, "ts")
+
+
+def _dead_running() -> Rows:
+    return _divided(0, 2).group_by("k").agg(*AGGREGATES, mode="update")
+
+
+def _dead_rows() -> Rows:
+    return _divided(0).union(_divided(1)).select("rid", "k", col("v").alias("w"))
+
+
+def _dead_windows() -> Rows:
+    return _windows(_divided(0).with_watermark("ts", DELAY_US), "k", 4 * SECOND_US)
+
+
+_S = SECOND_US
+
+SHAPES: tuple[Shape, ...] = (
+    Shape("filter_map", _filter_map, "rows", parts=2, parallelism=2),
+    Shape("union_rows", _union_rows, "rows", feeds=2),
+    Shape("running", _running, "running", ("k",), feeds=2, parallelism=2),
+    Shape("running_parts", _running_parts, "running", ("g",), parts=2, parallelism=3),
+    Shape("running_one", _running_one, "running", ("k", "g")),
+    Shape("complete", _complete, "running", ("g",)),
+    Shape("words", _words, "running", ("word",), parallelism=2, explodes=True),
+    Shape("tumbling", _tumbling, "windows", ("k",), parts=2, parallelism=2, window_us=(6*_S, 6*_S)),
+    Shape("tumbling_one", _tumbling_one, "windows", ("g",), window_us=(6*_S, 6*_S)),
+    Shape("hopping", _hopping, "windows", ("g",), feeds=2, parallelism=2, window_us=(6*_S, 2*_S)),
+    Shape("hopping_one", _hopping_one, "windows", ("k",), window_us=(6*_S, 2*_S)),
+    Shape("late_side", _late_side, "windows", ("k",), feeds=2, parallelism=2,
+          window_us=(4*_S, 4*_S), late_stream=True),
+    Shape("late_side_one", _late_side_one, "windows", ("k",), window_us=(4*_S, 4*_S),
+          late_stream=True),
+    Shape("cascade", _cascade, "windows", ("k",), parts=2, parallelism=2, window_us=(4*_S, 4*_S),
+          then="running"),
+    Shape("cascade_windows", _cascade_windows, "windows", ("g",), feeds=2, parallelism=1,
+          window_us=(4*_S, 4*_S), then="windows", then_window_us=(12*_S, 12*_S)),
+    Shape("dead_rows", _dead_rows, "rows", feeds=2, dead_letters=True),
+    Shape("dead_running", _dead_running, "running", ("k",), parts=2, parallelism=2,
+          dead_letters=True),
+    Shape("dead_windows", _dead_windows, "windows", ("k",), window_us=(4*_S, 4*_S),
+          late_stream=True, dead_letters=True),
+)  # fmt: skip
+
+
+@cache
+def program_of(name: str) -> Program:
+    """The planned program of a shape; its other settings are set per seed."""
+    shape = next(shape for shape in SHAPES if shape.name == name)
+    settings = Settings(
+        late_stream=LATE if shape.late_stream else None,
+        dead_letter_stream=DEAD if shape.dead_letters else None,
+    )
+    rows = shape.build()
+    return plan_program(
+        query(shape.name, rows.to_stream(OUT), parallelism=shape.parallelism, settings=settings)
+    )
