@@ -1,1 +1,1 @@
-"""Expressions compiled to fused Numba loops: source, cache, hashing, and the NumPy path beside them."""
+"""Expressions compiled to fused Numba loops: source, cache, hashing, and a NumPy path."""

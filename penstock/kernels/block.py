@@ -109,7 +109,7 @@ class Partials:
 
 @dataclass
 class _Phase:
-    """Filters for a compiled loop, then filters for Arrow; an event time somewhere before or between."""
+    """Filters for a compiled loop, then filters for Arrow; an event time among them."""
 
     loop_filters: list[Expression] = field(default_factory=list)
     event_time: tuple[Expression, int] | None = None
@@ -215,7 +215,7 @@ class Block:
         return tuple(dict.fromkeys(e for _, e in self.spec.outputs if numba_supported(e)))
 
     def _needs_arrow(self) -> bool:
-        """Whether Arrow computes something for the rows that passed: then the loop must not drop any."""
+        """Whether Arrow computes something for the rows that passed: the loop must keep them."""
         if self.spec.aggregate is not None:
             return bool(self._extra or self._coded)
         return not all(
@@ -332,7 +332,8 @@ class Block:
         collect_bad: bool = False,
     ) -> Partials:
         """Filter and group. Rows of closed panes are late: counted, and marked if wanted."""
-        assert self._loop is not None and self.spec.aggregate is not None
+        assert self._loop is not None
+        assert self.spec.aggregate is not None
         rows = self._through_phases(batch, collect_bad)
         dictionaries, key_words = self._add_columns(rows, batch, collect_bad)
         groups = self._loop.group(
@@ -391,7 +392,7 @@ class Block:
     def _evaluated(
         self,
         rows: _Rows,
-        expressions: list[Expression],
+        expressions: Sequence[Expression],
         batch: pa.RecordBatch,
         collect_bad: bool,
     ) -> list[pa.Array]:
@@ -469,8 +470,8 @@ def _batch(columns: list[pa.Array], schema: Schema, rows: int) -> pa.RecordBatch
 def _overflow(aggregate: AggregateSpec, row: int) -> StateOverflow:
     sums = ", ".join(f"sum({arg})" for name, arg in aggregate.aggregates if name == "sum")
     return StateOverflow(
-        f"row {row}: {sums} leaves 64 bits within one batch; nothing was changed. Cast the argument "
-        "to a wider type or to double",
+        f"row {row}: {sums} leaves 64 bits within one batch; nothing was changed. Cast the "
+        "argument to a wider type or to double",
         row=row,
         expression=sums,
     )

@@ -1,4 +1,4 @@
-"""The folder of compiled kernels: one module per content hash, with Numba's machine code beside it."""
+"""The folder of compiled kernels: one module per content hash, machine code beside it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KERNEL_ABI = 1  # raise it when generated source calls or is called in another w
 
 
 class KernelCache:
-    """Turns source into compiled functions; a second process finds the machine code of the first."""
+    """Turns source into compiled functions; a later process finds the machine code."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -62,7 +62,8 @@ class KernelCache:
     @staticmethod
     def _import(name: str, path: Path) -> Any:
         spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # machine code in the cache refers to its module by name
         try:

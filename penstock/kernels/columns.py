@@ -1,4 +1,4 @@
-"""Arrow columns as the plain arrays that kernels take, and back again, without copying where possible."""
+"""Arrow columns as the plain arrays that kernels take, and back, copied only if they must be."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def is_fixed_width(data_type: DataType) -> bool:
 
 def dtype_of(data_type: DataType) -> np.dtype[Any]:
     """The element type of a kernel's array; a decimal is its scaled integer."""
-    return np.dtype(_DTYPES[data_type.kind])
+    dtype: np.dtype[Any] = np.dtype(_DTYPES[data_type.kind])
+    return dtype
 
 
 def values_per_row(data_type: DataType) -> int:

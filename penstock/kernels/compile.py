@@ -123,7 +123,7 @@ class _GroupTable:
         self._enter(self._slots_of(groups))
 
     def _columns(self) -> list[Array]:
-        fixed = [self.nulls, self.pane, self.hash, self.rows]
+        fixed: list[Array] = [self.nulls, self.pane, self.hash, self.rows]
         return [*self.word, *fixed, *self.accumulator, *self.valid]
 
     def _slots_of(self, groups: int) -> Rows:
@@ -263,7 +263,8 @@ class Loop:
         overflow: int | None,
     ) -> LoopGroups:
         table, grouping, count = self._groups, self.spec.grouping, int(meta[GROUPS])
-        assert table is not None and grouping is not None
+        assert table is not None
+        assert grouping is not None
         words = np.empty((count, len(table.word)), np.int64)
         for index, word in enumerate(table.word):
             words[:, index] = word[:count]

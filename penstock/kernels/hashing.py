@@ -68,7 +68,7 @@ def mixed(state: NDArray[np.uint64], words: Array) -> NDArray[np.uint64]:
 
 
 def float_words(values: Array) -> Words:
-    """The words of doubles or floats: one NaN, and minus zero equal to zero, as Spark groups them."""
+    """The words of doubles or floats: one NaN, and -0.0 equal to 0.0, as Spark groups them."""
     wide = values.astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
     wide[np.isnan(wide)] = np.nan
     return wide.view(np.int64)
@@ -81,7 +81,7 @@ def fixed_words(values: Array) -> Words:
     return np.ascontiguousarray(values.astype(np.int64))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _mix64(state: Any, word: Any) -> Any:
     x = (state ^ word) + np.uint64(GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX_1)
@@ -89,7 +89,7 @@ def _mix64(state: Any, word: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _string_words(offsets: Any, data: Any, out: Any) -> None:
     for row in range(out.size):
         first = np.int64(offsets[row])
@@ -97,7 +97,7 @@ def _string_words(offsets: Any, data: Any, out: Any) -> None:
         state = _mix64(np.uint64(SEED), np.uint64(last - first))
         for at in range(first, last, 8):
             word = np.uint64(0)
-            for byte in range(min(8, last - at)):
+            for byte in range(min(np.int64(8), last - at)):
                 word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
             state = _mix64(state, word)
         out[row] = state

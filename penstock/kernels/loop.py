@@ -49,7 +49,7 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class LoopSpec:
-    """What one loop computes. `event_time` is an expression and after how many filters it counts."""
+    """What one loop computes. `event_time`: an expression, and after how many filters it counts."""
 
     filters: tuple[Expression, ...]
     outputs: tuple[Expression, ...] = ()

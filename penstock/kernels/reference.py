@@ -1,4 +1,4 @@
-"""The loops written with Arrow and NumPy: what runs where a kernel cannot, with the same results."""
+"""The loops written with Arrow and NumPy: what runs where a kernel cannot, with equal results."""
 
 from __future__ import annotations
 

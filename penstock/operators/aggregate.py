@@ -59,7 +59,7 @@ class Aggregator:
     # --- input ------------------------------------------------------------------------------------
 
     def closed_pane(self, watermark_us: int | None) -> int:
-        """Rows of this pane and before are late, by the newer of this watermark and the last one."""
+        """Rows of this pane and before are late, by the newer of this mark and the last one."""
         if not self._evicts or self._windows is None:
             return PANE_NONE
         known = [mark for mark in (watermark_us, self.watermark_us) if mark is not None]

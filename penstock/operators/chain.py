@@ -219,8 +219,8 @@ class Chain:
             earlier = segment.aggregator
             if earlier is not None and earlier.spec.mode != "append":
                 raise ExpressionError(
-                    f"an aggregate in {earlier.spec.mode} mode cannot feed another: it emits a group "
-                    "more than once; use append mode with a window",
+                    f"an aggregate in {earlier.spec.mode} mode cannot feed another: it emits a "
+                    "group more than once; use append mode with a window",
                     mode=earlier.spec.mode,
                 )
             if segment.partial is not None:
@@ -353,7 +353,7 @@ class Chain:
     def _run(
         self, segment: _Segment, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> _Pass:
-        """Compute a segment up to its state; rows of the segment's input that fail are collected."""
+        """Compute a segment up to its state; rows of its input that fail are collected."""
         done = _Pass(batch)
         origin: NDArray[np.int64] | None = None
         bad: dict[int, RowError] = {}

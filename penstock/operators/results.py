@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,13 +36,13 @@ def finished(
     return arrow_column(numbers[0], valid, aggregate.type)
 
 
-def _numbers(column: pa.Array) -> NDArray[np.int64] | NDArray[np.float64]:
+def _numbers(column: pa.Array) -> NDArray[Any]:
     filled = column.fill_null(0) if column.null_count else column
-    values: NDArray[np.int64] | NDArray[np.float64] = filled.to_numpy()
+    values: NDArray[Any] = filled.to_numpy()
     return values
 
 
-def _average(aggregate: AggregateCall, numbers: list[NDArray[np.int64]]) -> pa.Array:
+def _average(aggregate: AggregateCall, numbers: list[NDArray[Any]]) -> pa.Array:
     *parts, counts = numbers
     valid = counts > 0
     divisors = np.where(valid, counts, 1)
@@ -67,7 +68,7 @@ def _half_up(high: Numbers, low: Numbers, counts: Numbers) -> Numbers:
     total = (high << 32) + low
     small = (high >= -(1 << 15)) & (high < 1 << 15) & (np.abs(total) < _SCALED_MAX)
     scaled = np.where(small, total, 0) * 10**_AVERAGE_DIGITS
-    result = np.sign(scaled) * ((2 * np.abs(scaled) + counts) // (2 * counts))
+    result: Numbers = np.sign(scaled) * ((2 * np.abs(scaled) + counts) // (2 * counts))
     for row in np.flatnonzero(~small):  # beyond 64 bits: a handful of rows, one by one
         whole = ((int(high[row]) << 32) + int(low[row])) * 10**_AVERAGE_DIGITS
         count = int(counts[row])

@@ -52,7 +52,7 @@ class SlidingWindows:
         self._running = None
 
     def touched(self, pane_min: int) -> None:
-        """Rows were added to panes from this one on; forget if the running rows hold one of them."""
+        """Rows were added to panes from this one on; forget if the running rows hold one."""
         if pane_min <= self._last:
             self.forget()
 
@@ -131,4 +131,4 @@ class SlidingWindows:
             total = rows.column(f"a{index}").to_numpy()
             there = rows.column(f"n{index}").to_numpy() > 0
             columns.append(pa.array(total, mask=~there if accumulator.nullable else None))
-        return pa.RecordBatch.from_arrays(columns, schema=self._state.schema.row_schema())
+        return pa.RecordBatch.from_arrays(columns, schema=self._state.schema.row_schema)

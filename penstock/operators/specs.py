@@ -184,7 +184,7 @@ class WatermarkSpec:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """Windows [k*slide + start, k*slide + start + size); a window is a run of panes of equal length."""
+    """Windows [k*slide + start, k*slide + start + size); each a run of equal panes."""
 
     time: Expression
     size_us: int
@@ -248,7 +248,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One running number of a group: `rows`, or `count`, `sum`, `min`, `max`, `sum_high`, `sum_low`.
+    """One running number of a group: rows, count, sum, min, max, sum_high or sum_low.
 
     Held as bigint (integers, scaled decimals, times) or double. `sum_high` and `sum_low` add the
     upper and lower 32 bits apart, so that an average of bigints never overflows.

@@ -23,6 +23,7 @@ from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
 from penstock.stages.program import Program, Stage, VertexProgram
 from penstock.stages.tags import substream_tag
 from penstock.state.checkpoints import CheckpointStore
+from penstock.state.keyed import KeyedState
 
 CODECS = {"none": punit.Codec.NONE, "lz4": punit.Codec.LZ4, "zstd": punit.Codec.ZSTD}
 
@@ -85,8 +86,8 @@ class Assembly:
             stage.chain,
             stage.input.schema,
             self.kernels,
-            state_bytes_max=settings.state_bytes_max,
-            keep_late=settings.late_stream is not None,
+            lambda name, schema: KeyedState(name, schema, bytes_max=settings.state_bytes_max),
+            want_late=settings.late_stream is not None,
         )
 
     def _parts(

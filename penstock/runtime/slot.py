@@ -71,6 +71,7 @@ class _Slot:
         self._checkpointer: BackgroundCheckpointer | None = None
         self._host: Host | None = None
         self._steps = 0
+        self._reports = 0
 
     def run(self) -> dict[str, Any]:
         reader = threading.Thread(target=self._listen, name="penstock-orders", daemon=True)
@@ -167,9 +168,10 @@ class _Slot:
             host.wait()
 
     def _send_status(self, host: Host) -> None:
+        self._reports += 1
         statistics = host.statistics()
         vertices = {
-            name: {**asdict(facts), "state": facts.state.value}
+            name: {**asdict(facts), "state": facts.state.value, "reports": self._reports}
             for name, facts in statistics.vertices.items()
         }
         self._channel.send(

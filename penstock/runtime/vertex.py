@@ -99,6 +99,8 @@ class VertexStatistics:
     early_appends: int
     checkpoints: int
     watermark_us: int
+    is_drained: bool  # nothing to take and nothing to commit
+    state_rows: int
     state_bytes: int
 
 
@@ -117,6 +119,7 @@ class Vertex:
         self._is_dirty = False  # something happened since the last marker
         self._input_ended = start.ended
         self._due_s = 0.0
+        self._own_watermark_us = start.watermark_us  # where the chain itself defines event time
         self._source_watermark_us: int | None = None
         self._commits_to_checkpoint = parts.settings.checkpoint_interval_commits
         self._snapshots: dict[str, Snapshot] | None = None
@@ -192,6 +195,8 @@ class Vertex:
             early_appends=self._early_appends,
             checkpoints=self._checkpoints,
             watermark_us=self._watermark_us,
+            is_drained=self.is_drained(),
+            state_rows=sum(len(s) for s in self._parts.chain.states.values()),
             state_bytes=sum(s.memory_bytes() for s in self._parts.chain.states.values()),
         )
 
@@ -230,6 +235,10 @@ class Vertex:
     def _emit(self, output: ChainOutput) -> None:
         self._emit_rows(output.batches)
         self._late_rows += output.late_rows
+        delay_us = self._parts.chain.watermark_delay_us
+        if delay_us is not None and output.max_event_time_us is not None:
+            seen_us = output.max_event_time_us - delay_us
+            self._own_watermark_us = max(self._own_watermark_us, seen_us)
         if output.late is not None and self._parts.late_tag is not None:
             self._parts.outputs.add(RecordKind.DATA, self._parts.late_tag, output.late)
         if output.rejected is not None:
@@ -274,14 +283,15 @@ class Vertex:
 
     def _input_watermark(self) -> int:
         """How far event time is known to have come, after the rows that were just processed."""
-        own_us = self._parts.chain.watermark_us  # None: the chain does not define event time itself
         if self._parts.watermarks is not None:
             given_us = self._parts.watermarks.watermark_us
+        elif self._source_watermark_us is not None:
+            given_us = self._source_watermark_us
         else:
-            given_us = self._source_watermark_us or WATERMARK_NONE
-        if self._input_ended or own_us is None:
+            given_us = WATERMARK_NONE
+        if self._input_ended or self._parts.chain.watermark_delay_us is None:
             return given_us
-        return own_us
+        return self._own_watermark_us
 
     def _advance_watermark(self, watermark_us: int) -> None:
         if watermark_us > self._watermark_us:

@@ -1,0 +1,78 @@
+"""Windows and aggregates in plain Python: shares no code with the engine, only its definitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+Row = dict[str, Any]  # time, key, value (int or None), price (float or None)
+
+
+def aggregated(rows: list[Row]) -> tuple[Any, ...]:
+    """count(*), count(value), sum(value), avg(value), min(value), max(value), sum(price)."""
+    values = [row["value"] for row in rows if row["value"] is not None]
+    prices = [row["price"] for row in rows if row["price"] is not None]
+    average = float(Fraction(sum(values)) / len(values)) if values else None
+    return (
+        len(rows),
+        len(values),
+        sum(values) if values else None,
+        average,
+        min(values, default=None),
+        max(values, default=None),
+        sum(prices) if prices else None,
+    )
+
+
+@dataclass
+class WindowOracle:
+    """Every row is put into every window that covers its time and is still open."""
+
+    size: int
+    slide: int
+    start: int = 0
+    watermark: int | None = None
+    late: int = 0
+    windows: dict[tuple[int, Any], list[Row]] = field(default_factory=dict)
+    changed: set[tuple[int, Any]] = field(default_factory=set)
+
+    def covering(self, time: int) -> list[int]:
+        first = (time - self.start) // self.slide * self.slide + self.start
+        return [begin for begin in range(first, time - self.size, -self.slide) if begin <= time]
+
+    def take(self, rows: list[Row], watermark: int | None = None) -> None:
+        marks = [mark for mark in (watermark, self.watermark) if mark is not None]
+        for row in rows:
+            if row["time"] is None:
+                continue
+            covering = self.covering(row["time"])
+            open_ = [b for b in covering if not marks or b + self.size > max(marks)]
+            self.late += not open_
+            for begin in open_:
+                self.windows.setdefault((begin, row["key"]), []).append(row)
+                self.changed.add((begin, row["key"]))
+
+    def _sorted(self, names: set[tuple[int, Any]]) -> list[tuple[int, Any]]:
+        return sorted(names, key=lambda name: (name[0], name[1] is not None, name[1] or ""))
+
+    def close(self, watermark: int) -> list[tuple[Any, ...]]:
+        """The windows that the watermark ends: (start, end, key, aggregates…), in order."""
+        self.watermark = watermark
+        ended = {name for name in self.windows if name[0] + self.size <= watermark}
+        result = [
+            (name[0], name[0] + self.size, name[1], *aggregated(self.windows[name]))
+            for name in self._sorted(ended)
+        ]
+        for name in ended:
+            del self.windows[name]
+        return result
+
+    def updates(self) -> list[tuple[Any, ...]]:
+        """The windows that are open and changed since the last call."""
+        names = self._sorted({name for name in self.changed if name in self.windows})
+        self.changed = set()
+        return [
+            (begin, begin + self.size, key, *aggregated(self.windows[begin, key]))
+            for begin, key in names
+        ]

@@ -1,0 +1,251 @@
+"""Windowed aggregates against plain Python: disorder, late rows, batch boundaries, restarts."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from penstock.expressions.tree import column
+from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
+from penstock.kernels.cache import KernelCache
+from penstock.operators.chain import Chain
+from penstock.operators.specs import (
+    AggregateCall,
+    AggregateSpec,
+    PartialAggregateSpec,
+    WatermarkSpec,
+    WindowSpec,
+)
+from tests.operators.oracle import Row, WindowOracle
+
+SEEDED = settings(
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+SCHEMA: Schema = (
+    Field("time", parse_type("timestamp")),
+    Field("key", parse_type("string")),
+    Field("value", parse_type("bigint")),
+    Field("price", parse_type("double")),
+)
+time, key, value, price = (column(field.name, field.type) for field in SCHEMA)
+EXACT = (
+    AggregateCall("count", None, "n"),
+    AggregateCall("count", value, "values"),
+    AggregateCall("sum", value, "total"),
+    AggregateCall("avg", value, "mean"),
+)
+OTHERS = (
+    AggregateCall("min", value, "least"),
+    AggregateCall("max", value, "most"),
+    AggregateCall("sum", price, "prices"),
+)
+SHAPES = {"tumbling": (10, 10, 0), "hopping": (12, 3, 1), "uneven": (10, 4, 0), "apart": (20, 10, 5)}
+
+
+def spec_of(shape: str, mode: str, aggregates: tuple[AggregateCall, ...]) -> AggregateSpec:
+    size, slide, start = SHAPES[shape]
+    window = WindowSpec(time, size, slide, start)
+    return AggregateSpec((("key", key),), window, aggregates, mode)
+
+
+def rows_of(random: Random, count: int, around: int) -> list[Row]:
+    """Rows near a time, in disorder, some far behind; prices are sums of quarters, so exact."""
+    return [
+        {
+            "time": None if random.random() < 0.05 else around + random.randint(-25, 10),
+            "key": random.choice(["a", "b", "ccc", None]),
+            "value": None if random.random() < 0.2 else random.randint(-50, 50),
+            "price": None if random.random() < 0.2 else random.randint(-9, 9) / 4,
+        }
+        for _ in range(count)
+    ]
+
+
+def batch_of(rows: list[Row]) -> pa.RecordBatch:
+    columns = [pa.array([row["time"] for row in rows], pa.int64()).cast(pa.timestamp("us", "UTC"))]
+    for name, kind in (("key", pa.string()), ("value", pa.int64()), ("price", pa.float64())):
+        columns.append(pa.array([row[name] for row in rows], kind))
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(SCHEMA))
+
+
+def tuples_of(batches: tuple[pa.RecordBatch, ...]) -> list[tuple[Any, ...]]:
+    found = []
+    for batch in batches:
+        batch.validate(full=True)
+        window = batch.column(0)
+        bounds = [window.field(index).cast(pa.int64()).to_pylist() for index in (0, 1)]
+        found += list(zip(*bounds, *[c.to_pylist() for c in batch.columns[1:]], strict=True))
+    return found
+
+
+def columns_of(rows: list[tuple[Any, ...]], aggregates: tuple[AggregateCall, ...]) -> list[Any]:
+    """Of the oracle's aggregates, those that the query has."""
+    every = ("n", "values", "total", "mean", "least", "most", "prices")
+    kept = [3 + every.index(aggregate.name) for aggregate in aggregates]
+    return [(*row[:3], *(row[index] for index in kept)) for row in rows]
+
+
+class Pair:
+    """A chain and the oracle, fed alike."""
+
+    def __init__(
+        self, shape: str, mode: str, aggregates: tuple[AggregateCall, ...], cache: KernelCache | None
+    ) -> None:
+        self.aggregates = aggregates
+        self.spec = spec_of(shape, mode, aggregates)
+        self.cache = cache
+        self.chain = Chain((WatermarkSpec("time", 5), self.spec), SCHEMA, cache, want_late=True)
+        self.oracle = WindowOracle(*SHAPES[shape])
+        self.late = 0
+
+    def feed(self, rows: list[Row], random: Random) -> int | None:
+        """One or several batches; return the greatest time."""
+        cut = random.randint(0, len(rows))
+        times = []
+        for piece in (rows[:cut], rows[cut:]):
+            output = self.chain.process(batch_of(piece))
+            assert output.batches == ()
+            self.late += output.late_rows
+            assert (0 if output.late is None else output.late.num_rows) == output.late_rows
+            times.append(output.max_event_time_us)
+        self.oracle.take(rows)
+        assert self.late == self.oracle.late
+        known = [t for t in times if t is not None]
+        assert max(known, default=None) == max(
+            (row["time"] for row in rows if row["time"] is not None), default=None
+        )
+        return max(known, default=None)
+
+    def advance(self, watermark: int) -> None:
+        found = tuples_of(self.chain.on_watermark(watermark))
+        assert found == columns_of(self.oracle.close(watermark), self.aggregates)
+
+    def commit(self) -> dict[str, Any]:
+        """Take changes as the runtime does; return what a marker would hold."""
+        for state in self.chain.states.values():
+            state.take_changes()
+        progress: dict[str, Any] = json.loads(json.dumps(self.chain.progress()))
+        return progress
+
+    def restart(self) -> None:
+        """Throw the chain away and make another from its states and progress."""
+        progress = self.commit()
+        pictures = {}
+        for name, state in self.chain.states.items():
+            snapshot = state.begin_snapshot()
+            while not snapshot.copy_some():
+                pass
+            pictures[name] = list(snapshot.batches())
+        self.chain = Chain((WatermarkSpec("time", 5), self.spec), SCHEMA, self.cache, want_late=True)
+        for name, state in self.chain.states.items():
+            state.restore(pictures[name])
+        self.chain.restore_progress(progress)
+
+
+@pytest.mark.parametrize("aggregates", [EXACT, EXACT + OTHERS], ids=["running", "merged"])
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+@settings(SEEDED, max_examples=12)
+@given(seed=st.integers(0, 2**32))
+def test_append_mode(
+    kernel_cache: KernelCache, shape: str, aggregates: tuple[AggregateCall, ...], seed: int
+) -> None:
+    """Each window comes once, when the watermark passes its end, also across restarts."""
+    random = Random(seed)
+    pair = Pair(shape, "append", aggregates, kernel_cache)
+    now, watermark = 0, None
+    for _ in range(random.randint(1, 12)):
+        now += random.choice([0, 1, 3, 10, 40])
+        latest = pair.feed(rows_of(random, random.randint(0, 12), now), random)
+        if latest is not None and random.random() < 0.8:
+            watermark = max(latest - 5, watermark if watermark is not None else latest - 5)
+            pair.advance(watermark)
+        if random.random() < 0.3:
+            pair.restart()
+    pair.advance((1 << 63) - 1)
+    assert len(pair.chain.states["aggregate0"]) == 0, "closed windows leave nothing behind"
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+@settings(SEEDED, max_examples=12)
+@given(seed=st.integers(0, 2**32))
+def test_update_mode(kernel_cache: KernelCache, shape: str, seed: int) -> None:
+    """At each commit the open windows that changed, and nothing else."""
+    random = Random(seed)
+    aggregates = EXACT + OTHERS
+    pair = Pair(shape, "update", aggregates, kernel_cache)
+    now, watermark = 0, -(1 << 40)
+    for _ in range(random.randint(1, 10)):
+        now += random.choice([0, 1, 3, 10])
+        latest = pair.feed(rows_of(random, random.randint(0, 12), now), random)
+        rises = latest is not None and random.random() < 0.5
+        before = dict(pair.oracle.windows)
+        changed = set(pair.oracle.changed)
+        if rises and latest is not None:
+            watermark = max(watermark, latest - 5)
+            closing = pair.chain.on_watermark(watermark)
+            ended = pair.oracle.close(watermark)
+            expected = [row for row in ended if (row[0], row[2]) in changed]
+            assert tuples_of(closing) == columns_of(expected, aggregates), before
+        found = tuples_of(pair.chain.on_commit())
+        assert found == columns_of(pair.oracle.updates(), aggregates)
+        assert pair.chain.on_commit() == () or found
+        pair.commit()
+        assert pair.chain.on_commit() == ()
+        if random.random() < 0.3:
+            pair.restart()
+
+
+@pytest.mark.parametrize("shape", ["tumbling", "hopping"])
+def test_complete_mode_keeps_everything(kernel_cache: KernelCache, shape: str) -> None:
+    random = Random(4)
+    aggregates = EXACT + OTHERS
+    pair = Pair(shape, "complete", aggregates, kernel_cache)
+    for step in range(5):
+        pair.feed(rows_of(random, 10, step * 20), random)
+        assert pair.chain.on_watermark(step * 20) == ()
+        found = tuples_of(pair.chain.on_commit())
+        pair.oracle.changed = set(pair.oracle.windows)
+        assert found == columns_of(pair.oracle.updates(), aggregates)
+        pair.commit()
+    assert pair.late == 0
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_partials_through_an_exchange(kernel_cache: KernelCache, shape: str) -> None:
+    """Two upstream chains make partials, one downstream chain merges them: same windows, same late."""
+    random = Random(11)
+    aggregates = EXACT + OTHERS
+    whole = spec_of(shape, "append", aggregates)
+    partial = PartialAggregateSpec(whole.keys, whole.window, aggregates)
+    merging = AggregateSpec(whole.keys, whole.window, aggregates, "append", merge_partials=True)
+    upstream = [Chain((WatermarkSpec("time", 5), partial), SCHEMA, kernel_cache) for _ in range(2)]
+    downstream = Chain((merging,), upstream[0].output_schema, kernel_cache)
+    oracle = WindowOracle(*SHAPES[shape])
+    late = 0
+    for step in range(8):
+        for chain in upstream:
+            rows = rows_of(random, 20, step * 9)
+            output = chain.process(batch_of(rows))
+            assert output.late_rows == 0
+            for batch in output.batches:
+                late += downstream.process(batch).late_rows
+            oracle.take(rows)
+        found = tuples_of(downstream.on_watermark(step * 9))
+        assert found == columns_of(oracle.close(step * 9), aggregates)
+    assert late == oracle.late > 0
+
+
+def test_the_watermark_of_process_counts_too(kernel_cache: KernelCache) -> None:
+    pair = Pair("tumbling", "append", EXACT, kernel_cache)
+    row = {"time": 5, "key": "a", "value": 1, "price": None}
+    assert pair.chain.process(batch_of([row]), watermark_us=9).late_rows == 0
+    assert pair.chain.process(batch_of([row]), watermark_us=10).late_rows == 1
+    assert tuples_of(pair.chain.on_watermark(20)) == [(0, 10, "a", 1, 1, 1, 1.0)]
+    assert pair.chain.process(batch_of([row]), watermark_us=None).late_rows == 1
