@@ -10,9 +10,11 @@ READY := $(VENV)/.penstock-ready
 ARGS ?=
 # Processes that share the tests.
 WORKERS ?= 2
+# How long `make torture` goes on.
+MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test demo clean
+.PHONY: help setup java check format test torture bench demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,8 +46,14 @@ format: $(READY) ## Rewrite the sources in the project's format
 test: java ## Run every test; ARGS="tests/log -x" narrows it
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) $(ARGS)
 
+torture: $(READY) ## Kill processes of a log for MINUTES=5, each round with a new seed
+	@$(BIN)/python -m tests.log.process_torture --minutes $(MINUTES)
+
 demo: java ## A guided tour that checks what it shows
 	@$(WITH_JAVA) $(BIN)/penstock demo
+
+bench: $(READY) ## Measure the log beside the bare disk; the last line is JSON
+	@$(BIN)/penstock bench log
 
 clean: ## Remove the virtual environment, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -49,6 +49,11 @@
     │   ├── StreamNotFound      no stream of that name is described in the log
     │   └── StreamInputError    rows of a stream do not fit the query that reads them
     ├── RowError                one row failed: overflow, division by zero, a bad cast
+    ├── ApiError                a PySpark user's call cannot be carried out
+    │   ├── NotAttached, UnsupportedSession
+    │   ├── InvalidOption       an option, format, mode or trigger that does not exist
+    │   ├── QueryActive         the query is running already
+    │   └── QueryMismatch       the stored query of this name is another one
     └── ConnectorError          a source or a sink outside the log
         ├── SourceError         a source cannot deliver what an offset promises
         │   ├── InvalidOffset   an offset that this source never handed out
@@ -402,3 +407,27 @@ class StreamNotFound(RuntimeFailure):
 
 class StreamInputError(RuntimeFailure):
     """A unit of an input stream has another schema or is damaged. Action: the vertex stops."""
+
+
+class ApiError(StreamError):
+    """Root of what the PySpark-facing calls raise before anything runs."""
+
+
+class NotAttached(ApiError):
+    """The session has no log. Action: call penstock.attach first."""
+
+
+class UnsupportedSession(ApiError):
+    """The session cannot run Penstock queries. Action: the message says what works there."""
+
+
+class InvalidOption(ApiError):
+    """An option, format, mode or trigger does not exist or has a bad value."""
+
+
+class QueryActive(ApiError):
+    """Another driver runs this query now. Action: stop it there, or use another name."""
+
+
+class QueryMismatch(ApiError):
+    """The stored query of this name belongs to something else. Action: use another name."""

@@ -66,7 +66,7 @@ class StreamingQuery:
         return self._id
 
     @property
-    def runId(self) -> str:  # noqa: N802
+    def runId(self) -> str:
         """New with each start."""
         return self._run_id
 
@@ -75,7 +75,7 @@ class StreamingQuery:
         return self._name
 
     @property
-    def isActive(self) -> bool:  # noqa: N802
+    def isActive(self) -> bool:
         return not self._job.is_over
 
     @property
@@ -89,11 +89,11 @@ class StreamingQuery:
         }
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:  # noqa: N802
+    def lastProgress(self) -> dict[str, Any] | None:
         return self._progress[-1] if self._progress else None
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:  # noqa: N802
+    def recentProgress(self) -> list[dict[str, Any]]:
         return list(self._progress)
 
     @property
@@ -101,8 +101,10 @@ class StreamingQuery:
         """What runs the query: slots, processes, recoveries."""
         return self._job
 
-    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
-        """Wait for the end; raises the query's error if it failed. With a timeout, say whether over."""
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:
+        """Wait for the end; raises the query's error if it failed. With a timeout, say whether
+        over.
+        """
         over = self._job.wait_over(timeout)
         if over:
             self._watcher.join(30)
@@ -110,7 +112,7 @@ class StreamingQuery:
                 raise error
         return over if timeout is not None else None
 
-    def processAllAvailable(self) -> None:  # noqa: N802
+    def processAllAvailable(self) -> None:
         """Wait until everything that is there now has been processed, committed and delivered."""
         while not self._is_quiet():
             if self._job.is_over:
@@ -144,7 +146,9 @@ class StreamingQuery:
 
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"
-        return f"<penstock.StreamingQuery {self._name!r} {state} id={self._id} runId={self._run_id}>"
+        return (
+            f"<penstock.StreamingQuery {self._name!r} {state} id={self._id} runId={self._run_id}>"
+        )
 
     def _watch(self, available_now: bool) -> None:
         """Note progress every second, and end the query when its work is done."""
@@ -173,7 +177,10 @@ class StreamingQuery:
             second = self._picture()
             if second is None or [e for _, _, e in second] != [e for _, _, e in first]:
                 return False
-            if all(later > earlier for (_, earlier, _), (_, later, _) in zip(first, second, strict=True)):
+            if all(
+                later > earlier
+                for (_, earlier, _), (_, later, _) in zip(first, second, strict=True)
+            ):
                 return self._sink is None or self._sink.is_drained()
         return False
 

@@ -63,7 +63,8 @@ def attached_log(spark: Any) -> Attached:
     attached = getattr(spark, _ATTRIBUTE, None)
     if not isinstance(attached, Attached):
         raise NotAttached(
-            "this Spark session is not attached to a log: call penstock.attach(spark, 'path/to/log')"
+            "this Spark session is not attached to a log: call penstock.attach(spark, "
+            "'path/to/log')"
             " first"
         )
     return attached

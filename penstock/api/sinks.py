@@ -104,7 +104,8 @@ class ForeachBatchDelivery(Delivery):
     """Calls the user's function with a DataFrame and the epoch."""
 
     guarantee = (
-        "at least once, with a stable epoch: after a crash the newest epoch may come again, with the "
+        "at least once, with a stable epoch: after a crash the newest epoch may come "
+        "again, with the "
         "same number and the same rows; a function that skips epochs it has seen is exactly once"
     )
 
@@ -140,7 +141,9 @@ class SinkRunner:
         self._reader = CommittedReader(log, tags, Position(resume), Position(done))
         self._stopping = threading.Event()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"penstock-sink-{query}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"penstock-sink-{query}", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()
@@ -181,8 +184,7 @@ class SinkRunner:
         delivered = False
         while (release := self._reader.take()) is not None:
             batches = [
-                punit.conform(punit.decode(record.body), self._schema)
-                for record in release.records
+                punit.conform(punit.decode(record.body), self._schema) for record in release.records
             ]
             if any(batch.num_rows for batch in batches):
                 rows = pa.Table.from_batches(batches, self._schema)

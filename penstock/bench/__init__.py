@@ -12,6 +12,7 @@ from types import MappingProxyType
 # Word on the command line → module, imported only when its word is used.
 BENCHMARKS: Mapping[str, str] = MappingProxyType(
     {
+        "core": "penstock.bench.core",
         "log": "penstock.bench.log",
     }
 )

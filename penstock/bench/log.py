@@ -280,7 +280,7 @@ def _report(samples: Samples, lengths: list[str]) -> Report:
         key = f"append_us_at_{label}"
         meaning = f"one append of 100 B to a log of {label} records, process level"
         report.add(key, median(samples[key]), meaning, len(samples[key]))
-    report.reach = _reach(report, lengths)
+    report.reach = reach_of(report, lengths)
     return report
 
 
@@ -296,7 +296,8 @@ _MEANINGS = {
 }
 
 
-def _reach(report: Report, lengths: list[str]) -> dict[str, bool]:
+def reach_of(report: Report, lengths: list[str]) -> dict[str, bool]:
+    """Say which goals the figures reach."""
     value = report.value
     read_p50_ms_max = READ_EXTRA_MS_MAX + value("floor_sync_us") / 1e3
     reach = {
@@ -321,6 +322,7 @@ def _positive(text: str) -> float:
 
 
 def _lengths(text: str) -> dict[str, int]:
+    """Parse '1e3,1e6'; argparse turns the ValueError of anything else into its message."""
     lengths = {label: int(float(label)) for label in text.split(",")}
     if not all(1 <= records <= 10**8 for records in lengths.values()):
         raise argparse.ArgumentTypeError(f"{text}: a length is 1 to 1e8 records")

@@ -26,6 +26,8 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "bench": "penstock.cli.bench",
         "demo": "penstock.cli.demo",
+        "fsck": "penstock.cli.fsck",
+        "log": "penstock.cli.log",
     }
 )
 

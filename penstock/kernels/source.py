@@ -126,7 +126,7 @@ class Emitter:
         return self.let(" | ".join(nulls), "n")
 
     def _arguments(self, call: Call) -> list[Value]:
-        """The arguments in Spark's order: once one is null, later ones that may fail are skipped."""
+        """The arguments in Spark's order: once one is null, later ones that may fail are left."""
         order = list(range(len(call.args)))
         if call.function in _RIGHT_FIRST:
             order.reverse()

@@ -17,7 +17,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -33,7 +33,9 @@ from penstock.errors import (
     IndexMissing,
     LogBusy,
     LogDamaged,
+    LogError,
     LogReadOnly,
+    NotALog,
 )
 from penstock.log.bell import Bell
 from penstock.log.files import Files, holders, lock, named_errors
@@ -145,6 +147,8 @@ class _Repair:
         for is_needed, step in steps:
             if is_needed(check):
                 step(check)
+                if self._dry_run and step == self._rebuild_index:
+                    break  # what the segments hold can only be told by a whole index
                 if not self._dry_run:
                     check = self._check()
         if not self._dry_run:
@@ -178,11 +182,16 @@ class _Repair:
 
     def _log_id(self) -> bytes:
         """Which log this is, by its format file, its index or its segments."""
-        try:
+        with suppress(LogDamaged, NotALog):
             return read_identity(self._folder).log_id
-        except LogDamaged:
-            pass
-        ids = self._open_bytes().scan().log_ids if (self._folder / INDEX_FILE).exists() else set()
+        index = self._folder / INDEX_FILE
+        ids: set[bytes] = set()
+        with suppress(apsw.Error, LogError):
+            connection = connect(index, None, read_only=True)
+            with closing(connection):
+                ids.update(bytes(row[0]) for row in connection.execute("SELECT id FROM log"))
+        if not ids:
+            ids = self._open_bytes().scan().log_ids
         for segment in sorted((self._folder / SEGMENTS_FOLDER).glob("*.seg")):
             with open_segment(segment) as file:
                 ids.add(file.read(0, ALIGNMENT)[16:32])
@@ -221,7 +230,7 @@ class _Repair:
             plan = _Rebuild(self._folder, index, found)
             self._did("rebuilt", INDEX_FILE, why)
             if self._dry_run:
-                self._note_lost(plan.absent)
+                self._note_lost(plan.losses())
                 return
             aside = self._new_aside()
             plan.build(self._folder / REBUILT_FILE, self._log_id(), self._name(aside))
@@ -237,10 +246,8 @@ class _Repair:
 
     def _refuse_foreign(self, found: Salvage) -> None:
         own = None
-        try:
+        with suppress(LogDamaged, NotALog):
             own = read_identity(self._folder).log_id
-        except LogDamaged:
-            pass
         foreign = own is not None and found.log_ids and own not in found.log_ids
         empty = not found.rows and not found.metadata and not found.log_ids
         if foreign or (empty and not has_our_index(self._folder)):
@@ -540,7 +547,9 @@ class _Rebuild:
         bell = Bell(folder / BELL_FILE, Files(), read_only=True)
         rung, self._changes = (bell.tail(), bell.changes()) if bell.is_sound() else (0, 0)
         bell.close()
-        self.tail = max(rung, *found.rows, *found.tagged, *found.lost, 0)
+        self.tail = max(
+            rung, *(max(places, default=0) for places in (found.rows, found.tagged, found.lost))
+        )
         self.absent = self._absent()
         self.lost: dict[int, str] = {}
 
@@ -559,8 +568,13 @@ class _Rebuild:
             and (position > trimmed or position in found.tagged or position in found.lost)
         ]
 
+    def losses(self) -> list[int]:
+        """The positions that a rebuild could not save: without a row, or without their body."""
+        bodies = (at for at in self._found.rows if not self._best_row(at)[1])
+        return sorted({*self.absent, *bodies, *self._found.lost})
+
     def build(self, path: Path, log_id: bytes, manifest: str) -> None:
-        self.lost = {position: manifest for position in self.absent}
+        self.lost = dict.fromkeys(self.absent, manifest)
         self.lost.update(self._found.lost)
         Index.create(path, log_id, None)
         connection = connect(path, None, read_only=False)
@@ -582,14 +596,14 @@ class _Rebuild:
         trims = self._found.trims
         for position in sorted(self._found.rows):
             row, whole = self._best_row(position)
-            tags = [tag for tag in row.tags.split(" ") if position > trims.get(tag, 0)]
-            if row.tags == "":
-                tags = []
+            carried = row.tags.split(" ") if row.tags else []
+            tags = [tag for tag in carried if position > trims.get(tag, 0)]
             if not tags and position < self.tail:
                 name = (row.producer, row.instance)
                 known = self._found.forgotten.get(name, -1)
                 self._found.forgotten[name] = max(known, row.sequence)
-                self.lost.pop(position, None)
+                if carried:
+                    self.lost.pop(position, None)  # trimmed since it was lost
                 continue
             if not whole and position not in self.lost:
                 self.lost[position] = manifest

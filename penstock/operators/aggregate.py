@@ -141,8 +141,7 @@ class Aggregator:
     def _window_batches(self, first: int, last: int) -> Batches:
         assert self._sliding is not None
         return tuple(
-            self._finished(rows, np.full(rows.num_rows, window, np.int64))
-            for window, rows in self._sliding.rows(first, last)
+            self._finished(rows, windows) for windows, rows in self._sliding.rows(first, last)
         )
 
     def _updates(self, first: int | None, last: int | None) -> Batches:

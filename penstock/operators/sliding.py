@@ -1,18 +1,20 @@
 """Hopping windows put together from panes, each at a cost that does not grow with their overlap.
 
-Counts and exact sums keep one running row per key: the panes that a window gains are added, those
-it loses are subtracted. Where that would be wrong (minimum, maximum) or inexact (sums of doubles)
-a window is merged anew from its panes, in the order of the panes. Either way the result is a
-function of the panes alone. The running rows are a by-product: they are never saved, and rebuilt
-from the panes after a restart or when a pane that they hold has changed.
+Counts and exact sums keep a running total per key: the panes that a window gains are added, those
+it loses are subtracted, for many windows at once. Where that would be wrong (minimum, maximum) or
+inexact (sums of doubles) a window is merged anew from its panes, in the order of the panes. Either
+way the result is a function of the panes alone. The running totals are a by-product: they are
+never saved, and rebuilt from the panes after a restart or when a pane that they hold has changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from penstock.operators.groups import key_columns
 from penstock.operators.specs import AggregateSpec, accumulators_of
@@ -20,11 +22,36 @@ from penstock.operators.windows import Windows
 from penstock.state.columns import MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
 
-_PANES = "panes"  # in how many panes of the window a key occurs
+Numbers = NDArray[np.int64]
+WindowRows = tuple[Numbers, pa.RecordBatch]  # the window of each row; keys, pane, accumulators
+
+WINDOWS_AT_ONCE_MAX = 256
+CELLS_AT_ONCE_MAX = 1 << 20
+_SAFE_SUM = float(1 << 62)  # totals below this cannot leave 64 bits, whatever the rounding
+_SLOTS_FREE = 1024
+
+
+@dataclass
+class _Running:
+    """Totals of the panes first to last, both included, one line per key that was seen in them.
+
+    A line has in how many panes the key occurs, then for each accumulator its sum and in how many
+    panes it is not null: a sum that comes back to zero is not the same as no value.
+    """
+
+    slots: KeyedState
+    totals: Numbers
+    first: int
+    last: int
+    order: pa.RecordBatch | None = None  # keys in their order, with their lines
+
+    @property
+    def lines(self) -> int:
+        return len(self.totals)
 
 
 class SlidingWindows:
-    """Walks closed windows in order and yields their rows: keys, pane, accumulators."""
+    """Walks closed windows in order and gives their rows."""
 
     def __init__(self, spec: AggregateSpec, windows: Windows, state: KeyedState) -> None:
         self._windows = windows
@@ -35,34 +62,38 @@ class SlidingWindows:
             accumulator.merge == "add" and accumulator.type.is_integer
             for accumulator in self._accumulators
         )
-        self._running_schema = self._schema(spec)
-        self._running: KeyedState | None = None
-        self._first, self._last = 0, -1  # the panes that the running rows hold, both included
-
-    def _schema(self, spec: AggregateSpec) -> StateSchema:
-        """Beside each sum: in how many panes it is not null, since a sum can come back to zero."""
-        values = [ValueColumn(_PANES, pa.int64(), MergeRule.COUNT)]
-        for index in range(len(self._accumulators)):
-            values.append(ValueColumn(f"a{index}", pa.int64(), MergeRule.COUNT))
-            values.append(ValueColumn(f"n{index}", pa.int64(), MergeRule.COUNT))
-        return StateSchema(key_columns(spec), tuple(values))
+        line = ValueColumn("line", pa.int64(), MergeRule.FIRST)
+        self._slots_schema = StateSchema(key_columns(spec), (line,))
+        self._width = 1 + 2 * len(self._accumulators)
+        self._running: _Running | None = None
 
     def forget(self) -> None:
         """The panes are not what they were: rebuild before the next window."""
         self._running = None
 
     def touched(self, pane_min: int) -> None:
-        """Rows were added to panes from this one on; forget if the running rows hold one."""
-        if pane_min <= self._last:
+        """Rows were added to panes from this one on; forget if the running totals hold one."""
+        if self._running is not None and pane_min <= self._running.last:
             self.forget()
 
     def drop_upto(self, pane: int) -> None:
         """The state is about to drop the panes up to this one."""
-        if self._running is not None:
-            self._shrink(pane + 1)
+        running = self._running
+        if running is None or pane < running.first:
+            return
+        if pane >= running.last:
+            self.forget()
+            return
+        leaving = self._state.rows(running.first, pane)
+        if leaving.num_rows:
+            np.subtract.at(running.totals, self._lines_of(running, leaving), self._values(leaving))
+        running.first = pane + 1
+        live = int((running.totals[:, 0] > 0).sum())
+        if running.lines > 2 * live + _SLOTS_FREE:
+            self.forget()  # mostly keys that are gone: start again with those that are there
 
-    def rows(self, first: int, last: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of each window from first to last that has any, in order of window and key."""
+    def rows(self, first: int, last: int) -> Iterator[WindowRows]:
+        """The rows of the windows from first to last, in order of window and key."""
         panes, _ = self._state.panes()
         window = first
         while window <= last:
@@ -72,63 +103,118 @@ class SlidingWindows:
             window = max(window, self._windows.windows_of(int(nearest[0]))[0])
             if window > last:
                 return
-            rows = self._of(window)
-            if rows.num_rows:
-                yield window, rows
-            window += 1
+            count = min(last - window + 1, self._at_once())
+            found = self._running_rows(window, count) if self.is_invertible else None
+            if found is None:
+                yield from self._merged_rows(window, count)
+            elif found[1].num_rows:
+                yield found
+            window += count
 
-    def _of(self, window: int) -> pa.RecordBatch:
+    def _at_once(self) -> int:
         if not self.is_invertible:
-            return self._state.window_rows(*self._windows.panes_of(window))
-        self._move_to(window)
-        return self._read()
+            return 1
+        lines = 1 if self._running is None else max(1, self._running.lines)
+        return max(1, min(WINDOWS_AT_ONCE_MAX, CELLS_AT_ONCE_MAX // (lines * self._width)))
 
-    def _move_to(self, window: int) -> None:
-        begin, end = self._windows.panes_of(window)
-        if self._running is None or begin < self._first:
-            self._restart(begin)
-        self._shrink(begin)
-        self._add(self._last + 1, end, 1)
-        self._last = end
+    def _merged_rows(self, window: int, count: int) -> Iterator[WindowRows]:
+        for at in range(window, window + count):
+            rows = self._state.window_rows(*self._windows.panes_of(at))
+            if rows.num_rows:
+                yield np.full(rows.num_rows, at, np.int64), rows
 
-    def _restart(self, begin: int) -> None:
-        self._running = KeyedState("running", self._running_schema, bytes_max=self._state.bytes_max)
-        self._first, self._last = begin, begin - 1
+    # --- running totals ---------------------------------------------------------------------------
 
-    def _shrink(self, begin: int) -> None:
-        """Subtract the panes before this one."""
-        if begin > self._last:
-            self._restart(begin)
-        elif begin > self._first:
-            self._add(self._first, begin - 1, -1)
-            self._first = begin
+    def _running_rows(self, window: int, count: int) -> WindowRows | None:
+        """Rows of some windows in a row; None if their sums might leave 64 bits."""
+        begin, _ = self._windows.panes_of(window)
+        last_begin, end = self._windows.panes_of(window + count - 1)
+        running = self._running
+        if running is None or begin < running.first or begin > running.last:
+            slots = KeyedState("lines", self._slots_schema, bytes_max=self._state.bytes_max)
+            empty = np.zeros((0 if self._keys else 1, self._width), np.int64)
+            running = self._running = _Running(slots, empty, begin, begin - 1)
+        entering = self._state.rows(running.last + 1, end)
+        leaving = self._state.rows(running.first, last_begin - 1)
+        entering_lines = self._lines_of(running, entering)
+        leaving_lines = self._lines_of(running, leaving)
+        more, less = self._values(entering), self._values(leaving)
+        steps = np.zeros((count, running.lines, self._width), np.int64)
+        first_in, _ = self._windows_of(entering)
+        _, last_in = self._windows_of(leaving)
+        np.add.at(steps, (np.maximum(first_in - window, 0), entering_lines), more)
+        np.subtract.at(steps, (np.maximum(last_in + 1 - window, 0), leaving_lines), less)
+        if not self._is_safe(running.totals, more, less):
+            self.forget()
+            return None
+        steps[0] += running.totals
+        totals = np.cumsum(steps, axis=0, out=steps)
+        running.totals = totals[-1].copy()
+        running.first, running.last = last_begin, end
+        return self._batch(running, totals, window, entering.schema)
 
-    def _add(self, pane_from: int, pane_to: int, sign: int) -> None:
-        """Add or subtract the rows of some panes."""
-        assert self._running is not None
-        rows = self._state.rows(pane_from, pane_to)
-        if not rows.num_rows:
-            return
-        values = [pa.array(np.full(rows.num_rows, sign, np.int64))]
-        for column in rows.columns[self._keys + 1 :]:
-            there = np.asarray(column.is_valid()).astype(np.int64)
-            values.append(pa.array(sign * column.fill_null(0).to_numpy()))
-            values.append(pa.array(sign * there))
-        self._running.merge(rows.columns[: self._keys], None, values)
-        self._running.discard_changes()
+    def _windows_of(self, rows: pa.RecordBatch) -> tuple[Numbers, Numbers]:
+        """The first and the last window of each row."""
+        spec = self._windows.spec
+        panes: Numbers = rows.column(self._keys).to_numpy()
+        first = (panes - spec.panes_per_window) // spec.panes_per_slide + 1
+        return first, panes // spec.panes_per_slide
 
-    def _read(self) -> pa.RecordBatch:
-        assert self._running is not None
-        rows = self._running.scan()
-        gone = rows.column(_PANES).to_numpy() == 0
-        if gone.any():
-            if self._keys:
-                self._running.delete(rows.filter(pa.array(gone)).columns[: self._keys])
-                self._running.discard_changes()
-            rows = rows.filter(pa.array(~gone))
-        columns = rows.columns[: self._keys + 1]
+    def _values(self, rows: pa.RecordBatch) -> Numbers:
+        values = np.empty((rows.num_rows, self._width), np.int64)
+        values[:, 0] = 1
+        for index, column in enumerate(rows.columns[self._keys + 1 :]):
+            values[:, 1 + 2 * index] = column.fill_null(0).to_numpy()
+            values[:, 2 + 2 * index] = np.asarray(column.is_valid())
+        return values
+
+    @staticmethod
+    def _is_safe(*parts: Numbers) -> bool:
+        reach = sum(np.abs(part.astype(np.float64)).sum(axis=0) for part in parts)
+        return bool((reach < _SAFE_SUM).all())
+
+    def _lines_of(self, running: _Running, rows: pa.RecordBatch) -> Numbers:
+        """The line of each row's key; new keys get new lines."""
+        if not self._keys or not rows.num_rows:
+            return np.zeros(rows.num_rows, np.int64)
+        keys = rows.columns[: self._keys]
+        (lines,), found = running.slots.get(keys)
+        if not found.all():
+            self._add_lines(running, rows.filter(pa.array(~found)).columns[: self._keys])
+            (lines,), _ = running.slots.get(keys)
+        numbers: Numbers = lines.to_numpy()
+        return numbers
+
+    def _add_lines(self, running: _Running, keys: list[pa.Array]) -> None:
+        """Lines for new keys, which may repeat; the first occurrence of each decides the order."""
+        known = len(running.totals)
+        candidates = pa.array(known + np.arange(len(keys[0])))
+        running.slots.merge(keys, None, [candidates])
+        entered = running.slots.changed_rows()
+        given = entered.column("line").to_numpy()
+        ranks = np.empty(len(given), np.int64)
+        ranks[np.argsort(given)] = np.arange(len(given))
+        running.slots.put(entered.columns[: self._keys], None, [pa.array(known + ranks)])
+        running.slots.discard_changes()
+        running.order = None
+        room = np.zeros((len(given), self._width), np.int64)
+        running.totals = np.concatenate([running.totals, room])
+
+    def _batch(
+        self, running: _Running, totals: Numbers, window: int, schema: pa.Schema
+    ) -> WindowRows:
+        """The keys that are in each window, in the order of keys, with their accumulators."""
+        if running.order is None:
+            running.order = running.slots.scan()
+        lines = running.order.column("line").to_numpy() if self._keys else np.zeros(1, np.int64)
+        steps, places = np.nonzero(totals[:, lines, 0] > 0)
+        own = totals[steps, lines[places]]
+        columns = (
+            list(running.order.take(pa.array(places)).columns[: self._keys]) if self._keys else []
+        )
+        columns.append(pa.array(np.zeros(len(own), np.int64)))
         for index, accumulator in enumerate(self._accumulators):
-            total = rows.column(f"a{index}").to_numpy()
-            there = rows.column(f"n{index}").to_numpy() > 0
-            columns.append(pa.array(total, mask=~there if accumulator.nullable else None))
-        return pa.RecordBatch.from_arrays(columns, schema=self._state.schema.row_schema)
+            missing = own[:, 2 + 2 * index] == 0 if accumulator.nullable else None
+            columns.append(pa.array(np.ascontiguousarray(own[:, 1 + 2 * index]), mask=missing))
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return window + steps.astype(np.int64), rows

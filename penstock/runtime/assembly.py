@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -19,6 +18,7 @@ from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.recovery import fence, restore_states
+from penstock.runtime.streams import register_streams
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
 from penstock.stages.program import Program, Stage, VertexProgram
 from penstock.stages.tags import substream_tag
@@ -55,14 +55,7 @@ class Assembly:
 
     def register_streams(self) -> None:
         """Tell outside readers which columns and substreams the query's streams have."""
-        for stream in self.program.streams:
-            if stream.role != "input":
-                facts = {
-                    "query": self.program.query,
-                    "substreams": stream.substreams,
-                    "columns": [[f.name, str(f.type), f.nullable] for f in stream.schema],
-                }
-                self.log.put(f"stream/{stream.name}", json.dumps(facts).encode())
+        register_streams(self.log, self.program)
 
     def _chain(
         self, vertex: VertexProgram, stage: Stage, marker: Marker, position: Position

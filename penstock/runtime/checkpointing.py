@@ -42,7 +42,8 @@ def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> No
     complete = store.list(job.vertex)
     oldest = complete[-CHECKPOINTS_KEPT:][0]
     log.trim(change_tag(job.vertex), Position(oldest.position))
-    log.trim(task_tag(job.vertex), Position(oldest.position))
+    # The marker itself stays: it may be the last one, where the next recovery begins.
+    log.trim(task_tag(job.vertex), Position(oldest.position - 1))
     for checkpoint in complete[:-CHECKPOINTS_KEPT]:
         store.delete(checkpoint)
     store.delete_unfinished(job.vertex, oldest.position)

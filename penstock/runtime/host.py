@@ -81,6 +81,11 @@ class Host:
         for name in tuple(self._vertices):
             self.remove(name)
 
+    def abandon(self) -> None:
+        """Let the vertices go without committing; what they have not committed is forgotten."""
+        while self._vertices:
+            self._vertices.popitem()[1].close()
+
     def _let_go(self, vertex: Vertex) -> None:
         try:
             vertex.flush()

@@ -19,6 +19,7 @@ from penstock.names import check_name
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.recovery import fence
+from penstock.stages.program import Program
 from penstock.stages.tags import marker_tag, substream_tag, task_tag
 
 
@@ -60,14 +61,26 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
 
 
 def create_stream(log: Log, stream: str, schema: Schema) -> StreamFacts:
-    """Describe a stream with one substream, unless it is there already with the same columns."""
-    facts = {
-        "query": None,
-        "substreams": 1,
-        "columns": [[field.name, str(field.type), field.nullable] for field in schema],
-    }
-    log.compare_and_set(f"stream/{check_name(stream, 'stream')}", 0, json.dumps(facts).encode())
+    """Describe a stream with one substream, unless it is described already."""
+    text = _description(None, schema, 1)
+    log.compare_and_set(f"stream/{check_name(stream, 'stream')}", 0, text)
     return describe_stream(log, stream)
+
+
+def register_streams(log: Log, program: Program) -> None:
+    """Describe the streams that a program writes, for whoever reads them."""
+    for stream in program.streams:
+        if stream.role != "input":
+            text = _description(program.query, stream.schema, stream.substreams)
+            known = log.get(f"stream/{stream.name}")
+            if known is None or known.value != text:
+                log.put(f"stream/{stream.name}", text)
+
+
+def _description(query: str | None, schema: Schema, substreams: int) -> bytes:
+    columns = [[field.name, str(field.type), field.nullable] for field in schema]
+    facts = {"query": query, "substreams": substreams, "columns": columns}
+    return json.dumps(facts).encode()
 
 
 class StreamWriter:

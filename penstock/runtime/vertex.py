@@ -111,7 +111,8 @@ class Vertex:
         """`start` is the last committed marker (or an empty one) with this instance's number."""
         self._parts = parts
         self.name = parts.name
-        self.state = VertexState.RUNNING
+        # The end is final: an instance that follows one that has ended finds nothing to do.
+        self.state = VertexState.ENDED if start.ended else VertexState.RUNNING
         self._marker = start
         self._watermark_us = start.watermark_us
         self._late_rows = start.late_rows

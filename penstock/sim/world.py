@@ -190,7 +190,7 @@ class World:
             worked = False
         except Fenced:
             worked = False
-            if not process.is_zombie:
+            if vertex.marker.instance == self._newest_instance(process.name):
                 raise Violation(f"{process.name}: the newest instance was fenced") from None
             self.sometimes["zombie append refused"] += 1
             if was_ours:
@@ -268,11 +268,32 @@ class World:
                 raise
             self.sometimes["recovery without checkpoint store"] += 1
             process.die()
-        if process.is_dead or process.is_zombie:
-            if process.is_dead:
-                self._forget(process)
-            return
-        self._check_recovered(process)
+        if process.is_dead:
+            self._forget(process)
+        elif self._owns(process):
+            self._check_recovered(process)
+
+    def _owns(self, process: Process) -> bool:
+        """Whether a process that has just recovered its vertex has it now.
+
+        Of two that recover it at the same time the last to register wins, whoever began first.
+        """
+        assert process.vertex is not None
+        if process.vertex.marker.instance != self._newest_instance(process.name):
+            return False
+        if process.is_zombie:
+            self.sometimes["slow recovery wins"] += 1
+            self._zombies.remove(process)
+            other = self._current[process.name]
+            if not other.is_dead:
+                other.is_zombie = True
+                self._zombies.append(other)
+            process.is_zombie = False
+            self._current[process.name] = process
+        return True
+
+    def _newest_instance(self, name: str) -> int:
+        return max((r.instance for r in self.store.registrations if r.vertex == name), default=0)
 
     def _new_process(self, name: str) -> Process:
         self._processes += 1
@@ -311,7 +332,7 @@ class World:
             expected = replica.rows(state)
             if rows != expected:
                 raise Violation(
-                    f"{process.name}: state {state} was recovered with {_difference(rows, expected)}"
+                    f"{process.name}: recovered state {state} has {_difference(rows, expected)}"
                 )
         if chain.progress() != vertex.marker.progress:
             raise Violation(f"{process.name}: the chain's progress was not restored")
@@ -509,8 +530,13 @@ class World:
             return
         self.faults["checkpoint damaged"] += 1
         self._damaged.add(victim)
-        files = self.checkpoints.files.list_folder(victim.path)
+        files = [MANIFEST, *(f"{name}.units" for name in self._states_of(victim))]
         self.checkpoints.damage(victim, self._rng.randrange(1 << 16), self._rng.choice(files))
+
+    def _states_of(self, checkpoint: CheckpointId) -> list[str]:
+        """The states whose files in a checkpoint hold any byte that can rot."""
+        rows = self.checkpoints.load(checkpoint).states
+        return [name for name, batches in rows.items() if any(len(batch) for batch in batches)]
 
     def _cut_power(self) -> None:
         """The machine goes down: every process with it, and what the disk had not synced."""
@@ -529,7 +555,7 @@ class World:
         self._store_fails = not self._store_fails
         self._note("checkpoint store", "fails" if self._store_fails else "works")
 
-    # After the faults ------------------------------------------------------------------------------
+    # After the faults ---------------------------------------------------------------------------
 
     def _heal(self) -> None:
         """No more faults, everything visible, everybody back."""
@@ -579,7 +605,7 @@ class World:
 
 
 class Observer:
-    """A reader outside the query, which reads the output through the engine's reader and restarts."""
+    """A reader outside the query: it reads through the engine's reader, lags and restarts."""
 
     def __init__(self, store: RecordedStore, tags: tuple[str, ...]) -> None:
         self._tags = tags

@@ -1,0 +1,129 @@
+"""Batch reading: the committed rows of a stream as of a position or a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from penstock.api.datasource_filters import as_expression
+from penstock.api.datasource_options import Options, is_integer
+from penstock.api.datasource_ranges import (
+    RANGES_MAX,
+    LogRange,
+    lowest_needed,
+    plan_ranges,
+    position_at,
+    trimmed_upto,
+)
+from penstock.api.datasource_rows import RangePartition, readable_schema, row_reading
+from penstock.errors import Trimmed
+from penstock.log.contract import Log
+from penstock.log.local import open_log
+from penstock.log.record import START
+from penstock.runtime.streams import StreamFacts, describe_stream
+
+PARTITIONS_MAX = 65_536
+
+
+class StreamBatchReader(DataSourceReader):
+    """Plans ranges of the log on the driver and reads them in tasks."""
+
+    def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
+        partitions = options.integer("numPartitions", 1, PARTITIONS_MAX)
+        with_metadata = options.flag("includeMetadata")
+        with open_log(path, read_only=True) as log:
+            facts = describe_stream(log, stream)
+            upto = _as_of(log, facts, options)
+            after = _after(log, facts, options)
+            low = lowest_needed(log, facts, after, upto)
+        self._filterable = readable_schema(facts, with_metadata)
+        self._reading = row_reading(path, facts, schema, with_metadata)
+        self._ranges = plan_ranges(low, after, upto, partitions)
+
+    @property
+    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # type: ignore[override]  # noqa: N802
+        return OfferedPushdown(self.take_filters)
+
+    def take_filters(self, filters: list[Filter]) -> list[Filter]:
+        """Keep the filters that can be evaluated here; return the others."""
+        taken, left = [], []
+        asked = set(self._reading.schema.fieldNames())
+        columns = tuple(field for field in self._filterable if field.name in asked)
+        for each in filters:
+            expression = as_expression(each, columns)
+            if expression is None:
+                left.append(each)
+            else:
+                taken.append(expression)
+        self._reading = replace(self._reading, filters=tuple(taken))
+        return left
+
+    def partitions(self) -> Sequence[InputPartition]:
+        empty = LogRange(START, START, START, START)  # Spark reads at least one partition
+        return [RangePartition(part) for part in self._ranges or [empty]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, RangePartition)
+        return self._reading.read(partition.part)
+
+
+class OfferedPushdown:
+    """`pushFilters` as an offer that Spark may leave alone.
+
+    Spark refuses a reader that overrides the method while spark.sql.python.filterPushdown.enabled
+    is false, as it is by default, so that nobody relies on filters that never come. This one relies
+    on nothing: what is not pushed is filtered by Spark. So it shows Spark the method of the parent
+    class, and is called all the same where pushdown is on.
+    """
+
+    __func__ = staticmethod(DataSourceReader.pushFilters)
+
+    def __init__(self, take: Callable[[list[Filter]], list[Filter]]) -> None:
+        self._take = take
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        return self._take(filters)
+
+
+def _as_of(log: Log, facts: StreamFacts, options: Options) -> int:
+    """Up to where to read: everything now, everything at a position, or at a moment."""
+    tail = int(log.tail())
+    value = options.text("asOf")
+    if value is None:
+        return tail
+    if not is_integer(value):
+        return min(position_at(log, facts, options.instant_us("asOf")), tail)
+    position = options.integer("asOf", 0)
+    assert position is not None
+    if position > tail:
+        raise options.refused("asOf", f"is {position}, and the log ends at {tail}")
+    return position
+
+
+def _after(log: Log, facts: StreamFacts, options: Options) -> int:
+    after = options.integer("after", 0)
+    if after is None:
+        return START
+    kept_from = trimmed_upto(log, facts)
+    if after < kept_from:
+        raise Trimmed(
+            f"stream {facts.name!r} is kept from position {kept_from} on, and option 'after' asks "
+            f"for everything after {after}: leave it out to read what is kept",
+            stream=facts.name,
+            after=after,
+            kept_from=kept_from,
+        )
+    return after
+
+
+def describe_for(path: str, stream: str) -> StreamFacts:
+    """The columns of a stream, for planning."""
+    with open_log(path, read_only=True) as log:
+        return describe_stream(log, stream)
+
+

@@ -1,0 +1,187 @@
+"""Columns on both sides of a data source: Spark's schema and a stream's, compared and converted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from penstock.errors import ExpressionError, SchemaMismatch
+from penstock.expressions.types import (
+    DataType,
+    Field,
+    Schema,
+    array_type,
+    arrow_schema,
+    decimal_type,
+    map_type,
+    struct_type,
+)
+
+_SPARK_KINDS: dict[str, type[spark.DataType]] = {
+    "boolean": spark.BooleanType,
+    "tinyint": spark.ByteType,
+    "smallint": spark.ShortType,
+    "int": spark.IntegerType,
+    "bigint": spark.LongType,
+    "float": spark.FloatType,
+    "double": spark.DoubleType,
+    "string": spark.StringType,
+    "binary": spark.BinaryType,
+    "date": spark.DateType,
+    "timestamp": spark.TimestampType,
+    "timestamp_ntz": spark.TimestampNTZType,
+}
+_KIND_OF_SPARK = {cls: kind for kind, cls in _SPARK_KINDS.items()}
+_TEXT_WITH_A_BOUND = (spark.CharType, spark.VarcharType)
+_WIDENINGS = {("int", "bigint"), ("float", "double")}
+
+
+def spark_schema(schema: Schema) -> spark.StructType:
+    """The Spark schema of these columns."""
+    return spark.StructType(
+        [spark.StructField(f.name, _spark_type(f.type), f.nullable) for f in schema]
+    )
+
+
+def _spark_type(of: DataType) -> spark.DataType:
+    if of.kind == "decimal":
+        return spark.DecimalType(of.precision, of.scale)
+    if of.kind == "array":
+        assert of.element is not None
+        return spark.ArrayType(_spark_type(of.element))
+    if of.kind == "map":
+        assert of.key is not None
+        assert of.value is not None
+        return spark.MapType(_spark_type(of.key), _spark_type(of.value))
+    if of.kind == "struct":
+        return spark_schema(of.fields)
+    return _SPARK_KINDS[of.kind]()
+
+
+def schema_of_spark(schema: spark.StructType) -> Schema:
+    """The columns of a Spark schema; one of a type that no stream holds is named."""
+    names = [field.name for field in schema.fields]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise SchemaMismatch(
+            f"the rows have several columns named {', '.join(twice)}: rename them", columns=twice
+        )
+    return tuple(
+        Field(field.name, _our_type(field.dataType, field.name), field.nullable)
+        for field in schema.fields
+    )
+
+
+def _our_type(of: Any, column: str) -> DataType:
+    if isinstance(of, spark.DecimalType):
+        return decimal_type(of.precision, of.scale)
+    if isinstance(of, spark.ArrayType):
+        return array_type(_our_type(of.elementType, column))
+    if isinstance(of, spark.MapType):
+        return map_type(_our_type(of.keyType, column), _our_type(of.valueType, column))
+    if isinstance(of, spark.StructType):
+        return struct_type([Field(f.name, _our_type(f.dataType, column)) for f in of.fields])
+    if isinstance(of, _TEXT_WITH_A_BOUND):
+        return DataType("string")
+    kind = _KIND_OF_SPARK.get(type(of))
+    collated = isinstance(of, spark.StringType) and of.collation not in (None, "UTF8_BINARY")
+    if kind is None or collated:
+        raise ExpressionError(
+            f"column {column!r} is of type {of.simpleString()}, which a stream does not hold: "
+            "cast it, for example to string",
+            column=column,
+            type=of.simpleString(),
+        )
+    return DataType(kind)
+
+
+def check_writable(stream: str, have: Schema, wanted: Schema) -> None:
+    """Refuse rows whose columns are not the stream's, before anything is written.
+
+    Order does not matter, a column that may be null may be absent, and int and float widen.
+    """
+    columns = {field.name: field for field in have}
+    problems = [f"{name} is not a column of the stream" for name in _extra(have, wanted)]
+    for field in wanted:
+        given = columns.get(field.name)
+        if given is None:
+            if not field.nullable:
+                problems.append(f"{field.name} ({field.type} NOT NULL) is missing")
+        elif given.type != field.type and (given.type.kind, field.type.kind) not in _WIDENINGS:
+            problems.append(f"{field.name} is {given.type} and must be {field.type}")
+    if problems:
+        raise SchemaMismatch(
+            f"the rows do not fit stream {stream!r}: {'; '.join(problems)}. Select and cast the "
+            f"stream's columns: {shown(wanted)}",
+            stream=stream,
+            problems=problems,
+        )
+
+
+def check_readable(stream: str, asked: Schema, there: Schema) -> None:
+    """Refuse a schema given by the user that is not some of the stream's columns."""
+    columns = {field.name: field for field in there}
+    problems = [f"{name} is not there" for name in _extra(asked, there)]
+    for field in asked:
+        found = columns.get(field.name)
+        if found is not None and found.type != field.type:
+            problems.append(f"{field.name} is {found.type}, not {field.type}")
+        elif found is not None and found.nullable and not field.nullable:
+            problems.append(f"{field.name} may be null")
+    if problems:
+        raise SchemaMismatch(
+            f"the schema that was asked for does not fit {stream!r}: {'; '.join(problems)}. "
+            f"Its columns are {shown(there)}; leave .schema(...) out to read all of them",
+            stream=stream,
+            problems=problems,
+        )
+
+
+def _extra(some: Schema, others: Schema) -> list[str]:
+    names = {field.name for field in others}
+    return [field.name for field in some if field.name not in names]
+
+
+def shown(schema: Schema) -> str:
+    """Columns as people write them."""
+    return ", ".join(
+        f"{field.name} {field.type}{'' if field.nullable else ' NOT NULL'}" for field in schema
+    )
+
+
+def into_stream(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """Rows from Spark with a stream's columns: zones and large layouts unified, order and width."""
+    target = arrow_schema(schema)
+    columns = []
+    for field in target:
+        place = batch.schema.get_field_index(field.name)
+        column = pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
+        column = column if column.type.equals(field.type) else column.cast(field.type)
+        if column.null_count and not field.nullable:
+            raise SchemaMismatch(
+                f"column {field.name!r} has {column.null_count} nulls, and the stream says NOT "
+                "NULL: filter them out",
+                column=field.name,
+            )
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=target)
+
+
+def into_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows with exactly the Arrow schema that Spark checks, columns by name."""
+    columns = []
+    for field in schema:
+        column = batch.column(batch.schema.get_field_index(field.name))
+        columns.append(column if column.type.equals(field.type) else column.cast(field.type))
+    if not columns:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def spark_arrow_schema(schema: spark.StructType) -> pa.Schema:
+    """The Arrow schema that Spark expects of rows of this schema."""
+    from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 (loads pandas: tasks only)
+
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,1 @@
+"""Spark's plan of a streaming DataFrame, read into ours: relations, nodes, expressions, windows."""

@@ -1,0 +1,530 @@
+"""Catalyst's expressions in ours: one visible table from class name to builder.
+
+Attributes are known by their exprId, never by name. What Spark computes in another way than the
+table's functions (legacy arithmetic, functions that turn errors into nulls, collations) is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.catalyst.jvm import JvmNode, scala_option, scala_set
+from penstock.catalyst.literals import constant_value, internal_value, read_literal
+from penstock.catalyst.refusals import reason_for, unsupported
+from penstock.catalyst.spark_types import spark_type
+from penstock.errors import ExpressionError, UnsupportedPlan
+from penstock.expressions.signatures import cast_needs_zone
+from penstock.expressions.tree import Call, Column, Expression, Literal, call, cast, literal
+from penstock.expressions.types import BIGINT, BOOLEAN, INT, DataType, decimal_type
+
+EULER = 2.718281828459045
+# Kinds whose type is Spark's by construction.
+_TYPED = frozenset({"AttributeReference", "Literal", "Cast"})
+DAY_US = 86_400_000_000
+
+
+class AggregateCalls(Protocol):
+    """Where an expression over groups finds the columns of its aggregates."""
+
+    def column(self, node: JvmNode, reader: ExpressionReader) -> Expression:
+        """The column that holds an AggregateExpression."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExpressionReader:
+    """Reads the expressions of one plan node.
+
+    `columns` are the attributes in reach, by exprId; `hidden` says why others are not.
+    """
+
+    plan_node: str
+    columns: Mapping[int, Expression]
+    session_zone: str
+    hidden: Mapping[int, str]
+    aggregates: AggregateCalls | None = None
+
+    def read(self, node: JvmNode, column: str | None = None) -> Expression:
+        """The expression of a tree; `column` names the output column in errors."""
+        builder = _BUILDERS.get(node.kind)
+        if builder is None:
+            raise self.refuse(node, reason_for(node), column)
+        try:
+            expression = builder(_Place(self, node, column))
+            if expression.type != BOOLEAN and node.kind not in _TYPED:
+                _check_type(expression, node)
+        except ExpressionError as error:
+            raise self.refuse(node, error.message, column) from error
+        return expression
+
+    def refuse(self, node: JvmNode, reason: str, column: str | None = None) -> UnsupportedPlan:
+        return unsupported(self.plan_node, reason, expression=node, column=column)
+
+
+def _check_type(expression: Expression, node: JvmNode) -> None:
+    """What is built must have the type that Spark's analyser gave it."""
+    expected = spark_type(node.read("dataType"))
+    if expression.type != expected:
+        raise ExpressionError(f"it has type {expected} in Spark and {expression.type} here")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One node, as a builder sees it."""
+
+    reader: ExpressionReader
+    node: JvmNode
+    column: str | None
+
+    def arg(self, index: int) -> Expression:
+        return self.reader.read(self.node.children[index], self.column)
+
+    def args(self) -> list[Expression]:
+        return [self.reader.read(child, self.column) for child in self.node.children]
+
+    def constant(self, index: int, what: str) -> Any:
+        return constant_value(self.arg(index), what)
+
+    def read(self, field: str) -> Any:
+        return self.node.read(field)
+
+    def zone(self) -> str:
+        return str(scala_option(self.read("timeZoneId")) or self.reader.session_zone)
+
+
+Builder = Callable[[_Place], Expression]
+
+
+# --- leaves and what only passes on ---------------------------------------------------------------
+
+
+def _attribute(place: _Place) -> Expression:
+    expr_id = place.node.expr_id
+    found = place.reader.columns.get(expr_id)
+    if found is None:
+        reason = place.reader.hidden.get(expr_id, "the column is not in reach here")
+        raise ExpressionError(reason)
+    return found
+
+
+def _literal(place: _Place) -> Expression:
+    return read_literal(place.node)
+
+
+def _first_child(place: _Place) -> Expression:
+    return place.arg(0)
+
+
+def _aggregate(place: _Place) -> Expression:
+    if place.reader.aggregates is None:
+        raise ExpressionError("an aggregate stands outside of an aggregation")
+    return place.reader.aggregates.column(place.node, place.reader)
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def plain(function: str) -> Builder:
+    """A function that takes Catalyst's children as they are."""
+    return lambda place: call(function, *place.args())
+
+
+def _arithmetic(function: str) -> Builder:
+    def build(place: _Place) -> Expression:
+        _require_ansi(place)
+        return call(function, *place.args())
+
+    return build
+
+
+def _require_ansi(place: _Place) -> None:
+    mode = str(place.read("evalMode").toString())
+    if mode == "TRY":
+        raise ExpressionError("functions that give null instead of an error (try_…) are not known")
+    if mode != "ANSI":
+        raise ExpressionError(
+            f"it was written in {mode} mode; set spark.sql.ansi.enabled to true and write it again"
+        )
+
+
+def _failing(function: str) -> Builder:
+    """Functions of one number that raise on overflow in ANSI mode."""
+
+    def build(place: _Place) -> Expression:
+        if not place.read("failOnError"):
+            raise ExpressionError(
+                "it was written without ANSI mode; set spark.sql.ansi.enabled to true"
+            )
+        return call(function, place.arg(0))
+
+    return build
+
+
+def _check_overflow(place: _Place) -> Expression:
+    target = spark_type(place.read("dataType"))
+    arg = place.arg(0)
+    if arg.type == target:
+        return arg
+    if place.read("nullOnOverflow"):
+        raise ExpressionError("decimals that become null on overflow are not known")
+    return cast(arg, target)
+
+
+def _unscaled_value(place: _Place) -> Expression:
+    """The digits of a decimal as a whole number."""
+    arg = place.arg(0)
+    scale = arg.type.scale
+    power = literal(10**scale, decimal_type(scale + 1, 0))
+    return cast(call("multiply", arg, power), BIGINT)
+
+
+def _make_decimal(place: _Place) -> Expression:
+    """Spark sums short decimals by their digits and puts the point back: the sum itself."""
+    aggregates, child = place.reader.aggregates, place.node.children[0]
+    function = child.children[0] if child.kind == "AggregateExpression" else child
+    if aggregates is None or not _is_sum_of_digits(function):
+        raise ExpressionError("MakeDecimal stands outside of a sum")
+    return aggregates.column(place.node, place.reader)
+
+
+def _is_sum_of_digits(function: JvmNode) -> bool:
+    return function.kind == "Sum" and function.children[0].kind == "UnscaledValue"
+
+
+# --- comparison, logic, branches ------------------------------------------------------------------
+
+
+def _not(place: _Place) -> Expression:
+    arg = place.arg(0)
+    if isinstance(arg, Call) and arg.function == "eq":
+        return call("ne", *arg.args)
+    return call("not", arg)
+
+
+def _in_set(place: _Place) -> Expression:
+    """IN with a long list of constants, which Catalyst keeps as a set: sorted, to be repeatable."""
+    arg = place.arg(0)
+    values = [internal_value(value, arg.type) for value in scala_set(place.read("hset"))]
+    known = sorted(value for value in values if value is not None)
+    listed = known if len(known) == len(values) else [*known, None]
+    return call("in", arg, *[literal(value, arg.type) for value in listed])
+
+
+def _nan_or(place: _Place) -> Expression:
+    value, otherwise = place.args()
+    return call("if", call("is_nan", value), otherwise, value)
+
+
+# --- casts ----------------------------------------------------------------------------------------
+
+
+def _cast(place: _Place) -> Expression:
+    mode = str(place.read("evalMode").toString())
+    if mode not in ("ANSI", "TRY"):
+        _require_ansi(place)
+    arg, target = place.arg(0), spark_type(place.read("dataType"))
+    options: dict[str, Any] = {"to": str(target)}
+    if cast_needs_zone(arg.type, target):
+        options["time_zone"] = place.zone()
+    return call("cast" if mode == "ANSI" else "try_cast", arg, **options)
+
+
+# --- strings --------------------------------------------------------------------------------------
+
+
+def _trim(function: str) -> Builder:
+    def build(place: _Place) -> Expression:
+        if len(place.node.children) > 1 and place.constant(1, "what is trimmed") != " ":
+            raise ExpressionError("only spaces are trimmed here")
+        return call(function, place.arg(0))
+
+    return build
+
+
+def _like(place: _Place) -> Expression:
+    pattern, escape = place.constant(1, "the pattern"), str(place.read("escapeChar"))
+    return call("like", place.arg(0), pattern=pattern, escape=escape)
+
+
+def _rlike(place: _Place) -> Expression:
+    return call("rlike", place.arg(0), pattern=place.constant(1, "the pattern"))
+
+
+def _split(place: _Place) -> Expression:
+    pattern, limit = place.constant(1, "the pattern"), place.constant(2, "the limit")
+    return call("split", place.arg(0), pattern=pattern, limit=limit if limit > 0 else -1)
+
+
+def _concat_ws(place: _Place) -> Expression:
+    separator, *args = place.args()
+    text = constant_value(separator, "the separator")
+    return call("concat_ws", *args, separator=text)
+
+
+# --- mathematics ----------------------------------------------------------------------------------
+
+
+def _round(place: _Place) -> Expression:
+    if not place.read("ansiEnabled"):
+        raise ExpressionError("it was written without ANSI mode; set spark.sql.ansi.enabled to true")
+    return call("round", place.arg(0), scale=place.constant(1, "the number of digits"))
+
+
+def _logarithm(place: _Place) -> Expression:
+    if place.constant(0, "the base") != EULER:
+        raise ExpressionError("only the natural logarithm is known here")
+    return call("ln", place.arg(1))
+
+
+# --- dates and times ------------------------------------------------------------------------------
+
+
+def _zoned(function: str) -> Builder:
+    def build(place: _Place) -> Expression:
+        arg = place.arg(0)
+        options = {"time_zone": place.zone()} if arg.type.kind == "timestamp" else {}
+        return call(function, arg, **options)
+
+    return build
+
+
+_UNIT_NAMES: Mapping[str, str] = {
+    "yyyy": "year", "yy": "year", "mm": "month", "mon": "month", "dd": "day",
+}  # fmt: skip
+
+
+def _date_trunc(place: _Place) -> Expression:
+    given = str(place.constant(0, "the unit")).lower()
+    unit = _UNIT_NAMES.get(given, given)
+    return call("date_trunc", place.arg(1), unit=unit, time_zone=place.zone())
+
+
+def _date_sub(place: _Place) -> Expression:
+    days = place.constant(1, "the number of days")
+    return call("date_add", place.arg(0), literal(-days, INT))
+
+
+def _weekday(place: _Place) -> Expression:
+    """Monday is 0; our days of the week begin with Sunday as 1."""
+    shifted = call("add", call("day_of_week", place.arg(0)), literal(5, INT))
+    return call("remainder", shifted, literal(7, INT))
+
+
+def _add_interval(place: _Place) -> Expression:
+    """A constant length below a day, which is the same in every time zone."""
+    interval = place.node.children[1]
+    length_us = interval.read("value") if interval.kind == "Literal" else None
+    if not isinstance(length_us, int) or abs(length_us) >= DAY_US:
+        raise ExpressionError(
+            "only constant intervals of hours, minutes and seconds, below a day, are added here"
+        )
+    arg = place.arg(0)
+    if arg.type.kind != "timestamp":
+        raise ExpressionError(f"an interval is added to a timestamp here, not to {arg.type}")
+    return shifted_time(arg, length_us)
+
+
+def shifted_time(time: Expression, by_us: int) -> Expression:
+    """A timestamp moved by a number of microseconds."""
+    moved = call("add", call("unix_micros", time), literal(by_us, BIGINT))
+    return call("timestamp_micros", moved)
+
+
+def _unix_timestamp(place: _Place) -> Expression:
+    arg = place.arg(0)
+    if arg.type.kind != "timestamp":
+        raise ExpressionError(f"only timestamps are taken here, not {arg.type}: cast it first")
+    return call("unix_seconds", arg)
+
+
+def _precise_conversion(place: _Place) -> Expression:
+    """How windows go between times and microseconds."""
+    arg = place.arg(0)
+    target = spark_type(place.read("toType"))
+    return call("timestamp_micros" if target.kind == "timestamp" else "unix_micros", arg)
+
+
+# --- nested values --------------------------------------------------------------------------------
+
+
+def _named_struct(place: _Place) -> Expression:
+    args = place.args()
+    names = [constant_value(name, "the name of a field") for name in args[0::2]]
+    return call("struct", *args[1::2], names=names)
+
+
+def _struct_field(place: _Place) -> Expression:
+    arg = place.arg(0)
+    return call("get_field", arg, name=arg.type.fields[int(place.read("ordinal"))].name)
+
+
+def _array_item(place: _Place) -> Expression:
+    array, index = place.arg(0), place.arg(1)
+    if place.read("failOnError"):
+        return call("get_item", array, index)
+    inside = call(
+        "and", call("ge", index, literal(0, INT)), call("lt", index, call("size", array))
+    )
+    missing = literal(None, _element(array.type))
+    return call("if", inside, call("get_item", array, index), missing)
+
+
+def _element_at(place: _Place) -> Expression:
+    array, index = place.arg(0), place.constant(1, "the position")
+    if array.type.kind != "array" or index < 1 or not place.read("failOnError"):
+        raise ExpressionError("only arrays, with a constant position from 1 on, are known here")
+    return call("get_item", array, literal(index - 1, INT))
+
+
+def _element(data_type: DataType) -> DataType:
+    if data_type.element is None:
+        raise ExpressionError(f"{data_type} is not an array")
+    return data_type.element
+
+
+def _size(place: _Place) -> Expression:
+    if place.read("legacySizeOfNull"):
+        raise ExpressionError("set spark.sql.legacy.sizeOfNull to false: the size of null is null")
+    return call("size", place.arg(0))
+
+
+def _array(place: _Place) -> Expression:
+    args = place.args()
+    if not args:
+        raise ExpressionError("an empty array is not known here")
+    return call("array", *args)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+_BUILDERS: Mapping[str, Builder] = {
+    # leaves and what only passes on
+    "AttributeReference": _attribute,
+    "Literal": _literal,
+    "Alias": _first_child,
+    "KnownNotNull": _first_child,
+    "KnownNullable": _first_child,
+    "PromotePrecision": _first_child,
+    "KnownFloatingPointNormalized": _first_child,
+    # over groups
+    "AggregateExpression": _aggregate,
+    "MakeDecimal": _make_decimal,
+    "UnscaledValue": _unscaled_value,
+    # arithmetic
+    "Add": _arithmetic("add"),
+    "Subtract": _arithmetic("subtract"),
+    "Multiply": _arithmetic("multiply"),
+    "Divide": _arithmetic("divide"),
+    "IntegralDivide": _arithmetic("int_divide"),
+    "Remainder": _arithmetic("remainder"),
+    "Pmod": _arithmetic("pmod"),
+    "UnaryMinus": _failing("negate"),
+    "UnaryPositive": _first_child,
+    "Abs": _failing("abs"),
+    "CheckOverflow": _check_overflow,
+    # comparison
+    "EqualTo": plain("eq"),
+    "EqualNullSafe": plain("eq_null_safe"),
+    "LessThan": plain("lt"),
+    "LessThanOrEqual": plain("le"),
+    "GreaterThan": plain("gt"),
+    "GreaterThanOrEqual": plain("ge"),
+    "In": plain("in"),
+    "InSet": _in_set,
+    "Greatest": plain("greatest"),
+    "Least": plain("least"),
+    # logic, nulls, branches
+    "And": plain("and"),
+    "Or": plain("or"),
+    "Not": _not,
+    "IsNull": plain("is_null"),
+    "IsNotNull": plain("is_not_null"),
+    "IsNaN": plain("is_nan"),
+    "NaNvl": _nan_or,
+    "Coalesce": plain("coalesce"),
+    "If": plain("if"),
+    "CaseWhen": plain("case"),
+    # casts
+    "Cast": _cast,
+    # strings
+    "Length": plain("length"),
+    "Substring": plain("substring"),
+    "Concat": plain("concat"),
+    "ConcatWs": _concat_ws,
+    "Upper": plain("upper"),
+    "Lower": plain("lower"),
+    "StringTrim": _trim("trim"),
+    "StringTrimLeft": _trim("ltrim"),
+    "StringTrimRight": _trim("rtrim"),
+    "StringReplace": plain("replace"),
+    "StringLPad": plain("lpad"),
+    "StringRPad": plain("rpad"),
+    "StartsWith": plain("starts_with"),
+    "EndsWith": plain("ends_with"),
+    "Contains": plain("contains"),
+    "Like": _like,
+    "RLike": _rlike,
+    "StringSplit": _split,
+    # mathematics
+    "Floor": plain("floor"),
+    "Ceil": plain("ceil"),
+    "Round": _round,
+    "Sqrt": plain("sqrt"),
+    "Exp": plain("exp"),
+    "Log": plain("ln"),
+    "Logarithm": _logarithm,
+    "Pow": plain("pow"),
+    # dates and times
+    "Year": _zoned("year"),
+    "Month": _zoned("month"),
+    "DayOfMonth": _zoned("day"),
+    "DayOfWeek": _zoned("day_of_week"),
+    "WeekDay": _weekday,
+    "Hour": _zoned("hour"),
+    "Minute": _zoned("minute"),
+    "Second": _zoned("second"),
+    "TruncTimestamp": _date_trunc,
+    "DateAdd": plain("date_add"),
+    "DateSub": _date_sub,
+    "TimestampAddInterval": _add_interval,
+    "UnixTimestamp": _unix_timestamp,
+    "ToUnixTimestamp": _unix_timestamp,
+    "UnixSeconds": plain("unix_seconds"),
+    "UnixMillis": plain("unix_millis"),
+    "UnixMicros": plain("unix_micros"),
+    "SecondsToTimestamp": plain("timestamp_seconds"),
+    "MillisToTimestamp": plain("timestamp_millis"),
+    "MicrosToTimestamp": plain("timestamp_micros"),
+    "PreciseTimestampConversion": _precise_conversion,
+    # nested values
+    "CreateNamedStruct": _named_struct,
+    "GetStructField": _struct_field,
+    "CreateArray": _array,
+    "GetArrayItem": _array_item,
+    "ElementAt": _element_at,
+    "Size": _size,
+}
+
+EXPRESSION_KINDS = frozenset(_BUILDERS)
+
+
+def attribute_ids(node: JvmNode) -> frozenset[int]:
+    """The attributes that an expression refers to."""
+    return frozenset(part.expr_id for part in node.walk() if part.kind == "AttributeReference")
+
+
+def conjuncts(condition: JvmNode) -> Iterable[JvmNode]:
+    """The parts of a condition that must all hold, from left to right."""
+    if condition.kind != "And":
+        yield condition
+        return
+    for side in condition.children:
+        yield from conjuncts(side)
+
+
+__all__ = [
+    "EXPRESSION_KINDS", "AggregateCalls", "Column", "ExpressionReader", "Literal",
+    "attribute_ids", "conjuncts", "shifted_time",
+]  # fmt: skip

@@ -1,0 +1,64 @@
+"""Constants of Catalyst, which come as Spark's internal values, as typed literals of ours."""
+
+from __future__ import annotations
+
+import decimal
+from typing import Any
+
+from penstock.catalyst.jvm import JvmNode, scala_items
+from penstock.catalyst.spark_types import spark_type
+from penstock.errors import ExpressionError
+from penstock.expressions.tree import Expression, Literal, call, literal
+from penstock.expressions.types import DataType
+
+
+def read_literal(node: JvmNode) -> Expression:
+    """The constant of a Literal node; of a struct, a call that builds it."""
+    return _constant(node.read("value"), node.read("dataType"))
+
+
+def _constant(value: Any, type_handle: Any) -> Expression:
+    data_type = spark_type(type_handle)
+    if data_type.kind == "struct" and value is not None:
+        return _struct(value, type_handle, data_type)
+    return literal(internal_value(value, data_type, type_handle), data_type)
+
+
+def _struct(row: Any, type_handle: Any, data_type: DataType) -> Expression:
+    members = scala_items(type_handle)
+    args = [
+        _constant(row.get(index, member.dataType()), member.dataType())
+        for index, member in enumerate(members)
+    ]
+    return call("struct", *args, names=[field.name for field in data_type.fields])
+
+
+def internal_value(value: Any, data_type: DataType, type_handle: Any = None) -> Any:
+    """A value in the form that Spark keeps it in, as the plain value of a literal."""
+    if value is None:
+        return None
+    if data_type.kind == "string":
+        return str(value.toString())
+    if data_type.kind == "decimal":
+        return decimal.Decimal(value.toString())
+    if data_type.kind == "array":
+        return _array(value, data_type, type_handle)
+    if data_type.is_nested:
+        raise ExpressionError(f"constants of type {data_type} are not known here")
+    return bytes(value) if data_type.kind == "binary" else value
+
+
+def _array(value: Any, data_type: DataType, type_handle: Any) -> tuple[Any, ...]:
+    assert data_type.element is not None
+    element = type_handle.elementType()
+    return tuple(
+        internal_value(value.get(index, element), data_type.element, element)
+        for index in range(value.numElements())
+    )
+
+
+def constant_value(expression: Expression, what: str) -> Any:
+    """The value of an argument that must be a constant here."""
+    if not isinstance(expression, Literal) or expression.value is None:
+        raise ExpressionError(f"{what} must be a constant here, {expression} is not one")
+    return expression.value

@@ -1,0 +1,128 @@
+"""What is not run here, and the error that says so: node, expression, column, and the way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.catalyst.jvm import JvmNode
+from penstock.errors import UnsupportedPlan
+
+WAY_OUT = "Structured Streaming can run it: start it with df.writeStream"
+
+_PYTHON = "Python functions are not run here yet; write the column with Spark's own functions"
+_GROUPED = "functions over groups with their own state are not run here yet"
+_STATIC = (
+    "rows that do not stream are not read here yet; put them into a stream, or join them in "
+    "Structured Streaming"
+)
+_ORDER = "a stream has no end to sort at; sort what you read from the result"
+_LIMIT = "counting rows off a stream is not run here; limit what you read from the result"
+
+# Catalyst's nodes that are refused, with what to do instead.
+NODE_REASONS: Mapping[str, str] = {
+    "Deduplicate": "distinct() and dropDuplicates() are not run here yet",
+    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark() is not run here yet",
+    "Distinct": "distinct() is not run here yet",
+    "Join": "joins are not run here yet",
+    "Window": "ranking over windows is not run here yet",
+    "BatchEvalPython": _PYTHON,
+    "ArrowEvalPython": _PYTHON,
+    "BatchEvalPythonUDTF": _PYTHON,
+    "ArrowEvalPythonUDTF": _PYTHON,
+    "MapInArrow": "mapInArrow() is not run here yet",
+    "MapInPandas": "mapInPandas() is not run here yet",
+    "MapPartitions": "functions on typed rows are not run here",
+    "MapElements": "functions on typed rows are not run here",
+    "TypedFilter": "functions on typed rows are not run here",
+    "DeserializeToObject": "functions on typed rows are not run here",
+    "SerializeFromObject": "functions on typed rows are not run here",
+    "FlatMapGroupsInPandas": _GROUPED,
+    "FlatMapGroupsInArrow": _GROUPED,
+    "FlatMapGroupsInPandasWithState": _GROUPED,
+    "FlatMapGroupsWithState": _GROUPED,
+    "TransformWithState": _GROUPED,
+    "TransformWithStateInPySpark": _GROUPED,
+    "Expand": "cube, rollup, grouping sets and windows without an aggregate are not run here",
+    "Sort": _ORDER,
+    "GlobalLimit": _LIMIT,
+    "LocalLimit": _LIMIT,
+    "Offset": _LIMIT,
+    "Tail": _LIMIT,
+    "Sample": "a random sample would differ after a recovery; filter by a hash of a column",
+    "CollectMetrics": "observe() is not run here; the query's progress has its own metrics",
+    "LocalRelation": _STATIC,
+    "LogicalRelation": _STATIC,
+    "DataSourceV2Relation": _STATIC,
+    "Range": _STATIC,
+    "OneRowRelation": _STATIC,
+}
+
+_NOT_REPEATABLE = (
+    "it gives another value each time it is computed, so a recovery would change rows that were "
+    "already sent; put the value into the rows before they enter the stream"
+)
+# Catalyst's expressions that are refused for a reason that deserves its own words.
+EXPRESSION_REASONS: Mapping[str, str] = {
+    "CurrentTimestamp": _NOT_REPEATABLE,
+    "CurrentDate": _NOT_REPEATABLE,
+    "CurrentTime": _NOT_REPEATABLE,
+    "LocalTimestamp": _NOT_REPEATABLE,
+    "Now": _NOT_REPEATABLE,
+    "CurrentBatchTimestamp": _NOT_REPEATABLE,
+    "CurrentDateExpressionBuilder": _NOT_REPEATABLE,
+    "PythonUDF": _PYTHON,
+    "PythonUDAF": _PYTHON,
+    "ScalaUDF": "functions of the JVM are not run here",
+    "Invoke": "it is a function of the JVM that is not run here",
+    "StaticInvoke": "it is a function of the JVM that is not run here",
+    "ScalarSubquery": "subqueries are not run here",
+    "InSubquery": "subqueries are not run here",
+    "Exists": "subqueries are not run here",
+    "Collate": "only the default collation (UTF8_BINARY) is known here",
+}
+# What the optimizer would freeze into a constant: looked for in the plan before it runs.
+CLOCK_KINDS = frozenset(
+    {"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"}
+)
+
+
+def unsupported(
+    node: str,
+    reason: str,
+    *,
+    expression: JvmNode | str | None = None,
+    column: str | None = None,
+) -> UnsupportedPlan:
+    """The error for one thing that is not run here."""
+    where = node
+    site = None
+    shown = expression.text if isinstance(expression, JvmNode) else expression
+    if column is not None:
+        where += f", column {column!r}"
+    if shown is not None:
+        where += f", expression {shown}"
+    if isinstance(expression, JvmNode):
+        site = expression.call_site
+    if site is not None:
+        where += f" (written at {site})"
+    details = {"node": node, "expression": shown, "column": column, "call_site": site}
+    return UnsupportedPlan(
+        f"{where}: {reason}. {WAY_OUT}",
+        **{name: value for name, value in details.items() if value is not None},
+    )
+
+
+def refused_node(node: JvmNode) -> UnsupportedPlan:
+    """The error for a plan node outside the table of those that are read."""
+    reason = NODE_REASONS.get(node.kind, "this node is not run here")
+    return unsupported(node.kind, reason)
+
+
+def reason_for(expression: JvmNode) -> str:
+    """Why an expression outside the table of those that are read is refused."""
+    known = EXPRESSION_REASONS.get(expression.kind)
+    if known is not None:
+        return known
+    if not expression.read("deterministic"):
+        return _NOT_REPEATABLE
+    return f"{expression.kind} is not among the expressions that are run here"

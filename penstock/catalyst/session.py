@@ -1,0 +1,126 @@
+"""The Spark session behind a DataFrame: its optimizer, and the settings that change results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.catalyst.jvm import JvmNode, scala_option
+from penstock.catalyst.refusals import CLOCK_KINDS, EXPRESSION_REASONS, WAY_OUT, unsupported
+from penstock.errors import InvalidArgument, UnsupportedPlan
+
+# Settings under which Spark itself computes something else than this engine.
+_REQUIRED_SETTINGS: tuple[tuple[str, str, str], ...] = (
+    ("spark.sql.ansi.enabled", "true", "only ANSI arithmetic is run here"),
+    (
+        "spark.sql.decimalOperations.allowPrecisionLoss",
+        "true",
+        "decimals are computed here with Spark's default types",
+    ),
+    (
+        "spark.sql.streaming.multipleWatermarkPolicy",
+        "min",
+        "the watermark of several inputs is the smallest one here",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """What the translation needs to know about the session."""
+
+    time_zone: str
+    case_sensitive: bool
+
+
+@dataclass(frozen=True)
+class Plans:
+    """One DataFrame's plan, as analysed and as optimised."""
+
+    analyzed: JvmNode
+    optimized: JvmNode
+    session: SessionFacts
+
+
+def plans_of(df: Any) -> Plans:
+    """Let Spark plan a DataFrame. No job runs."""
+    session = _session_of(df)
+    _check_settings(session)
+    analyzed = JvmNode(df._jdf.queryExecution().analyzed())
+    if not analyzed.read("isStreaming"):
+        raise unsupported(
+            analyzed.kind,
+            "the DataFrame does not stream: read it with spark.readStream, or run it as a batch",
+        )
+    _refuse_clocks(session, analyzed)
+    with _active(session):
+        optimizer = session._jsparkSession.sessionState().optimizer()
+        optimized = JvmNode(optimizer.execute(analyzed.handle))
+    facts = SessionFacts(
+        time_zone=str(session.conf.get("spark.sql.session.timeZone")),
+        case_sensitive=str(session.conf.get("spark.sql.caseSensitive")).lower() == "true",
+    )
+    return Plans(analyzed, optimized, facts)
+
+
+def _session_of(df: Any) -> Any:
+    """The session of a DataFrame that lives in a JVM of this process's driver."""
+    from pyspark.sql import DataFrame  # noqa: PLC0415 (Spark is loaded where it is used)
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame  # noqa: PLC0415
+
+    if isinstance(df, ClassicDataFrame):
+        return df.sparkSession
+    if isinstance(df, DataFrame):
+        raise UnsupportedPlan(
+            "DataFrame: it belongs to a Spark Connect session, which does not show its plan to "
+            "Python; create the session in the driver (without spark.remote) to run it here. "
+            f"{WAY_OUT}",
+            node="DataFrame",
+        )
+    raise InvalidArgument(
+        f"a streaming DataFrame was expected, not {type(df).__name__}", given=type(df).__name__
+    )
+
+
+def _check_settings(session: Any) -> None:
+    for name, wanted, reason in _REQUIRED_SETTINGS:
+        found = str(session.conf.get(name, wanted)).lower()
+        if found != wanted:
+            raise UnsupportedPlan(
+                f"{name} is {found}: {reason}; set it to {wanted} before the DataFrame is made. "
+                f"{WAY_OUT}",
+                setting=name,
+                value=found,
+            )
+
+
+def _refuse_clocks(session: Any, analyzed: JvmNode) -> None:
+    """Find what reads the clock before the optimizer turns it into a constant."""
+    patterns = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    if not analyzed.handle.containsPattern(patterns.CURRENT_LIKE()):
+        return
+    for node in analyzed.walk():
+        for expression in node.nodes("expressions"):
+            column = str(expression.read("name")) if expression.kind == "Alias" else None
+            for part in expression.walk():
+                if part.kind in CLOCK_KINDS:
+                    raise unsupported(
+                        node.kind, EXPRESSION_REASONS[part.kind], expression=part, column=column
+                    )
+
+
+@contextmanager
+def _active(session: Any) -> Iterator[None]:
+    """Catalyst's rules read the settings of the session that is active on their thread."""
+    sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
+    before = scala_option(sessions.getActiveSession())
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before is None:
+            sessions.clearActiveSession()
+        else:
+            sessions.setActiveSession(before)

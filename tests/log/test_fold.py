@@ -1,0 +1,113 @@
+"""Folding the write-ahead log: it stays bounded, and nobody is held up by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.config import LogConfig
+from penstock.log import open_log
+from penstock.log.index import Index
+from penstock.log.local import INDEX_FILE, LocalLog
+from penstock.log.record import START, Entry, RecordKind
+
+WAL_BYTES_MAX = 128 << 10
+CONFIG = LogConfig(durability="process", wal_bytes_max=WAL_BYTES_MAX)
+
+
+def append(log: LocalLog, first: int, count: int) -> None:
+    for sequence in range(first, first + count):
+        log.append([Entry(RecordKind.DATA, ("orders",), "w", 1, sequence, bytes(500))])
+
+
+def wal_bytes(folder: Path) -> int:
+    return (folder / f"{INDEX_FILE}-wal").stat().st_size
+
+
+def wait_for_fold(log: LocalLog) -> None:
+    thread = log._folder_fold._thread
+    assert thread is not None, "no fold was begun"
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda log: log.last("orders"),
+        lambda log: log.get("missing"),
+        lambda log: log.trimmed("orders"),
+        lambda log: log.tail(),
+        lambda log: log.read(("orders",), START, 3),
+        lambda log: log.keys(),
+    ],
+    ids=["last", "get", "trimmed", "tail", "read", "keys"],
+)
+def test_an_idle_handle_lets_the_write_ahead_log_start_anew(
+    tmp_path: Path, ask: Callable[[LocalLog], object]
+) -> None:
+    folder = tmp_path / "log"
+    with open_log(folder, create=True, config=CONFIG) as log, open_log(folder) as idle:
+        append(log, 0, 10)
+        ask(idle)
+        index = log._open_index()
+        assert index.fold(wait=True)
+        index.close(fold=False)
+
+
+def test_the_write_ahead_log_stays_bounded(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    with open_log(folder, create=True, config=CONFIG) as log:
+        for turn in range(10):
+            append(log, turn * 64, 64)  # the bound is looked at after so many
+            wait_for_fold(log)
+        assert wal_bytes(folder) < 12 * WAL_BYTES_MAX, "it grew with every turn"
+        assert len(log.read(("orders",), START, 1000)) == 640
+
+
+def test_a_fold_is_begun_only_when_the_bound_is_reached_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file keeps its size when the write-ahead log starts anew: that must not count."""
+    folds = []
+    fold = Index.fold
+    monkeypatch.setattr(
+        Index, "fold", lambda self, *, wait: folds.append(wait) or fold(self, wait=wait)
+    )
+    config = LogConfig(durability="process", wal_bytes_max=8 << 20)
+    with open_log(tmp_path / "log", create=True, config=config) as log:
+        sequence = 0
+        while not folds:
+            append(log, sequence, 64)
+            sequence += 64
+        wait_for_fold(log)
+        before = len(folds)
+        append(log, sequence, 128)
+        assert len(folds) == before
+
+
+def test_a_fold_gives_up_on_a_reader_in_the_middle_of_a_query(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    with open_log(folder, create=True, config=CONFIG) as log, open_log(folder) as reader:
+        append(log, 0, 10)
+        query = reader._index._execute("SELECT position FROM record")
+        assert query.fetchone() == (1,)
+        append(log, 10, 10)
+        index = log._open_index()
+        assert not index.fold(wait=True)
+        append(log, 20, 10)
+        query.fetchall()
+        assert index.fold(wait=True)
+        index.close(fold=False)
+
+
+def test_a_handle_closes_while_it_folds(tmp_path: Path) -> None:
+    for turn in range(5):
+        log = open_log(tmp_path / "log", create=True, config=CONFIG)
+        append(log, turn * 128, 128)
+        assert log._folder_fold._thread is not None
+        log.close()
+    with open_log(tmp_path / "log") as log:
+        assert log.tail() == 5 * 128
