@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -13,7 +12,6 @@ from pyspark.sql.types import StructType
 from penstock.api.datasource_filters import as_expression
 from penstock.api.datasource_options import Options, is_integer
 from penstock.api.datasource_ranges import (
-    RANGES_MAX,
     LogRange,
     lowest_needed,
     plan_ranges,
@@ -46,7 +44,7 @@ class StreamBatchReader(DataSourceReader):
         self._ranges = plan_ranges(low, after, upto, partitions)
 
     @property
-    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # type: ignore[override]  # noqa: N802
+    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # type: ignore[override]
         return OfferedPushdown(self.take_filters)
 
     def take_filters(self, filters: list[Filter]) -> list[Filter]:
@@ -125,5 +123,3 @@ def describe_for(path: str, stream: str) -> StreamFacts:
     """The columns of a stream, for planning."""
     with open_log(path, read_only=True) as log:
         return describe_stream(log, stream)
-
-

@@ -51,7 +51,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         self._target: int | None = None  # with availableNow: nothing beyond this is read
         self._follower: Follower | None = None  # never travels: only the driver's copy has one
 
-    def initialOffset(self) -> StreamOffset:  # noqa: N802
+    def initialOffset(self) -> StreamOffset:
         with open_log(self._path, read_only=True) as log:
             kept_from = trimmed_upto(log, self._facts)
             position = kept_from
@@ -62,14 +62,14 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
                 position = int(self._start)
         return {"position": position, "resume": kept_from}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         with open_log(self._path, read_only=True) as log:
             self._target = _last_marker(log, self._facts)
 
-    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802
+    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         position, resume = _checked(start)
         if self._follower is None or self._follower.start != position:
             self.stop()
@@ -79,7 +79,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return self._follower.advance(rows_max, self._target) or start
 
-    def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802
+    def reportLatestOffset(self) -> StreamOffset | None:
         with open_log(self._path, read_only=True) as log:
             last = _last_marker(log, self._facts)
         return {"position": last} if last else None
@@ -131,7 +131,7 @@ class Follower:
         if not rows:
             return None  # markers without rows move the reader, not the offset
         self.start = position
-        return {"position": int(position), "resume": self._resume()}
+        return {"position": int(position), "resume": min(self._resume(), int(position))}
 
     def close(self) -> None:
         self._log.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 import uuid
@@ -146,9 +145,7 @@ class StreamingQuery:
 
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"
-        return (
-            f"<penstock.StreamingQuery {self._name!r} {state} id={self._id} runId={self._run_id}>"
-        )
+        return f"<penstock.StreamingQuery {self._name!r} {state} id={self._id}>"
 
     def _watch(self, available_now: bool) -> None:
         """Note progress every second, and end the query when its work is done."""
@@ -277,7 +274,3 @@ class StreamingQuery:
 def _iso(time_us: int) -> str:
     moment = datetime.fromtimestamp(time_us / 1e6, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
-
-
-def lock_holder_text(pid: str) -> str:
-    return f"process {pid}" if pid.isdigit() and int(pid) != os.getpid() else "this process"

@@ -158,7 +158,7 @@ class StreamWriter:
         availableNow: bool | None = None,
         **others: Any,
     ) -> StreamWriter:
-        """processingTime sets the longest time between two commits; availableNow drains and stops."""
+        """processingTime: the longest time between commits. availableNow: drain and stop."""
         given = [t for t in (processingTime, availableNow, *others.values()) if t]
         if len(given) != 1:
             raise InvalidOption("a trigger has exactly one argument")

@@ -14,5 +14,6 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
     {
         "core": "penstock.bench.core",
         "log": "penstock.bench.log",
+        "restore": "penstock.bench.restore",
     }
 )

@@ -60,6 +60,7 @@ from penstock.log.validate import (
     check_tag,
     check_timeout,
     check_version,
+    names_read_back,
 )
 from penstock.names import check_name, check_path
 
@@ -587,10 +588,19 @@ class LocalLog(Log):
         body = self._body(row)
         if body is None:
             return None
+        try:
+            kind = RecordKind(row.kind)
+            tags = names_read_back(row.producer, row.tags)
+        except (ValueError, InvalidName) as error:
+            raise IndexDamaged(
+                f"the row of position {row.position} in {self.folder / INDEX_FILE} is not one that "
+                f"a log writes ({error}): run `penstock fsck`",
+                position=row.position,
+            ) from error
         return Record(
             position=row.position,
-            kind=RecordKind(row.kind),
-            tags=tuple(row.tags.split(" ")),
+            kind=kind,
+            tags=tags,
             producer=row.producer,
             instance=row.instance,
             sequence=row.sequence,

@@ -126,6 +126,17 @@ def _check_tags(tags: tuple[str, ...]) -> None:
 _known_tags = lru_cache(maxsize=4_096)(_check_tags)
 
 
+def names_read_back(producer: str, tags: str) -> tuple[str, ...]:
+    """A record row's tags, held to the same rule as on their way in, and so its producer."""
+    _known_producer(producer, "producer")
+    return _tags_read_back(tags)
+
+
+@lru_cache(maxsize=4_096)
+def _tags_read_back(tags: str) -> tuple[str, ...]:
+    return tuple(check_path(tag) for tag in tags.split(" "))
+
+
 def _check_rising(entries: Sequence[Entry]) -> None:
     highest: dict[tuple[str, int], int] = {}
     for entry in entries:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from penstock.clock import Clock
 from penstock.connectors.table import SOURCES, SourceBuilder, SourceRequest
 from penstock.errors import UnsupportedPlan
@@ -15,7 +17,7 @@ from penstock.log.contract import Log
 from penstock.log.record import Fence, Position
 from penstock.operators.chain import Chain
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
-from penstock.runtime.markers import Marker
+from penstock.runtime.markers import WATERMARK_END, Marker
 from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.streams import register_streams
@@ -49,9 +51,18 @@ class Assembly:
         return Vertex(self._parts(vertex, stage, marker, chain), marker)
 
     def warm(self) -> None:
-        """Load every kernel that the program needs, without touching any vertex."""
+        """Load every kernel that the program needs, without touching any vertex.
+
+        One row of zeros goes through a chain that nobody will see: what is slow the first time
+        (importing, compiling or loading machine code) is then behind this process.
+        """
         for stage in self.program.stages:
-            self._new_chain(stage).warm()
+            chain = self._new_chain(stage)
+            chain.process(_row_of_zeros(arrow_schema(stage.input.schema)), on_bad_row="reject")
+            chain.on_watermark(WATERMARK_END)
+            chain.on_commit()
+            for state in chain.states.values():
+                state.take_changes()
 
     def register_streams(self) -> None:
         """Tell outside readers which columns and substreams the query's streams have."""
@@ -135,3 +146,24 @@ class Assembly:
         }
         timeout_ms = self.program.settings.idle_timeout_ms
         return Watermarks(writers, marker.producers, marker.watermark_us, timeout_ms)
+
+
+def _row_of_zeros(schema: pa.Schema) -> pa.RecordBatch:
+    columns = [_zero(field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _zero(kind: pa.DataType) -> pa.Array:
+    """One value that is not null, of any type that a stream may have."""
+    if pa.types.is_struct(kind):
+        children = [_zero(kind.field(i).type) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(children, fields=list(kind))
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        return pa.array([[]], kind)
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return pa.array([b""], pa.binary()).cast(kind)
+    if pa.types.is_boolean(kind):
+        return pa.array([False])
+    if pa.types.is_temporal(kind):
+        return pa.array([0], pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
+    return pa.array([0], kind)

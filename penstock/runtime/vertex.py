@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.clock import Clock
 from penstock.errors import Fenced, RowError
 from penstock.log.record import Position, RecordKind
-from penstock.operators.chain import Chain, ChainOutput
+from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.runtime.inputs import Delivery, Input, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs, Partitioner
@@ -178,6 +178,11 @@ class Vertex:
         """Whether all that the input has now is taken and committed."""
         return not self._is_dirty and self._parts.input.is_drained()
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether a picture of the state is being taken for a checkpoint."""
+        return self._snapshots is not None
+
     def commit_due_in_s(self) -> float | None:
         """How long this vertex may wait before it must commit; None if it has nothing to commit."""
         return max(0.0, self._due_s - self._parts.clock.monotonic_s()) if self._is_dirty else None
@@ -221,7 +226,7 @@ class Vertex:
         self._advance_watermark(self._input_watermark())
 
     def _run(self, batch: pa.RecordBatch, origin: str) -> ChainOutput:
-        on_bad_row = "raise" if self._parts.dead_letter_tag is None else "reject"
+        on_bad_row: OnBadRow = "raise" if self._parts.dead_letter_tag is None else "reject"
         try:
             return self._parts.chain.process(batch, self._watermark_us, on_bad_row=on_bad_row)
         except RowError as error:

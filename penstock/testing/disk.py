@@ -80,8 +80,8 @@ class _Disk:
                 _change(file.synced, change, len(change.data))
             file.unsynced.clear()
         elif call.kind == "sync_folder":
-            for change in self._waiting.pop(call.path, []):
-                change(self._durable)
+            for rename in self._waiting.pop(call.path, []):
+                rename(self._durable)
         else:
             self._change_names(call)
 
@@ -246,7 +246,7 @@ class _TracedVFS(apsw.VFS):
         super().__init__(name, "")
         self._files = files
 
-    def xOpen(self, name: Any, flags: list[int]) -> _TracedFile:  # noqa: N802
+    def xOpen(self, name: Any, flags: list[int]) -> _TracedFile:
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         traced = path is not None and Path(path).is_relative_to(self._files.root)
         if traced and not os.path.exists(path):
@@ -256,7 +256,7 @@ class _TracedVFS(apsw.VFS):
                 raise apsw.CantOpenError(str(error)) from error
         return _TracedFile(name, flags, self._files, path if traced else None)
 
-    def xDelete(self, name: str, sync_folder: bool) -> None:  # noqa: N802
+    def xDelete(self, name: str, sync_folder: bool) -> None:
         with _as_sqlite_error():
             self._files.note("unlink", name)
         super().xDelete(name, sync_folder)
@@ -271,19 +271,19 @@ class _TracedFile(apsw.VFSFile):
         self._path = path
         self._is_named = False
 
-    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: bytes, offset: int) -> None:
         if self._path is not None:
             with _as_sqlite_error():
                 self._files.note("write", self._path, offset=offset, data=bytes(data))
         super().xWrite(data, offset)
 
-    def xTruncate(self, size: int) -> None:  # noqa: N802
+    def xTruncate(self, size: int) -> None:
         if self._path is not None:
             with _as_sqlite_error():
                 self._files.note("truncate", self._path, offset=size)
         super().xTruncate(size)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         if self._path is not None:
             with _as_sqlite_error():
                 self._files.note("sync", self._path)

@@ -1,0 +1,136 @@
+"""The Spark data source "penstock": streams of a log for Spark's own readers and writers.
+
+spark.read.format("penstock").option("path", log).option("stream", name).load()
+    the committed rows; asOf = a position or a time, after = a position, includeMetadata,
+    numPartitions, timeZone (of an asOf without one; UTC if not given)
+spark.readStream.format("penstock")...
+    the same rows as they are committed; startingPosition = earliest, latest or a position,
+    maxRowsPerTrigger, includeMetadata, numPartitions
+df.write.format("penstock").mode("append")...
+    all rows of the job become visible at once; compression = none, lz4 or zstd
+df.writeStream.format("penstock")...
+    each micro-batch becomes visible once, whatever dies or is replayed; compression
+spark.read.format("penstock").option("state", query or vertex)
+    the keyed state of a running or stopped query
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from penstock.api.datasource_options import Options
+from penstock.api.datasource_schema import spark_schema
+from penstock.errors import InvalidArgument, UnsupportedPlan
+
+FORMAT = "penstock"
+_PLACE = ("path", "stream")
+_BATCH_READ = (
+    *_PLACE, "state", "asOf", "after", "includeMetadata", "numPartitions", "timeZone",
+)  # fmt: skip
+_STREAM_READ = (
+    *_PLACE, "startingPosition", "maxRowsPerTrigger", "includeMetadata", "numPartitions",
+)  # fmt: skip
+_BATCH_WRITE = (*_PLACE, "compression")
+_STREAM_WRITE = (*_BATCH_WRITE, "checkpointLocation", "queryName")
+
+
+class PenstockDataSource(DataSource):
+    """The streams of one log; see the module for what can be asked of it.
+
+    Readers and writers are imported where they are made: the class itself travels with every plan.
+    """
+
+    default_path: ClassVar[str | None] = None
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        from penstock.api.datasource_read import describe_for  # noqa: PLC0415
+        from penstock.api.datasource_rows import readable_schema  # noqa: PLC0415
+
+        options = self._options("reading", dict.fromkeys((*_BATCH_READ, *_STREAM_READ)))
+        if options.has("state"):
+            from penstock.api.datasource_state import state_schema  # noqa: PLC0415
+
+            return spark_schema(state_schema(self._path(options), _state_name(options)))
+        facts = describe_for(self._path(options), _stream(options))
+        return spark_schema(readable_schema(facts, options.flag("includeMetadata")))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from penstock.api.datasource_read import StreamBatchReader  # noqa: PLC0415
+
+        options = self._options("a batch read", _BATCH_READ)
+        path = self._path(options)
+        if options.has("state"):
+            from penstock.api.datasource_state import StateReader  # noqa: PLC0415
+
+            return StateReader(path, _state_name(options), options, schema)
+        return StreamBatchReader(path, _stream(options), options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from penstock.api.datasource_stream_read import StreamMicroBatchReader  # noqa: PLC0415
+
+        options = self._options("a streaming read", _STREAM_READ)
+        return StreamMicroBatchReader(self._path(options), _stream(options), options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from penstock.api.datasource_append import StreamAppender  # noqa: PLC0415
+
+        options = self._options("a batch write", _BATCH_WRITE)
+        if overwrite:
+            raise UnsupportedPlan(
+                "a stream cannot be overwritten, it only grows: use .mode('append'), or write to a "
+                "new stream"
+            )
+        return StreamAppender(self._path(options), _stream(options), options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from penstock.api.datasource_sink import StreamSink  # noqa: PLC0415
+
+        options = self._options("a streaming write", _STREAM_WRITE)
+        if overwrite:
+            raise UnsupportedPlan(
+                "outputMode('complete') replaces what was written, and a stream only grows: use "
+                "outputMode('append') or 'update'"
+            )
+        return StreamSink(self._path(options), _stream(options), options, schema)
+
+    def _options(self, doing: str, known: tuple[str, ...] | dict[str, None]) -> Options:
+        options = Options(FORMAT, self.options)
+        options.check_names(doing, known)
+        return options
+
+    def _path(self, options: Options) -> str:
+        return options.folder("path", self.default_path)
+
+
+def data_source_for(path: str) -> type[PenstockDataSource]:
+    """The data source with a log of its own: option `path` may then be left out."""
+
+    class AttachedDataSource(PenstockDataSource):
+        default_path = path
+
+    return AttachedDataSource
+
+
+def _stream(options: Options) -> str:
+    return options.needed("stream", "name")
+
+
+def _state_name(options: Options) -> str:
+    if options.has("stream"):
+        raise InvalidArgument(
+            f"format {FORMAT!r}: options 'stream' and 'state' exclude each other", option="state"
+        )
+    return options.needed("state", "query")

@@ -1,0 +1,204 @@
+"""Rows from Spark tasks on their way into a stream: staged by the tasks, made visible by the driver.
+
+A task appends its rows under a producer of its own and commits nothing. Its message to the driver
+names the producer, the instance and the next sequence. The driver then appends the markers of all
+successful tasks in one append, so either all rows of a job become visible, or none.
+
+Each attempt of a task is an instance of the partition's producer with a number drawn at random, so
+attempts cannot know of each other and need not. The marker of the attempt that Spark chose
+commits its records and makes readers drop those of every other attempt, as it does for any dead
+instance.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.api.datasource_options import Options
+from penstock.api.datasource_schema import check_writable, into_stream, schema_of_spark
+from penstock.errors import OutcomeUnknown, RecordTooLarge, SchemaMismatch
+from penstock.log import punit
+from penstock.log.contract import APPEND_ENTRIES_MAX, Log
+from penstock.log.local import open_log
+from penstock.log.record import Entry, Position, RecordKind
+from penstock.runtime.markers import Marker
+from penstock.runtime.streams import StreamFacts, create_stream, describe_stream
+from penstock.stages.tags import marker_tag, substream_tag
+
+CODECS = {"none": punit.Codec.NONE, "lz4": punit.Codec.LZ4, "zstd": punit.Codec.ZSTD}
+APPEND_BYTES = 8 << 20
+APPEND_ENTRIES = 256
+UNIT_BYTES_MAX = 16 << 20
+UNKNOWN_RETRIES = 8
+CLEARING_INSTANCE = 0  # no attempt has this number: such a marker commits nothing
+
+
+class StagedRows(WriterCommitMessage):
+    """What a task tells the driver: its rows are in the log, and which marker would commit them."""
+
+    def __init__(
+        self, producer: str, instance: int, sequence: int, rows: int, attempt: int, sink: str
+    ) -> None:
+        self.producer = producer
+        self.instance = instance
+        self.sequence = sequence
+        self.rows = rows
+        self.attempt = attempt
+        self.sink = sink  # of a streaming query: its sink's name; of a batch job: its write's
+
+    @property
+    def needs_marker(self) -> bool:
+        """Whether there is something to commit, or an earlier attempt's leftovers to drop."""
+        return self.rows > 0 or self.attempt > 0
+
+
+@dataclass(frozen=True)
+class StreamTarget:
+    """The stream that is written, as it travels to the tasks."""
+
+    path: str
+    facts: StreamFacts
+    codec: punit.Codec = field(default=punit.Codec.NONE)
+
+    def stage(
+        self, batches: Iterable[pa.RecordBatch], producer: str, attempt: int, sink: str
+    ) -> StagedRows:
+        """Append rows that no reader will see before the driver's marker."""
+        with open_log(self.path) as log:
+            return stage_rows(log, self, batches, producer, attempt, sink)
+
+
+def writable_stream(path: str, stream: str, schema: StructType, codec: str) -> StreamTarget:
+    """The stream with rows of this schema; it is described if there is none of its name."""
+    columns = schema_of_spark(schema)
+    with open_log(path) as log:
+        known = log.get(f"stream/{stream}") is not None
+        facts = describe_stream(log, stream) if known else create_stream(log, stream, columns)
+    check_writable(stream, columns, facts.schema)
+    if facts.substreams != 1:
+        raise SchemaMismatch(
+            f"stream {stream!r} has {facts.substreams} substreams that a query partitions by key: "
+            "write to a stream of your own",
+            stream=stream,
+        )
+    return StreamTarget(path, facts, CODECS[codec])
+
+
+def compression(options: Options) -> str:
+    return options.choice("compression", CODECS, "none")
+
+
+def stage_rows(
+    log: Log,
+    target: StreamTarget,
+    batches: Iterable[pa.RecordBatch],
+    producer: str,
+    attempt: int,
+    sink: str,
+) -> StagedRows:
+    """Append rows as uncommitted records of a new instance of a producer."""
+    instance = 1 + (uuid.uuid4().int >> 66)  # 62 random bits: never 0, always a bigint
+    tags = (substream_tag(target.facts.name, 0),)
+    waiting: list[Entry] = []
+    waiting_bytes = sequence = rows = 0
+    for batch in batches:
+        for unit_rows, body in _units(into_stream(batch, target.facts.schema), target.codec):
+            waiting.append(Entry(RecordKind.DATA, tags, producer, instance, sequence, body))
+            waiting_bytes += body.size
+            sequence += 1
+            rows += unit_rows
+            if waiting_bytes >= APPEND_BYTES or len(waiting) >= APPEND_ENTRIES:
+                append_surely(log, waiting)
+                waiting, waiting_bytes = [], 0
+    if waiting:
+        append_surely(log, waiting)
+    return StagedRows(producer, instance, sequence, rows, attempt, sink)
+
+
+def _units(batch: pa.RecordBatch, codec: punit.Codec) -> Iterator[tuple[int, pa.Buffer]]:
+    """The batch as p-units, halved until each fits a record."""
+    if not batch.num_rows:
+        return
+    if batch.num_rows > 1 and batch.nbytes > UNIT_BYTES_MAX:
+        half = batch.num_rows // 2
+        yield from _units(batch.slice(0, half), codec)
+        yield from _units(batch.slice(half), codec)
+    else:
+        yield batch.num_rows, punit.encode(batch, codec)
+
+
+def append_surely(log: Log, entries: Sequence[Entry]) -> tuple[Position, ...]:
+    """Append, and again while the outcome is unknown: the entries' names make that harmless."""
+    for _ in range(UNKNOWN_RETRIES):
+        try:
+            return log.append(entries)
+        except OutcomeUnknown:
+            continue
+    return log.append(entries)
+
+
+def commit_markers(stream: str, staged: Iterable[StagedRows]) -> list[Entry]:
+    """The markers that make staged rows visible; they belong into one append."""
+    entries = [
+        _marker(stream, each.producer, each.instance, each.sequence)
+        for each in staged
+        if each.needs_marker
+    ]
+    if len(entries) >= APPEND_ENTRIES_MAX:
+        raise RecordTooLarge(
+            f"{len(entries)} partitions are written at once, and one append commits fewer than "
+            f"{APPEND_ENTRIES_MAX}: call .coalesce(n) before writing. Nothing was committed",
+            partitions=len(entries),
+            partitions_max=APPEND_ENTRIES_MAX - 1,
+        )
+    return entries
+
+
+def _marker(stream: str, producer: str, instance: int, sequence: int) -> Entry:
+    body = Marker(vertex=producer, instance=instance, epoch=1).encode()
+    return Entry(RecordKind.MARKER, (marker_tag(stream),), producer, instance, sequence, body)
+
+
+class StreamAppender(DataSourceArrowWriter):
+    """A batch job that appends to a stream: all of its rows become visible at once, or none.
+
+    The write's id is drawn when the job is planned. Running the job again is another write.
+    """
+
+    def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
+        self._target = writable_stream(path, stream, schema, compression(options))
+        self._write = f"w_{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from pyspark import TaskContext  # noqa: PLC0415 (only in a task)
+
+        task = TaskContext.get()
+        assert task is not None, "rows are written by Spark tasks"
+        producer = self._producer(task.partitionId())
+        return self._target.stage(iterator, producer, task.attemptNumber(), self._write)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        staged = [each for each in messages if isinstance(each, StagedRows)]
+        entries = commit_markers(self._target.facts.name, staged)
+        if entries:
+            with open_log(self._target.path) as log:
+                append_surely(log, entries)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Tell readers that nothing of this write will ever be committed, so they need not wait."""
+        entries = [
+            _marker(self._target.facts.name, self._producer(index), CLEARING_INSTANCE, 0)
+            for index in range(min(len(messages), APPEND_ENTRIES_MAX))
+        ]
+        if entries:
+            with open_log(self._target.path) as log:
+                append_surely(log, entries)
+
+    def _producer(self, partition: int) -> str:
+        return f"{self._write}_{partition}"

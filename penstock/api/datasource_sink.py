@@ -1,0 +1,151 @@
+"""The exactly-once sink of Structured Streaming.
+
+Spark runs micro-batch n, whose tasks stage their rows, then calls commit(messages, n), then notes n
+in the query's checkpoint. After a crash before that note it runs batch n again, over the same
+input. Two drivers of the same query may do so at the same time. The rows must be visible once.
+
+The sink of a query is a producer named after the query's id, which lives in its checkpoint. A commit
+is one append: the markers of the tasks' rows, and the sink's own marker under the name
+(sink, 1, sequence n). The log takes all of an append or nothing, takes a name once, and within a
+producer only rising sequences. Hence:
+
+1. Batch n becomes visible at most once. A second append for n holds task markers that are new and
+   a sink marker whose name is taken: `SequenceConflict`, nothing is appended. Nor can an append for
+   n follow one for n + 1. This holds for any number of drivers, without locks, since the log decides.
+2. Batch n becomes visible. Whoever meets the conflict finds batch n or a later one committed by
+   somebody: its work is done and it goes on. An append whose outcome is unknown is repeated as it
+   is, and then names the very same entries: the log answers with their first positions.
+3. Nothing committed is lost to the way readers drop leftovers. Partition p of all drivers and all
+   attempts is one producer, and a marker of it drops the records of other instances before it. The
+   records of batch n that a commit makes visible were staged after commit n - 1 had returned to the
+   same driver, or was noted in the checkpoint. So between them and their marker only a marker of a
+   batch >= n could stand, and then this commit would have met the conflict.
+4. A driver or a task that dies after staging leaves records that no marker names. The next marker
+   of their producer makes readers forget them.
+
+What a batch contains is decided by the query's offset log, which both drivers share. A checkpoint
+that was copied, or whose offsets were deleted by hand, makes two queries with one id; batches that
+the sink has seen are then skipped, and a warning says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.api.datasource_append import (
+    StagedRows,
+    append_surely,
+    commit_markers,
+    compression,
+    writable_stream,
+)
+from penstock.api.datasource_options import Options
+from penstock.errors import MarkerDamaged, SequenceConflict, SinkError, Trimmed
+from penstock.log.contract import Log
+from penstock.log.local import open_log
+from penstock.log.record import Entry, RecordKind
+from penstock.runtime.markers import Marker, decode_marker
+from penstock.stages.tags import task_tag
+
+QUERY_ID = "sql.streaming.queryId"  # Spark sets it on every task of a streaming query
+SINK_INSTANCE = 1  # of all drivers: they share one order of sequences
+
+logger = logging.getLogger(__name__)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Writes micro-batches to a stream. Spark makes one anew for each batch and each commit."""
+
+    def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
+        self._target = writable_stream(path, stream, schema, compression(options))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        from pyspark import TaskContext  # noqa: PLC0415 (only in a task)
+
+        task = TaskContext.get()
+        assert task is not None, "rows are written by Spark tasks"
+        sink = sink_name(task.getLocalProperty(QUERY_ID))
+        producer = f"{sink}_{task.partitionId()}"
+        return self._target.stage(iterator, producer, task.attemptNumber(), sink)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        staged = [each for each in messages if isinstance(each, StagedRows)]
+        if any(each.needs_marker for each in staged):
+            with open_log(self._target.path) as log:
+                commit_batch(log, self._target.facts.name, batchId, staged)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: the next marker of each partition drops what was staged."""
+
+
+def sink_name(query_id: str | None) -> str:
+    """The producer that stands for a query's sink."""
+    plain = (query_id or "").replace("-", "")
+    if not plain:
+        raise SinkError(
+            "this task has no id of a streaming query, without which its rows cannot be written "
+            f"once: Spark did not set {QUERY_ID}. Write with df.write, or inside foreachBatch"
+        )
+    return f"sink_{plain}"
+
+
+def commit_batch(log: Log, stream: str, batch_id: int, staged: Sequence[StagedRows]) -> bool:
+    """Make a micro-batch visible unless it is already; return whether this call did."""
+    sink = staged[0].sink
+    assert all(each.sink == sink for each in staged), "rows of two queries in one batch"
+    newest = newest_batch(log, sink)
+    if newest is not None and batch_id <= newest:
+        return _skip(sink, batch_id, newest)
+    rows = sum(each.rows for each in staged)
+    entries = [*commit_markers(stream, staged), _sink_marker(sink, batch_id, rows)]
+    try:
+        append_surely(log, entries)
+    except (SequenceConflict, Trimmed):
+        newest = newest_batch(log, sink)
+        if newest is not None and newest < batch_id:
+            raise  # not a race: some name of this batch was used for something else
+        return _skip(sink, batch_id, newest)
+    return True
+
+
+def newest_batch(log: Log, sink: str) -> int | None:
+    """The last micro-batch that a sink has committed."""
+    record = log.last(task_tag(sink))
+    if record is None:
+        return None
+    offset: Any = decode_marker(record).offset
+    if not isinstance(offset, dict) or type(offset.get("batchId")) is not int:
+        raise MarkerDamaged(
+            f"the marker of {sink} at position {record.position} names no batchId: run "
+            "`penstock fsck`",
+            position=record.position,
+        )
+    batch_id: int = offset["batchId"]
+    return batch_id
+
+
+def _sink_marker(sink: str, batch_id: int, rows: int) -> Entry:
+    marker = Marker(
+        vertex=sink,
+        instance=SINK_INSTANCE,
+        epoch=batch_id + 1,
+        offset={"batchId": batch_id, "rows": rows},
+    )
+    tags = (task_tag(sink),)
+    return Entry(RecordKind.MARKER, tags, sink, SINK_INSTANCE, batch_id, marker.encode())
+
+
+def _skip(sink: str, batch_id: int, newest: int | None) -> bool:
+    logger.warning(
+        "batch %d of %s is in the log already (the newest is %s): its rows are not written again",
+        batch_id,
+        sink,
+        newest,
+    )
+    return False

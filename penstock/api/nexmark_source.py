@@ -1,0 +1,238 @@
+"""The Spark data source "nexmark": the generator's events as a table or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from penstock.api.datasource_options import Options
+from penstock.api.datasource_schema import (
+    check_readable,
+    into_spark,
+    schema_of_spark,
+    spark_arrow_schema,
+    spark_schema,
+)
+from penstock.clock import SystemClock
+from penstock.connectors.nexmark import EVENT_ID_MAX, Kind, NexmarkSettings, NexmarkSource
+from penstock.errors import InvalidArgument, InvalidOffset
+from penstock.expressions.types import schema_from_arrow
+
+FORMAT = "nexmark"
+_SHARED = (
+    "seed", "rate", "events", "kind", "columns", "startingTime", "timeZone", "numPartitions",
+)  # fmt: skip
+_STREAM_ONLY = ("unpaced", "maxRowsPerTrigger")
+_KINDS = ("all", "persons", "auctions", "bids")
+RANGE_EVENTS = 100_000  # worth a task of its own
+RANGES_MAX = 64
+READ_ROWS = 8_192
+
+
+class NexmarkDataSource(DataSource):
+    """NEXMark events: a function of `seed` and the event's number, so every read gives the same.
+
+    Options: `events` (how many; a batch needs it), `kind` (bids, auctions, persons or all), `rate`
+    (events per second of event time, and of the wall clock in a stream), `seed`, `columns` (comma
+    separated; also `seq`, the event's number), `startingTime` (the first event's time). A stream is
+    paced by the wall clock; with `unpaced` all of its `events` are there at once.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        return spark_schema(schema_from_arrow(self._events((*_SHARED, *_STREAM_ONLY)).arrow()))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        events = self._events(_SHARED)
+        if events.settings.events_max is None:
+            raise InvalidArgument(
+                f"format {FORMAT!r}: option 'events' is missing: add .option(\"events\", 1000), or "
+                "use readStream, which does not end",
+                option="events",
+            )
+        return NexmarkReader(events.asked(schema), self._partitions())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        events = self._events((*_SHARED, *_STREAM_ONLY)).asked(schema)
+        options = Options(FORMAT, self.options)
+        unpaced = options.flag("unpaced")
+        if unpaced and events.settings.events_max is None:
+            raise options.refused("unpaced", "is true, which needs option 'events': how many")
+        rows_max = options.integer("maxRowsPerTrigger", 1)
+        return NexmarkStreamReader(events, self._partitions(), unpaced, rows_max)
+
+    def _events(self, known: tuple[str, ...]) -> Events:
+        options = Options(FORMAT, self.options)
+        options.check_names("this read", known)
+        seed, rate = options.integer("seed", 0), options.number("rate")
+        settings = NexmarkSettings(
+            events_max=options.integer("events", 0, EVENT_ID_MAX),
+            **({} if seed is None else {"seed": seed}),
+            **({} if rate is None else {"rate": rate}),
+            **(
+                {"base_ms": options.instant_us("startingTime") // 1000}
+                if options.has("startingTime")
+                else {}
+            ),
+        )
+        kind = cast(Kind, options.choice("kind", _KINDS, "bids"))
+        columns = options.text("columns")
+        names = None if columns is None else tuple(name.strip() for name in columns.split(","))
+        return Events(settings, kind, names)
+
+    def _partitions(self) -> int | None:
+        return Options(FORMAT, self.options).integer("numPartitions", 1, 65_536)
+
+
+@dataclass(frozen=True)
+class Events:
+    """Which events, and which of their columns; it travels to the tasks."""
+
+    settings: NexmarkSettings
+    kind: Kind
+    columns: tuple[str, ...] | None
+    schema: StructType | None = None
+
+    def arrow(self) -> pa.Schema:
+        return self._source(self.settings).schema
+
+    def asked(self, schema: StructType) -> Events:
+        """With the columns that Spark wants, which may be some of those that there are."""
+        check_readable(FORMAT, schema_of_spark(schema), schema_from_arrow(self.arrow()))
+        return Events(self.settings, self.kind, self.columns, schema)
+
+    def read(self, first: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The rows of the events [first, end)."""
+        assert self.schema is not None
+        target = spark_arrow_schema(self.schema)
+        source = self._source(replace(self.settings, events_max=end))
+        offset: Any = first
+        while offset < end:
+            read = source.read(offset, READ_ROWS)
+            if read.batch is not None:
+                yield into_spark(read.batch, target)
+            offset = read.next_offset
+
+    def _source(self, settings: NexmarkSettings) -> NexmarkSource:
+        return NexmarkSource(settings, self.kind, self.columns)
+
+
+class EventRange(InputPartition):
+    """The events [first, end)."""
+
+    def __init__(self, first: int, end: int) -> None:
+        super().__init__((first, end))
+        self.first = first
+        self.end = end
+
+
+def event_ranges(first: int, end: int, ranges: int | None) -> list[EventRange]:
+    """Cut [first, end) into pieces for tasks."""
+    span = end - first
+    if span <= 0:
+        return []
+    count = ranges or min(RANGES_MAX, -(-span // RANGE_EVENTS))
+    edges = [first + span * index // count for index in range(count + 1)]
+    return [
+        EventRange(low, high) for low, high in zip(edges, edges[1:], strict=False) if low < high
+    ]
+
+
+class NexmarkReader(DataSourceReader):
+    """A bounded number of events as a table."""
+
+    def __init__(self, events: Events, partitions: int | None) -> None:
+        self._events = events
+        self._partitions = partitions
+
+    def partitions(self) -> Sequence[InputPartition]:
+        end = self._events.settings.events_max
+        assert end is not None
+        return event_ranges(0, end, self._partitions) or [EventRange(0, 0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, EventRange)
+        return self._events.read(partition.first, partition.end)
+
+
+class NexmarkStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Events as time goes by; the offset is the next event's number and when event 0 was due.
+
+    The second part makes a restarted query catch up: what was due meanwhile is there.
+    """
+
+    def __init__(
+        self, events: Events, partitions: int | None, unpaced: bool, rows_max: int | None
+    ) -> None:
+        self._events = events
+        self._partitions = partitions
+        self._unpaced = unpaced
+        self._rows_max = rows_max
+        self._target: int | None = None
+        self._is_available_now = False
+
+    def initialOffset(self) -> dict[str, Any]:
+        return {"event": 0, "startedUs": SystemClock().now_us()}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._is_available_now = True
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        event, started_us = _checked(start)
+        end = self._due(started_us)
+        if self._is_available_now:
+            # Fixed when first asked, because only then it is known when event 0 was due.
+            self._target = end if self._target is None else self._target
+            end = self._target
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, event + limit.max_rows)
+        return {"event": max(event, end), "startedUs": started_us}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return event_ranges(_checked(start)[0], _checked(end)[0], self._partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, EventRange)
+        return self._events.read(partition.first, partition.end)
+
+    def _due(self, started_us: int) -> int:
+        """How many events there are by now."""
+        settings = self._events.settings
+        last = EVENT_ID_MAX if settings.events_max is None else settings.events_max
+        if self._unpaced:
+            return last
+        elapsed_us = max(0, SystemClock().now_us() - started_us)
+        return min(last, int(elapsed_us / settings.delay_us) + 1)
+
+
+def _checked(offset: dict[str, Any]) -> tuple[int, int]:
+    event, started_us = offset.get("event"), offset.get("startedUs")
+    if type(event) is not int or type(started_us) is not int or event < 0:
+        raise InvalidOffset(
+            f"{offset!r:.200} is not an offset of format {FORMAT!r}: the checkpoint belongs to "
+            "another source; use a new checkpointLocation",
+            offset=repr(offset)[:200],
+        )
+    return event, started_us

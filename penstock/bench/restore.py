@@ -1,0 +1,205 @@
+"""The benchmark of large state: what a checkpoint costs a running vertex, and how it comes back.
+
+A vertex with many keys goes on counting rows while its checkpoints are written. Steps during a
+checkpoint are compared with the steps before it. Then the vertex is dropped without a word and
+recovered: fence, checkpoint, changes since.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.bench.replay import KeySource
+from penstock.bench.report import Report, median
+from penstock.kernels.cache import KernelCache
+from penstock.plan.build import count, max_, query, scan_source, sum_, window
+from penstock.plan.optimizer import plan_program
+from penstock.runtime.single import SingleProcess
+from penstock.stages.program import Program
+from penstock.stages.settings import Settings
+
+TITLE = "checkpoint and restore of a state with many keys"
+STEP_ROWS = 4_096
+CHECKPOINT_COMMITS = 100
+CHECKPOINTS = 3
+RESTORES = 5
+CHECKPOINT_S_MAX = 120.0
+
+RESTORE_MS_MAX = 1_000
+STALL_MS_MAX = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keys",
+        type=_keys,
+        default=1_000_000,
+        metavar="N",
+        help="keys in the state (default 1000000)",
+    )
+    parser.add_argument(
+        "--dir", type=Path, default=Path(), help="a folder on the disk to use (default .)"
+    )
+
+
+def measure(args: argparse.Namespace) -> Report:
+    """Fill the state, take checkpoints while it changes, restore it, and report."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
+        bench = _Bench(args.keys, Path(name))
+        with bench.process() as process:
+            steps = bench.take_checkpoints(process)
+            state_bytes = process.statistics().vertices[bench.vertex].state_bytes
+            bench.change_more(process)
+        restores = [bench.restore_ms() for _ in range(RESTORES)]
+    report = _report(args.keys, steps, restores)
+    report.facts = {
+        "cores": os.cpu_count(),
+        "load_before": round(load, 2),
+        "state_bytes": state_bytes,
+        "rows_per_step": STEP_ROWS,
+        "commits_replayed_max": CHECKPOINT_COMMITS,
+    }
+    return report
+
+
+@dataclass
+class _Steps:
+    """Times of single steps, by whether a checkpoint was being taken, and of whole checkpoints."""
+
+    plain_ms: list[float] = field(default_factory=list)
+    during_ms: list[float] = field(default_factory=list)
+    checkpoint_ms: list[float] = field(default_factory=list)
+    stall_ms: list[float] = field(default_factory=list)  # per checkpoint
+
+
+class _Bench:
+    """One folder with a log, and the program over it."""
+
+    def __init__(self, keys: int, folder: Path) -> None:
+        self._keys = keys
+        self._folder = folder
+        self._kernels = KernelCache(folder / "kernels")
+        self._program = _program()
+        (self.vertex,) = [vertex.name for vertex in self._program.vertices]
+
+    def process(self) -> SingleProcess:
+        return SingleProcess(
+            self._program,
+            self._folder / "log",
+            sources={"keys": lambda request: KeySource(self._keys, request.schema)},
+            kernels=self._kernels,
+        )
+
+    def take_checkpoints(self, process: SingleProcess) -> _Steps:
+        steps = _Steps()
+        vertex = process.host.vertex(self.vertex)
+        while process.statistics().vertices[self.vertex].rows_in < self._keys:
+            process.host.step()  # the first pass over the keys only fills the state
+        while vertex.is_copying:
+            process.host.step()
+        process.wait_checkpoints(CHECKPOINT_S_MAX)
+        for _ in range(CHECKPOINTS):
+            plain_ms = self._plain_steps(process)
+            during_ms, checkpoint_ms = self._checkpoint_steps(process)
+            steps.plain_ms += plain_ms
+            steps.during_ms += during_ms
+            steps.checkpoint_ms.append(checkpoint_ms)
+            steps.stall_ms.append(max(0.0, max(during_ms) - max(plain_ms)))
+        return steps
+
+    def _plain_steps(self, process: SingleProcess) -> list[float]:
+        """Step up to the next checkpoint."""
+        times = []
+        vertex = process.host.vertex(self.vertex)
+        while True:
+            elapsed_ms = _timed_step(process)
+            if vertex.is_copying:
+                return times
+            times.append(elapsed_ms)
+
+    def _checkpoint_steps(self, process: SingleProcess) -> tuple[list[float], float]:
+        """Step on until the checkpoint that has just begun is in the store."""
+        times = []
+        start_s = time.perf_counter()
+        vertex = process.host.vertex(self.vertex)
+        while vertex.is_copying or process.wait_checkpoints(0.0).waiting:
+            times.append(_timed_step(process))
+        return times, (time.perf_counter() - start_s) * 1e3
+
+    def change_more(self, process: SingleProcess) -> None:
+        """Commit changes that the last checkpoint does not hold."""
+        for _ in range(CHECKPOINT_COMMITS // 2):
+            process.host.step()
+
+    def restore_ms(self) -> float:
+        """The time from nothing to a vertex that can step, in a process that is warm."""
+        process = SingleProcess(
+            self._program,
+            self._folder / "log",
+            vertices=(),
+            sources={"keys": lambda request: KeySource(self._keys, request.schema)},
+            kernels=self._kernels,
+        )
+        try:
+            start_s = time.perf_counter()
+            process.host.add(self.vertex)
+            elapsed_ms = (time.perf_counter() - start_s) * 1e3
+            rows = process.statistics().vertices[self.vertex].state_rows
+            assert rows == self._keys, f"{rows} of {self._keys} keys came back"
+            return elapsed_ms
+        finally:
+            process.abandon()
+
+
+def _program() -> Program:
+    settings = Settings(
+        commit_interval_ms=0,
+        step_rows_max=STEP_ROWS,
+        checkpoint_interval_commits=CHECKPOINT_COMMITS,
+    )
+    rows = scan_source("keys", "key bigint not null, ts timestamp not null", partitions=1)
+    grouped = rows.with_watermark("ts", 0).group_by("key", window=window("ts", "1 hour"))
+    counted = grouped.agg(
+        count().alias("rows"), sum_("key").alias("total"), max_("key").alias("top")
+    )
+    return plan_program(query("restore", counted.to_stream("never"), settings=settings))
+
+
+def _timed_step(process: SingleProcess) -> float:
+    start_ns = time.perf_counter_ns()
+    process.host.step()
+    return (time.perf_counter_ns() - start_ns) / 1e6
+
+
+def _report(keys: int, steps: _Steps, restores: list[float]) -> Report:
+    report = Report(f"{TITLE}: {keys:,} keys")
+    plain, during = len(steps.plain_ms), len(steps.during_ms)
+    figures = (
+        ("checkpoint_ms", steps.checkpoint_ms, "from its marker to safely stored, in between steps"),
+        ("stall_ms_max", steps.stall_ms, "longest step of a checkpoint less the longest before it"),
+        ("restore_ms", restores, "fence, checkpoint, changes since: ready to step"),
+    )
+    for key, samples, meaning in figures:
+        report.add(key, median(samples), meaning, len(samples))
+    report.add("step_ms_plain", median(steps.plain_ms), "median step without a checkpoint", plain)
+    report.add("step_ms_checkpoint", median(steps.during_ms), "median step during one", during)
+    report.add("step_ms_plain_max", max(steps.plain_ms), "longest step without one", plain)
+    report.add("step_ms_checkpoint_max", max(steps.during_ms), "longest step during one", during)
+    report.reach = {
+        "restore_within_1_s": report.value("restore_ms") <= RESTORE_MS_MAX,
+        "stall_at_most_20_ms": report.value("stall_ms_max") <= STALL_MS_MAX,
+    }
+    return report
+
+
+def _keys(text: str) -> int:
+    value = int(float(text))
+    if not 1 <= value <= 10**8:
+        raise argparse.ArgumentTypeError(f"{text}: a state has 1 to 1e8 keys here")
+    return value
