@@ -47,6 +47,7 @@
     │   ├── MarkerDamaged       a marker's bytes cannot be read
     │   ├── ChangeLogBroken     neither a checkpoint nor the change log gives the state back
     │   ├── StreamNotFound      no stream of that name is described in the log
+    │   ├── StreamConflict      a stream of that name is there with other columns
     │   └── StreamInputError    rows of a stream do not fit the query that reads them
     ├── RowError                one row failed: overflow, division by zero, a bad cast
     ├── ApiError                a PySpark user's call cannot be carried out
@@ -403,6 +404,10 @@ class ChangeLogBroken(RuntimeFailure):
 
 class StreamNotFound(RuntimeFailure):
     """The log has no stream of that name. Action: correct the name, or create the stream."""
+
+
+class StreamConflict(RuntimeFailure):
+    """The stream to be written is another writer's, with other columns. Action: another name."""
 
 
 class StreamInputError(RuntimeFailure):

@@ -1,4 +1,4 @@
-"""Rows from Spark tasks on their way into a stream: staged by the tasks, made visible by the driver.
+"""Rows from Spark tasks on their way into a stream: tasks stage them, the driver commits them.
 
 A task appends its rows under a producer of its own and commits nothing. Its message to the driver
 names the producer, the instance and the next sequence. The driver then appends the markers of all

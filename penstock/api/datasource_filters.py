@@ -1,4 +1,4 @@
-"""Filters that Spark pushes down, as expressions: evaluated with Spark's own rules for nulls and NaN."""
+"""Filters that Spark pushes down, as expressions with Spark's own rules for nulls and NaN."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Options:
         self._given = {name.lower(): value for name, value in given.items()}
 
     def check_names(self, doing: str, known: Iterable[str]) -> None:
-        """Refuse options that mean nothing here: a misspelt one would silently change the answer."""
+        """Refuse options that mean nothing here: a misspelt one would change the answer."""
         allowed = {name.lower(): name for name in known}
         unknown = sorted(set(self._given) - set(allowed))
         if unknown:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record, RecordKind
@@ -39,11 +40,7 @@ def plan_ranges(low: int, after: int, upto: int, ranges: int | None) -> list[Log
         return []
     count = min(span, RANGES_MAX, -(-span // RANGE_POSITIONS)) if ranges is None else ranges
     edges = [low + span * index // count for index in range(count + 1)]
-    return [
-        LogRange(first, last, after, upto)
-        for first, last in zip(edges, edges[1:], strict=False)
-        if last > first
-    ]
+    return [LogRange(first, last, after, upto) for first, last in pairwise(edges) if last > first]
 
 
 def committed(log: Log, facts: StreamFacts, part: LogRange) -> Iterator[tuple[Record, Record]]:
@@ -110,8 +107,8 @@ def trimmed_upto(log: Log, facts: StreamFacts) -> int:
 def position_at(log: Log, facts: StreamFacts, time_us: int) -> int:
     """The last marker that the log took at or before a moment; 0 if there was none.
 
-    Times are those of the log's clock. Where it was set back, several places of the log may fit, and
-    one of them is the answer.
+    Times are those of the log's clock. Where it was set back, several places of the log may fit,
+    and one of them is the answer.
     """
     tag = (marker_tag(facts.name),)
     low, high = 0, int(log.tail())  # the answer is in [low, high]

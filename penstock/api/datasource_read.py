@@ -44,7 +44,7 @@ class StreamBatchReader(DataSourceReader):
         self._ranges = plan_ranges(low, after, upto, partitions)
 
     @property
-    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # type: ignore[override]
+    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:
         return OfferedPushdown(self.take_filters)
 
     def take_filters(self, filters: list[Filter]) -> list[Filter]:

@@ -4,14 +4,14 @@ Spark runs micro-batch n, whose tasks stage their rows, then calls commit(messag
 in the query's checkpoint. After a crash before that note it runs batch n again, over the same
 input. Two drivers of the same query may do so at the same time. The rows must be visible once.
 
-The sink of a query is a producer named after the query's id, which lives in its checkpoint. A commit
-is one append: the markers of the tasks' rows, and the sink's own marker under the name
+The sink of a query is a producer named after the query's id, which lives in its checkpoint. A
+commit is one append: the markers of the tasks' rows, and the sink's own marker under the name
 (sink, 1, sequence n). The log takes all of an append or nothing, takes a name once, and within a
 producer only rising sequences. Hence:
 
 1. Batch n becomes visible at most once. A second append for n holds task markers that are new and
    a sink marker whose name is taken: `SequenceConflict`, nothing is appended. Nor can an append for
-   n follow one for n + 1. This holds for any number of drivers, without locks, since the log decides.
+   n follow one for n + 1. This holds for any number of drivers, without locks: the log decides.
 2. Batch n becomes visible. Whoever meets the conflict finds batch n or a later one committed by
    somebody: its work is done and it goes on. An append whose outcome is unknown is repeated as it
    is, and then names the very same entries: the log answers with their first positions.

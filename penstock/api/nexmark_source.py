@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, cast
 
 import pyarrow as pa
@@ -83,17 +84,13 @@ class NexmarkDataSource(DataSource):
     def _events(self, known: tuple[str, ...]) -> Events:
         options = Options(FORMAT, self.options)
         options.check_names("this read", known)
-        seed, rate = options.integer("seed", 0), options.number("rate")
-        settings = NexmarkSettings(
-            events_max=options.integer("events", 0, EVENT_ID_MAX),
-            **({} if seed is None else {"seed": seed}),
-            **({} if rate is None else {"rate": rate}),
-            **(
-                {"base_ms": options.instant_us("startingTime") // 1000}
-                if options.has("startingTime")
-                else {}
-            ),
-        )
+        settings = NexmarkSettings(events_max=options.integer("events", 0, EVENT_ID_MAX))
+        if (seed := options.integer("seed", 0)) is not None:
+            settings = replace(settings, seed=seed)
+        if (rate := options.number("rate")) is not None:
+            settings = replace(settings, rate=rate)
+        if options.has("startingTime"):
+            settings = replace(settings, base_ms=options.instant_us("startingTime") // 1000)
         kind = cast(Kind, options.choice("kind", _KINDS, "bids"))
         columns = options.text("columns")
         names = None if columns is None else tuple(name.strip() for name in columns.split(","))
@@ -152,9 +149,7 @@ def event_ranges(first: int, end: int, ranges: int | None) -> list[EventRange]:
         return []
     count = ranges or min(RANGES_MAX, -(-span // RANGE_EVENTS))
     edges = [first + span * index // count for index in range(count + 1)]
-    return [
-        EventRange(low, high) for low, high in zip(edges, edges[1:], strict=False) if low < high
-    ]
+    return [EventRange(low, high) for low, high in pairwise(edges) if low < high]
 
 
 class NexmarkReader(DataSourceReader):

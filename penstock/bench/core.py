@@ -184,7 +184,7 @@ def _loop(ads: Ads, folder: Path) -> Iterator[Run]:
         yield run
 
 
-@numba.njit  # type: ignore[untyped-decorator]
+@numba.njit(cache=False)
 def _count(
     ad: NDArray[np.int32],
     event: NDArray[np.int32],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,7 +35,12 @@ class ReplaySource(Source):
     def __init__(self, ads: Ads, schema: pa.Schema, rows: int | None = None) -> None:
         self.schema = schema
         self._end = rows
-        columns = {"ad": ads.ad, "event": ads.event, "price": ads.price, "ts": ads.time_us}
+        columns: dict[str, NDArray[Any]] = {
+            "ad": ads.ad,
+            "event": ads.event,
+            "price": ads.price,
+            "ts": ads.time_us,
+        }
         self._buffers = [
             [pa.array(columns[name][index]) for name in schema.names] for index in range(BUFFERS)
         ]

@@ -115,7 +115,7 @@ class _Bench:
 
     def _plain_steps(self, process: SingleProcess) -> list[float]:
         """Step up to the next checkpoint."""
-        times = []
+        times: list[float] = []
         vertex = process.host.vertex(self.vertex)
         while True:
             elapsed_ms = _timed_step(process)
@@ -181,7 +181,7 @@ def _report(keys: int, steps: _Steps, restores: list[float]) -> Report:
     report = Report(f"{TITLE}: {keys:,} keys")
     plain, during = len(steps.plain_ms), len(steps.during_ms)
     figures = (
-        ("checkpoint_ms", steps.checkpoint_ms, "from its marker to safely stored, in between steps"),
+        ("checkpoint_ms", steps.checkpoint_ms, "from its marker to safely stored, between steps"),
         ("stall_ms_max", steps.stall_ms, "longest step of a checkpoint less the longest before it"),
         ("restore_ms", restores, "fence, checkpoint, changes since: ready to step"),
     )

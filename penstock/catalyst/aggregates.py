@@ -1,4 +1,4 @@
-"""Aggregations: grouping by keys and a window, and the aggregates inside the result's expressions."""
+"""The aggregates inside the expressions of an aggregation's result, each found and named once."""
 
 from __future__ import annotations
 

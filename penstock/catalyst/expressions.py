@@ -16,13 +16,14 @@ from penstock.catalyst.refusals import reason_for, unsupported
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError, UnsupportedPlan
 from penstock.expressions.signatures import cast_needs_zone
-from penstock.expressions.tree import Call, Column, Expression, Literal, call, cast, literal
+from penstock.expressions.tree import Call, Expression, call, cast, literal
 from penstock.expressions.types import BIGINT, BOOLEAN, INT, DataType, decimal_type
 
 EULER = 2.718281828459045
 # Kinds whose type is Spark's by construction.
 _TYPED = frozenset({"AttributeReference", "Literal", "Cast"})
 DAY_US = 86_400_000_000
+_NOT_ANSI = "it was written without ANSI mode; set spark.sql.ansi.enabled to true"
 
 
 class AggregateCalls(Protocol):
@@ -154,9 +155,7 @@ def _failing(function: str) -> Builder:
 
     def build(place: _Place) -> Expression:
         if not place.read("failOnError"):
-            raise ExpressionError(
-                "it was written without ANSI mode; set spark.sql.ansi.enabled to true"
-            )
+            raise ExpressionError(_NOT_ANSI)
         return call(function, place.arg(0))
 
     return build
@@ -210,6 +209,27 @@ def _in_set(place: _Place) -> Expression:
     known = sorted(value for value in values if value is not None)
     listed = known if len(known) == len(values) else [*known, None]
     return call("in", arg, *[literal(value, arg.type) for value in listed])
+
+
+def _case_when(place: _Place) -> Expression:
+    args = place.args()
+    return _positive_remainder(args) or call("case", *args)
+
+
+def _positive_remainder(args: list[Expression]) -> Expression | None:
+    """How windows write pmod: CASE WHEN r < 0 THEN r + n ELSE r END with r = x % n and n > 0."""
+    rest = args[-1]
+    if len(args) != 3 or not isinstance(rest, Call) or rest.function != "remainder":
+        return None
+    modulus = rest.args[1]
+    if not isinstance(modulus, Literal) or modulus.type != BIGINT or not modulus.value > 0:
+        return None
+    expected = [
+        call("lt", rest, literal(0, BIGINT)),
+        call("add", rest, modulus),
+        rest,
+    ]
+    return call("pmod", *rest.args) if args == expected else None
 
 
 def _nan_or(place: _Place) -> Expression:
@@ -268,7 +288,9 @@ def _concat_ws(place: _Place) -> Expression:
 
 def _round(place: _Place) -> Expression:
     if not place.read("ansiEnabled"):
-        raise ExpressionError("it was written without ANSI mode; set spark.sql.ansi.enabled to true")
+        raise ExpressionError(
+            "it was written without ANSI mode; set spark.sql.ansi.enabled to true"
+        )
     return call("round", place.arg(0), scale=place.constant(1, "the number of digits"))
 
 
@@ -364,9 +386,7 @@ def _array_item(place: _Place) -> Expression:
     array, index = place.arg(0), place.arg(1)
     if place.read("failOnError"):
         return call("get_item", array, index)
-    inside = call(
-        "and", call("ge", index, literal(0, INT)), call("lt", index, call("size", array))
-    )
+    inside = call("and", call("ge", index, literal(0, INT)), call("lt", index, call("size", array)))
     missing = literal(None, _element(array.type))
     return call("if", inside, call("get_item", array, index), missing)
 
@@ -445,7 +465,7 @@ _BUILDERS: Mapping[str, Builder] = {
     "NaNvl": _nan_or,
     "Coalesce": plain("coalesce"),
     "If": plain("if"),
-    "CaseWhen": plain("case"),
+    "CaseWhen": _case_when,
     # casts
     "Cast": _cast,
     # strings
@@ -522,9 +542,3 @@ def conjuncts(condition: JvmNode) -> Iterable[JvmNode]:
         return
     for side in condition.children:
         yield from conjuncts(side)
-
-
-__all__ = [
-    "EXPRESSION_KINDS", "AggregateCalls", "Column", "ExpressionReader", "Literal",
-    "attribute_ids", "conjuncts", "shifted_time",
-]  # fmt: skip

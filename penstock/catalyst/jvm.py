@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 from py4j.java_gateway import get_field
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 TEXT_CHARACTERS_MAX = 300
+_PYTHON_LINE = re.compile(r"[^()]+:\d+")
 
 
 def scala_items(sequence: Any) -> list[Any]:
@@ -85,17 +88,17 @@ class JvmNode:
         """The node as SQL where Catalyst can print it so, else as it prints itself."""
         try:
             shown = str(self.handle.sql())
-        except (Py4JError, TypeError):
-            shown = str(self.handle.toString())
+        except (Py4JError, PySparkException):
+            shown = str(self.handle.toString())  # internal expressions have no SQL
         short = shown[:TEXT_CHARACTERS_MAX]
         return short if short == shown else short + "…"
 
     @cached_property
     def call_site(self) -> str | None:
-        """Where in the user's program the node was written, if Spark knows."""
-        try:
-            context = self.handle.origin().context()
-            site = None if context is None else context.callSite()
-        except (Py4JError, TypeError):
-            return None  # SQL texts have no call site, and say so by raising
-        return str(site) if site else None
+        """The line of the user's program that wrote the node, if Spark knows it."""
+        context = self.handle.origin().context()
+        if context is None or str(context.contextType().toString()) != "DataFrame":
+            return None
+        site = str(context.callSite())
+        # Some functions of PySpark do not say who called them: then it is a frame of the JVM.
+        return site if _PYTHON_LINE.fullmatch(site) else None

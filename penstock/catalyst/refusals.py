@@ -81,9 +81,7 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "Collate": "only the default collation (UTF8_BINARY) is known here",
 }
 # What the optimizer would freeze into a constant: looked for in the plan before it runs.
-CLOCK_KINDS = frozenset(
-    {"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"}
-)
+CLOCK_KINDS = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"})
 
 
 def unsupported(

@@ -3,8 +3,8 @@
 Connectors and their options, as the scans name them:
 
 - a stream of the log: no connector, `StreamRef`;
-- `folder`: format (parquet, jsonl, csv, text), path, columns (name and type of each, in file order),
-  and as given: pattern, recursive, header, delimiter;
+- `folder`: format (parquet, jsonl, csv, text), path, columns (name and type of each, in the order
+  of the file), and as given: pattern, recursive, header, delimiter;
 - `rate`: rows_per_s;
 - `nexmark`: kind, and as given: seed, rate, events_max.
 """

@@ -2,8 +2,8 @@
 
 `window(time, size, slide, start)` arrives as a struct of two times: a Project with one of them for
 windows side by side, an Expand with one projection per window that a row falls into for windows
-that overlap. Each is compared part by part, every constant included, with what the analyser makes
-of one family of windows. What differs anywhere is not taken for a window.
+that overlap. It is compared part by part, every constant included, with what the analyser makes of
+one family of windows. What differs anywhere is not taken for a window.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.catalyst.jvm import JvmNode
+from penstock.errors import ExpressionError
 from penstock.expressions.tree import Expression, call, literal
 from penstock.expressions.types import BIGINT
 
-_TIMES = frozenset({"timestamp", "timestamp_ntz"})
+_PRINTED_TYPES: Mapping[str, str] = {
+    "timestamp": "TimestampType",
+    "timestamp_ntz": "TimestampNTZType",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class PendingWindow:
 def window_struct(window: PendingWindow) -> Expression:
     """The window that a time lies in as a value, for windows side by side."""
     span, micros = window.span, call("unix_micros", window.time)
-    since = call("subtract", micros, literal(span.start_us, BIGINT))
+    since = call("subtract", micros, literal(span.start_us, BIGINT)) if span.start_us else micros
     begin = call("subtract", micros, call("pmod", since, literal(span.slide_us, BIGINT)))
     end = call("add", begin, literal(span.size_us, BIGINT))
     times = [call("timestamp_micros", instant) for instant in (begin, end)]
@@ -83,10 +87,6 @@ class _Tree:
         )
 
 
-class _Different(Exception):  # noqa: N818 (an answer, not an error)
-    """The expression is not one of Spark's windows."""
-
-
 @dataclass(frozen=True)
 class _Found:
     """One window of a family: its time, and the constants in its arithmetic."""
@@ -108,25 +108,30 @@ def tumbling_span(struct: JvmNode) -> tuple[Span, JvmNode] | None:
 
 
 def sliding_span(structs: Sequence[JvmNode]) -> tuple[Span, JvmNode] | None:
-    """The overlapping windows that the projections of an Expand compute; else None."""
-    family = [_find(struct) for struct in structs]
-    first = family[0]
-    if first is None or len(family) != -(-first.size_us // first.slide_us):
+    """The overlapping windows that the projections of an Expand compute; else None.
+
+    The first is taken apart. The others must print as it does, but for the constant that says how
+    many slides before it they begin: taking each apart would cost seconds in a large family.
+    """
+    first = _find(structs[0])
+    if first is None or len(structs) != -(-first.size_us // first.slide_us):
         return None
-    for index, found in enumerate(family):
-        if found is None or not _is_member(found, first, index):
+    shown = [str(struct.handle.toString()) for struct in structs]
+    last_start = _begin_node(structs[0]).children[0]
+    for index, text in enumerate(shown):
+        expected = _printed(first, str(last_start.handle.toString()), index * first.slide_us)
+        if text != expected:
             return None
     return _span(first), _time_node(structs[0])
 
 
-def _is_member(found: _Found, first: _Found, index: int) -> bool:
-    same = (found.time_type, found.size_us, found.slide_us, found.start_us) == (
-        first.time_type,
-        first.size_us,
-        first.slide_us,
-        first.start_us,
-    )
-    return same and found.back_us == index * first.slide_us and found.time.same(first.time)
+def _printed(found: _Found, last_start: str, back_us: int) -> str:
+    """One window of a family as Catalyst prints it."""
+    begin = f"({last_start} - {back_us})"
+    to_time = f", LongType, {_PRINTED_TYPES[found.time_type]})"
+    start = f"knownnullable(precisetimestampconversion({begin}{to_time})"
+    end = f"knownnullable(precisetimestampconversion(({begin} + {found.size_us}){to_time})"
+    return f"named_struct(start, {start}, end, {end})"
 
 
 def _span(found: _Found) -> Span:
@@ -139,7 +144,7 @@ def _find(struct: JvmNode) -> _Found | None:
         return None
     try:
         return _window(_parse(json.loads(struct.handle.toJSON())))
-    except _Different:
+    except ExpressionError:
         return None
 
 
@@ -179,7 +184,7 @@ def _as_time(tree: _Tree) -> tuple[_Tree, str]:
     if tree.kind == "KnownNullable":
         (tree,) = tree.children
     (micros,) = _children(tree, "PreciseTimestampConversion", 1)
-    _require(tree.fields["fromType"] == "long" and tree.fields["toType"] in _TIMES)
+    _require(tree.fields["fromType"] == "long" and tree.fields["toType"] in _PRINTED_TYPES)
     return micros, str(tree.fields["toType"])
 
 
@@ -218,14 +223,18 @@ def _text(tree: _Tree) -> str:
 
 def _require(holds: bool) -> None:
     if not holds:
-        raise _Different
+        raise ExpressionError("this is not one of Spark's windows")
+
+
+def _begin_node(struct: JvmNode) -> JvmNode:
+    """The microseconds at which a window begins, inside a struct that has been recognised."""
+    conversion = struct.children[1]
+    if conversion.kind == "KnownNullable":
+        conversion = conversion.children[0]
+    return conversion.children[0]
 
 
 def _time_node(struct: JvmNode) -> JvmNode:
     """The time expression inside a struct that has been recognised."""
-    conversion = struct.children[1]
-    if conversion.kind == "KnownNullable":
-        conversion = conversion.children[0]
-    begin = conversion.children[0]
-    micros = begin.children[0].children[0]
+    micros = _begin_node(struct).children[0].children[0]
     return micros.children[0]

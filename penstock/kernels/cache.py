@@ -29,7 +29,14 @@ class KernelCache:
         """The function `kernel` of a module with this source, compiled or read from the cache."""
         name = f"k_{self.content_hash(source)}"
         if name not in self._loaded:
-            self._loaded[name] = self._import(name, self._write(name, source))
+            path = self._write(name, source)
+            try:
+                self._loaded[name] = self._import(name, path)
+            except Exception:
+                # Machine code that was cut short or damaged is only a copy: make it anew, once.
+                if not self._forget_machine_code(name):
+                    raise
+                self._loaded[name] = self._import(name, path)
         kernel: Callable[..., int] = self._loaded[name].kernel
         return kernel
 
@@ -58,6 +65,13 @@ class KernelCache:
             Path(temporary).unlink(missing_ok=True)
             raise
         return path
+
+    def _forget_machine_code(self, name: str) -> bool:
+        """Delete what Numba kept of a kernel; return whether there was anything."""
+        kept = list((self.folder / "__pycache__").glob(f"{name}.*"))
+        for path in kept:
+            path.unlink(missing_ok=True)
+        return bool(kept)
 
     @staticmethod
     def _import(name: str, path: Path) -> Any:

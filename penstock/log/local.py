@@ -305,7 +305,8 @@ class LocalLog(Log):
         bodies, settle = self._place(entries)
         try:
             with self._lock:
-                self._check_open()
+                if self._closed:
+                    self._check_open()
                 positions, new = self._index.append(entries, bodies, fence, self._clock.now_us())
         except Fenced:
             self._fenced += 1

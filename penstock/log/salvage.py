@@ -116,7 +116,7 @@ class IndexBytes:
         for version, page in enumerate(self._pages):
             for cell in _cells(page, version):
                 if self._wal:
-                    beginning = hash(bytes(page.data[cell.offset : cell.offset + _SAME_BYTES]))
+                    beginning = hash(_beginning(page.data, cell))
                     if beginning in seen:
                         continue
                     seen.add(beginning)
@@ -297,6 +297,16 @@ def _cells(page: _Page, version: int) -> Iterator[_Cell]:
         offset = int.from_bytes(data[pointers + 2 * place : pointers + 2 * place + 2], "big")
         if pointers <= offset < PAGE_BYTES:
             yield _Cell(version, offset, kind)
+
+
+def _beginning(data: memoryview, cell: _Cell) -> bytes:
+    """A cell's bytes, as many as it takes to tell it from other rows."""
+    start = cell.offset + (4 if cell.kind == _INDEX_INTERIOR else 0)
+    try:
+        length, at = _varint(data, start)
+    except _Damaged:
+        return b""
+    return bytes(data[start : at + min(max(length, 0) + 9, _SAME_BYTES)])
 
 
 def _varint(data: memoryview | bytes, at: int) -> tuple[int, int]:

@@ -47,8 +47,9 @@ class Assembly:
         vertex = next(v for v in self.program.vertices if v.name == name)
         stage = self.program.stage_of(vertex)
         marker, position = fence(self.log, name, vertex.task_tag)
-        chain = self._chain(vertex, stage, marker, position)
-        return Vertex(self._parts(vertex, stage, marker, chain), marker)
+        chain = self._new_chain(stage)
+        replayed = self._restore(vertex, chain, marker, position)
+        return Vertex(self._parts(vertex, stage, marker, chain), marker, replayed)
 
     def warm(self) -> None:
         """Load every kernel that the program needs, without touching any vertex.
@@ -68,21 +69,17 @@ class Assembly:
         """Tell outside readers which columns and substreams the query's streams have."""
         register_streams(self.log, self.program)
 
-    def _chain(
-        self, vertex: VertexProgram, stage: Stage, marker: Marker, position: Position
-    ) -> Chain:
-        chain = self._new_chain(stage)
-        if marker.epoch:
-            restore_states(
-                self.log,
-                self.checkpoints,
-                vertex.name,
-                vertex.change_tag,
-                position,
-                chain.states,
-            )
-            chain.restore_progress(marker.progress)
-        return chain
+    def _restore(
+        self, vertex: VertexProgram, chain: Chain, marker: Marker, position: Position
+    ) -> int:
+        """Bring a new chain to where the marker was; return how many commits were replayed."""
+        if not marker.epoch:
+            return 0
+        replayed = restore_states(
+            self.log, self.checkpoints, vertex.name, vertex.change_tag, position, chain.states
+        )
+        chain.restore_progress(marker.progress)
+        return replayed
 
     def _new_chain(self, stage: Stage) -> Chain:
         settings = self.program.settings

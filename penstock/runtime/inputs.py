@@ -116,7 +116,8 @@ class SourceInput(Input):
             return None
         first = self._offset
         read = self._source.read(first, rows_max)
-        self._idle = read.idle
+        # Fewer rows than asked for: for now the source has no more.
+        self._idle = read.idle or read.rows < rows_max
         if read.idle and not read.ended:
             return None
         self._offset = read.next_offset

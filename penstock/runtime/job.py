@@ -84,6 +84,7 @@ class Job:
         self._changed = threading.Condition()
         self._slots: dict[int, _SlotState] = {}
         self._unplaced = _spread(program, slots)
+        self._orphans: list[list[str]] = []  # of lost slots: placed before anything else
         self._next_slot = 0
         self._slot_failures = 0
         self._ended: set[str] = set()
@@ -226,7 +227,7 @@ class Job:
                 del self._slots[slot.number]
             orphans = [name for name in slot.vertices if name not in self._ended]
             if orphans and not self._is_stopping and not self._is_over:
-                self._unplaced.insert(0, orphans)
+                self._orphans.append(orphans)
                 self._recoveries.append(
                     Recovery(slot.number, slot.pid, tuple(orphans), detected_s, time.monotonic())
                 )
@@ -236,20 +237,19 @@ class Job:
             self._changed.notify_all()
 
     def _place(self) -> None:
-        """Give groups of vertices to ready slots: idle ones first, else the least loaded one."""
-        while self._unplaced:
+        """Give groups of vertices to ready slots.
+
+        A lost slot's vertices do not wait: without a standby they go to the least loaded slot. At
+        the start each group waits for a slot of its own.
+        """
+        while self._orphans or self._unplaced:
             ready = [slot for slot in self._slots.values() if slot.is_ready]
             idle = [slot for slot in ready if not slot.vertices]
-            still_coming = len(self._slots) < self._wanted or any(
-                not slot.is_ready for slot in self._slots.values()
-            )
-            if idle:
-                slot = min(idle, key=lambda each: each.number)
-            elif ready and not still_coming:
-                slot = min(ready, key=lambda each: (len(each.vertices), each.number))
-            else:
+            candidates = ready if self._orphans and not idle else idle
+            if not candidates:
                 return
-            group = self._unplaced.pop(0)
+            slot = min(candidates, key=lambda each: (len(each.vertices), each.number))
+            group = (self._orphans or self._unplaced).pop(0)
             slot.vertices.extend(group)
             _send(slot.channel, {"type": "assign", "vertices": group})
 

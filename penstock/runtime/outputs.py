@@ -1,12 +1,13 @@
 """Outputs: rows and state changes on their way into the log, numbered for their producer.
 
 Everything between two markers goes out with the marker in one append. What is larger goes out
-early and stays invisible until its marker.
+early and stays invisible until its marker, so an append and a unit are never larger than the log
+allows, however much a step gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,13 @@ import pyarrow as pa
 from penstock.errors import OutcomeUnknown
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
-from penstock.log.contract import Log
+from penstock.log.contract import APPEND_ENTRIES_MAX, Log
 from penstock.log.record import Body, Entry, Fence, Position, RecordKind
 from penstock.stages.key_ranges import split_key_space
 
 UNKNOWN_RETRIES = 8
+UNIT_BYTES_MAX = 8 << 20  # before compression; a log takes 64 MiB in one record
+APPEND_BYTES_MAX = 64 << 20  # a log takes 256 MiB in one append
 
 Partitioner = Callable[[pa.RecordBatch], Sequence[tuple[str, pa.RecordBatch]]]
 
@@ -52,24 +55,41 @@ class Outputs:
         self._fence = fence
         self._codec = codec
         self._sequence = 0
+        self._rows: dict[tuple[RecordKind, str, pa.Schema], list[pa.RecordBatch]] = {}
         self._entries: list[Entry] = []
         self.bytes_waiting = 0
 
     def add(self, kind: RecordKind, tag: str, batch: pa.RecordBatch) -> None:
-        """Queue a batch as one p-unit under one tag."""
-        body = punit.encode(batch, self._codec)
-        self._queue(kind, (tag,), body)
-        self.bytes_waiting += memoryview(body).nbytes
+        """Queue a batch under one tag; it shares p-units with what else goes there."""
+        self._rows.setdefault((kind, tag, batch.schema), []).append(batch)
+        self.bytes_waiting += batch.nbytes
 
     def append_early(self) -> None:
         """Append what is queued; no reader will see it before the next marker."""
+        self._seal_rows()
         if self._entries:
             self._append()
 
     def commit(self, tags: tuple[str, ...], marker: bytes) -> Position:
         """Append what is queued together with its marker; return the marker's position."""
+        self._seal_rows()
         self._queue(RecordKind.MARKER, tags, marker)
         return self._append()[-1]
+
+    def _seal_rows(self) -> None:
+        """Turn queued rows into p-units: many small records would cost far more than few."""
+        waiting, self._rows = self._rows, {}
+        size_bytes = 0
+        for (kind, tag, _), batches in waiting.items():
+            rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            for piece in _pieces(rows):
+                body = punit.encode(piece, self._codec)
+                size_bytes += memoryview(body).nbytes
+                # A marker must find room in the last append.
+                if len(self._entries) >= APPEND_ENTRIES_MAX - 1 or size_bytes > APPEND_BYTES_MAX:
+                    self._append()
+                    size_bytes = 0
+                self._queue(kind, (tag,), body)
 
     def _queue(self, kind: RecordKind, tags: tuple[str, ...], body: Body) -> None:
         fence = self._fence
@@ -88,3 +108,13 @@ class Outputs:
         self._entries = []
         self.bytes_waiting = 0
         return positions
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch, in slices if it is large. Changes may be cut too: they apply one by one."""
+    if batch.nbytes <= UNIT_BYTES_MAX:
+        yield batch
+        return
+    rows = max(1, batch.num_rows * UNIT_BYTES_MAX // batch.nbytes)
+    for first in range(0, batch.num_rows, rows):
+        yield batch.slice(first, rows)

@@ -46,7 +46,7 @@ def restore_states(
     upto: Position,
     states: Mapping[str, KeyedState],
 ) -> int:
-    """Steps 3 and 4: rebuild the states as of the marker at `upto`; return the changes replayed."""
+    """Steps 3 and 4: rebuild the states as of the marker at `upto`; return the commits replayed."""
     if not states:
         return 0
     base = _load_newest(checkpoints, vertex, upto, states)
@@ -100,5 +100,5 @@ def _replay_changes(
                     state=name,
                 )
             states[name].apply_changes(changes.replace_schema_metadata(None))
-            replayed += 1
+        replayed += 1
     return replayed

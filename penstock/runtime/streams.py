@@ -9,17 +9,26 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import StreamNotFound
-from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
+from penstock.connectors.contract import REJECTED_SCHEMA
+from penstock.errors import SchemaMismatch, StreamConflict, StreamInputError, StreamNotFound
+from penstock.expressions.types import (
+    STRING,
+    Field,
+    Schema,
+    arrow_schema,
+    from_arrow,
+    parse_type,
+)
 from penstock.log import punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_name
+from penstock.operators.chain import ERROR_COLUMN
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.recovery import fence
-from penstock.stages.program import Program
+from penstock.stages.program import Program, StreamSpec, shape, show_schema
 from penstock.stages.tags import marker_tag, substream_tag, task_tag
 
 
@@ -68,13 +77,81 @@ def create_stream(log: Log, stream: str, schema: Schema) -> StreamFacts:
 
 
 def register_streams(log: Log, program: Program) -> None:
-    """Describe the streams that a program writes, for whoever reads them."""
+    """Check the streams that a program reads, and describe those that it writes to their readers.
+
+    Nothing is described unless everything fits: a query that cannot run leaves no trace.
+    """
+    written = [stream for stream in program.streams if stream.role != "input"]
     for stream in program.streams:
-        if stream.role != "input":
-            text = _description(program.query, stream.schema, stream.substreams)
-            known = log.get(f"stream/{stream.name}")
-            if known is None or known.value != text:
-                log.put(f"stream/{stream.name}", text)
+        if stream.role == "input":
+            _check_input(describe_stream(log, stream.name), stream)
+    for stream in written:
+        _check_output(log, program.query, stream)
+    for stream in written:
+        _describe(log, program.query, stream.name, stream.schema, stream.substreams)
+    dead = program.settings.dead_letter_stream
+    if dead is not None:
+        _describe(log, program.query, dead, _dead_letter_schema(program), 1)
+
+
+def _describe(log: Log, query: str, stream: str, schema: Schema, substreams: int) -> None:
+    text = _description(query, schema, substreams)
+    known = log.get(f"stream/{stream}")
+    if known is None or known.value != text:
+        log.put(f"stream/{stream}", text)
+
+
+def _check_input(facts: StreamFacts, wanted: StreamSpec) -> None:
+    """Raise StreamInputError unless the stream's rows can be read as the program reads them."""
+    nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(facts.schema))
+    try:
+        punit.conform(nothing, arrow_schema(wanted.schema))
+        missing = {f.name for f in wanted.schema} - {f.name for f in facts.schema}
+        problem = f"it has no column {', '.join(sorted(missing))}" if missing else ""
+    except SchemaMismatch as error:
+        problem = error.message
+    if facts.substreams != wanted.substreams:
+        problem = f"it has {facts.substreams} substreams, the query reads {wanted.substreams}"
+    if problem:
+        raise StreamInputError(
+            f"stream {wanted.name} does not fit this query: {problem}. The stream has "
+            f"{show_schema(facts.schema)}, the query reads {show_schema(wanted.schema)}",
+            stream=wanted.name,
+        )
+
+
+def _check_output(log: Log, query: str, wanted: StreamSpec) -> None:
+    """Raise StreamConflict if the name is another writer's, with other columns."""
+    known = log.get(f"stream/{wanted.name}")
+    if known is None:
+        return
+    facts = describe_stream(log, wanted.name)
+    if json.loads(known.value).get("query") == query:
+        return  # its own, perhaps of an earlier version
+    if shape(facts.schema) != shape(wanted.schema) or facts.substreams != wanted.substreams:
+        raise StreamConflict(
+            f"stream {wanted.name} is there already with the columns {show_schema(facts.schema)} "
+            f"in {facts.substreams} substreams; query {query} would write "
+            f"{show_schema(wanted.schema)} in {wanted.substreams}: choose another name",
+            stream=wanted.name,
+            query=query,
+        )
+
+
+def _dead_letter_schema(program: Program) -> Schema:
+    """What may be found in a dead letter: an input row of some stage and the error, or a line that
+    a source could not read. Each has its own columns, and the others are null."""
+    columns: dict[str, Field] = {}
+    clashing: set[str] = set()
+    for stage in program.stages:
+        for column in stage.input.schema:
+            known = columns.setdefault(column.name, Field(column.name, column.type, True))
+            if known.type != column.type:
+                clashing.add(column.name)
+    for found in REJECTED_SCHEMA:
+        columns.setdefault(found.name, Field(found.name, from_arrow(found.type), True))
+    columns[ERROR_COLUMN] = Field(ERROR_COLUMN, STRING, True)
+    return tuple(column for name, column in columns.items() if name not in clashing)
 
 
 def _description(query: str | None, schema: Schema, substreams: int) -> bytes:

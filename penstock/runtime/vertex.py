@@ -30,6 +30,8 @@ from penstock.runtime.outputs import Outputs, Partitioner
 from penstock.stages.settings import Settings
 from penstock.state.snapshot import Snapshot
 
+COMMIT_GAP_S = 0.002
+
 
 class VertexState(Enum):
     """What an instance is doing; see the drawing above."""
@@ -107,8 +109,12 @@ class VertexStatistics:
 class Vertex:
     """One instance of a vertex, between its recovery and its end."""
 
-    def __init__(self, parts: VertexParts, start: Marker) -> None:
-        """`start` is the last committed marker (or an empty one) with this instance's number."""
+    def __init__(self, parts: VertexParts, start: Marker, commits_replayed: int = 0) -> None:
+        """`start` is the last committed marker (or an empty one) with this instance's number.
+
+        The next checkpoint is due the sooner the more commits recovery had to replay: a vertex that
+        keeps crashing would otherwise never come to write one.
+        """
         self._parts = parts
         self.name = parts.name
         # The end is final: an instance that follows one that has ended finds nothing to do.
@@ -120,9 +126,10 @@ class Vertex:
         self._is_dirty = False  # something happened since the last marker
         self._input_ended = start.ended
         self._due_s = 0.0
+        self._committed_s = float("-inf")
         self._own_watermark_us = start.watermark_us  # where the chain itself defines event time
         self._source_watermark_us: int | None = None
-        self._commits_to_checkpoint = parts.settings.checkpoint_interval_commits
+        self._commits_to_checkpoint = parts.settings.checkpoint_interval_commits - commits_replayed
         self._snapshots: dict[str, Snapshot] | None = None
         self._snapshot_position = Position(0)
         self._rows_in = self._rows_out = self._steps = self._commits = 0
@@ -185,7 +192,10 @@ class Vertex:
 
     def commit_due_in_s(self) -> float | None:
         """How long this vertex may wait before it must commit; None if it has nothing to commit."""
-        return max(0.0, self._due_s - self._parts.clock.monotonic_s()) if self._is_dirty else None
+        if not self._is_dirty:
+            return None
+        due_s = min(self._due_s, self._committed_s + COMMIT_GAP_S)
+        return max(0.0, due_s - self._parts.clock.monotonic_s())
 
     def statistics(self) -> VertexStatistics:
         return VertexStatistics(
@@ -214,6 +224,8 @@ class Vertex:
             self._mark_dirty()
             rows_left -= max(1, delivery.rows)
             worked = True
+            if self._parts.input.is_drained():
+                break
         return worked
 
     def _process(self, delivery: Delivery) -> None:
@@ -316,10 +328,17 @@ class Vertex:
             self._due_s = self._parts.clock.monotonic_s() + interval_s
 
     def _is_commit_due(self) -> bool:
-        """At once when there is nothing more to take, at the latest after the interval."""
+        """At once when there is nothing more to take, at the latest after the interval.
+
+        "At once" leaves a short gap after the last commit, so that a trickle of rows does not make
+        the log sync for each of them.
+        """
         if not self._is_dirty:
             return False
-        return self._parts.input.is_drained() or self._parts.clock.monotonic_s() >= self._due_s
+        now_s = self._parts.clock.monotonic_s()
+        if now_s >= self._due_s or self._input_ended:
+            return True
+        return self._parts.input.is_drained() and now_s >= self._committed_s + COMMIT_GAP_S
 
     def _commit(self) -> None:
         parts = self._parts
@@ -329,6 +348,7 @@ class Vertex:
         position = parts.outputs.commit(parts.marker_tags, marker.encode())
         self._marker = marker
         self._is_dirty = False
+        self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
         if marker.ended:
             self._move(VertexState.ENDED)

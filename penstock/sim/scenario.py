@@ -23,6 +23,7 @@ class Troubles:
     event_share: float  # of the world's actions that are a fault from outside
     lagging: bool
     actions: int  # of the world before it heals
+    arrive_at_once: bool  # the input is there from the start
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,10 @@ def make_scenario(seed: int) -> Scenario:
     program = program_of(shape.name)
     settings = replace(
         program.settings,
-        commit_interval_ms=rng.choice((0, 1, 5, 20)),
+        commit_interval_ms=rng.choice((0, 1, 5, 20, 20)),
         step_rows_max=rng.choice((2, 5, 5, 11, 40)),
         early_append_bytes_max=rng.choice((1, 1, 1_500, 1 << 20)),
-        checkpoint_interval_commits=rng.choice((1, 2, 3, 5, 1_000)),
+        checkpoint_interval_commits=rng.choice((1, 1, 2, 3, 1_000)),
         idle_timeout_ms=rng.choice((5, 40)) if idles else None,
         codec=rng.choice(("none", "lz4", "zstd")),
     )
@@ -107,6 +108,7 @@ def make_scenario(seed: int) -> Scenario:
         event_share=rng.choice((0.02, 0.06, 0.12)),
         lagging=rng.random() < 0.7,
         actions=rng.choice((80, 140, 140, 220)),
+        arrive_at_once=rng.random() < 0.4,
     )
     stalled = rng.randrange(shape.feeds) if idles and shape.feeds > 1 else None
     return Scenario(

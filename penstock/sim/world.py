@@ -92,8 +92,14 @@ class World:
         """Run with failures, heal, finish; Violation if anything is not as promised."""
         for name in self._vertices:
             self._start(name)
+        if self.scenario.troubles.arrive_at_once:
+            for part, (rows, _) in self.scenario.parts.items():
+                if part[0] != self.scenario.stalled_feed:
+                    self._arrived[part] = len(rows)
         for _ in range(self.scenario.troubles.actions):
             self._act()
+            if self._all_ended() and self._rng.random() < 0.1:
+                break  # a while after the end is enough
         self._heal()
         self._finish()
 
@@ -414,7 +420,9 @@ class World:
             return
         self._points_left = self._gap(self.scenario.troubles.point_gap)
         dice = self._rng.random()
-        if dice < 0.45:
+        if where.startswith("file") and dice < 0.15:
+            self._cut_power()
+        elif dice < 0.45:
             self.faults["crash at a point"] += 1
             self._note("crash", process.name, process.number, where)
             process.die()
@@ -587,10 +595,7 @@ class World:
                 if process.checkpointer.jobs:
                     self._write_checkpoint(process)
                 self._step(process)
-            if all(
-                process.vertex is not None and process.vertex.state is VertexState.ENDED
-                for process in self._current.values()
-            ):
+            if self._all_ended():
                 return
         waiting = [
             name
@@ -598,6 +603,12 @@ class World:
             if process.vertex is None or process.vertex.state is not VertexState.ENDED
         ]
         raise Violation(f"not finished {ROUNDS_MAX} rounds after healing: {', '.join(waiting)}")
+
+    def _all_ended(self) -> bool:
+        return all(
+            process.vertex is not None and process.vertex.state is VertexState.ENDED
+            for process in self._current.values()
+        )
 
     def _output_tags(self) -> tuple[str, ...]:
         stream = self.scenario.program.stream(OUT)

@@ -67,7 +67,7 @@ def random_batch(
 
 @st.composite
 def batches(draw: st.DrawFn, schema: Schema, rows_max: int = 40) -> pa.RecordBatch:
-    """A batch of the schema, with or without nulls; a slice, for offsets are where buffers go wrong."""
+    """A batch of the schema, with or without nulls; a slice, since offsets are easy to get wrong."""
     random = Random(draw(st.integers(0, 2**32)))
     count = draw(st.integers(0, rows_max))
     null_share = draw(st.sampled_from([0.0, 0.2, 0.8]))
@@ -82,7 +82,8 @@ def bits_of(array: pa.Array) -> list[Any]:
     plain = array.to_pylist()
     if pa.types.is_floating(array.type):
         return [
-            None if v is None else ("nan" if v != v else np.float64(v).tobytes()) for v in plain
+            None if v is None else ("nan" if math.isnan(v) else np.float64(v).tobytes())
+            for v in plain
         ]
     return plain
 

@@ -75,6 +75,20 @@ def test_a_damaged_module_is_written_again(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
 
 
+def test_damaged_machine_code_is_made_again(tmp_path: Path) -> None:
+    Block(SPEC, KernelCache(tmp_path)).aggregate(BATCH)
+    kept = [
+        path for path in (tmp_path / "__pycache__").iterdir() if path.suffix in (".nbi", ".nbc")
+    ]
+    assert len(kept) == 2
+    for path in kept:
+        path.write_bytes(path.read_bytes()[:40])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        partials = Block(SPEC, KernelCache(tmp_path)).aggregate(BATCH)
+    assert partials.values[0].tolist() == [40, 20]
+
+
 def test_a_kernel_that_does_not_compile_warns_once_and_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

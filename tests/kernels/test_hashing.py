@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Any
 
@@ -43,7 +44,7 @@ def word(part: Any) -> int | None:
         return part
     if isinstance(part, bytes):
         return bytes_word(part)
-    if part != part:
+    if math.isnan(part):
         return 0x7FF8000000000000
     return int.from_bytes(struct.pack("<d", part + 0.0), "little")
 

@@ -1,0 +1,186 @@
+"""The keyed state of a query as rows: checkpoint plus committed changes, read from outside.
+
+A row is a group: its keys, the pane of event time it stands for if the query has a window, what its
+aggregates are by now, and the vertex that holds it. Panes are what windows are made of: the same
+for windows that do not overlap, and the common divisor of size and slide for those that do. Each
+vertex is read as of its own last marker, without touching it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from penstock.api.datasource_options import Options
+from penstock.api.datasource_schema import (
+    check_readable,
+    into_spark,
+    schema_of_spark,
+    spark_arrow_schema,
+)
+from penstock.errors import ChangeLogBroken, StreamNotFound
+from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arrow_type
+from penstock.log.contract import Log
+from penstock.log.local import open_log
+from penstock.operators.groups import state_schema as aggregate_state
+from penstock.operators.results import finished
+from penstock.operators.specs import AggregateSpec, WindowSpec, accumulators_of
+from penstock.runtime.recovery import restore_states
+from penstock.runtime.slot import CHECKPOINTS_FOLDER
+from penstock.stages.program import Program, VertexProgram
+from penstock.state.checkpoints import CheckpointStore, MemoryCheckpoints
+from penstock.state.columns import PANE_NAME
+from penstock.state.keyed import KeyedState
+
+PANE_COLUMN = "_pane"
+VERTEX_COLUMN = "_vertex"
+STATE_OF_A_CHAIN = "aggregate0"  # a stage keeps one state, and chains name it so
+READ_TRIES = 4
+
+
+@dataclass(frozen=True)
+class FoundState:
+    """The state that a name stands for: one aggregate, and the vertices that share its groups."""
+
+    name: str
+    spec: AggregateSpec
+    vertices: tuple[VertexProgram, ...]
+
+    @property
+    def schema(self) -> Schema:
+        spec = self.spec
+        keys = [Field(name, key.type, key.nullable) for name, key in spec.keys]
+        pane = [] if spec.window is None else [Field(PANE_COLUMN, spec.window.type, False)]
+        values = [Field(a.name, a.type, a.function != "count") for a in spec.aggregates]
+        return (*keys, *pane, *values, Field(VERTEX_COLUMN, STRING, False))
+
+
+class VertexPartition(InputPartition):
+    """The state of one vertex."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class StateReader(DataSourceReader):
+    """Reads each vertex's state in a task of its own."""
+
+    def __init__(self, path: str, name: str, options: Options, schema: StructType) -> None:
+        options.check_names("reading state", ("path", "state"))
+        self._path = path
+        self._schema = schema
+        with open_log(path, read_only=True) as log:
+            self._state = find_state(log, name)
+        check_readable(name, schema_of_spark(schema), self._state.schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [VertexPartition(index) for index in range(len(self._state.vertices))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, VertexPartition)
+        vertex = self._state.vertices[partition.index]
+        with open_log(self._path, read_only=True) as log:
+            rows = read_state(log, Path(self._path), self._state, vertex)
+        if rows.num_rows:
+            yield into_spark(rows, spark_arrow_schema(self._schema))
+
+
+def state_schema(path: str, name: str) -> Schema:
+    """The columns of a state, for planning."""
+    with open_log(path, read_only=True) as log:
+        return find_state(log, name).schema
+
+
+def find_state(log: Log, name: str) -> FoundState:
+    """The state of a query or of one of its vertices; what there is, if the name fits nothing."""
+    states = [state for program in _programs(log) for state in _states(program)]
+    for state in states:
+        for vertex in state.vertices:
+            if vertex.name == name:
+                return FoundState(name, state.spec, (vertex,))
+    found = [state for state in states if state.name == name]
+    if len(found) == 1:
+        return found[0]
+    vertices = ", ".join(vertex.name for state in found or states for vertex in state.vertices)
+    raise StreamNotFound(
+        f"query {name!r} keeps {len(found)} states: name one of the vertices {vertices}"
+        if found
+        else f"there is no query or vertex {name!r} with state in this log; vertices with state: "
+        f"{vertices or 'none'}",
+        state=name,
+    )
+
+
+def _programs(log: Log) -> list[Program]:
+    programs = []
+    for key in log.keys("query"):
+        stored = log.get(key)
+        facts: Any = json.loads(stored.value) if stored is not None and stored.value else {}
+        if isinstance(facts, dict) and isinstance(facts.get("program"), str):
+            programs.append(Program.from_json(facts["program"]))
+    return programs
+
+
+def _states(program: Program) -> list[FoundState]:
+    return [
+        FoundState(program.query, stage.aggregate, program.stage_vertices(index))
+        for index, stage in enumerate(program.stages)
+        if stage.aggregate is not None
+    ]
+
+
+def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram) -> pa.RecordBatch:
+    """The groups of one vertex as of its last marker."""
+    for last_try in (*(False,) * (READ_TRIES - 1), True):
+        try:
+            return _read_once(log, folder, state, vertex)
+        except ChangeLogBroken:
+            # A newer checkpoint let the changes go while an older one was being read.
+            if last_try:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def _read_once(log: Log, folder: Path, state: FoundState, vertex: VertexProgram) -> pa.RecordBatch:
+    kept = KeyedState(STATE_OF_A_CHAIN, aggregate_state(state.spec))
+    marker = log.last(vertex.task_tag)
+    if marker is not None:
+        states = {STATE_OF_A_CHAIN: kept}
+        checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER)
+        restore_states(log, checkpoints, vertex.name, vertex.change_tag, marker.position, states)
+    return _as_rows(kept.scan(), state, vertex.name)
+
+
+def _checkpoints(folder: Path) -> CheckpointStore:
+    """The store, without making its folder: reading leaves no trace."""
+    return CheckpointStore(folder) if folder.is_dir() else MemoryCheckpoints()
+
+
+def _as_rows(groups: pa.RecordBatch, state: FoundState, vertex: str) -> pa.RecordBatch:
+    spec = state.spec
+    keys = len(spec.keys)
+    columns = list(groups.columns[:keys])
+    if spec.window is not None:
+        columns.append(_pane_column(groups.column(PANE_NAME), spec.window))
+    accumulators = accumulators_of(spec.aggregates)
+    kept = groups.columns[keys + 1 :]
+    columns += [finished(aggregate, accumulators, kept) for aggregate in spec.aggregates]
+    columns.append(pa.repeat(pa.scalar(vertex), groups.num_rows))
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(state.schema))
+
+
+def _pane_column(panes: pa.Array, window: WindowSpec) -> pa.Array:
+    starts = panes.to_numpy() * window.pane_us + window.start_us
+    time = arrow_type(window.type.fields[0].type)
+    return pa.StructArray.from_arrays(
+        [pa.array(starts).cast(time), pa.array(starts + window.pane_us).cast(time)],
+        fields=list(arrow_type(window.type)),
+    )

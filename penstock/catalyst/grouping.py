@@ -1,0 +1,189 @@
+"""One Aggregate node: what rows are grouped by, what is aggregated, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.catalyst.aggregates import CallCollector, is_aggregate
+from penstock.catalyst.expressions import shifted_time
+from penstock.catalyst.jvm import JvmNode
+from penstock.catalyst.refusals import unsupported
+from penstock.catalyst.rows import Names, Rows, filtered, made, named, passed_on, selected
+from penstock.catalyst.windows import PendingWindow, Span
+from penstock.expressions.tree import Column, Expression, call
+from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
+from penstock.plan.nodes import Aggregate, Project, Relation
+
+
+class Grouping:
+    """Keys, window and aggregates of one Aggregate node, then what is computed from them."""
+
+    def __init__(self, node: JvmNode, rows: Rows, session_zone: str, mode: str) -> None:
+        self.node, self.rows = node, rows
+        self.session_zone, self.mode = session_zone, mode
+        self.names = Names()
+        self.results = node.nodes("aggregateExpressions")
+        self.inputs = rows.expressions(node.kind, session_zone)
+        self.calls = CallCollector(self.inputs, self.names.give)
+        self.keys: list[NamedExpression] = []
+        self.window: WindowSpec | None = None
+        self.span: Span | None = None
+        self.conditions: tuple[JvmNode, ...] = ()
+        self.columns: dict[int, Expression] = {}
+        self.window_id: int | None = None
+
+    def add(self, expression: JvmNode) -> None:
+        """One thing that rows are grouped by."""
+        expr_id = expression.expr_id if expression.kind == "AttributeReference" else None
+        if expr_id is not None and expr_id in self.rows.windows:
+            self._group_by_window(expression, self.rows.windows[expr_id])
+        elif expr_id is not None and expr_id in self.rows.spans:
+            self._group_by_closed(expression, self.rows.spans[expr_id])
+        else:
+            self._group_by_key(expression)
+
+    def _group_by_window(self, expression: JvmNode, window: PendingWindow) -> None:
+        if not window.span.is_even and not window.bounded:
+            raise unsupported(
+                self.node.kind, "the end of the window is not checked", expression=expression
+            )
+        self._set_window(expression, window.time, window.span, window.span)
+        self.conditions = window.conditions
+
+    def _group_by_closed(self, expression: JvmNode, span: Span) -> None:
+        """A window that an earlier aggregate made: its last instant lies in one slide of it.
+
+        So grouping by windows of that one slide is grouping by the window itself.
+        """
+        end = call("get_field", self.inputs.read(expression), name="end")
+        own = Span(span.slide_us, span.slide_us, (span.start_us + span.size_us) % span.slide_us)
+        self._set_window(expression, shifted_time(end, -1), own, span)
+
+    def _set_window(self, expression: JvmNode, time: Expression, span: Span, shown: Span) -> None:
+        if self.window is not None:
+            raise unsupported(
+                self.node.kind, "rows are grouped by two windows", expression=expression
+            )
+        name = self.names.give(self._shown_name(expression), expression.expr_id)
+        self.window = made(
+            self.node,
+            lambda: WindowSpec(time, span.size_us, span.slide_us, span.start_us, name),
+            expression,
+        )
+        self.span, self.window_id = shown, expression.expr_id
+        self.columns[expression.expr_id] = Column(name, self.window.type, False)
+
+    def _group_by_key(self, expression: JvmNode) -> None:
+        name = self._shown_name(expression)
+        key = self.inputs.read(expression, name)
+        is_column = expression.kind == "AttributeReference"
+        number = expression.expr_id if is_column else len(self.keys)
+        given = self.names.give(name, number)
+        self.keys.append((given, key))
+        if is_column:
+            self.columns[expression.expr_id] = Column(given, key.type, key.nullable)
+
+    def _shown_name(self, expression: JvmNode) -> str:
+        """What the result calls a key: `groupBy((a % 5).alias("k"))` reaches us in two steps."""
+        if expression.kind != "AttributeReference":
+            return expression.text
+        for result in self.results:
+            name, value = named(result)
+            if value.kind == "AttributeReference" and value.expr_id == expression.expr_id:
+                return name
+        return str(expression.read("name"))
+
+    def finish(self) -> Rows:
+        direct, others = self._split_results()
+        outputs: dict[int, Expression] = {}
+        for result, value in direct:
+            name = str(result.read("name"))
+            outputs[result.expr_id] = self.calls.named(value, name, result.expr_id)
+        expressions = replace(self.inputs, columns=self.columns, hidden={}, aggregates=self.calls)
+        computed = {
+            result.expr_id: expressions.read(value, str(result.read("name")))
+            for result, value in others
+        }
+        rows = Rows(self._aggregate(), {**self.columns, **outputs})
+        rows = self._window_as_shown(rows)
+        rows = self._with_conditions(rows)
+        return self._with_results(rows, computed)
+
+    def _split_results(
+        self,
+    ) -> tuple[list[tuple[JvmNode, JvmNode]], list[tuple[JvmNode, JvmNode]]]:
+        direct, others = [], []
+        for result in self.results:
+            value = named(result)[1]
+            if is_aggregate(value):
+                direct.append((result, value))
+            elif result.expr_id not in self.columns:
+                others.append((result, value))
+        return direct, others
+
+    def _aggregate(self) -> Relation:
+        if not self.calls.calls:  # grouping alone: count something, so that there is a state
+            self.calls.calls.append(AggregateCall("count", None, self.names.give("rows", 0)))
+        if self.mode == "append" and self.window is None:
+            raise unsupported(
+                self.node.kind,
+                "append mode needs a time window here, because a group without one never ends; "
+                "add window(), or use outputMode update or complete",
+            )
+        return made(
+            self.node,
+            lambda: Aggregate(
+                self.rows.relation,
+                tuple(self.keys),
+                self.window,
+                tuple(self.calls.calls),
+                self.mode,
+            ),
+        )
+
+    def _window_as_shown(self, rows: Rows) -> Rows:
+        """Give a window that was grouped by its last slide its whole length again."""
+        window, span, expr_id = self.window, self.span, self.window_id
+        if window is None or span is None or expr_id is None or span.size_us == window.size_us:
+            return rows
+        end = call("get_field", Column(window.output, window.type, False), name="end")
+        whole = call("struct", shifted_time(end, -span.size_us), end, names=["start", "end"])
+        columns = tuple(
+            (name, whole if name == window.output else column)
+            for name, column in passed_on(rows.relation)
+        )
+        return replace(rows, relation=made(self.node, lambda: Project(rows.relation, columns)))
+
+    def _with_conditions(self, rows: Rows) -> Rows:
+        """What was asked of the window before it was there."""
+        expressions = rows.expressions(self.node.kind, self.session_zone)
+        for condition in self.conditions:
+            rows = filtered(self.node, rows, expressions.read(condition))
+        return rows
+
+    def _with_results(self, rows: Rows, computed: Mapping[int, Expression]) -> Rows:
+        """Exactly the columns of Spark's node, in its order and under its names."""
+        names, columns, spans = Names(), dict[int, Expression](), dict[int, Span]()
+        outputs: list[NamedExpression] = []
+        for result in self.results:
+            if result.expr_id in columns:
+                continue
+            value = computed.get(result.expr_id, rows.columns.get(result.expr_id))
+            assert value is not None, "every result is a key, an aggregate or computed"
+            name = names.give(str(result.read("name")), result.expr_id)
+            outputs.append((name, value))
+            columns[result.expr_id] = Column(name, value.type, value.nullable)
+            if self._closed_span is not None and value == self._window_column:
+                spans[result.expr_id] = self._closed_span
+        relation = made(self.node, lambda: selected(rows.relation, tuple(outputs)))
+        return Rows(relation, columns, {}, spans)
+
+    @property
+    def _window_column(self) -> Column | None:
+        return None if self.window is None else Column(self.window.output, self.window.type, False)
+
+    @property
+    def _closed_span(self) -> Span | None:
+        """What the window's column holds, if no row of it comes again."""
+        return self.span if self.mode == "append" else None

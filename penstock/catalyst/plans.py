@@ -1,0 +1,334 @@
+"""Catalyst's plan nodes in ours: one visible table from class name to reader.
+
+A reader gives rows. Columns are named after their attributes as far as names go; two attributes of
+one name get numbers. Whoever needs exact columns selects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
+from penstock.catalyst.grouping import Grouping
+from penstock.catalyst.jvm import JvmNode, java_number, scala_items
+from penstock.catalyst.refusals import refused_node, unsupported
+from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
+from penstock.catalyst.rows import Names, Rows, filtered, made, named, selected
+from penstock.catalyst.session import SessionFacts
+from penstock.catalyst.windows import (
+    PendingWindow,
+    Span,
+    sliding_span,
+    tumbling_span,
+    window_struct,
+)
+from penstock.expressions.tree import Column, Expression, call
+from penstock.operators.specs import NamedExpression
+from penstock.plan.nodes import Generate, Relation, UnionAll, Watermark
+
+DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
+DAY_US = 86_400_000_000
+
+
+class PlanReader:
+    """Reads one plan; remembers the scans it found, in order."""
+
+    def __init__(self, session: SessionFacts, output_mode: str, substreams: SubstreamCount) -> None:
+        self.session = session
+        self.output_mode = output_mode
+        self.substreams = substreams
+        self.scans: list[ScanOrigin] = []
+
+    def read(self, node: JvmNode) -> Rows:
+        reader = _READERS.get(node.kind)
+        if reader is None:
+            raise refused_node(node)
+        return reader(self, node)
+
+    def exact(self, rows: Rows, output: Sequence[JvmNode], names: Sequence[str]) -> Relation:
+        """The relation with exactly these attributes, under these names."""
+        columns = tuple(
+            (name, self._visible(rows, attribute))
+            for name, attribute in zip(names, output, strict=True)
+        )
+        return selected(rows.relation, columns)
+
+    def _visible(self, rows: Rows, attribute: JvmNode) -> Expression:
+        reader = rows.expressions("output", self.session.time_zone)
+        return reader.read(attribute, str(attribute.read("name")))
+
+    def _expressions(self, node: JvmNode, rows: Rows) -> ExpressionReader:
+        return rows.expressions(node.kind, self.session.time_zone)
+
+    # --- leaves and what changes no row ---
+
+    def relation(self, node: JvmNode) -> Rows:
+        origin = read_relation(node, self.session, self.substreams)
+        self.scans.append(origin)
+        fields = zip(node.output, origin.scan.schema, strict=True)
+        columns = {
+            attribute.expr_id: Column(found.name, found.type, found.nullable)
+            for attribute, found in fields
+        }
+        return Rows(origin.scan, columns)
+
+    def pass_on(self, node: JvmNode) -> Rows:
+        return self.read(node.children[0])
+
+    # --- rows one by one ---
+
+    def filter(self, node: JvmNode) -> Rows:
+        rows = self.read(node.children[0])
+        expressions = self._expressions(node, rows)
+        overlapping = rows.overlapping
+        if not overlapping:
+            return filtered(node, rows, expressions.read(node.node("condition")))
+        condition: Expression | None = None
+        for part in conjuncts(node.node("condition")):
+            if attribute_ids(part) & overlapping:
+                rows = self._window_condition(node, rows, part)
+                continue
+            read = expressions.read(part)
+            condition = read if condition is None else call("and", condition, read)
+        return rows if condition is None else filtered(node, rows, condition)
+
+    def _window_condition(self, node: JvmNode, rows: Rows, part: JvmNode) -> Rows:
+        """A condition on a window that is not there yet: keep it until it is, if it can wait."""
+        asked = attribute_ids(part)
+        for expr_id, window in rows.windows.items():
+            if expr_id not in asked:
+                continue
+            if asked == {expr_id}:
+                kept = window if _is_never_null(part) else _with_condition(window, part)
+                return _with_window(rows, expr_id, kept)
+            bound = self._bound(node, rows, part, expr_id, window)
+            if bound is not None:
+                return _with_window(rows, expr_id, bound)
+        raise unsupported(
+            node.kind,
+            "a condition on both the window and other columns stands before the aggregate",
+            expression=part,
+        )
+
+    def _bound(
+        self, node: JvmNode, rows: Rows, part: JvmNode, expr_id: int, window: PendingWindow
+    ) -> PendingWindow | None:
+        """`time >= window.start` or `time < window.end`, which Spark adds to uneven windows."""
+        ordinal = {"GreaterThanOrEqual": 0, "LessThan": 1}.get(part.kind)
+        if ordinal is None:
+            return None
+        time, member = part.children
+        if (
+            member.kind != "GetStructField"
+            or int(member.read("ordinal")) != ordinal
+            or member.children[0].kind != "AttributeReference"
+            or member.children[0].expr_id != expr_id
+            or self._expressions(node, rows).read(time) != window.time
+        ):
+            return None
+        # The lower bound holds for every window of the family; the upper one makes the difference.
+        return replace(window, bounded=window.bounded or ordinal == 1)
+
+    def project(self, node: JvmNode) -> Rows:
+        rows = self.read(node.children[0])
+        return self._projected(node, rows, node.nodes("projectList"))
+
+    def _projected(self, node: JvmNode, rows: Rows, items: Sequence[JvmNode]) -> Rows:
+        expressions, names = self._expressions(node, rows), Names()
+        outputs: list[NamedExpression] = []
+        columns: dict[int, Expression] = {}
+        windows: dict[int, PendingWindow] = {}
+        spans: dict[int, Span] = {}
+        for item in items:
+            if item.expr_id in columns or item.expr_id in windows:
+                continue
+            name, value = named(item)
+            window = self._pending(node, rows, value)
+            if window is not None:
+                windows[item.expr_id] = window
+                continue
+            expression = expressions.read(value, name)
+            if item is value and isinstance(expression, Column):
+                name = expression.name  # passed on: it keeps the name that it has here
+            given = names.give(name, item.expr_id)
+            outputs.append((given, expression))
+            columns[item.expr_id] = Column(given, expression.type, expression.nullable)
+            if value.kind == "AttributeReference" and value.expr_id in rows.spans:
+                spans[item.expr_id] = rows.spans[value.expr_id]
+        for expr_id, window in windows.items():
+            windows[expr_id] = replace(window, time=_carried(window.time, outputs, names, expr_id))
+            _show_window(columns, expr_id, windows[expr_id])
+        if not outputs:
+            return replace(rows, columns=columns, windows=windows, spans=spans)
+        relation = made(node, lambda: selected(rows.relation, tuple(outputs)))
+        return Rows(relation, columns, windows, spans)
+
+    def _pending(self, node: JvmNode, rows: Rows, value: JvmNode) -> PendingWindow | None:
+        """The window that an output column stands for: one passed on, or one computed here."""
+        if value.kind == "AttributeReference":
+            return rows.windows.get(value.expr_id)
+        found = tumbling_span(value)
+        if found is None:
+            return None
+        span, time = found
+        return PendingWindow(self._expressions(node, rows).read(time), span)
+
+    def generate(self, node: JvmNode) -> Rows:
+        rows = self.read(node.children[0])
+        generator = node.node("generator")
+        if generator.kind not in ("Explode", "PosExplode"):
+            raise unsupported(
+                node.kind,
+                "only explode, explode_outer, posexplode and posexplode_outer are run here",
+                expression=generator,
+            )
+        array = self._expressions(node, rows).read(generator.children[0])
+        outputs = node.nodes("generatorOutput")
+        names = Names(rows.names)
+        given = [names.give(str(item.read("name")), item.expr_id) for item in outputs]
+        position = given[0] if generator.kind == "PosExplode" else None
+        relation = made(
+            node,
+            lambda: Generate(rows.relation, array, given[-1], bool(node.read("outer")), position),
+            generator,
+        )
+        added = {column.name: column for column in relation.schema}
+        columns = dict(rows.columns)
+        for item, name in zip(outputs, given, strict=True):
+            columns[item.expr_id] = Column(name, added[name].type, added[name].nullable)
+        return replace(rows, relation=relation, columns=columns)
+
+    def union(self, node: JvmNode) -> Rows:
+        names = Names()
+        given = [names.give(str(item.read("name")), item.expr_id) for item in node.output]
+        inputs = tuple(self.exact(self.read(child), child.output, given) for child in node.children)
+        relation = made(node, lambda: UnionAll(inputs))
+        columns = {
+            item.expr_id: Column(found.name, found.type, found.nullable)
+            for item, found in zip(node.output, relation.schema, strict=True)
+        }
+        return Rows(relation, columns)
+
+    def watermark(self, node: JvmNode) -> Rows:
+        rows = self.read(node.children[0])
+        attribute = node.node("eventTime")
+        name = str(attribute.read("name"))
+        column = self._expressions(node, rows).read(attribute, name)
+        if not isinstance(column, Column):
+            raise unsupported(node.kind, "a watermark needs a column of the rows", column=name)
+        delay_us = _delay_us(node)
+        relation = made(node, lambda: Watermark(rows.relation, column.name, delay_us), attribute)
+        return replace(rows, relation=relation)
+
+    def expand(self, node: JvmNode) -> Rows:
+        """Overlapping windows: one projection for each that a row falls into."""
+        rows = self.read(node.children[0])
+        projections = [
+            [JvmNode(item) for item in scala_items(projection)]
+            for projection in scala_items(node.read("projections"))
+        ]
+        structs = [
+            index for index, item in enumerate(projections[0]) if item.kind == "CreateNamedStruct"
+        ]
+        if len(structs) != 1:
+            raise refused_node(node)
+        at = structs[0]
+        found = sliding_span([projection[at] for projection in projections])
+        if found is None or not _same_apart_from(at, projections):
+            raise refused_node(node)
+        span, time = found
+        window = PendingWindow(self._expressions(node, rows).read(time), span)
+        columns: dict[int, Expression] = {}
+        expressions = self._expressions(node, rows)
+        for index, (attribute, item) in enumerate(zip(node.output, projections[0], strict=True)):
+            if index != at:
+                columns[attribute.expr_id] = expressions.read(item)
+        return Rows(rows.relation, columns, {node.output[at].expr_id: window})
+
+    # --- groups ---
+
+    def aggregate(self, node: JvmNode) -> Rows:
+        rows = self.read(node.children[0])
+        grouping = Grouping(node, rows, self.session.time_zone, self.output_mode)
+        for expression in node.nodes("groupingExpressions"):
+            grouping.add(expression)
+        return grouping.finish()
+
+
+# --- small steps ----------------------------------------------------------------------------------
+
+
+def _carried(
+    time: Expression, outputs: list[NamedExpression], names: Names, number: int
+) -> Expression:
+    """Make sure that a projection carries the time of a window, and say where."""
+    for name, expression in outputs:
+        if expression == time:
+            return Column(name, time.type, time.nullable)
+    name = names.give(time.name if isinstance(time, Column) else "window_time", number)
+    outputs.append((name, time))
+    return Column(name, time.type, time.nullable)
+
+
+def _show_window(columns: dict[int, Expression], expr_id: int, window: PendingWindow) -> None:
+    """A window beside others can also be used as a value."""
+    if not window.span.overlaps and window.time.type.kind == "timestamp":
+        columns[expr_id] = window_struct(window)
+
+
+def _is_never_null(part: JvmNode) -> bool:
+    """`window IS NOT NULL` and the same of its fields: Spark infers them, and they always hold."""
+    if part.kind != "IsNotNull":
+        return False
+    value = part.children[0]
+    value = value.children[0] if value.kind == "GetStructField" else value
+    return value.kind == "AttributeReference"
+
+
+def _with_condition(window: PendingWindow, part: JvmNode) -> PendingWindow:
+    return replace(window, conditions=(*window.conditions, part))
+
+
+def _with_window(rows: Rows, expr_id: int, window: PendingWindow) -> Rows:
+    return replace(rows, windows={**rows.windows, expr_id: window})
+
+
+def _same_apart_from(at: int, projections: Sequence[Sequence[JvmNode]]) -> bool:
+    """Whether all projections pass on the same columns besides the one at an index."""
+    passed = []
+    for projection in projections:
+        others = [item for index, item in enumerate(projection) if index != at]
+        if any(item.kind != "AttributeReference" for item in others):
+            return False
+        passed.append([item.expr_id for item in others])
+    return all(ids == passed[0] for ids in passed)
+
+
+def _delay_us(node: JvmNode) -> int:
+    """A watermark's delay, in whole milliseconds as Spark takes it."""
+    delay = node.read("delay")
+    days = java_number(delay, "months") * DAYS_PER_MONTH + java_number(delay, "days")
+    delay_us = days * DAY_US + java_number(delay, "microseconds")
+    return delay_us // 1_000 * 1_000
+
+
+_READERS: Mapping[str, Callable[[PlanReader, JvmNode], Rows]] = {
+    "StreamingRelationV2": PlanReader.relation,
+    "StreamingRelation": PlanReader.relation,
+    "SubqueryAlias": PlanReader.pass_on,
+    "ResolvedHint": PlanReader.pass_on,
+    # Where rows are computed is not Spark's business here, and order between them has no meaning.
+    "Repartition": PlanReader.pass_on,
+    "RepartitionByExpression": PlanReader.pass_on,
+    "RebalancePartitions": PlanReader.pass_on,
+    "Filter": PlanReader.filter,
+    "Project": PlanReader.project,
+    "Generate": PlanReader.generate,
+    "Union": PlanReader.union,
+    "EventTimeWatermark": PlanReader.watermark,
+    "Expand": PlanReader.expand,
+    "Aggregate": PlanReader.aggregate,
+}
+
+NODE_KINDS = frozenset(_READERS)

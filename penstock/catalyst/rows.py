@@ -1,0 +1,99 @@
+"""Rows on their way through the plan: a relation, and which column holds which attribute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from penstock.catalyst.expressions import ExpressionReader
+from penstock.catalyst.jvm import JvmNode
+from penstock.catalyst.refusals import unsupported
+from penstock.catalyst.windows import PendingWindow, Span
+from penstock.errors import ExpressionError, PlanError, UnsupportedPlan
+from penstock.expressions.tree import Column, Expression
+from penstock.operators.specs import NamedExpression
+from penstock.plan.nodes import Filter, Project, Relation
+
+_SLIDING = "a window that overlaps others has a value only once an aggregate has grouped by it"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A relation, and where the attributes of Spark's node are in it, by exprId.
+
+    `windows` are asked for and not grouped by yet; `spans` are columns that hold windows which an
+    aggregate in append mode has closed. A relation may carry more columns than Spark's node.
+    """
+
+    relation: Relation
+    columns: Mapping[int, Expression]
+    windows: Mapping[int, PendingWindow] = field(default_factory=dict)
+    spans: Mapping[int, Span] = field(default_factory=dict)
+
+    @property
+    def names(self) -> set[str]:
+        return {column.name for column in self.relation.schema}
+
+    @property
+    def overlapping(self) -> set[int]:
+        """The windows that have no value yet."""
+        return {expr_id for expr_id in self.windows if expr_id not in self.columns}
+
+    def expressions(self, label: str, session_zone: str) -> ExpressionReader:
+        """A reader of expressions over these rows; `label` names the plan node in errors."""
+        hidden = dict.fromkeys(self.overlapping, _SLIDING)
+        return ExpressionReader(label, self.columns, session_zone, hidden)
+
+
+class Names:
+    """Gives out names for the columns of one relation, each once."""
+
+    def __init__(self, taken: set[str] | None = None) -> None:
+        self.taken = set() if taken is None else set(taken)
+
+    def give(self, name: str, number: int) -> str:
+        """The name itself if it is free; names with two underscores are the engine's own."""
+        wanted = name if name and not name.startswith("__") else f"{name.lstrip('_')}#{number}"
+        while wanted in self.taken:
+            wanted = f"{wanted}#{number}"
+        self.taken.add(wanted)
+        return wanted
+
+
+def made(node: JvmNode, make: Callable[[], T], expression: JvmNode | None = None) -> T:
+    """Build a part of our plan; what does not fit there is refused here."""
+    try:
+        return make()
+    except UnsupportedPlan:
+        raise
+    except (PlanError, ExpressionError) as error:
+        column = error.details.get("column")
+        raise unsupported(
+            node.kind,
+            error.message,
+            expression=expression,
+            column=None if column is None else str(column),
+        ) from error
+
+
+def named(item: JvmNode) -> tuple[str, JvmNode]:
+    """The name of an output column and what it holds; an attribute holds itself."""
+    value = item.children[0] if item.kind == "Alias" else item
+    return str(item.read("name")), value
+
+
+def passed_on(relation: Relation) -> tuple[NamedExpression, ...]:
+    """All columns of a relation as they are."""
+    return tuple((f.name, Column(f.name, f.type, f.nullable)) for f in relation.schema)
+
+
+def selected(relation: Relation, columns: tuple[NamedExpression, ...]) -> Relation:
+    """A projection, left out where it would change nothing."""
+    return relation if columns == passed_on(relation) else Project(relation, columns)
+
+
+def filtered(node: JvmNode, rows: Rows, condition: Expression) -> Rows:
+    return replace(rows, relation=made(node, lambda: Filter(rows.relation, condition)))

@@ -1,0 +1,93 @@
+"""From a streaming DataFrame to our plan: Spark analyses and optimises it, we read the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.catalyst.jvm import JvmNode
+from penstock.catalyst.plans import PlanReader
+from penstock.catalyst.refusals import unsupported
+from penstock.catalyst.relations import ScanOrigin, SubstreamCount
+from penstock.catalyst.session import Plans, SessionFacts, plans_of
+from penstock.errors import InvalidArgument, PlanError
+from penstock.operators.specs import MODES
+from penstock.plan.nodes import Aggregate, Relation, walk
+from penstock.stages.program import check_query_name
+
+
+@dataclass(frozen=True)
+class Translated:
+    """A query as our plan: the relation to write, and what it reads."""
+
+    query: str
+    relation: Relation
+    output_mode: str
+    scans: tuple[ScanOrigin, ...]
+    time_zone: str
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The streams of the log that are read, each once."""
+        found = [scan.stream for scan in self.scans if scan.stream is not None]
+        return tuple(dict.fromkeys(found))
+
+
+def translate(
+    df: Any,
+    *,
+    output_mode: str = "append",
+    query: str,
+    substreams: SubstreamCount = lambda stream: 1,
+) -> Translated:
+    """Read a streaming DataFrame into our plan; UnsupportedPlan for what is not run here.
+
+    `substreams` says how many substreams a stream of the log has. No Spark job is run.
+    """
+    check_query_name(query)
+    if output_mode not in MODES:
+        raise InvalidArgument(
+            f"output mode is {output_mode!r:.80}; it is one of {', '.join(MODES)}",
+            output_mode=str(output_mode)[:80],
+        )
+    plans = plans_of(df)
+    reader = PlanReader(plans.session, output_mode, substreams)
+    rows = reader.read(plans.optimized)
+    names = _output_names(plans)
+    try:
+        relation = reader.exact(rows, plans.optimized.output, names)
+    except PlanError as error:
+        raise unsupported(plans.optimized.kind, error.message) from error
+    _check_mode(output_mode, relation, plans.optimized)
+    return Translated(query, relation, output_mode, tuple(reader.scans), plans.session.time_zone)
+
+
+def _output_names(plans: Plans) -> list[str]:
+    """The names that the user sees, checked to be distinct as Spark would tell them apart."""
+    names = [str(attribute.read("name")) for attribute in plans.analyzed.output]
+    seen: dict[str, str] = {}
+    for name in names:
+        folded = _folded(name, plans.session)
+        if folded in seen:
+            raise unsupported(
+                plans.analyzed.kind,
+                f"two columns of the result are called {seen[folded]!r} and {name!r}; "
+                "rename one with alias()",
+                column=name,
+            )
+        seen[folded] = name
+    if not names:
+        raise unsupported(plans.analyzed.kind, "the result has no column")
+    return names
+
+
+def _folded(name: str, session: SessionFacts) -> str:
+    return name if session.case_sensitive else name.lower()
+
+
+def _check_mode(output_mode: str, relation: Relation, root: JvmNode) -> None:
+    aggregates = any(isinstance(node, Aggregate) for node in walk(relation))
+    if output_mode == "complete" and not aggregates:
+        raise unsupported(
+            root.kind, "complete mode needs an aggregate; use append mode for rows as they come"
+        )

@@ -1,0 +1,503 @@
+"""Deliberately broken engines: each breaks one rule of the protocol, and each must be caught.
+
+A simulator that finds nothing proves nothing unless it finds these. A mutant is a patch over the
+real code for the time of a run; `seeds_max` says within how many seeds from 0 on it is caught.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import OutcomeUnknown
+from penstock.log import punit
+from penstock.log.committed import CommittedReader, Release
+from penstock.log.contract import Log, instance_key, take_over
+from penstock.log.record import START, Position, Record, RecordKind
+from penstock.operators.chain import Chain, ChainOutput
+from penstock.runtime import assembly, checkpointing, recovery
+from penstock.runtime.inputs import Delivery, SourceInput, StreamInput, Watermarks
+from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
+from penstock.runtime.outputs import Outputs
+from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts
+from penstock.sim.history import RecordedStore
+from penstock.stages.tags import change_tag
+from penstock.state.checkpoint_files import FilePath, MemoryFiles
+from penstock.state.checkpoints import CheckpointStore
+from penstock.state.keyed import KeyedState
+
+Patch = Callable[[], AbstractContextManager[None]]
+States = Mapping[str, KeyedState]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One broken engine."""
+
+    name: str
+    breaks: str
+    seeds_max: int
+    patch: Patch
+
+
+@contextmanager
+def swapped(*swaps: tuple[Any, str, Any]) -> Iterator[None]:
+    """Replace attributes of classes or modules for a while."""
+    with ExitStack() as stack:
+        for owner, name, value in swaps:
+            stack.callback(setattr, owner, name, vars(owner)[name])
+            setattr(owner, name, value)
+        yield
+
+
+# The fence -----------------------------------------------------------------------------------------
+
+
+def _skip_fence() -> AbstractContextManager[None]:
+    append = RecordedStore.append
+    return swapped((RecordedStore, "append", lambda s, es, fence, clock: append(s, es, None, clock)))
+
+
+def _reuse_instance() -> AbstractContextManager[None]:
+    def take_nothing(log: Log, vertex: str) -> int:
+        current = log.get(instance_key(vertex))
+        return int(current.value) if current else take_over(log, vertex)
+
+    return swapped((recovery, "take_over", take_nothing))
+
+
+def _marker_before_fence() -> AbstractContextManager[None]:
+    def fence(log: Log, vertex: str, task_tag: str) -> tuple[Marker, Position]:
+        record = log.last(task_tag)
+        instance = take_over(log, vertex)
+        if record is None:
+            return Marker(vertex=vertex, instance=instance, epoch=0), START
+        return replace(decode_marker(record), instance=instance), record.position
+
+    return swapped((assembly, "fence", fence))
+
+
+# Reading what is committed -------------------------------------------------------------------------
+
+
+def _release_uncommitted() -> AbstractContextManager[None]:
+    def release(self: Any, marker: Record) -> None:
+        found = sorted((r for rs in self._pending.values() for r in rs), key=lambda r: r.position)
+        self._pending.clear()
+        if marker.position > self._consumed:
+            self._ready.append(Release(marker, tuple(found)))
+
+    return swapped((CommittedReader, "_release", release))
+
+
+def _ignore_instances() -> AbstractContextManager[None]:
+    def release(self: Any, marker: Record) -> None:
+        pending = self._pending.pop(marker.producer, [])
+        if marker.position > self._consumed:
+            self._ready.append(Release(marker, tuple(pending)))
+
+    return swapped((CommittedReader, "_release", release))
+
+
+def _forget_early_appends() -> AbstractContextManager[None]:
+    def release(self: Any, marker: Record) -> None:
+        pending = self._pending.pop(marker.producer, [])
+        together: list[Record] = []
+        for record in reversed(pending):
+            if record.position != marker.position - len(together) - 1:
+                break
+            together.insert(0, record)
+        if marker.position > self._consumed:
+            own = tuple(r for r in together if r.instance == marker.instance)
+            self._ready.append(Release(marker, own))
+
+    return swapped((CommittedReader, "_release", release))
+
+
+def _resume_at_consumed() -> AbstractContextManager[None]:
+    return swapped((CommittedReader, "resume", property(lambda self: self._consumed)))
+
+
+def _deliver_again() -> AbstractContextManager[None]:
+    def release(self: Any, marker: Record) -> None:
+        pending = self._pending.pop(marker.producer, [])
+        own = tuple(record for record in pending if record.instance == marker.instance)
+        self._ready.append(Release(marker, own))
+
+    return swapped((CommittedReader, "_release", release))
+
+
+def _consumed_not_in_marker() -> AbstractContextManager[None]:
+    position = StreamInput.position
+    return swapped((StreamInput, "position", lambda self: position(self) | {"consumed": START}))
+
+
+# Sources -------------------------------------------------------------------------------------------
+
+
+def _offset_ahead() -> AbstractContextManager[None]:
+    def position(self: Any) -> dict[str, Any]:
+        ahead = self._offset if self._ended else self._offset + 1
+        return {"consumed": START, "resume": START, "offset": ahead}
+
+    return swapped((SourceInput, "position", position))
+
+
+def _offset_not_in_marker() -> AbstractContextManager[None]:
+    position = SourceInput.position
+    return swapped((SourceInput, "position", lambda self: position(self) | {"offset": None}))
+
+
+# Appending -----------------------------------------------------------------------------------------
+
+
+def _appending(on_unknown: Callable[[Any], tuple[Position, ...] | None]) -> Any:
+    def append(self: Any) -> tuple[Position, ...]:
+        while True:
+            try:
+                positions: tuple[Position, ...] = self._log.append(self._entries, self._fence)
+                break
+            except OutcomeUnknown:
+                given_up = on_unknown(self)
+                if given_up is not None:
+                    positions = given_up
+                    break
+        self._entries = []
+        self.bytes_waiting = 0
+        return positions
+
+    return append
+
+
+def _retry_under_new_sequences() -> AbstractContextManager[None]:
+    def renumber(self: Any) -> None:
+        self._entries = [
+            replace(entry, sequence=self._sequence + at) for at, entry in enumerate(self._entries)
+        ]
+        self._sequence += len(self._entries)
+
+    return swapped((Outputs, "_append", _appending(renumber)))
+
+
+def _take_unknown_for_done() -> AbstractContextManager[None]:
+    return swapped((Outputs, "_append", _appending(lambda self: (self._log.tail(),))))
+
+
+def _marker_before_its_rows() -> AbstractContextManager[None]:
+    commit = Outputs.commit
+
+    def marker_first(self: Any, tags: tuple[str, ...], marker: bytes) -> Position:
+        rows, self._rows = self._rows, {}
+        position = commit(self, tags, marker)
+        self._rows = rows
+        self.append_early()
+        return position
+
+    return swapped((Outputs, "commit", marker_first))
+
+
+def _marker_without_stream_tag() -> AbstractContextManager[None]:
+    commit = Outputs.commit
+
+    def untagged(self: Outputs, tags: tuple[str, ...], marker: bytes) -> Position:
+        return commit(self, tuple(tag for tag in tags if not tag.endswith("/m")), marker)
+
+    return swapped((Outputs, "commit", untagged))
+
+
+# Markers -------------------------------------------------------------------------------------------
+
+
+def _epoch_stays() -> AbstractContextManager[None]:
+    next_marker = Vertex._next_marker
+    return swapped(
+        (Vertex, "_next_marker", lambda self: replace(next_marker(self), epoch=self._marker.epoch))
+    )
+
+
+def _watermark_not_restored() -> AbstractContextManager[None]:
+    start = Vertex.__init__
+
+    def forgetful(self: Vertex, parts: VertexParts, marker: Marker, *rest: Any) -> None:
+        start(self, parts, replace(marker, watermark_us=WATERMARK_NONE), *rest)
+
+    return swapped((Vertex, "__init__", forgetful))
+
+
+def _producers_not_restored() -> AbstractContextManager[None]:
+    start = Watermarks.__init__
+
+    def forgetful(self: Watermarks, expected: Any, known: Any, *rest: Any) -> None:
+        start(self, expected, {}, *rest)
+
+    return swapped((Watermarks, "__init__", forgetful))
+
+
+def _progress_not_restored() -> AbstractContextManager[None]:
+    return swapped((Chain, "restore_progress", lambda self, progress: None))
+
+
+# Event time ----------------------------------------------------------------------------------------
+
+
+def _watermark_ahead() -> AbstractContextManager[None]:
+    process = Vertex._process
+
+    def hear_first(self: Any, delivery: Delivery) -> None:
+        self._hear(delivery)
+        self._advance_watermark(self._input_watermark())
+        process(self, delivery)
+
+    return swapped((Vertex, "_process", hear_first))
+
+
+def _greatest_watermark() -> AbstractContextManager[None]:
+    def advance(self: Any, now_ms: float) -> None:
+        furthest = max(us for us, _ in self._producers.values())
+        self._watermark_us = max(self._watermark_us, furthest)
+
+    return swapped((Watermarks, "_advance", advance))
+
+
+# Rows that go elsewhere ----------------------------------------------------------------------------
+
+
+def _late_not_counted() -> AbstractContextManager[None]:
+    emit = Vertex._emit
+
+    def silent(self: Vertex, output: ChainOutput) -> None:
+        emit(self, replace(output, late_rows=0))
+
+    return swapped((Vertex, "_emit", silent))
+
+
+def _late_not_streamed() -> AbstractContextManager[None]:
+    emit = Vertex._emit
+
+    def dropping(self: Vertex, output: ChainOutput) -> None:
+        emit(self, replace(output, late=None))
+
+    return swapped((Vertex, "_emit", dropping))
+
+
+def _dead_letter_twice() -> AbstractContextManager[None]:
+    reject = Vertex._reject
+
+    def twice(self: Vertex, rejected: pa.RecordBatch) -> None:
+        reject(self, rejected)
+        reject(self, rejected.slice(0, 1))
+
+    return swapped((Vertex, "_reject", twice))
+
+
+# Changes of state ----------------------------------------------------------------------------------
+
+
+def _lose_changes() -> AbstractContextManager[None]:
+    add_changes = Vertex._add_changes
+
+    def forgetful(self: Any) -> None:
+        if self._marker.epoch % 3 == 2:
+            for state in self._parts.chain.states.values():
+                state.take_changes()
+        else:
+            add_changes(self)
+
+    return swapped((Vertex, "_add_changes", forgetful))
+
+
+def _apply_uncommitted_changes() -> AbstractContextManager[None]:
+    """Changes go out before their marker, which is allowed, and recovery takes them all."""
+    commit = Outputs.commit
+
+    def two_appends(self: Outputs, tags: tuple[str, ...], marker: bytes) -> Position:
+        self.append_early()
+        return commit(self, tags, marker)
+
+    def replay_all(log: Log, tag: str, after: Position, upto: Position, states: States) -> int:
+        for record in log.read([tag], after, 65_536):
+            if record.kind is RecordKind.CHANGE:
+                _apply(record, states)
+        return 0
+
+    return swapped((Outputs, "commit", two_appends), (recovery, "_replay_changes", replay_all))
+
+
+def _apply(record: Record, states: States) -> None:
+    changes = punit.decode(record.body)
+    name = changes.schema.metadata[b"penstock.state"].decode()
+    states[name].apply_changes(changes.replace_schema_metadata(None))
+
+
+def _skip_changes() -> AbstractContextManager[None]:
+    return swapped((recovery, "_replay_changes", lambda log, tag, after, upto, states: 0))
+
+
+def _replay_from_newest() -> AbstractContextManager[None]:
+    """The oldest picture is restored, the changes are taken from the newest one on."""
+
+    def load(store: CheckpointStore, vertex: str, upto: Position, states: States) -> Position:
+        fitting = [each for each in store.list(vertex) if each.position <= upto]
+        if not fitting:
+            return START
+        rows = store.load(fitting[0]).states
+        for name, state in states.items():
+            state.restore(rows.get(name, []))
+        return Position(fitting[-1].position)
+
+    return swapped((recovery, "_load_newest", load))
+
+
+# Checkpoints ---------------------------------------------------------------------------------------
+
+
+def _damaged_taken_for_empty() -> AbstractContextManager[None]:
+    load_newest = recovery._load_newest
+
+    def load(store: CheckpointStore, vertex: str, upto: Position, states: States) -> Position:
+        _, problems = store.load_newest(vertex, upto)
+        if problems:
+            return Position(int(problems[0].details.get("position", upto)))
+        return load_newest(store, vertex, upto, states)
+
+    return swapped((recovery, "_load_newest", load))
+
+
+def _picture_under_later_marker() -> AbstractContextManager[None]:
+    begin, copy_some = Vertex._begin_checkpoint_if_due, Vertex._copy_some_state
+
+    def note(self: Any, position: Position) -> None:
+        begin(self, position)
+        self._newest_position = position
+
+    def wait(self: Any) -> None:
+        if self._snapshots is not None and self._newest_position > self._snapshot_position:
+            self._snapshot_position = self._newest_position
+            copy_some(self)
+
+    return swapped((Vertex, "_begin_checkpoint_if_due", note), (Vertex, "_copy_some_state", wait))
+
+
+class _LivePicture:
+    """The state as it is when somebody looks, whatever marker it was meant for."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        table = self._state._table
+        yield from self._state._snapshot_batches(table.lines(table.live()))
+
+
+def _picture_of_the_moment() -> AbstractContextManager[None]:
+    def copy_some(self: Any) -> None:
+        if self._snapshots is None:
+            return
+        for snapshot in self._snapshots.values():
+            snapshot.abandon()
+        states = self._parts.chain.states
+        pictures: Any = {name: _LivePicture(state) for name, state in states.items()}
+        self._snapshots = None
+        self._parts.checkpointer.submit(
+            CheckpointJob(self.name, self._snapshot_position, pictures)
+        )
+
+    return swapped((Vertex, "_copy_some_state", copy_some))
+
+
+def _trim_too_much() -> AbstractContextManager[None]:
+    write = checkpointing.write_checkpoint
+
+    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
+        write(job, store, log)
+        log.trim(change_tag(job.vertex), log.tail())
+
+    return swapped((checkpointing, "write_checkpoint", greedy))
+
+
+def _trim_last_marker() -> AbstractContextManager[None]:
+    """What an earlier version did: the marker of the oldest picture lost its tag as well."""
+    write = checkpointing.write_checkpoint
+
+    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
+        write(job, store, log)
+        oldest = store.list(job.vertex)[-checkpointing.CHECKPOINTS_KEPT :][0]
+        log.trim(f"T/{job.vertex}", Position(oldest.position))
+
+    return swapped((checkpointing, "write_checkpoint", greedy))
+
+
+def _never_sync() -> AbstractContextManager[None]:
+    def forget(self: MemoryFiles, path: FilePath) -> None:
+        return None
+
+    return swapped((MemoryFiles, "sync_folder", forget))
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant("skip_fence", "an append does not look at the fence", 50, _skip_fence),
+    Mutant("reuse_instance", "recovery goes on under the old instance number", 50, _reuse_instance),
+    Mutant("marker_before_fence", "recovery reads the last marker, then fences", 50,
+           _marker_before_fence),
+    Mutant("release_uncommitted", "a marker releases the pending rows of every producer", 50,
+           _release_uncommitted),
+    Mutant("ignore_instances", "a marker commits what a dead instance left behind", 50,
+           _ignore_instances),
+    Mutant("forget_early_appends", "a marker commits its own append only", 50,
+           _forget_early_appends),
+    Mutant("resume_at_consumed", "a reader resumes at the last consumed marker", 100,
+           _resume_at_consumed),
+    Mutant("deliver_again", "markers that were consumed deliver again after a restart", 100,
+           _deliver_again),
+    Mutant("consumed_not_in_marker", "the marker forgets the last input marker", 50,
+           _consumed_not_in_marker),
+    Mutant("offset_ahead", "the offset in the marker is ahead of the processed rows", 50,
+           _offset_ahead),
+    Mutant("offset_not_in_marker", "the marker forgets the offset of the source", 50,
+           _offset_not_in_marker),
+    Mutant("retry_under_new_sequences", "an unknown append is repeated under new sequences", 50,
+           _retry_under_new_sequences),
+    Mutant("take_unknown_for_done", "an unknown append counts as done", 50,
+           _take_unknown_for_done),
+    Mutant("marker_before_its_rows", "the marker goes out before the rows that it commits", 50,
+           _marker_before_its_rows),
+    Mutant("marker_without_stream_tag", "markers do not reach the readers of the stream", 20,
+           _marker_without_stream_tag),
+    Mutant("epoch_stays", "the epoch does not advance", 20, _epoch_stays),
+    Mutant("watermark_not_restored", "a restart forgets the watermark", 50,
+           _watermark_not_restored),
+    Mutant("producers_not_restored", "a restart forgets what its producers have said", 50,
+           _producers_not_restored),
+    Mutant("progress_not_restored", "a restart forgets the chain's progress", 50,
+           _progress_not_restored),
+    Mutant("watermark_ahead", "the watermark rises before the rows it speaks of", 50,
+           _watermark_ahead),
+    Mutant("greatest_watermark", "the furthest producer decides, not the slowest", 50,
+           _greatest_watermark),
+    Mutant("late_not_counted", "late rows are dropped without a count", 50, _late_not_counted),
+    Mutant("late_not_streamed", "late rows do not reach their side stream", 50,
+           _late_not_streamed),
+    Mutant("dead_letter_twice", "a failing row is dead-lettered twice", 50, _dead_letter_twice),
+    Mutant("lose_changes", "every third marker goes out without its changes", 50, _lose_changes),
+    Mutant("apply_uncommitted_changes", "recovery applies changes past the last marker", 100,
+           _apply_uncommitted_changes),
+    Mutant("skip_changes", "recovery restores the picture and skips the changes", 50,
+           _skip_changes),
+    Mutant("replay_from_newest", "recovery takes an old picture and the newest changes", 100,
+           _replay_from_newest),
+    Mutant("damaged_taken_for_empty", "a damaged checkpoint counts as an empty state", 200,
+           _damaged_taken_for_empty),
+    Mutant("picture_under_later_marker", "a picture is named by a later marker", 50,
+           _picture_under_later_marker),
+    Mutant("picture_of_the_moment", "a picture shows the state when it is written", 100,
+           _picture_of_the_moment),
+    Mutant("trim_too_much", "a checkpoint trims changes that it does not hold", 50,
+           _trim_too_much),
+    Mutant("trim_last_marker", "a checkpoint trims the marker that it belongs to", 50,
+           _trim_last_marker),
+    Mutant("never_sync", "a checkpoint is published without a sync", 100, _never_sync),
+)  # fmt: skip

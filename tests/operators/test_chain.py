@@ -1,0 +1,365 @@
+"""Chains as a vertex runs them: stateless steps, explode, aggregates, bad rows, several stages."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import ExpressionError, RowError, StateOverflow
+from penstock.expressions.tree import Expression, call, cast, column, literal
+from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
+from penstock.kernels.cache import KernelCache
+from penstock.operators.chain import Chain
+from penstock.operators.specs import (
+    AggregateCall,
+    AggregateSpec,
+    FilterSpec,
+    GenerateSpec,
+    OperatorSpec,
+    PartialAggregateSpec,
+    ProjectSpec,
+    WatermarkSpec,
+    WindowSpec,
+    chain_schema,
+    spec_from_json,
+)
+
+
+def fields(*pairs: tuple[str, str]) -> Schema:
+    return tuple(Field(name, parse_type(kind)) for name, kind in pairs)
+
+
+TEXT = fields(("line", "string"), ("n", "int"))
+line, n = column("line", "string"), column("n", "int")
+words = call("split", line, pattern=" ")
+word = column("word", "string")
+WORD_COUNT: tuple[OperatorSpec, ...] = (
+    ProjectSpec((("words", words),)),
+    GenerateSpec(column("words", parse_type("array<string>")), "word"),
+    FilterSpec(call("ne", word, literal("", "string"))),
+    AggregateSpec((("word", word),), None, (AggregateCall("count", None, "n"),), "update"),
+)
+
+
+def text_batch(lines: list[str | None], numbers: list[int | None] | None = None) -> pa.RecordBatch:
+    numbers = list(range(len(lines))) if numbers is None else numbers
+    return pa.RecordBatch.from_arrays(
+        [pa.array(lines, pa.string()), pa.array(numbers, pa.int32())], schema=arrow_schema(TEXT)
+    )
+
+
+def commit(chain: Chain) -> list[dict[str, Any]]:
+    rows = [row for batch in chain.on_commit() for row in batch.to_pylist()]
+    for state in chain.states.values():
+        state.take_changes()
+    return rows
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_word_count(kernel_cache: KernelCache, mode: str) -> None:
+    last = WORD_COUNT[-1]
+    assert isinstance(last, AggregateSpec)
+    counting = AggregateSpec(last.keys, None, last.aggregates, mode)
+    chain = Chain((*WORD_COUNT[:-1], counting), TEXT, kernel_cache)
+    assert commit(chain) == []
+    random = Random(3)
+    total: Counter[str] = Counter()
+    for _ in range(20):
+        lines = [" ".join(random.choices(["a", "b", "cc", "", "é"], k=4)) for _ in range(5)]
+        seen = Counter(w for text in lines for w in text.split(" ") if w)
+        total += seen
+        assert chain.process(text_batch([*lines, None])).batches == ()
+        shown = total if mode == "complete" else {w: total[w] for w in seen}
+        expected = [{"word": w, "n": shown[w]} for w in sorted(shown, key=str.encode)]
+        assert commit(chain) == expected
+    assert commit(chain) == []
+
+
+def test_stateless_chain_is_one_pass_and_keeps_order(kernel_cache: KernelCache) -> None:
+    specs: tuple[OperatorSpec, ...] = (
+        FilterSpec(call("gt", n, literal(1, "int"))),
+        ProjectSpec((("m", call("add", n, literal(1, "int"))), ("line", line))),
+        FilterSpec(call("lt", column("m", "int"), literal(6, "int"))),
+        ProjectSpec((("up", call("upper", line)), ("m", column("m", "int")))),
+    )
+    chain = Chain(specs, TEXT, kernel_cache)
+    (batch,) = chain.process(text_batch(["a", "b", "c", "d", "e", "f"])).batches
+    assert batch.schema == arrow_schema(chain.output_schema)
+    assert batch.to_pydict() == {"up": ["C", "D", "E"], "m": [3, 4, 5]}
+    assert chain.process(text_batch(["a"])).batches == ()
+    assert dict(chain.explain())["upper(line)"] == "arrow"
+    assert dict(chain.explain())["(n > 1)"] == "numba"
+    assert chain.statistics().rows_out == 3
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_explode(kernel_cache: KernelCache, outer: bool) -> None:
+    schema = fields(("k", "int"), ("items", "array<int>"))
+    items = column("items", schema[1].type)
+    chain = Chain((GenerateSpec(items, "item", outer, "at"),), schema, kernel_cache)
+    lists = [[1, None], [], None, [3], [4, 5, 6]]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(range(5), pa.int32()), pa.array(lists, pa.list_(pa.int32()))],
+        schema=arrow_schema(schema),
+    )
+    for first in (0, 1, 3):
+        (output,) = chain.process(batch.slice(first)).batches
+        expected = []
+        for key, values in list(enumerate(lists))[first:]:
+            for at, item in enumerate(values or []):
+                expected.append((key, at, item))
+            if outer and not values:
+                expected.append((key, None, None))
+        found = zip(*[output.column(name).to_pylist() for name in ("k", "at", "item")], strict=True)
+        assert list(found) == expected
+
+
+# --- bad rows -------------------------------------------------------------------------------------
+
+RATIO = call("int_divide", literal(100, "int"), n)
+
+
+def test_a_bad_row_raises_and_changes_nothing(kernel_cache: KernelCache) -> None:
+    total = AggregateCall("sum", RATIO, "total")
+    chain = Chain((AggregateSpec((), None, (total,), "update"),), TEXT, kernel_cache)
+    with pytest.raises(RowError, match="row 1: division by zero") as caught:
+        chain.process(text_batch(["a", "b", "c"], [5, 0, 10]))
+    assert caught.value.details["row"] == 1
+    assert commit(chain) == []
+    chain.process(text_batch(["a", "b"], [5, 10]))
+    assert commit(chain) == [{"total": 30}]
+
+
+def test_rejected_rows_are_not_processed_and_the_others_are_once(kernel_cache: KernelCache) -> None:
+    """Errors in a filter, behind an explode and in an aggregate: each row is in or out, once."""
+    negated = AggregateCall("sum", call("negate", column("v", "int")), "s")
+    specs: tuple[OperatorSpec, ...] = (
+        FilterSpec(call("lt", call("int_divide", literal(12, "int"), n), literal(7, "bigint"))),
+        ProjectSpec((("words", words), ("n", n))),
+        GenerateSpec(column("words", parse_type("array<string>")), "word"),
+        ProjectSpec((("v", cast(word, "int")), ("n", n))),
+        AggregateSpec((("n", n),), None, (negated,), "update"),
+    )
+    chain = Chain(specs, TEXT, kernel_cache)
+    lines = ["1 2", "3 x", "4", "-2147483648 9", "7 8", None, "5"]
+    numbers: list[int | None] = [2, 2, 0, 3, 3, 2, 1]
+    output = chain.process(text_batch(lines, numbers), on_bad_row="reject")
+    assert output.rejected is not None
+    rejected = output.rejected.to_pydict()
+    assert rejected["line"] == ["3 x", "4", "-2147483648 9"]
+    assert rejected["n"] == [2, 0, 3]
+    assert "CAST(word AS int)" in rejected["error"][0] or "CAST" in rejected["error"][0]
+    assert "division by zero" in rejected["error"][1]
+    assert "overflow" in rejected["error"][2]
+    assert commit(chain) == [{"n": 2, "s": -3}, {"n": 3, "s": -15}]
+    assert chain.statistics().rows_rejected == 3
+    again = chain.process(text_batch(["6"], [2]), on_bad_row="reject")
+    assert again.rejected is None
+
+
+def test_a_sum_that_overflows_is_not_a_bad_row(kernel_cache: KernelCache) -> None:
+    schema = fields(("v", "bigint"))
+    total = AggregateCall("sum", column("v", "bigint"), "total")
+    chain = Chain((AggregateSpec((), None, (total,), "update"),), schema, kernel_cache)
+    big = pa.RecordBatch.from_pydict({"v": pa.array([1 << 62, 1 << 62], pa.int64())})
+    with pytest.raises(StateOverflow):
+        chain.process(big, on_bad_row="reject")
+    chain.process(big.slice(1))
+    with pytest.raises(StateOverflow):
+        chain.process(big.slice(1))
+    assert commit(chain) == [{"total": 1 << 62}], "the row that overflowed is not in"
+
+
+# --- aggregates -----------------------------------------------------------------------------------
+
+NUMBERS = fields(
+    ("t", "tinyint"), ("b", "bigint"), ("d", "decimal(8,2)"), ("x", "double"), ("p", "boolean"),
+    ("z", "timestamp"), ("day", "date"),
+)  # fmt: skip
+
+
+def test_types_and_values_of_aggregates(kernel_cache: KernelCache) -> None:
+    columns = {field.name: column(field.name, field.type) for field in NUMBERS}
+    calls = [AggregateCall("count", None, "rows")]
+    for name, argument in columns.items():
+        for function in ("count", "min", "max"):
+            calls.append(AggregateCall(function, argument, f"{function}_{name}"))
+        if argument.type.is_numeric:
+            calls.append(AggregateCall("sum", argument, f"sum_{name}"))
+            calls.append(AggregateCall("avg", argument, f"avg_{name}"))
+    chain = Chain((AggregateSpec((), None, tuple(calls), "complete"),), NUMBERS, kernel_cache)
+    kinds = {field.name: str(field.type) for field in chain.output_schema}
+    assert [kinds[name] for name in ("sum_t", "sum_d", "sum_x", "avg_b", "avg_d", "max_day")] == [
+        "bigint", "decimal(18,2)", "double", "double", "decimal(12,6)", "date",
+    ]  # fmt: skip
+    most = (1 << 63) - 1
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([-128, 127, None], pa.int8()),
+            pa.array([most, -most, 1], pa.int64()),
+            pa.array([Decimal("0.01"), Decimal("0.01"), Decimal("-0.03")], pa.decimal128(8, 2)),
+            pa.array([1.5, float("nan"), None], pa.float64()),
+            pa.array([True, None, False], pa.bool_()),
+            pa.array([5, -5, None], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            pa.array([9, None, 3], pa.int32()).cast(pa.date32()),
+        ],
+        schema=arrow_schema(NUMBERS),
+    )
+    chain.process(batch)
+    (row,) = commit(chain)
+    assert (row["rows"], row["count_t"], row["count_b"]) == (3, 2, 3)
+    assert (row["sum_t"], row["avg_t"], row["min_t"], row["max_t"]) == (-1, -0.5, -128, 127)
+    assert (row["sum_b"], row["min_b"], row["max_b"]) == (1, -most, most)
+    assert row["avg_b"] == 1 / 3
+    assert (row["sum_d"], row["avg_d"]) == (Decimal("-0.01"), Decimal("-0.003333"))
+    assert (row["min_x"], str(row["max_x"]), str(row["sum_x"])) == (1.5, "nan", "nan")
+    assert (row["min_p"], row["max_p"]) == (False, True)
+    assert (row["min_z"].microsecond, row["max_z"].microsecond) == (999995, 5)
+    assert (row["min_day"].day, row["max_day"].day) == (4, 10)
+
+
+def test_averages_of_large_bigints_do_not_overflow(kernel_cache: KernelCache) -> None:
+    schema = fields(("v", "bigint"))
+    mean = AggregateCall("avg", column("v", "bigint"), "mean")
+    chain = Chain((AggregateSpec((), None, (mean,), "update"),), schema, kernel_cache)
+    most = (1 << 63) - 1
+    for _ in range(4):
+        chain.process(pa.RecordBatch.from_pydict({"v": pa.array([most] * 5, pa.int64())}))
+    assert commit(chain) == [{"mean": float(most)}]
+
+
+def test_all_null_groups_and_null_keys(kernel_cache: KernelCache) -> None:
+    total = (
+        AggregateCall("sum", n, "s"),
+        AggregateCall("avg", n, "a"),
+        AggregateCall("min", n, "m"),
+    )
+    chain = Chain((AggregateSpec((("k", line),), None, total, "update"),), TEXT, kernel_cache)
+    chain.process(text_batch([None, "x", None], [None, None, 4]))
+    assert commit(chain) == [
+        {"k": None, "s": 4, "a": 4.0, "m": 4},
+        {"k": "x", "s": None, "a": None, "m": None},
+    ]
+
+
+def test_partials_and_whole_agree_without_a_window(kernel_cache: KernelCache) -> None:
+    calls = (AggregateCall("avg", n, "a"), AggregateCall("count", None, "c"))
+    keys: tuple[tuple[str, Expression], ...] = (("k", line),)
+    up = Chain((PartialAggregateSpec(keys, None, calls),), TEXT, kernel_cache)
+    down = Chain(
+        (AggregateSpec(keys, None, calls, "complete", merge_partials=True),),
+        up.output_schema,
+        kernel_cache,
+    )
+    whole = Chain((AggregateSpec(keys, None, calls, "complete"),), TEXT, kernel_cache)
+    random = Random(2)
+    for _ in range(5):
+        batch = text_batch([random.choice("abc") for _ in range(9)])
+        whole.process(batch)
+        for partial in up.process(batch).batches:
+            assert down.process(partial).batches == ()
+    assert commit(down) == commit(whole)
+
+
+def test_an_aggregate_of_an_aggregate(kernel_cache: KernelCache) -> None:
+    """The most frequent word per window: the second aggregate takes windows as they close."""
+    schema = fields(("time", "timestamp"), ("word", "string"))
+    time = column("time", "timestamp")
+    window = column("window", parse_type("struct<start:timestamp,end:timestamp>"))
+    counted, found = AggregateCall("count", None, "n"), column("n", "bigint")
+    specs: tuple[OperatorSpec, ...] = (
+        WatermarkSpec("time", 0),
+        AggregateSpec((("word", word),), WindowSpec(time, 10, 10), (counted,)),
+        ProjectSpec((("start", call("get_field", window, name="start")), ("n", found))),
+        AggregateSpec(
+            (),
+            WindowSpec(column("start", "timestamp"), 20, 20),
+            (AggregateCall("max", found, "most"), AggregateCall("count", None, "rows")),
+        ),
+    )
+    chain = Chain(specs, schema, kernel_cache)
+    assert list(chain.states) == ["aggregate0", "aggregate1"]
+    rows = [(1, "a"), (2, "a"), (3, "b"), (12, "a"), (15, "b"), (16, "b"), (18, "b"), (25, "c")]
+    batch = pa.RecordBatch.from_arrays(
+        [
+            pa.array([at for at, _ in rows], pa.int64()).cast(pa.timestamp("us", "UTC")),
+            pa.array([text for _, text in rows]),
+        ],
+        schema=arrow_schema(schema),
+    )
+    assert chain.process(batch).max_event_time_us == 25
+    assert chain.on_watermark(19) == ()
+    (closed,) = chain.on_watermark(25)
+    assert closed.column("most").to_pylist() == [3]
+    assert closed.column("rows").to_pylist() == [4]
+    (rest,) = chain.on_watermark((1 << 63) - 1)
+    assert rest.column("rows").to_pylist() == [1]
+    assert chain.statistics().rows_late == 0
+
+
+# --- specs ----------------------------------------------------------------------------------------
+
+
+def test_specs_survive_json() -> None:
+    window = WindowSpec(column("z", "timestamp"), 60, 10, 3, "w")
+    calls = (
+        AggregateCall("avg", column("d", "decimal(8,2)"), "a"),
+        AggregateCall("count", None, "c"),
+    )
+    keys = (("k", call("add", column("t", "tinyint"), literal(1, "tinyint"))),)
+    specs: tuple[OperatorSpec, ...] = (
+        *WORD_COUNT,
+        WatermarkSpec("z", 5),
+        PartialAggregateSpec(keys, window, calls),
+        AggregateSpec(keys, window, calls, "update", merge_partials=True),
+        GenerateSpec(words, "w", True, "at"),
+    )
+    for spec in specs:
+        assert spec_from_json(json.loads(json.dumps(spec.to_json()))) == spec
+
+
+@pytest.mark.parametrize(
+    "node",
+    [{}, {"op": "join"}, {"op": "filter"}, {"op": "watermark", "column": "z", "delay_us": "soon"}],
+)
+def test_damaged_specs_are_refused_by_name(node: dict[str, Any]) -> None:
+    with pytest.raises(ExpressionError):
+        spec_from_json(node)
+
+
+def projected(expression: Expression) -> Schema:
+    return chain_schema((ProjectSpec((("a", expression),)),), TEXT)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: chain_schema((FilterSpec(n),), TEXT), "needs a boolean"),
+        (lambda: projected(column("no", "int")), "no column 'no'"),
+        (lambda: projected(column("n", "bigint")), "read as bigint"),
+        (lambda: chain_schema((ProjectSpec((("a", n), ("a", line))),), TEXT), "distinct names"),
+        (lambda: chain_schema((GenerateSpec(n, "x"),), TEXT), "needs an array"),
+        (lambda: chain_schema((WatermarkSpec("n", 1),), TEXT), "needs a timestamp"),
+        (lambda: AggregateCall("sum", column("d", "decimal(9,2)"), "s"), "19 digits"),
+        (lambda: AggregateCall("median", n, "s"), "no aggregate 'median'"),
+        (lambda: AggregateCall("max", line, "s"), "not supported"),
+        (lambda: AggregateSpec((), None, (), "append"), "needs a window"),
+        (lambda: WindowSpec(column("z", "timestamp"), 5, 10), "slide <= size"),
+        (lambda: Chain((WORD_COUNT[-1], WORD_COUNT[-1]), TEXT, None), "no column 'word'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_a_reason(make: Any, message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
+        make()
+
+
+def test_only_append_mode_feeds_another_aggregate() -> None:
+    counted = AggregateSpec((("word", line),), None, (AggregateCall("count", None, "n"),), "update")
+    with pytest.raises(ExpressionError, match="update mode cannot feed another"):
+        Chain((counted, WORD_COUNT[-1]), TEXT, None)

@@ -1,0 +1,31 @@
+"""The Spark session that the tests of one process share."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def shared_session() -> SparkSession:
+    """The session of this process, made when first asked for, or again if somebody stopped it.
+
+    Nobody stops it: the JVM ends with the process.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415 (only where Spark is wanted)
+
+    session = (
+        SparkSession.builder.master("local[4]")
+        .appName("penstock-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.pyspark.python", sys.executable)
+        .config("spark.sql.ansi.enabled", "true")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.codegen.comments", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    return session
