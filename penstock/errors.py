@@ -72,6 +72,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # Not|A|Log
+
 
 def _rebuild(cls: type[StreamError], message: str, details: dict[str, Any]) -> StreamError:
     return cls(message, **details)
@@ -90,7 +92,8 @@ class StreamError(Exception):
         """A stable name for logs and tests, in PySpark's style: `RecordTooLarge` →
         `RECORD_TOO_LARGE`.
         """
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).upper()
+        words = re.sub(_WORD_START, "_", type(self).__name__)
+        return words.upper()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), self.message, self.details))

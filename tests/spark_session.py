@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,12 @@ def shared_session() -> SparkSession:
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415 (only where Spark is wanted)
 
+    # Spark starts its Python processes by this name, and they need the installed package.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master("local[4]")
         .appName("penstock-tests")
         .config("spark.ui.enabled", "false")
-        .config("spark.pyspark.python", sys.executable)
         .config("spark.sql.ansi.enabled", "true")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

@@ -240,8 +240,13 @@ class StreamWriter:
         return f"{name}_out"
 
     def _program(self, attached: Attached, name: str) -> Program:
-        translated = translate(self._df, output_mode=self._mode, query=name, log=attached.log)
-        write = Rows(translated.root).to_stream(self._output_stream(name))
+        translated = translate(
+            self._df,
+            output_mode=self._mode,
+            query=name,
+            substreams=lambda stream: describe_stream(attached.log, stream).substreams,
+        )
+        write = Rows(translated.relation).to_stream(self._output_stream(name))
         parallelism = self._options.get("parallelism", 1)
         return plan_program(query(name, write, parallelism=parallelism, settings=self._settings()))
 

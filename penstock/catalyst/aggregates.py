@@ -32,7 +32,7 @@ class CallCollector:
     name: Naming
     calls: list[AggregateCall] = field(default_factory=list)
 
-    def column(self, node: JvmNode, reader: ExpressionReader) -> Expression:
+    def column(self, node: JvmNode) -> Expression:
         """The column of an aggregate inside a larger expression."""
         function = _function_of(node)
         return self.named(node, str(function.read("prettyName")), _result_id(node))

@@ -16,7 +16,7 @@ from penstock.catalyst.refusals import reason_for, unsupported
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError, UnsupportedPlan
 from penstock.expressions.signatures import cast_needs_zone
-from penstock.expressions.tree import Call, Expression, call, cast, literal
+from penstock.expressions.tree import Call, Expression, Literal, call, cast, literal
 from penstock.expressions.types import BIGINT, BOOLEAN, INT, DataType, decimal_type
 
 EULER = 2.718281828459045
@@ -29,7 +29,7 @@ _NOT_ANSI = "it was written without ANSI mode; set spark.sql.ansi.enabled to tru
 class AggregateCalls(Protocol):
     """Where an expression over groups finds the columns of its aggregates."""
 
-    def column(self, node: JvmNode, reader: ExpressionReader) -> Expression:
+    def column(self, node: JvmNode) -> Expression:
         """The column that holds an AggregateExpression."""
         ...
 
@@ -121,7 +121,7 @@ def _first_child(place: _Place) -> Expression:
 def _aggregate(place: _Place) -> Expression:
     if place.reader.aggregates is None:
         raise ExpressionError("an aggregate stands outside of an aggregation")
-    return place.reader.aggregates.column(place.node, place.reader)
+    return place.reader.aggregates.column(place.node)
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def _make_decimal(place: _Place) -> Expression:
     function = child.children[0] if child.kind == "AggregateExpression" else child
     if aggregates is None or not _is_sum_of_digits(function):
         raise ExpressionError("MakeDecimal stands outside of a sum")
-    return aggregates.column(place.node, place.reader)
+    return aggregates.column(place.node)
 
 
 def _is_sum_of_digits(function: JvmNode) -> bool:

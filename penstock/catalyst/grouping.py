@@ -11,9 +11,10 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.rows import Names, Rows, filtered, made, named, passed_on, selected
 from penstock.catalyst.windows import PendingWindow, Span
+from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Column, Expression, call
 from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
-from penstock.plan.nodes import Aggregate, Project, Relation
+from penstock.plan.nodes import Aggregate, Project, Relation, carries_time
 
 
 class Grouping:
@@ -126,11 +127,7 @@ class Grouping:
         if not self.calls.calls:  # grouping alone: count something, so that there is a state
             self.calls.calls.append(AggregateCall("count", None, self.names.give("rows", 0)))
         if self.mode == "append" and self.window is None:
-            raise unsupported(
-                self.node.kind,
-                "append mode needs a time window here, because a group without one never ends; "
-                "add window(), or use outputMode update or complete",
-            )
+            raise self._endless()
         return made(
             self.node,
             lambda: Aggregate(
@@ -140,6 +137,20 @@ class Grouping:
                 tuple(self.calls.calls),
                 self.mode,
             ),
+        )
+
+    def _endless(self) -> UnsupportedPlan:
+        """Append mode without a window: Spark runs it if a key is the event time itself."""
+        reason = (
+            "append mode needs a time window here, because a group without one never ends; "
+            "add window(), or use outputMode update or complete"
+        )
+        for name, key in self.keys:
+            if carries_time(key, self.rows.relation.event_time):
+                return unsupported(self.node.kind, reason, column=name)
+        return UnsupportedPlan(
+            f"{self.node.kind}: {reason}. Structured Streaming asks for the same",
+            node=self.node.kind,
         )
 
     def _window_as_shown(self, rows: Rows) -> Rows:
@@ -176,6 +187,8 @@ class Grouping:
             columns[result.expr_id] = Column(name, value.type, value.nullable)
             if self._closed_span is not None and value == self._window_column:
                 spans[result.expr_id] = self._closed_span
+        if not outputs:  # only that there are groups matters to whoever reads this
+            return Rows(rows.relation, {})
         relation = made(self.node, lambda: selected(rows.relation, tuple(outputs)))
         return Rows(relation, columns, {}, spans)
 

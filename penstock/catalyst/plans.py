@@ -29,6 +29,7 @@ from penstock.plan.nodes import Generate, Relation, UnionAll, Watermark
 
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
+_SESSION_MARK = "spark.sessionWindow"
 
 
 class PlanReader:
@@ -144,6 +145,8 @@ class PlanReader:
             if item.expr_id in columns or item.expr_id in windows:
                 continue
             name, value = named(item)
+            if value.kind == "CreateNamedStruct" and _is_session(item):
+                raise unsupported(node.kind, "session windows are not run here yet", column=name)
             window = self._pending(node, rows, value)
             if window is not None:
                 windows[item.expr_id] = window
@@ -275,6 +278,11 @@ def _show_window(columns: dict[int, Expression], expr_id: int, window: PendingWi
     """A window beside others can also be used as a value."""
     if not window.span.overlaps and window.time.type.kind == "timestamp":
         columns[expr_id] = window_struct(window)
+
+
+def _is_session(item: JvmNode) -> bool:
+    """Whether Spark's analyser marked a column as a session window."""
+    return item.kind == "Alias" and bool(item.read("metadata").contains(_SESSION_MARK))
 
 
 def _is_never_null(part: JvmNode) -> bool:

@@ -113,7 +113,8 @@ def unsupported(
 def refused_node(node: JvmNode) -> UnsupportedPlan:
     """The error for a plan node outside the table of those that are read."""
     reason = NODE_REASONS.get(node.kind, "this node is not run here")
-    return unsupported(node.kind, reason)
+    inside = node.nodes("expressions")
+    return unsupported(node.kind, reason, expression=inside[0] if inside else None)
 
 
 def reason_for(expression: JvmNode) -> str:

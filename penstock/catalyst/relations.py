@@ -6,7 +6,7 @@ Connectors and their options, as the scans name them:
 - `folder`: format (parquet, jsonl, csv, text), path, columns (name and type of each, in the order
   of the file), and as given: pattern, recursive, header, delimiter;
 - `rate`: rows_per_s;
-- `nexmark`: kind, and as given: seed, rate, events_max.
+- `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -175,9 +176,26 @@ def _nexmark(options: _Options) -> ConnectorSpec:
         "seed": options.number("seed", None),
         "rate": options.number("rate", None, float),
         "events_max": options.number("events", None),
+        "base_ms": _starting_ms(options),
     }
     given = {name: value for name, value in wanted.items() if value is not None}
-    return connector_spec("nexmark", kind=options.take("kind", "all"), **given)
+    options.ignore("columns", "numPartitions", "maxRowsPerTrigger", "timeZone")
+    paced = not options.flag("unpaced", False)
+    return connector_spec("nexmark", kind=options.take("kind", "bids"), paced=paced, **given)
+
+
+def _starting_ms(options: _Options) -> int | None:
+    """The first event's time; only forms that need no time zone, because Spark's has one."""
+    text = options.take("startingTime", "")
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise options.refuse("startingTime", f"{text!r} is not an ISO 8601 time") from None
+    if moment.tzinfo is None:
+        raise options.refuse("startingTime", f"{text!r} has no UTC offset: add one, such as Z")
+    return int(moment.timestamp() * 1000)
 
 
 _GENERATORS: Mapping[str, Callable[[_Options], ConnectorSpec]] = {

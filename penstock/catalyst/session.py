@@ -50,9 +50,10 @@ def plans_of(df: Any) -> Plans:
     _check_settings(session)
     analyzed = JvmNode(df._jdf.queryExecution().analyzed())
     if not analyzed.read("isStreaming"):
-        raise unsupported(
-            analyzed.kind,
-            "the DataFrame does not stream: read it with spark.readStream, or run it as a batch",
+        raise UnsupportedPlan(
+            f"{analyzed.kind}: the DataFrame does not stream, so neither Penstock nor Structured "
+            "Streaming can run it as a query: read it with spark.readStream",
+            node=analyzed.kind,
         )
     _refuse_clocks(session, analyzed)
     with _active(session):

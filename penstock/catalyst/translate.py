@@ -9,8 +9,9 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.plans import PlanReader
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount
+from penstock.catalyst.rows import made
 from penstock.catalyst.session import Plans, SessionFacts, plans_of
-from penstock.errors import InvalidArgument, PlanError
+from penstock.errors import InvalidArgument, UnsupportedPlan
 from penstock.operators.specs import MODES
 from penstock.plan.nodes import Aggregate, Relation, walk
 from penstock.stages.program import check_query_name
@@ -54,11 +55,9 @@ def translate(
     reader = PlanReader(plans.session, output_mode, substreams)
     rows = reader.read(plans.optimized)
     names = _output_names(plans)
-    try:
-        relation = reader.exact(rows, plans.optimized.output, names)
-    except PlanError as error:
-        raise unsupported(plans.optimized.kind, error.message) from error
-    _check_mode(output_mode, relation, plans.optimized)
+    root = plans.optimized
+    relation = made(root, lambda: reader.exact(rows, root.output, names))
+    _check_mode(output_mode, relation, root)
     return Translated(query, relation, output_mode, tuple(reader.scans), plans.session.time_zone)
 
 
@@ -88,6 +87,8 @@ def _folded(name: str, session: SessionFacts) -> str:
 def _check_mode(output_mode: str, relation: Relation, root: JvmNode) -> None:
     aggregates = any(isinstance(node, Aggregate) for node in walk(relation))
     if output_mode == "complete" and not aggregates:
-        raise unsupported(
-            root.kind, "complete mode needs an aggregate; use append mode for rows as they come"
+        raise UnsupportedPlan(
+            f"{root.kind}: complete mode needs an aggregate, in Structured Streaming too; use "
+            "append mode for rows as they come",
+            node=root.kind,
         )

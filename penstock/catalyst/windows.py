@@ -8,10 +8,8 @@ one family of windows. What differs anywhere is not taken for a window.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.catalyst.jvm import JvmNode
 from penstock.errors import ExpressionError
@@ -71,32 +69,16 @@ def window_struct(window: PendingWindow) -> Expression:
 
 
 @dataclass(frozen=True)
-class _Tree:
-    """An expression as Catalyst's JSON shows it."""
-
-    kind: str
-    fields: Mapping[str, Any]
-    children: tuple[_Tree, ...]
-
-    def same(self, other: _Tree) -> bool:
-        return (
-            self.kind == other.kind
-            and self.fields == other.fields
-            and len(self.children) == len(other.children)
-            and all(a.same(b) for a, b in zip(self.children, other.children, strict=True))
-        )
-
-
-@dataclass(frozen=True)
 class _Found:
     """One window of a family: its time, and the constants in its arithmetic."""
 
-    time: _Tree
+    time: JvmNode
     time_type: str
     size_us: int
     slide_us: int
     start_us: int
     back_us: int  # how far before the last window's start this one begins
+    last_start: JvmNode
 
 
 def tumbling_span(struct: JvmNode) -> tuple[Span, JvmNode] | None:
@@ -104,7 +86,7 @@ def tumbling_span(struct: JvmNode) -> tuple[Span, JvmNode] | None:
     found = _find(struct)
     if found is None or found.back_us != 0 or found.size_us != found.slide_us:
         return None
-    return _span(found), _time_node(struct)
+    return _span(found), found.time
 
 
 def sliding_span(structs: Sequence[JvmNode]) -> tuple[Span, JvmNode] | None:
@@ -117,12 +99,13 @@ def sliding_span(structs: Sequence[JvmNode]) -> tuple[Span, JvmNode] | None:
     if first is None or len(structs) != -(-first.size_us // first.slide_us):
         return None
     shown = [str(struct.handle.toString()) for struct in structs]
-    last_start = _begin_node(structs[0]).children[0]
-    for index, text in enumerate(shown):
-        expected = _printed(first, str(last_start.handle.toString()), index * first.slide_us)
-        if text != expected:
-            return None
-    return _span(first), _time_node(structs[0])
+    last_start = str(first.last_start.handle.toString())
+    expected = [
+        _printed(first, last_start, index * first.slide_us) for index in range(len(structs))
+    ]
+    if shown != expected:
+        return None
+    return _span(first), first.time
 
 
 def _printed(found: _Found, last_start: str, back_us: int) -> str:
@@ -143,98 +126,81 @@ def _find(struct: JvmNode) -> _Found | None:
     if struct.kind != "CreateNamedStruct" or len(struct.children) != 4:
         return None
     try:
-        return _window(_parse(json.loads(struct.handle.toJSON())))
+        return _window(struct)
     except ExpressionError:
         return None
 
 
-def _parse(nodes: list[dict[str, Any]]) -> _Tree:
-    """The tree of a list in which parents stand before their children."""
-    remaining = iter(nodes)
-
-    def take() -> _Tree:
-        node = next(remaining)
-        count = node["num-children"]
-        kind = str(node["class"]).rsplit(".", 1)[-1]
-        fields = {k: v for k, v in node.items() if k not in ("class", "num-children")}
-        return _Tree(kind, fields, tuple(take() for _ in range(count)))
-
-    return take()
-
-
-def _window(struct: _Tree) -> _Found:
+def _window(struct: JvmNode) -> _Found:
     """named_struct('start', start, 'end', start + size)."""
     start_name, start, end_name, end = _children(struct, "CreateNamedStruct", 4)
     _require(_text(start_name) == "start" and _text(end_name) == "end")
     begin, time_type = _as_time(start)
     finish, finish_type = _as_time(end)
     again, size = _children(finish, "Add", 2)
-    _require(finish_type == time_type and again.same(begin))
+    _require(finish_type == time_type and _same(again, begin))
     last_start, back = _children(begin, "Subtract", 2)
     micros, since = _children(last_start, "Subtract", 2)
     time = _micros_of(micros, time_type)
     slide_us, start_us = _since_last_start(since, micros)
     size_us, back_us = _number(size), _number(back)
     _require(0 < slide_us <= size_us and back_us >= 0)
-    return _Found(time, time_type, size_us, slide_us, start_us, back_us)
+    return _Found(time, time_type, size_us, slide_us, start_us, back_us, last_start)
 
 
-def _as_time(tree: _Tree) -> tuple[_Tree, str]:
+def _as_time(node: JvmNode) -> tuple[JvmNode, str]:
     """The microseconds under a conversion to a time, and the type of that time."""
-    if tree.kind == "KnownNullable":
-        (tree,) = tree.children
-    (micros,) = _children(tree, "PreciseTimestampConversion", 1)
-    _require(tree.fields["fromType"] == "long" and tree.fields["toType"] in _PRINTED_TYPES)
-    return micros, str(tree.fields["toType"])
+    if node.kind == "KnownNullable":
+        (node,) = node.children
+    (micros,) = _children(node, "PreciseTimestampConversion", 1)
+    time_type = _type_name(node, "toType")
+    _require(_type_name(node, "fromType") == "long" and time_type in _PRINTED_TYPES)
+    return micros, time_type
 
 
-def _micros_of(tree: _Tree, time_type: str) -> _Tree:
-    (time,) = _children(tree, "PreciseTimestampConversion", 1)
-    _require(tree.fields["fromType"] == time_type and tree.fields["toType"] == "long")
+def _micros_of(node: JvmNode, time_type: str) -> JvmNode:
+    (time,) = _children(node, "PreciseTimestampConversion", 1)
+    _require(_type_name(node, "fromType") == time_type and _type_name(node, "toType") == "long")
     return time
 
 
-def _since_last_start(tree: _Tree, micros: _Tree) -> tuple[int, int]:
+def _since_last_start(node: JvmNode, micros: JvmNode) -> tuple[int, int]:
     """CASE WHEN r < 0 THEN r + slide ELSE r END with r = (micros - start) % slide."""
-    condition, shifted, rest = _children(tree, "CaseWhen", 3)
+    condition, shifted, rest = _children(node, "CaseWhen", 3)
     compared, zero = _children(condition, "LessThan", 2)
     raised, slide = _children(shifted, "Add", 2)
     distance, modulus = _children(rest, "Remainder", 2)
     origin, start = _children(distance, "Subtract", 2)
-    _require(compared.same(rest) and raised.same(rest) and origin.same(micros))
+    _require(_same(compared, rest) and _same(raised, rest) and _same(origin, micros))
     _require(_number(zero) == 0 and _number(slide) == _number(modulus))
     return _number(slide), _number(start)
 
 
-def _children(tree: _Tree, kind: str, count: int) -> tuple[_Tree, ...]:
-    _require(tree.kind == kind and len(tree.children) == count)
-    return tree.children
+def _children(node: JvmNode, kind: str, count: int) -> tuple[JvmNode, ...]:
+    _require(node.kind == kind and len(node.children) == count)
+    return node.children
 
 
-def _number(tree: _Tree) -> int:
-    _require(tree.kind == "Literal" and tree.fields["dataType"] in ("long", "integer"))
-    return int(tree.fields["value"])
+def _same(one: JvmNode, other: JvmNode) -> bool:
+    """Whether two expressions are equal in everything, types and exprIds included."""
+    return bool(one.handle.equals(other.handle))
 
 
-def _text(tree: _Tree) -> str:
-    _require(tree.kind == "Literal" and tree.fields["dataType"] == "string")
-    return str(tree.fields["value"])
+def _number(node: JvmNode) -> int:
+    value = node.read("value") if node.kind == "Literal" else None
+    _require(isinstance(value, int) and not isinstance(value, bool))
+    return int(value)
+
+
+def _text(node: JvmNode) -> str:
+    _require(node.kind == "Literal" and _type_name(node, "dataType") == "string")
+    return str(node.read("value").toString())
+
+
+def _type_name(node: JvmNode, field: str) -> str:
+    return str(node.read(field).typeName())
 
 
 def _require(holds: bool) -> None:
     if not holds:
         raise ExpressionError("this is not one of Spark's windows")
-
-
-def _begin_node(struct: JvmNode) -> JvmNode:
-    """The microseconds at which a window begins, inside a struct that has been recognised."""
-    conversion = struct.children[1]
-    if conversion.kind == "KnownNullable":
-        conversion = conversion.children[0]
-    return conversion.children[0]
-
-
-def _time_node(struct: JvmNode) -> JvmNode:
-    """The time expression inside a struct that has been recognised."""
-    micros = _begin_node(struct).children[0].children[0]
-    return micros.children[0]

@@ -21,7 +21,9 @@ from typing import Any
 from penstock.errors import Fenced, SequenceConflict, StreamError
 from penstock.log import open_log
 from penstock.log.contract import Log, take_over
+from penstock.log.fsck import fsck
 from penstock.log.record import START, Entry, Fence, Position, Record, RecordKind
+from penstock.log.survey import summarise
 
 # New processes, not forked ones: what they know, they have read from the log.
 PROCESSES = multiprocessing.get_context("spawn")
@@ -338,13 +340,17 @@ def killed_writer(log: Log, path: Path, tour: Tour) -> None:
 def information(log: Log, path: Path, tour: Tour) -> None:
     """What the log says of itself
 
-    The folder names its format and durability. A second handle, read-only, then reads
-    every record of the tour; each body is verified against its checksum on the way.
+    `penstock log info` shows this, `penstock fsck` checks every file while the log is
+    in use. A second handle, read-only, then reads every record of the tour; each body
+    is verified against its checksum on the way.
     """
-    for name, value in json.loads((path / "penstock-log.json").read_bytes()).items():
-        tour.show(name, value)
+    summary = summarise(path)
+    tour.show("durability", summary.durability)
+    for name in ("records", "tail", "visible_tail", "tags", "segments", "metadata_keys"):
+        tour.show(name.replace("_", " "), getattr(summary, name))
     for name, value in asdict(log.statistics()).items():
         tour.show(f"this handle's {name.replace('_', ' ')}", value)
+    tour.check("fsck finds no damage", fsck(path).is_clean)
     with open_log(path, read_only=True) as reader:
         records = {record.position for tag in TAGS for record in read_all(reader, tag)}
         tour.check(

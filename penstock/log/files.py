@@ -92,6 +92,10 @@ class Files:
         finally:
             os.close(fd)
 
+    def extend(self, fd: int, size: int, more: int) -> None:
+        """Write zeros behind a file's end, which is at `size`."""
+        os.pwrite(fd, bytes(more), size)
+
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 

@@ -76,6 +76,8 @@ FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 64 << 10
 _TRIM_ROWS = 2_000
 _FOLD_CHECK_APPENDS = 64
+_WAL_ROOM_BYTES = 4 << 20
+_WAL_ROOM_PIECE_BYTES = 256 << 10
 
 
 def open_log(
@@ -775,23 +777,28 @@ class _Turn:
 
 
 class _Folder:
-    """Folds the index's write-ahead log in the background, so that no append waits for it."""
+    """Cares for the index's write-ahead log in the background, so that no append waits for it.
+
+    Folds it into the index when it has grown past its bound. And keeps written zeros ahead of it:
+    a sync of a file that grows waits for the filesystem's journal, and so for everybody's bytes.
+    """
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wal_bytes_max = log._config.wal_bytes_max
+        self._needs_room = log._durable and log._files.vfs is None  # another VFS has its own files
+        self._room_bytes = 0
 
     def maybe(self) -> None:
-        """Begin a fold if the write-ahead log has grown past its bound and none is under way."""
-        if self._log._index.wal_bytes < self._wal_bytes_max:
+        """Begin what is due, unless something is under way."""
+        if not (self._is_fold_due() or self._is_room_due()):
             return
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._fold, name="penstock-fold", daemon=True
-                )
+                name = "penstock-fold"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
@@ -799,21 +806,43 @@ class _Folder:
             if self._thread is not None:
                 self._thread.join()
 
-    def _fold(self) -> None:
-        log = self._log
-        bound = log._config.wal_bytes_max
+    def _is_fold_due(self) -> bool:
+        return self._log._index.wal_bytes >= self._wal_bytes_max
+
+    def _is_room_due(self) -> bool:
+        return self._needs_room and self._room_bytes < self._log._index.wal_bytes + _WAL_ROOM_BYTES
+
+    def _run(self) -> None:
+        bound = self._log._config.wal_bytes_max
+        folding = self._is_fold_due()
         try:
-            index = log._open_index()
+            index = self._log._open_index()
             try:
-                index.fold(wait=False)
-                # A steady stream of appends never lets it end: hold them back for what is left.
-                done = index.fold(wait=True)
+                done = self._fold(index) if folding else self._make_room(index)
             finally:
                 index.close(fold=False)
         except LogError:
             done = False  # a full or failing disk: the appends run into it and say so
-        # Not again at once, when a reader or the disk was in the way.
-        self._wal_bytes_max = bound if done else log._index.wal_bytes + bound // 4
+        if folding:
+            # Not again at once, when a reader or the disk was in the way.
+            self._wal_bytes_max = bound if done else self._log._index.wal_bytes + bound // 4
+        elif not done:
+            self._needs_room = False
+
+    def _fold(self, index: Index) -> bool:
+        index.fold(wait=False)
+        # A steady stream of appends never lets it end: hold them back for what is left.
+        return index.fold(wait=True)
+
+    def _make_room(self, index: Index) -> bool:
+        log = self._log
+        while not log._closed and self._is_room_due():
+            size_max = log._index.wal_bytes + 2 * _WAL_ROOM_BYTES
+            # In small pieces: an append that syncs now has to wait for these bytes too.
+            size = index.extend_wal(log._wal_fd, log._files, _WAL_ROOM_PIECE_BYTES, size_max)
+            log._sync_wal()
+            self._room_bytes = size
+        return True
 
 
 def _view(body: bytes | bytearray | memoryview | pa.Buffer) -> memoryview:

@@ -11,7 +11,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 import apsw
-import apsw.sqlite_extra
+
+try:
+    from apsw import sqlite_extra
+except ImportError:  # an apsw that is older than its extras
+    sqlite_extra = None  # type: ignore[assignment]
 
 PAGE_SEAL_BYTES = 8  # the room at a page's end that the checksum takes; fixed by SQLite
 _EXTENSION = "cksumvfs"
@@ -21,11 +25,11 @@ _VFS = "cksmvfs"
 @lru_cache(maxsize=1)
 def page_seal_vfs() -> str | None:
     """The name of the VFS that seals pages, or None where SQLite was built without it."""
-    if apsw.sqlite_extra.has(_EXTENSION) is None:
+    if sqlite_extra is None or sqlite_extra.has(_EXTENSION) is None:
         return None
     connection = apsw.Connection(":memory:")
     try:
-        apsw.sqlite_extra.load(connection, _EXTENSION)  # stays after the connection is closed
+        sqlite_extra.load(connection, _EXTENSION)  # stays after the connection is closed
     except apsw.Error:
         return None
     finally:

@@ -23,6 +23,8 @@ from penstock.log.page_seals import PAGE_SEAL_BYTES
 from penstock.log.segments import body_checksum
 
 _TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 0x0D, 0x0A, 0x02
+_TABLES = frozenset({_TABLE_LEAF})
+_EVERYTHING = frozenset({_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR})
 _WAL_HEADER_BYTES = 32
 _FRAME_HEADER = struct.Struct(">IIIIII")  # page, pages after a commit or 0, two salts, checksum
 _RECORD_COLUMNS = 14
@@ -85,10 +87,9 @@ class IndexBytes:
     def scan(self) -> Salvage:
         """Look at every cell of every page."""
         tag_rows: set[tuple[str, int]] = set()
-        for cell in self._different_cells():  # first: seals need the names
-            if cell.kind == _TABLE_LEAF:
-                self._look_for_segment(cell)
-        for cell in self._different_cells():
+        for cell in self._different_cells(_TABLES):  # first: the seals of records need the names
+            self._look_for_segment(cell)
+        for cell in self._different_cells(_EVERYTHING):
             self._look(cell, tag_rows)
         trims = self.found.trims
         self.found.tagged = {at for tag, at in tag_rows if at > trims.get(tag, 0)}
@@ -110,11 +111,11 @@ class IndexBytes:
 
     # ------------------------------------------------------------------ cells
 
-    def _different_cells(self) -> Iterator[_Cell]:
+    def _different_cells(self, kinds: frozenset[int]) -> Iterator[_Cell]:
         """All cells, but not those that a newer version of their page has as well."""
         seen: set[int] = set()
         for version, page in enumerate(self._pages):
-            for cell in _cells(page, version):
+            for cell in _cells(page, version, kinds):
                 if self._wal:
                     beginning = hash(_beginning(page.data, cell))
                     if beginning in seen:
@@ -284,12 +285,12 @@ def _map(path: Path) -> mmap.mmap | bytes:
         raise LogDamaged(f"{path} cannot be read: {error}", path=str(path)) from error
 
 
-def _cells(page: _Page, version: int) -> Iterator[_Cell]:
+def _cells(page: _Page, version: int, kinds: frozenset[int]) -> Iterator[_Cell]:
     """The cells that a page's header counts, as far as they lie inside it."""
     data = page.data
     start = 100 if page.number == 1 else 0
     kind = data[start]
-    if kind not in (_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR):
+    if kind not in kinds:
         return
     pointers = start + (12 if kind == _INDEX_INTERIOR else 8)
     count = int.from_bytes(data[start + 3 : start + 5], "big")

@@ -1,4 +1,9 @@
-"""The keyed state behind an aggregate: partials go in, rows of accumulators come out."""
+"""The keyed state behind an aggregate: partials go in, rows of accumulators come out.
+
+Counts, integers, decimals, minima and maxima depend on the set of rows alone. A sum of doubles adds
+the rows of a batch in their order, and then the batches in theirs: what a marker has committed
+never changes, but work that is redone after a crash in other batches may differ in the last bits.
+"""
 
 from __future__ import annotations
 

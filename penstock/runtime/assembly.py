@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.connectors.table import SOURCES, SourceBuilder, SourceRequest
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
@@ -20,6 +19,7 @@ from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
 from penstock.runtime.markers import WATERMARK_END, Marker
 from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.recovery import fence, restore_states
+from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.streams import register_streams
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
 from penstock.stages.program import Program, Stage, VertexProgram
@@ -130,8 +130,12 @@ class Assembly:
                 connector=spec.connector,
             )
         parts = len(self.program.stage_vertices(vertex.stage))
-        request = SourceRequest(spec.options, schema, vertex.index, parts, self.log, self.clock)
-        return SourceInput(self.sources[spec.connector](request), marker.offset)
+        name = f"{self.program.query}_{stage.name}"
+        request = SourceRequest(
+            name, spec.options, schema, vertex.index, parts, self.log, self.clock
+        )
+        source = self.sources[spec.connector](request)
+        return SourceInput(source, marker.offset, list(schema.names))
 
     def _watermarks(self, stage: Stage, marker: Marker) -> Watermarks | None:
         if stage.input.source is not None:

@@ -105,8 +105,9 @@ class StreamInput(Input):
 class SourceInput(Input):
     """Rows of a source, read by offset; the offset in the marker makes a replay start there."""
 
-    def __init__(self, source: Source, offset: Any) -> None:
+    def __init__(self, source: Source, offset: Any, columns: list[str]) -> None:
         self._source = source
+        self._columns = None if list(source.schema.names) == columns else columns
         self._offset = source.initial_offset() if offset is None else offset
         self._idle = False
         self._ended = False
@@ -122,8 +123,11 @@ class SourceInput(Input):
             return None
         self._offset = read.next_offset
         self._ended = read.ended
+        batch = read.batch
+        if batch is not None and self._columns is not None:
+            batch = batch.select(self._columns)
         return Delivery(
-            batches=() if read.batch is None else (read.batch,),
+            batches=() if batch is None else (batch,),
             origins=() if read.batch is None else (f"source offset {first}",),
             watermark_us=WATERMARK_END if read.ended else read.watermark_us,
             ended=read.ended,

@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import LogConfig
-from penstock.connectors.table import SOURCES, SourceBuilder
 from penstock.kernels.cache import KernelCache
 from penstock.log.local import LocalLog, open_log
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer, CheckpointStatistics
 from penstock.runtime.host import Host, HostStatistics
 from penstock.runtime.slot import CHECKPOINTS_FOLDER, KERNELS_FOLDER
+from penstock.runtime.sources import SOURCES, SourceBuilder
 from penstock.runtime.streams import StreamReader
 from penstock.stages.program import Program
 from penstock.state.checkpoints import CheckpointStore

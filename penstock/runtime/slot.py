@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from penstock.clock import SystemClock
-from penstock.connectors.table import SOURCES
 from penstock.errors import StreamError
 from penstock.kernels.cache import KernelCache
 from penstock.log.local import LocalLog, open_log
@@ -28,6 +27,7 @@ from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
 from penstock.runtime.control import Channel, Message, connect
 from penstock.runtime.host import Host
+from penstock.runtime.sources import SOURCES
 from penstock.stages.program import Program
 from penstock.state.checkpoints import CheckpointStore
 

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "spark: needs a Spark session, and so a Java")
+
+
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     from penstock.api.datasource import PenstockDataSource  # noqa: PLC0415

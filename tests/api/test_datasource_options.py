@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceReader
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from penstock.api.datasource import PenstockDataSource, data_source_for
@@ -30,6 +30,13 @@ def source(**options: object) -> PenstockDataSource:
     )
 
 
+def planned(of: DataSource) -> DataSourceReader:
+    """What Spark does with a source before it reads."""
+    schema = of.schema()
+    assert isinstance(schema, StructType)
+    return of.reader(schema)
+
+
 def test_the_schema_is_the_stream_s(scenario: Scenario) -> None:
     schema = source(PATH=scenario.path, Stream="events").schema()
     assert schema == spark_schema(EVENTS)
@@ -45,7 +52,7 @@ def test_an_attached_source_knows_its_path(scenario: Scenario) -> None:
 
 
 def test_what_is_not_there_is_named(scenario: Scenario, tmp_path: Path) -> None:
-    with pytest.raises(StreamNotFound, match="no stream 'nope'.*known: events, other"):
+    with pytest.raises(StreamNotFound, match=r"no stream 'nope'.*known: events, other"):
         source(path=scenario.path, stream="nope").schema()
     with pytest.raises(LogNotFound, match="there is no log at"):
         source(path=tmp_path / "absent", stream="events").schema()
@@ -79,8 +86,7 @@ def test_bad_options_are_refused_by_name(
 ) -> None:
     given = {k: scenario.path if v == "P" else v for k, v in options.items()}
     with pytest.raises(InvalidArgument, match=message):
-        bad = source(**given)
-        bad.reader(bad.schema())
+        planned(source(**given))
 
 
 def test_options_of_a_streaming_read(scenario: Scenario) -> None:
@@ -171,8 +177,7 @@ def test_what_a_stream_cannot_do_is_refused(scenario: Scenario) -> None:
 )
 def test_bad_options_of_the_generator(options: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        bad = NexmarkDataSource(CaseInsensitiveDict(options))
-        bad.reader(bad.schema())
+        planned(NexmarkDataSource(CaseInsensitiveDict(options)))
 
 
 def test_an_endless_generator_cannot_be_unpaced() -> None:

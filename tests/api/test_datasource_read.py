@@ -99,9 +99,12 @@ def test_metadata_says_which_marker_committed_a_row(
     spark: SparkSession, scenario: Scenario
 ) -> None:
     middle = len(scenario.markers) // 2
-    rows = load(spark, scenario, includeMetadata="true").select("id", "_position", "_time").collect()
-    assert sorted(r.id for r in rows if r._position <= scenario.markers[middle]) == (
-        scenario.seen[middle]
+    rows = (
+        load(spark, scenario, includeMetadata="true").select("id", "_position", "_time").collect()
+    )
+    assert (
+        sorted(r.id for r in rows if r._position <= scenario.markers[middle])
+        == (scenario.seen[middle])
     )
     times = dict(zip(scenario.markers, scenario.times_us, strict=True))
     for row in rows:

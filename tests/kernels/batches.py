@@ -67,7 +67,7 @@ def random_batch(
 
 @st.composite
 def batches(draw: st.DrawFn, schema: Schema, rows_max: int = 40) -> pa.RecordBatch:
-    """A batch of the schema, with or without nulls; a slice, since offsets are easy to get wrong."""
+    """A batch of the schema, with or without nulls; a slice, as offsets are easy to get wrong."""
     random = Random(draw(st.integers(0, 2**32)))
     count = draw(st.integers(0, rows_max))
     null_share = draw(st.sampled_from([0.0, 0.2, 0.8]))

@@ -41,8 +41,9 @@ HOLES = call("lookup", i, table=[(-1, True), (2, None), (7, False)], value_type=
 EMPTY = call("lookup", i, table=[], value_type="int")
 
 SAFE: list[Expression] = [
-    *[call(name, left, right) for name in ("eq", "ne", "lt", "le", "gt", "ge", "eq_null_safe")
-      for left, right in ((a, b), (x, y), (p, q), (d, literal(decimals("1.00"), "decimal(8,2)")))],
+    *[call(name, x, y) for name in ("eq", "ne", "lt", "le", "gt", "ge", "eq_null_safe")],
+    call("lt", a, b), call("ge", a, b), call("eq_null_safe", a, b), call("ne", p, q),
+    call("le", d, literal(decimals("1.00"), "decimal(8,2)")),
     call("eq", f, literal(float("nan"), "float")),
     call("in", i, whole(1), whole(-1), whole(7)),
     call("in", i, whole(1), whole(None)),

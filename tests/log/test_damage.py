@@ -363,6 +363,30 @@ def test_a_newer_version_is_refused_by_name(
         assert error.details["version"] == 2
 
 
+def test_an_index_without_page_checksums_still_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a SQLite without the extension makes it; one with the extension reads it, too."""
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.log.index.page_seal_vfs", lambda: None)
+        plain = make_sample(tmp_path / "plain", folded=True)
+    folder = plain.lay_out(tmp_path / "log")
+    assert plain.files["index.db"][20] == 0
+    for read_only in (True, False):
+        assert plain.outcome(folder, read_only=read_only) is None
+
+
+def test_page_checksums_are_not_spoilt_by_a_sqlite_that_cannot_write_them(
+    folded: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = folded.lay_out(tmp_path / "log")
+    assert folded.files["index.db"][20] == 8
+    monkeypatch.setattr("penstock.log.index.page_seal_vfs", lambda: None)
+    with pytest.raises(LogVersionUnsupported):
+        open_log(folder)
+    assert folded.outcome(folder, read_only=True) is None
+
+
 # ------------------------------------------------------------------ permissions
 
 

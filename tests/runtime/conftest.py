@@ -1,4 +1,4 @@
-"""A folder per test, and one cache of compiled kernels for the whole run."""
+"""A folder per test, and one cache of compiled kernels for all of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tests.runtime.laboratory import Laboratory
 
 
 @pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> KernelCache:
-    return KernelCache(tmp_path_factory.mktemp("kernels"))
+def kernels(request: pytest.FixtureRequest) -> KernelCache:
+    """In pytest's own cache: a kernel is named by its content, so the next run may use it too."""
+    return KernelCache(request.config.cache.mkdir("kernels"))
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.connectors.table import SourceBuilder
+from penstock.config import LogConfig
 from penstock.plan.build import Rows, count, max_, min_, query, scan_source, sum_, window
 from penstock.plan.columns import apply, col, lit
 from penstock.plan.query import Query, Write
+from penstock.runtime.sources import SourceBuilder
 from penstock.stages.settings import Settings
 from tests.connectors.nexmark_reference import Reference
 from tests.runtime.laboratory import (
@@ -30,21 +31,18 @@ BID = "auction bigint not null, bidder bigint not null, price bigint not null, d
 EVENTS = 3_000
 
 
-def random_settings(rng: random.Random, **others: Any) -> Settings:
-    """Small batches, commits between every step and never in between, frequent checkpoints."""
+def random_settings(rng: random.Random, rows: int) -> Settings:
+    """Few or many steps, commits after each or after some, frequent checkpoints."""
     return Settings(
-        step_rows_max=rng.choice((1, 7, 50, 300, 5_000)),
+        step_rows_max=max(1, rows // rng.choice((1, 4, 11, 37))),
         commit_interval_ms=rng.choice((0, 0, 1, 5)),
         checkpoint_interval_commits=rng.choice((1, 3, 10)),
         codec=rng.choice(("none", "lz4", "zstd")),
-        **others,
     )
 
 
-def planned(rng: random.Random, *writes: Write, parallelism: int = 1, **settings: Any) -> Query:
-    return query(
-        "tested", *writes, parallelism=parallelism, settings=random_settings(rng, **settings)
-    )
+def planned(rng: random.Random, rows: int, *writes: Write, parallelism: int = 1) -> Query:
+    return query("tested", *writes, parallelism=parallelism, settings=random_settings(rng, rows))
 
 
 def check(found: list[Row], expected: list[Row]) -> None:
@@ -64,7 +62,7 @@ def sentences(rng: random.Random, count: int) -> list[str | None]:
     return texts
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_word_count_ends_at_the_exact_count_of_every_word(lab: Laboratory, seed: int) -> None:
     rng = random.Random(seed)
     texts = sentences(rng, 400)
@@ -72,7 +70,7 @@ def test_word_count_ends_at_the_exact_count_of_every_word(lab: Laboratory, seed:
         apply("split", col("line"), pattern=" ").alias("words"), "word"
     )
     counted = words.group_by("word").agg(count().alias("n"), mode="update")
-    tested = planned(rng, counted.to_stream("counts"), parallelism=1 + seed % 3)
+    tested = planned(rng, 400, counted.to_stream("counts"), parallelism=1 + seed % 3)
     lines = table([(text,) for text in texts], line=pa.string())
     lab.run_with_crashes(tested, {"lines": table_source(lines)}, rng)
 
@@ -109,26 +107,28 @@ def reference_bids(seed: int, events: int = EVENTS) -> Iterator[Row]:
 
 def bids(seed: int, group: int = 1, events: int = EVENTS) -> Rows:
     return scan_source(
-        "nexmark", BID, partitions=None, kind="bids", seed=seed, events=events, group=group
+        "nexmark", BID, partitions=None, kind="bids", seed=seed, events_max=events, group=group
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_q1_converts_every_bid_once(lab: Laboratory, seed: int) -> None:
     rng = random.Random(seed)
     euros = apply("int_divide", col("price") * 908, lit(1000, "bigint")).alias("price")
     rows = bids(seed, group=rng.choice((1, 1000))).select("auction", "bidder", euros, "dateTime")
-    lab.run_with_crashes(planned(rng, rows.to_stream("q1"), parallelism=1 + seed % 3), {}, rng)
+    lab.run_with_crashes(
+        planned(rng, EVENTS, rows.to_stream("q1"), parallelism=1 + seed % 3), {}, rng
+    )
     expected = [row | {"price": row["price"] * 908 // 1000} for row in reference_bids(seed)]
     assert len(expected) == EVENTS // 50 * 46
     check(lab.rows("q1"), expected)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_q2_finds_the_bids_of_every_123rd_auction(lab: Laboratory, seed: int) -> None:
     rng = random.Random(seed)
     found = bids(seed).filter(col("auction") % 123 == 0).select("auction", "price", "dateTime")
-    lab.run_with_crashes(planned(rng, found.to_stream("q2"), parallelism=1 + seed), {}, rng)
+    lab.run_with_crashes(planned(rng, EVENTS, found.to_stream("q2"), parallelism=1 + seed), {}, rng)
     expected = [
         {k: row[k] for k in ("auction", "price", "dateTime")}
         for row in reference_bids(seed)
@@ -152,7 +152,7 @@ def hopping_counts(
 
 @pytest.mark.parametrize(
     ("seed", "group", "parallelism"),
-    [(1, 1, 1), (2, 1, 2), (3, 1, 3), (4, 1000, 1), (5, 1000, 2), (6, 1000, 3)],
+    [(1, 1, 1), (2, 1, 3), (3, 1000, 1), (4, 1000, 2)],
 )
 def test_q5_counts_bids_per_auction_in_hopping_windows(
     lab: Laboratory, seed: int, group: int, parallelism: int
@@ -160,7 +160,7 @@ def test_q5_counts_bids_per_auction_in_hopping_windows(
     rng = random.Random(seed)
     size_us, slide_us, rate = 10 * SECOND_US, 2 * SECOND_US, 100.0
     scanned = scan_source(
-        "nexmark", BID, partitions=None, kind="bids", seed=seed, events=EVENTS, group=group,
+        "nexmark", BID, partitions=None, kind="bids", seed=seed, events_max=EVENTS, group=group,
         rate=rate,
     )  # fmt: skip
     counted = (
@@ -168,7 +168,7 @@ def test_q5_counts_bids_per_auction_in_hopping_windows(
         .group_by("auction", window=window("dateTime", size_us, slide_us))
         .agg(count().alias("bids"))
     )
-    tested = planned(rng, counted.to_stream("q5"), parallelism=parallelism)
+    tested = planned(rng, EVENTS, counted.to_stream("q5"), parallelism=parallelism)
     lab.run_with_crashes(tested, {}, rng)
     reference = LightReference(seed, rate)
     arrived = (
@@ -206,9 +206,7 @@ def measured(
     made = measurements(rng, rows)
     chunks = table(made, key=pa.int64(), value=pa.int64(), ts=TIMESTAMP)
     cut = sorted(rng.sample(range(1, rows), 5))
-    pieces = [
-        chunks.slice(a, b - a) for a, b in zip([0, *cut], [*cut, rows], strict=True)
-    ]
+    pieces = [chunks.slice(a, b - a) for a, b in zip([0, *cut], [*cut, rows], strict=True)]
     return made, table_source(pa.concat_tables(pieces))
 
 
@@ -216,14 +214,14 @@ def scanned(source: str, partitions: int | None = None) -> Rows:
     return scan_source(source, "key bigint, value bigint, ts timestamp", partitions=partitions)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_union_of_two_sources_counts_the_rows_of_both(lab: Laboratory, seed: int) -> None:
     rng = random.Random(seed)
     (left, left_source), (right, right_source) = measured(rng, 300), measured(rng, 500)
     both = scanned("left").union(scanned("right").filter(col("value") >= 0))
     grouped = both.with_watermark("ts", "5 seconds").group_by("key", window=window("ts", 4_000_000))
     summed = grouped.agg(count().alias("n"), sum_("value").alias("s"), min_("value").alias("low"))
-    tested = planned(rng, summed.to_stream("out"), parallelism=1 + seed % 3)
+    tested = planned(rng, 500, summed.to_stream("out"), parallelism=1 + seed % 3)
     lab.run_with_crashes(tested, {"left": left_source, "right": right_source}, rng)
 
     groups: dict[tuple[int, Any], list[int]] = defaultdict(list)
@@ -242,7 +240,7 @@ def test_a_union_of_two_sources_counts_the_rows_of_both(lab: Laboratory, seed: i
     check(lab.rows("out"), expected)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_an_aggregate_over_the_windows_of_another(lab: Laboratory, seed: int) -> None:
     rng = random.Random(seed)
     rows, source = measured(rng, 500)
@@ -256,7 +254,7 @@ def test_an_aggregate_over_the_windows_of_another(lab: Laboratory, seed: int) ->
     large = ends.group_by(window=window("at", 5 * SECOND_US)).agg(
         max_("n").alias("most"), count().alias("windows")
     )
-    tested = planned(rng, large.to_stream("out"), parallelism=1 + seed % 3)
+    tested = planned(rng, 500, large.to_stream("out"), parallelism=1 + seed % 3)
     lab.run_with_crashes(tested, {"rows": source}, rng)
 
     counts = hopping_counts(((t, key) for key, _, t in rows), SECOND_US, SECOND_US)
@@ -271,12 +269,12 @@ def test_an_aggregate_over_the_windows_of_another(lab: Laboratory, seed: int) ->
     check(lab.rows("out"), expected)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_complete_mode_ends_with_every_group(lab: Laboratory, seed: int) -> None:
     rng = random.Random(seed)
     rows, source = measured(rng, 300)
     totals = scanned("rows").group_by("key").agg(sum_("value").alias("s"), mode="complete")
-    tested = planned(rng, totals.to_stream("out"), parallelism=1 + seed % 2)
+    tested = planned(rng, 300, totals.to_stream("out"), parallelism=1 + seed % 2)
     lab.run_with_crashes(tested, {"rows": source}, rng)
     expected: Counter[int | None] = Counter()
     for key, value, _ in rows:
@@ -288,7 +286,7 @@ def test_complete_mode_ends_with_every_group(lab: Laboratory, seed: int) -> None
         assert {row["key"]: row["s"] for row in last} == expected
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_two_streams_of_one_query_share_what_they_have_in_common(
     lab: Laboratory, seed: int
 ) -> None:
@@ -298,6 +296,7 @@ def test_two_streams_of_one_query_share_what_they_have_in_common(
     counted = shared.group_by("key").agg(count().alias("n"), mode="update")
     tested = planned(
         rng,
+        400,
         shared.select("key", "double").to_stream("rows_out"),
         counted.to_stream("counts_out"),
         parallelism=1 + seed % 2,
@@ -314,7 +313,8 @@ def test_a_run_without_crashes_gives_the_same_on_a_synced_log(lab: Laboratory) -
     rng = random.Random(9)
     rows, source = measured(rng, 300)
     totals = scanned("rows").group_by("key").agg(sum_("value").alias("s"), mode="update")
-    with lab.open(planned(rng, totals.to_stream("out")), {"rows": source}) as process:
+    tested = planned(rng, 300, totals.to_stream("out"))
+    with lab.open(tested, {"rows": source}, log_config=LogConfig()) as process:
         process.run()
     expected: Counter[int | None] = Counter()
     for key, value, _ in rows:

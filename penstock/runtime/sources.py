@@ -1,0 +1,101 @@
+"""The sources that a program may name: one visible table from name to builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from penstock.clock import Clock
+from penstock.connectors.contract import Source
+from penstock.connectors.folder import FolderOptions, FolderSource, Format
+from penstock.connectors.folder_registry import Registry
+from penstock.connectors.nexmark import Kind, NexmarkSettings, NexmarkSource
+from penstock.connectors.rate import RateSource
+from penstock.errors import InvalidArgument
+from penstock.expressions.types import Field, arrow_schema, parse_type
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRequest:
+    """A source as a program asks for it: its options, the columns that are used, and which part."""
+
+    name: str  # of the query and stage, for what the source keeps in the registry
+    options: Mapping[str, Any]
+    schema: pa.Schema
+    part: int
+    parts: int
+    registry: Registry  # where a source may keep what must outlive it
+    clock: Clock
+
+
+SourceBuilder = Callable[[SourceRequest], Source]
+
+
+def _part(request: SourceRequest, whole: Source) -> Source:
+    """What one of several vertices reads of a source."""
+    return whole.split(request.parts)[request.part] if request.parts > 1 else whole
+
+
+def _nexmark(request: SourceRequest) -> Source:
+    names = {"kind", "seed", "rate", "events_max", "group", "base_ms", "parallel", "paced"}
+    options = _taken(request, names)
+    paced = bool(options.pop("paced", False))
+    kind = cast(Kind, options.pop("kind", "bids"))
+    whole = NexmarkSource(
+        NexmarkSettings(**options),
+        kind,
+        list(request.schema.names),
+        request.clock if paced else None,
+        _start_us(request) if paced else 0,
+    )
+    return _part(request, whole)
+
+
+def _rate(request: SourceRequest) -> Source:
+    options = _taken(request, {"rows_per_s", "rows_total"})
+    rows_total = options.get("rows_total")
+    whole = RateSource(options["rows_per_s"], _start_us(request), rows_total, request.clock)
+    return _part(request, whole)
+
+
+def _folder(request: SourceRequest) -> Source:
+    reading = {"mode", "bounded", "recursive", "pattern", "header", "delimiter"}
+    options = _taken(request, {"format", "path", "columns", *reading})
+    schema = request.schema
+    if options["format"] == "csv" and "columns" in options:  # by place: all of them are needed
+        columns = options["columns"]
+        schema = arrow_schema(tuple(Field(name, parse_type(kind)) for name, kind in columns))
+    whole = FolderSource(
+        options["path"],
+        cast(Format, options["format"]),
+        request.registry,
+        schema,
+        FolderOptions(**{name: options[name] for name in reading if name in options}),
+        f"source/{request.name}/files",
+    )
+    return _part(request, whole)
+
+
+def _start_us(request: SourceRequest) -> int:
+    """When a source that is paced by the clock began: the first time it was built, for ever."""
+    key = f"source/{request.name}/start"
+    request.registry.compare_and_set(key, 0, b"%d" % request.clock.now_us())
+    found = request.registry.get(key)
+    assert found is not None
+    return int(found.value)
+
+
+def _taken(request: SourceRequest, known: set[str]) -> dict[str, Any]:
+    unknown = sorted(set(request.options) - known)
+    if unknown:
+        raise InvalidArgument(
+            f"a source has no option {', '.join(unknown)}; known: {', '.join(sorted(known))}",
+            options=unknown,
+        )
+    return dict(request.options)
+
+
+SOURCES: Mapping[str, SourceBuilder] = {"nexmark": _nexmark, "rate": _rate, "folder": _folder}

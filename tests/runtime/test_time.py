@@ -1,0 +1,192 @@
+"""Event time: late rows and where they go, sources that fall silent, watermarks that only rise."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from penstock.connectors.arrow import ArrowSource
+from penstock.plan.build import Rows, count, query, scan_source, window
+from penstock.plan.query import Query
+from penstock.runtime.markers import WATERMARK_END
+from penstock.stages.settings import Settings
+from penstock.testing.clock import ManualClock
+from tests.runtime.laboratory import (
+    SECOND_US,
+    TIMESTAMP,
+    Laboratory,
+    multiset,
+    table,
+    table_source,
+)
+
+WINDOW_US = 4 * SECOND_US
+DELAY_US = 2 * SECOND_US
+
+Arrival = tuple[int, int, int]  # id, key, time
+
+
+def arrivals(rng: random.Random, rows: int) -> list[Arrival]:
+    """Most rows come within the delay, some long after their window closed."""
+    made = []
+    for number in range(rows):
+        lag_us = rng.randrange(DELAY_US) if rng.random() < 0.9 else rng.randrange(30 * SECOND_US)
+        made.append((number, rng.randrange(3), max(0, number * 100_000 - lag_us)))
+    return made
+
+
+def counted(source: str = "rows") -> Rows:
+    return scan_source(
+        source, "id bigint not null, key bigint not null, ts timestamp not null", partitions=None
+    ).with_watermark("ts", DELAY_US)
+
+
+def late_query(step_rows: int, parallelism: int, interval_ms: int) -> Query:
+    grouped = counted().group_by("key", window=window("ts", WINDOW_US)).agg(count().alias("n"))
+    settings = Settings(
+        step_rows_max=step_rows,
+        commit_interval_ms=interval_ms,
+        late_stream="late",
+        checkpoint_interval_commits=3,
+    )
+    return query("late_rows", grouped.to_stream("out"), parallelism=parallelism, settings=settings)
+
+
+def rows_table(rows: list[Arrival]) -> pa.Table:
+    return table(rows, id=pa.int64(), key=pa.int64(), ts=TIMESTAMP)
+
+
+def judged(rows: list[Arrival], step_rows: int) -> tuple[list[Arrival], list[int]]:
+    """The late rows, and the watermark after each step: a step judges by the one before it."""
+    late, marks = [], []
+    watermark_us = -(2**63)
+    for first in range(0, len(rows), step_rows):
+        step = rows[first : first + step_rows]
+        late += [row for row in step if (row[2] // WINDOW_US + 1) * WINDOW_US <= watermark_us]
+        watermark_us = max(watermark_us, max(time_us for _, _, time_us in step) - DELAY_US)
+        marks.append(watermark_us)
+    return late, marks
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_rows_are_those_that_the_watermark_before_their_step_says(
+    lab: Laboratory, seed: int
+) -> None:
+    rng = random.Random(seed)
+    rows = arrivals(rng, 400)
+    step_rows = rng.choice((13, 50, 200))
+    late, marks = judged(rows, step_rows)
+    assert late
+    tested = late_query(step_rows, 1, rng.choice((0, 3)))
+    lab.run_with_crashes(tested, {"rows": table_source(rows_table(rows))}, rng)
+
+    assert multiset(lab.rows("late")) == sorted((late), key=repr)
+    on_time = Counter(
+        (time_us // WINDOW_US * WINDOW_US, key)
+        for number, key, time_us in rows
+        if (number, key, time_us) not in set(late)
+    )
+    found = {(row["window"][0], row["key"]): row["n"] for row in lab.rows("out")}
+    assert found == on_time
+    assert len(lab.rows("out")) == len(on_time)
+    # What the markers say is what the steps before them saw.
+    markers = lab.markers("late_rows_s0_0")
+    for marker in markers[:-1]:
+        assert marker.watermark_us == marks[(marker.offset - 1) // step_rows]
+    assert markers[-1].ended
+    assert markers[-1].watermark_us == WATERMARK_END
+    assert markers[-1].late_rows == len(late)
+    epochs = [marker.epoch for marker in markers]
+    assert epochs == list(range(epochs[0], epochs[0] + len(epochs)))
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_in_parallel_every_row_is_counted_or_late_exactly_once(
+    lab: Laboratory, parallelism: int
+) -> None:
+    rng = random.Random(parallelism)
+    rows = arrivals(rng, 600)
+    tested = late_query(37, parallelism, 1)
+    lab.run_with_crashes(tested, {"rows": table_source(rows_table(rows))}, rng)
+    late = lab.rows("late")
+    assert len({row["id"] for row in late}) == len(late)
+    assert sum(row["n"] for row in lab.rows("out")) + len(late) == len(rows)
+    by_window = Counter((time_us // WINDOW_US * WINDOW_US, key) for _, key, time_us in rows)
+    by_window.subtract(Counter((r["ts"] // WINDOW_US * WINDOW_US, r["key"]) for r in late))
+    found = {(row["window"][0], row["key"]): row["n"] for row in lab.rows("out")}
+    assert found == {group: n for group, n in by_window.items() if n}
+    assert len(lab.rows("out")) == len(found)
+
+
+def growing(rows: list[Arrival]) -> ArrowSource:
+    made = rows_table(rows)
+    return ArrowSource(made.to_batches(), made.schema, growing=True)
+
+
+def union_query(idle_timeout_ms: int | None) -> Query:
+    settings = Settings(idle_timeout_ms=idle_timeout_ms, commit_interval_ms=0)
+    both = counted("left").union(counted("right"))
+    grouped = both.group_by("key", window=window("ts", WINDOW_US)).agg(count().alias("n"))
+    return query("idle", grouped.to_stream("out"), settings=settings)
+
+
+def read_counts(lab: Laboratory) -> dict[int, int]:
+    return {row["window"][0]: row["n"] for row in lab.rows("out")}
+
+
+def feed(source: ArrowSource, rows: list[Arrival]) -> None:
+    for batch in rows_table(rows).cast(source.schema).to_batches():
+        source.append(batch)
+
+
+@pytest.mark.parametrize("timeout_ms", [None, 500])
+def test_a_silent_source_holds_windows_back_until_it_times_out(
+    lab: Laboratory, timeout_ms: int | None
+) -> None:
+    clock = ManualClock()
+    schema = pa.schema([pa.field(f.name, f.type, nullable=False) for f in rows_table([]).schema])
+    left, right = (ArrowSource([], schema, growing=True) for _ in range(2))
+    sources = {"left": lambda _: left, "right": lambda _: right}
+    with lab.open(union_query(timeout_ms), sources, clock=clock) as process:
+        feed(left, [(1, 0, 0)])
+        feed(right, [(2, 0, SECOND_US)])
+        process.run_available()
+        feed(left, [(3, 0, 20 * SECOND_US)])
+        process.run_available()
+        assert read_counts(lab) == {}  # the right source may still have rows of the first window
+        clock.advance(0.4)
+        feed(left, [(4, 0, 21 * SECOND_US)])
+        process.run_available()
+        assert read_counts(lab) == {}
+        clock.advance(0.4)  # the right source has been silent for 0.8 s, the left one for 0.4 s
+        process.run_available()
+        if timeout_ms is None:
+            assert read_counts(lab) == {}
+        else:
+            assert read_counts(lab) == {0: 2}
+        feed(right, [(5, 0, 2 * SECOND_US)])  # it comes back, with a row of the first window
+        left.finish()
+        right.finish()
+        process.run()
+        facts = process.statistics().vertices
+        late = sum(vertex.late_rows for vertex in facts.values())
+    first = 3 if timeout_ms is None else 2
+    assert read_counts(lab) == {0: first, 20 * SECOND_US: 2}
+    assert late == 3 - first
+
+
+def test_a_restarted_vertex_remembers_how_far_time_has_come(lab: Laboratory) -> None:
+    rows = [(i, 0, i * SECOND_US) for i in range(40)] + [(99, 0, 0)]
+    source = table_source(rows_table(rows))
+    tested = late_query(10, 1, 0)
+    for _ in range(4):  # one step in each life, and so one watermark
+        process = lab.open(tested, {"rows": source})
+        process.host.step()
+        process.abandon()
+    lab.run(tested, {"rows": source})
+    assert [row["id"] for row in lab.rows("late")] == [99]
+    marks = [marker.watermark_us for marker in lab.markers("late_rows_s0_0")]
+    assert marks == sorted(marks)
