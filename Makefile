@@ -14,7 +14,7 @@ WORKERS ?= 2
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test torture bench demo clean
+.PHONY: help setup java check format test torture sim bench demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,11 @@ torture: $(READY) ## Kill processes of a log for MINUTES=5, each round with a ne
 
 demo: java ## A guided tour that checks what it shows
 	@$(WITH_JAVA) $(BIN)/penstock demo
+
+# One seed with its schedule: make sim SEED=7. Many: make sim SEEDS=5000.
+SEEDS ?= 1000
+sim: $(READY) ## Simulated failures; SEED=n shows one run, SEEDS=n runs many and the mutants
+	@$(BIN)/penstock sim $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --mutants)
 
 bench: $(READY) ## Measure the log beside the bare disk; the last line is JSON
 	@$(BIN)/penstock bench log

@@ -50,6 +50,7 @@
     │   ├── StreamConflict      a stream of that name is there with other columns
     │   └── StreamInputError    rows of a stream do not fit the query that reads them
     ├── RowError                one row failed: overflow, division by zero, a bad cast
+    ├── DemoFailed              the demonstration itself could not be carried out
     ├── ApiError                a PySpark user's call cannot be carried out
     │   ├── NotAttached, UnsupportedSession
     │   ├── InvalidOption       an option, format, mode or trigger that does not exist
@@ -415,6 +416,13 @@ class StreamConflict(RuntimeFailure):
 
 class StreamInputError(RuntimeFailure):
     """A unit of an input stream has another schema or is damaged. Action: the vertex stops."""
+
+
+class DemoFailed(StreamError):
+    """A part of `penstock demo` did not start or ended early.
+
+    Action: the message has its output.
+    """
 
 
 class ApiError(StreamError):

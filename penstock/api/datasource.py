@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from penstock.api.datasource_options import Options
 from penstock.api.datasource_schema import spark_schema
-from penstock.errors import InvalidArgument, UnsupportedPlan
+from penstock.errors import InvalidOption, UnsupportedPlan
 
 FORMAT = "penstock"
 _PLACE = ("path", "stream")
@@ -130,7 +130,7 @@ def _stream(options: Options) -> str:
 
 def _state_name(options: Options) -> str:
     if options.has("stream"):
-        raise InvalidArgument(
+        raise InvalidOption(
             f"format {FORMAT!r}: options 'stream' and 'state' exclude each other", option="state"
         )
     return options.needed("state", "query")

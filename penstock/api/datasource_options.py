@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidOption
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -105,12 +105,12 @@ class Options:
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise self._refused(name, f"is {value!r}, which is no time zone") from None
 
-    def refused(self, name: str, reason: str) -> InvalidArgument:
+    def refused(self, name: str, reason: str) -> InvalidOption:
         """The error for an option whose value is wrong for a reason only its user knows."""
         return self._refused(name, reason)
 
-    def _refused(self, name: str, reason: str) -> InvalidArgument:
-        return InvalidArgument(
+    def _refused(self, name: str, reason: str) -> InvalidOption:
+        return InvalidOption(
             f"format {self._format!r}: option {name!r} {reason}",
             option=name,
             value=str(self.text(name))[:200],

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 from pyspark.sql import types as spark
 
+from penstock.catalyst.spark_types import parse_json_type
 from penstock.errors import ExpressionError, SchemaMismatch
-from penstock.expressions.types import (
-    DataType,
-    Field,
-    Schema,
-    array_type,
-    arrow_schema,
-    decimal_type,
-    map_type,
-    struct_type,
-)
+from penstock.expressions.types import DataType, Field, Schema, arrow_schema
 
 _SPARK_KINDS: dict[str, type[spark.DataType]] = {
     "boolean": spark.BooleanType,
@@ -33,8 +23,6 @@ _SPARK_KINDS: dict[str, type[spark.DataType]] = {
     "timestamp": spark.TimestampType,
     "timestamp_ntz": spark.TimestampNTZType,
 }
-_KIND_OF_SPARK = {cls: kind for kind, cls in _SPARK_KINDS.items()}
-_TEXT_WITH_A_BOUND = (spark.CharType, spark.VarcharType)
 _WIDENINGS = {("int", "bigint"), ("float", "double")}
 
 
@@ -68,33 +56,21 @@ def schema_of_spark(schema: spark.StructType) -> Schema:
         raise SchemaMismatch(
             f"the rows have several columns named {', '.join(twice)}: rename them", columns=twice
         )
-    return tuple(
-        Field(field.name, _our_type(field.dataType, field.name), field.nullable)
-        for field in schema.fields
-    )
+    return tuple(Field(field.name, _our_type(field), field.nullable) for field in schema.fields)
 
 
-def _our_type(of: Any, column: str) -> DataType:
-    if isinstance(of, spark.DecimalType):
-        return decimal_type(of.precision, of.scale)
-    if isinstance(of, spark.ArrayType):
-        return array_type(_our_type(of.elementType, column))
-    if isinstance(of, spark.MapType):
-        return map_type(_our_type(of.keyType, column), _our_type(of.valueType, column))
-    if isinstance(of, spark.StructType):
-        return struct_type([Field(f.name, _our_type(f.dataType, column)) for f in of.fields])
-    if isinstance(of, _TEXT_WITH_A_BOUND):
-        return DataType("string")
-    kind = _KIND_OF_SPARK.get(type(of))
-    collated = isinstance(of, spark.StringType) and of.collation not in (None, "UTF8_BINARY")
-    if kind is None or collated:
+def _our_type(column: spark.StructField) -> DataType:
+    try:
+        # As a schema of its own: collations stand in the column's metadata, not in its type.
+        return parse_json_type(spark.StructType([column]).json()).fields[0].type
+    except ExpressionError as error:
+        kind = column.dataType.simpleString()
         raise ExpressionError(
-            f"column {column!r} is of type {of.simpleString()}, which a stream does not hold: "
-            "cast it, for example to string",
-            column=column,
-            type=of.simpleString(),
-        )
-    return DataType(kind)
+            f"column {column.name!r} is of type {kind}, which a stream does not hold "
+            f"({error.message}): cast it, for example to string",
+            column=column.name,
+            type=kind,
+        ) from error
 
 
 def check_writable(stream: str, have: Schema, wanted: Schema) -> None:

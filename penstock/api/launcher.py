@@ -39,6 +39,10 @@ class SparkLauncher:
         if context._jsc is not None:  # the user may have stopped the session already
             context.cancelJobsWithTag(self._tag)
 
+    def ended(self) -> str | None:
+        stopped = self._spark.sparkContext._jsc is None
+        return "the Spark session was stopped" if stopped else None
+
     def _run(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
         context = self._spark.sparkContext
         error: str | None = None

@@ -32,7 +32,7 @@ from penstock.api.datasource_schema import (
 )
 from penstock.clock import SystemClock
 from penstock.connectors.nexmark import EVENT_ID_MAX, Kind, NexmarkSettings, NexmarkSource
-from penstock.errors import InvalidArgument, InvalidOffset
+from penstock.errors import InvalidOffset, InvalidOption
 from penstock.expressions.types import schema_from_arrow
 
 FORMAT = "nexmark"
@@ -65,7 +65,7 @@ class NexmarkDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         events = self._events(_SHARED)
         if events.settings.events_max is None:
-            raise InvalidArgument(
+            raise InvalidOption(
                 f"format {FORMAT!r}: option 'events' is missing: add .option(\"events\", 1000), or "
                 "use readStream, which does not end",
                 option="events",

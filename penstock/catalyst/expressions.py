@@ -22,7 +22,8 @@ from penstock.expressions.types import BIGINT, BOOLEAN, INT, DataType, decimal_t
 EULER = 2.718281828459045
 # Kinds whose type is Spark's by construction.
 _TYPED = frozenset({"AttributeReference", "Literal", "Cast"})
-DAY_US = 86_400_000_000
+SECOND_US = 1_000_000
+DAY_US = 86_400 * SECOND_US
 _NOT_ANSI = "it was written without ANSI mode; set spark.sql.ansi.enabled to true"
 
 
@@ -355,10 +356,11 @@ def shifted_time(time: Expression, by_us: int) -> Expression:
 
 
 def _unix_timestamp(place: _Place) -> Expression:
+    """Whole seconds cut off towards 1970, other than unix_seconds, which rounds down."""
     arg = place.arg(0)
     if arg.type.kind != "timestamp":
         raise ExpressionError(f"only timestamps are taken here, not {arg.type}: cast it first")
-    return call("unix_seconds", arg)
+    return call("int_divide", call("unix_micros", arg), literal(SECOND_US, BIGINT))
 
 
 def _precise_conversion(place: _Place) -> Expression:
@@ -441,7 +443,6 @@ _BUILDERS: Mapping[str, Builder] = {
     "Remainder": _arithmetic("remainder"),
     "Pmod": _arithmetic("pmod"),
     "UnaryMinus": _failing("negate"),
-    "UnaryPositive": _first_child,
     "Abs": _failing("abs"),
     "CheckOverflow": _check_overflow,
     # comparison

@@ -56,7 +56,7 @@ class PlanReader:
         return selected(rows.relation, columns)
 
     def _visible(self, rows: Rows, attribute: JvmNode) -> Expression:
-        reader = rows.expressions("output", self.session.time_zone)
+        reader = rows.expressions("result", self.session.time_zone)
         return reader.read(attribute, str(attribute.read("name")))
 
     def _expressions(self, node: JvmNode, rows: Rows) -> ExpressionReader:

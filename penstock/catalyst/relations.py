@@ -15,9 +15,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.catalyst.jvm import JvmNode, scala_items, scala_map
 from penstock.catalyst.refusals import unsupported
@@ -37,6 +38,8 @@ _FOLDER_FORMATS: Mapping[str, str] = {
 }
 _GLOB = re.compile(r"[*?\[\]{}\\]")
 _PATTERN_REFUSED = re.compile(r"[\[\]{}\\]")  # where Hadoop's globs and the shell's differ
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 SubstreamCount = Callable[[str], int]
 
@@ -153,7 +156,10 @@ def _field(node: JvmNode, attribute: JvmNode) -> Field:
 
 def _stream(node: JvmNode, options: _Options, substreams: SubstreamCount) -> ScanOrigin:
     name = options.take("stream", "")
-    options.ignore("path", "log")  # where the log is: whoever attached it knows
+    # Where the log is, whoever attached it knows; how Spark would cut micro-batches is no matter.
+    options.ignore("path", "maxRowsPerTrigger", "numPartitions")
+    options.require("startingPosition", "earliest")
+    options.require("includeMetadata", "false")
     options.finish()
     if not name:
         raise options.refuse("stream", "name the stream to read")
@@ -176,26 +182,28 @@ def _nexmark(options: _Options) -> ConnectorSpec:
         "seed": options.number("seed", None),
         "rate": options.number("rate", None, float),
         "events_max": options.number("events", None),
-        "base_ms": _starting_ms(options),
+        "base_ms": _first_moment_ms(options),
     }
     given = {name: value for name, value in wanted.items() if value is not None}
-    options.ignore("columns", "numPartitions", "maxRowsPerTrigger", "timeZone")
+    if "." in options.take("columns", ""):
+        raise options.refuse("columns", "single fields of a struct are not picked here")
+    # How many tasks and rows a micro-batch has is not our business.
+    options.ignore("numPartitions", "maxRowsPerTrigger")
     paced = not options.flag("unpaced", False)
     return connector_spec("nexmark", kind=options.take("kind", "bids"), paced=paced, **given)
 
 
-def _starting_ms(options: _Options) -> int | None:
-    """The first event's time; only forms that need no time zone, because Spark's has one."""
-    text = options.take("startingTime", "")
+def _first_moment_ms(options: _Options) -> int | None:
+    text, zone = options.take("startingTime", ""), options.take("timeZone", "UTC")
     if not text:
         return None
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise options.refuse("startingTime", f"{text!r} is not an ISO 8601 time") from None
-    if moment.tzinfo is None:
-        raise options.refuse("startingTime", f"{text!r} has no UTC offset: add one, such as Z")
-    return int(moment.timestamp() * 1000)
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=ZoneInfo(zone))
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise options.refuse("startingTime", f"{text!r} is not a time in zone {zone!r}") from None
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 _GENERATORS: Mapping[str, Callable[[_Options], ConnectorSpec]] = {

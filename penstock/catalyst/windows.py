@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.catalyst.jvm import JvmNode
 from penstock.errors import ExpressionError
@@ -187,7 +188,7 @@ def _same(one: JvmNode, other: JvmNode) -> bool:
 
 
 def _number(node: JvmNode) -> int:
-    value = node.read("value") if node.kind == "Literal" else None
+    value: Any = node.read("value") if node.kind == "Literal" else None
     _require(isinstance(value, int) and not isinstance(value, bool))
     return int(value)
 

@@ -25,9 +25,11 @@ EXIT_BROKEN_PIPE = 141
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "bench": "penstock.cli.bench",
-        "demo": "penstock.cli.demo",
+        "demo": "penstock.cli.hot_items",
         "fsck": "penstock.cli.fsck",
         "log": "penstock.cli.log",
+        "sim": "penstock.cli.sim",
+        "tour": "penstock.cli.tour",
     }
 )
 

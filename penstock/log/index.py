@@ -481,9 +481,9 @@ class Index:
         return True
 
     def extend_wal(self, fd: int, files: Files, more: int, size_max: int) -> int:
-        """Add zeros to the write-ahead log's file, up to a size; return how long it is then.
+        """Add filler to the write-ahead log's file, up to a size; return how long it is then.
 
-        SQLite takes the zeros for the end, and nobody else writes behind it during a transaction.
+        SQLite takes the filler for the end, and nobody else writes there during a transaction.
         """
         with self._transaction("extending"), named_errors(f"extending {self._path}-wal"):
             size = os.fstat(fd).st_size

@@ -76,7 +76,9 @@ FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 64 << 10
 _TRIM_ROWS = 2_000
 _FOLD_CHECK_APPENDS = 64
-_WAL_ROOM_BYTES = 4 << 20
+_FOLD_CHECK_FIRST = 8  # appends of a handle before the first look: most handles live shorter
+_WAL_ROOM_BYTES = 8 << 20
+_WAL_ROOM_LOW_BYTES = 1 << 20
 _WAL_ROOM_PIECE_BYTES = 256 << 10
 
 
@@ -731,7 +733,7 @@ class LocalLog(Log):
         if records:
             self._records_appended += records
             self._bytes_appended += bytes_total
-        if self._appends % _FOLD_CHECK_APPENDS == 0:
+        if self._appends % _FOLD_CHECK_APPENDS == _FOLD_CHECK_FIRST:
             self._folder_fold.maybe()
 
     def _check_open(self) -> None:
@@ -779,7 +781,7 @@ class _Turn:
 class _Folder:
     """Cares for the index's write-ahead log in the background, so that no append waits for it.
 
-    Folds it into the index when it has grown past its bound. And keeps written zeros ahead of it:
+    Folds it into the index when it has grown past its bound. And keeps its file longer than it is:
     a sync of a file that grows waits for the filesystem's journal, and so for everybody's bytes.
     """
 
@@ -810,7 +812,12 @@ class _Folder:
         return self._log._index.wal_bytes >= self._wal_bytes_max
 
     def _is_room_due(self) -> bool:
-        return self._needs_room and self._room_bytes < self._log._index.wal_bytes + _WAL_ROOM_BYTES
+        return self._needs_room and self._room_bytes < self._room_for(_WAL_ROOM_LOW_BYTES)
+
+    def _room_for(self, more: int) -> int:
+        """How long the file must be for more bytes, none of them behind the next fold."""
+        bound = self._log._config.wal_bytes_max + _WAL_ROOM_LOW_BYTES
+        return min(self._log._index.wal_bytes + more, bound)
 
     def _run(self) -> None:
         bound = self._log._config.wal_bytes_max
@@ -836,10 +843,9 @@ class _Folder:
 
     def _make_room(self, index: Index) -> bool:
         log = self._log
-        while not log._closed and self._is_room_due():
-            size_max = log._index.wal_bytes + 2 * _WAL_ROOM_BYTES
+        while not log._closed and self._room_bytes < (wanted := self._room_for(_WAL_ROOM_BYTES)):
             # In small pieces: an append that syncs now has to wait for these bytes too.
-            size = index.extend_wal(log._wal_fd, log._files, _WAL_ROOM_PIECE_BYTES, size_max)
+            size = index.extend_wal(log._wal_fd, log._files, _WAL_ROOM_PIECE_BYTES, wanted)
             log._sync_wal()
             self._room_bytes = size
         return True

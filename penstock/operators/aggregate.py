@@ -90,6 +90,8 @@ class Aggregator:
         if self._windows is None or not self._evicts:
             return ()
         last = self._windows.last_closed(watermark_us)
+        if before is not None and last == self._windows.last_closed(before):
+            return ()  # most watermarks close nothing
         batches = self._closed(before, last) if self.spec.mode == "append" else ()
         if self.spec.mode == "update":
             batches = self._updates(self._first_open(before), last)

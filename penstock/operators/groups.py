@@ -138,7 +138,7 @@ def merge_batch(
             batch, panes = batch.filter(pa.array(open_)), panes[open_]
     if batch.num_rows:
         keys = batch.columns[: len(spec.keys)]
-        first = len(spec.partial.schema) - len(accumulators_of(spec.aggregates))
-        values = batch.columns[first:]
+        # After the keys come the pane, if there is one, and the number of rows.
+        values = batch.columns[len(spec.keys) + (spec.window is not None) + 1 :]
         state.merge(keys, panes, values, hash_columns(keys, batch.num_rows))
     return late, panes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from penstock.errors import Fenced, LogBusy, LogIOError, OutcomeUnknown, StreamError
 from penstock.runtime.assembly import Assembly
@@ -17,6 +18,8 @@ WAIT_S = 0.005  # how often a source that had nothing is asked again
 RESTARTS_MAX = 5
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class Host:
         """Step every vertex once, in order; return whether any had work."""
         worked = False
         for name in tuple(self._vertices):
-            worked |= self._step_or_recover(name)
+            worked |= self._do_or_recover(name, Vertex.step)
         return worked
 
     def run(self, until: Callable[[], bool] | None = None) -> None:
@@ -73,8 +76,13 @@ class Host:
         while self._is_alive():
             worked = self.step()
             self._raise_failure()
-            if not worked and all(v.is_drained() for v in self._running()):
+            if worked:
+                continue
+            waiting = [v.name for v in self._running() if not v.is_drained()]
+            if not waiting:
                 return
+            for name in waiting:  # not when its next commit is due by the clock, but now
+                self._do_or_recover(name, Vertex.flush)
 
     def close(self) -> None:
         """Commit what has been done and let the vertices go."""
@@ -91,6 +99,7 @@ class Host:
             vertex.flush()
         except Fenced:
             logger.warning("vertex %s was taken over before its last commit", vertex.name)
+            self._dropped.append(vertex.name)
         finally:
             vertex.close()
 
@@ -120,10 +129,10 @@ class Host:
         log = self._assembly.log
         log.wait(log.tail(), min([WAIT_S, *due]))
 
-    def _step_or_recover(self, name: str) -> bool:
+    def _do_or_recover(self, name: str, action: Callable[[Vertex], T]) -> T | bool:
         """The recovery table: one arm per kind of error. What has no arm is a bug."""
         try:
-            return self._vertices[name].step()
+            return action(self._vertices[name])
         except Fenced:
             logger.warning("vertex %s was taken over by a newer instance: dropping it here", name)
             self._vertices.pop(name).close()

@@ -7,24 +7,37 @@ time, and a new one, here or elsewhere, goes on from the log.
     slot connects ──> gets the program ──> ready ──┬─> vertices that have no slot
                                                    └─> or none: a standby
     slot lost ──> its vertices go to a standby, or to the least loaded slot ──> a new one starts
+
+A slot is lost when its connection ends, which a dying process does at once, or when it has been
+silent for too long: a process that is stopped, or a machine that is gone, closes nothing. A silent
+slot is not ended: should it wake up, its markers are refused. The exception is one on this machine
+that was stopped while it held a lock of the log: nobody could append until it is gone.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.errors import JobFailed, StreamError, TooFewSlots
+from penstock.log.blockers import blockers
 from penstock.runtime.control import Channel, ControlServer, Message
 from penstock.runtime.slot import SlotOrder
 from penstock.stages.program import Program
 
 SLOT_FAILURES_MAX = 20
 STOP_TIMEOUT_S = 30.0
+SLOT_SILENCE_S = 3.0  # a slot says something every 0.2 s
+SILENCE_LOOKS = 20  # how often the silence of slots is looked at, per SLOT_SILENCE_S
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +51,9 @@ class SlotLauncher(Protocol):
     def cancel(self) -> None:
         """End every slot that is still running."""
 
+    def ended(self) -> str | None:
+        """Why no slot can be started any more; None as long as one can."""
+
 
 @dataclass
 class _SlotState:
@@ -47,20 +63,23 @@ class _SlotState:
     pid: int
     machine: str
     channel: Channel
+    heard_s: float  # when it last said something
     is_ready: bool = False
+    is_silent: bool = False  # for so long that it is taken for lost
     vertices: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A dead slot's vertices and how long each step took, for people and benchmarks."""
+    """A lost slot's vertices and when each step was done, for people and benchmarks."""
 
     slot: int
     pid: int
     vertices: tuple[str, ...]
-    detected_s: float  # monotonic time at which the connection was found closed
-    assigned_s: float
-    started_s: float | None = None
+    reason: str  # "connection closed" or "silent"
+    detected_s: float  # monotonic time at which the slot was found to be lost
+    assigned_s: float | None = None  # when the last vertex was given to another slot
+    started_s: float | None = None  # when the last vertex was ready to step there
 
 
 class Job:
@@ -75,12 +94,14 @@ class Job:
         host: str,
         slots: int,
         standbys: int,
+        slot_silence_s: float = SLOT_SILENCE_S,
     ) -> None:
         self._program = program
         self._log_folder = log_folder
         self._launcher = launcher
         self._wanted = slots
         self._standbys = standbys
+        self._silence_s = slot_silence_s
         self._changed = threading.Condition()
         self._slots: dict[int, _SlotState] = {}
         self._unplaced = _spread(program, slots)
@@ -91,6 +112,7 @@ class Job:
         self._status: dict[str, dict[str, Any]] = {}
         self._recoveries: list[Recovery] = []
         self._waiting_start: dict[str, int] = {}  # vertex → index into recoveries
+        self._replaced: set[int] = set()  # slots that were refilled before their task was over
         self._error: StreamError | None = None
         self._is_stopping = False
         self._is_over = False
@@ -100,6 +122,7 @@ class Job:
         """Ask for all slots; vertices start as slots become ready."""
         for _ in range(self._wanted + self._standbys):
             self._launch()
+        threading.Thread(target=self._watch_silence, name="penstock-silence", daemon=True).start()
 
     def wait_running(self, timeout_s: float) -> bool:
         """Wait until every vertex has a slot that started it; return whether so."""
@@ -146,6 +169,11 @@ class Job:
                 for slot in self._slots.values()
             }
 
+    def standbys_ready(self) -> int:
+        """How many slots could take over vertices at once."""
+        with self._changed:
+            return sum(slot.is_ready and not slot.vertices for slot in self._slots.values())
+
     def recoveries(self) -> list[Recovery]:
         with self._changed:
             return list(self._recoveries)
@@ -166,9 +194,21 @@ class Job:
         with self._changed:
             if self._is_stopping or self._is_over:
                 return
+            if slot in self._replaced:
+                self._replaced.discard(slot)
+                return
             self._slot_failures += 1
             too_many = self._slot_failures > SLOT_FAILURES_MAX
-        if too_many:
+        if (reason := self._launcher.ended()) is not None:
+            self._fail(
+                JobFailed(
+                    f"query {self._program.query} ends: {reason}. What it has committed is in the "
+                    "log; start it again in a new session and it goes on from there",
+                    query=self._program.query,
+                    reason=reason,
+                )
+            )
+        elif too_many:
             self._fail(
                 TooFewSlots(
                     f"slots of query {self._program.query} keep ending ({self._slot_failures} "
@@ -181,7 +221,11 @@ class Job:
 
     def _serve(self, hello: Message, channel: Channel) -> None:
         slot = _SlotState(
-            int(hello["slot"]), int(hello["pid"]), str(hello.get("machine", "")), channel
+            int(hello["slot"]),
+            int(hello["pid"]),
+            str(hello.get("machine", "")),
+            channel,
+            time.monotonic(),
         )
         with self._changed:
             self._slots[slot.number] = slot
@@ -192,6 +236,7 @@ class Job:
                 {"type": "program", "program": self._program.to_json(), "log": self._log_folder},
             )
             for message in channel.messages():
+                slot.heard_s = time.monotonic()
                 self._hear(slot, message)
         finally:
             self._lose(slot)
@@ -228,8 +273,9 @@ class Job:
             orphans = [name for name in slot.vertices if name not in self._ended]
             if orphans and not self._is_stopping and not self._is_over:
                 self._orphans.append(orphans)
+                reason = "silent" if slot.is_silent else "connection closed"
                 self._recoveries.append(
-                    Recovery(slot.number, slot.pid, tuple(orphans), detected_s, time.monotonic())
+                    Recovery(slot.number, slot.pid, tuple(orphans), reason, detected_s)
                 )
                 for name in orphans:
                     self._waiting_start[name] = len(self._recoveries) - 1
@@ -252,6 +298,57 @@ class Job:
             group = (self._orphans or self._unplaced).pop(0)
             slot.vertices.extend(group)
             _send(slot.channel, {"type": "assign", "vertices": group})
+            for index in {
+                self._waiting_start[name] for name in group if name in self._waiting_start
+            }:
+                self._recoveries[index] = replace(
+                    self._recoveries[index], assigned_s=time.monotonic()
+                )
+
+    # Silence ----------------------------------------------------------------------------------
+
+    def _watch_silence(self) -> None:
+        """Take slots for lost that have said nothing for too long."""
+        pause_s = self._silence_s / SILENCE_LOOKS
+        looked_s = time.monotonic()
+        while not self.wait_over(pause_s):
+            now_s = time.monotonic()
+            with self._changed:
+                slots = list(self._slots.values())
+            if now_s - looked_s > self._silence_s / 2:  # it was this process that slept
+                for slot in slots:
+                    slot.heard_s = now_s
+            looked_s = now_s
+            for slot in slots:
+                if now_s - slot.heard_s > self._silence_s and not slot.is_silent:
+                    self._give_up_silent(slot, now_s - slot.heard_s)
+
+    def _give_up_silent(self, slot: _SlotState, silent_s: float) -> None:
+        """Close a silent slot's connection, which makes it a lost one, and start another."""
+        logger.warning(
+            "slot %d (process %d on %s) has been silent for %.1f s: it is taken for lost",
+            slot.number,
+            slot.pid,
+            slot.machine,
+            silent_s,
+        )
+        slot.is_silent = True
+        if slot.machine == socket.gethostname():
+            self._end_blocker(slot.pid)
+        with self._changed:
+            self._replaced.add(slot.number)  # its task may go on for ever
+        slot.channel.close()
+        self._launch()
+
+    def _end_blocker(self, pid: int) -> None:
+        """End a process of this machine that stopped while it held a lock of the log.
+
+        It is still connected, so the number is still its own.
+        """
+        if pid in blockers(Path(self._log_folder)):
+            logger.warning("process %d was stopped with a lock of the log: ending it", pid)
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
 
     # What slots say ---------------------------------------------------------------------------
 
@@ -260,14 +357,8 @@ class Job:
             self._status.setdefault(vertex, {})
             index = self._waiting_start.pop(vertex, None)
             if index is not None and vertex not in self._waiting_start:
-                done = self._recoveries[index]
-                self._recoveries[index] = Recovery(
-                    done.slot,
-                    done.pid,
-                    done.vertices,
-                    done.detected_s,
-                    done.assigned_s,
-                    time.monotonic(),
+                self._recoveries[index] = replace(
+                    self._recoveries[index], started_s=time.monotonic()
                 )
             self._changed.notify_all()
 

@@ -4,10 +4,13 @@
 
 A slot without vertices is a standby: everything slow is behind it, so that taking over the
 vertices of a dead slot is only their recovery. When the connection to the job ends, the slot ends.
+
+A thread of its own tells the job that the process is alive, however long a recovery takes.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
@@ -22,6 +25,7 @@ from typing import Any
 from penstock.clock import SystemClock
 from penstock.errors import StreamError
 from penstock.kernels.cache import KernelCache
+from penstock.log.contract import Log, instance_key
 from penstock.log.local import LocalLog, open_log
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
@@ -63,6 +67,19 @@ def run_slot(order: SlotOrder) -> dict[str, Any]:
         channel.close()
 
 
+def note_refusal(log: Log, vertex: str) -> None:
+    """Count a refused marker where people can see it: in the metadata, under refused/<vertex>."""
+    found = log.get(f"refused/{vertex}")
+    before = 0 if found is None else int(json.loads(found.value)["times"])
+    newest = log.get(instance_key(vertex))
+    facts = {
+        "times": before + 1,
+        "pid": os.getpid(),
+        "newest_instance": 0 if newest is None else int(newest.value),
+    }
+    log.put(f"refused/{vertex}", json.dumps(facts).encode())
+
+
 class _Slot:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -70,12 +87,14 @@ class _Slot:
         self._log: LocalLog | None = None
         self._checkpointer: BackgroundCheckpointer | None = None
         self._host: Host | None = None
+        self._is_over = threading.Event()
         self._steps = 0
         self._reports = 0
 
     def run(self) -> dict[str, Any]:
         reader = threading.Thread(target=self._listen, name="penstock-orders", daemon=True)
         reader.start()
+        threading.Thread(target=self._beat, name="penstock-beat", daemon=True).start()
         try:
             while self._obey():
                 self._work()
@@ -83,6 +102,7 @@ class _Slot:
             logger.warning("the job is gone: this slot stops")
         finally:
             self._let_go()
+            self._is_over.set()
         return {"steps": self._steps}
 
     def _listen(self) -> None:
@@ -91,6 +111,13 @@ class _Slot:
                 self._orders.put(message)
         finally:
             self._orders.put(None)
+
+    def _beat(self) -> None:
+        while not self._is_over.wait(STATUS_INTERVAL_S):
+            try:
+                self._channel.send({"type": "alive"})
+            except OSError:
+                return
 
     def _obey(self) -> bool:
         """Carry out what has arrived; return whether to go on."""
@@ -158,7 +185,7 @@ class _Slot:
         self._steps += 1
         for vertex, error in host.take_failures():
             self._report([vertex], error)
-        for vertex in host.take_dropped():
+        for vertex in self._note_refused(host):
             self._channel.send({"type": "fenced", "vertex": vertex})
         now_s = time.monotonic()
         if now_s >= self._status_at_s:
@@ -166,6 +193,14 @@ class _Slot:
             self._send_status(host)
         if not worked and not host.is_empty():
             host.wait()
+
+    def _note_refused(self, host: Host) -> list[str]:
+        """Write down in the log that a marker of this process was refused."""
+        assert self._log is not None
+        refused = host.take_dropped()
+        for vertex in refused:
+            note_refusal(self._log, vertex)
+        return refused
 
     def _send_status(self, host: Host) -> None:
         self._reports += 1
@@ -192,6 +227,7 @@ class _Slot:
     def _let_go(self) -> None:
         if self._host is not None:
             self._host.close()
+            self._note_refused(self._host)
         if self._checkpointer is not None:
             self._checkpointer.close()
         if self._log is not None:

@@ -141,15 +141,13 @@ def _check_output(log: Log, query: str, wanted: StreamSpec) -> None:
 def _dead_letter_schema(program: Program) -> Schema:
     """What may be found in a dead letter: an input row of some stage and the error, or a line that
     a source could not read. Each has its own columns, and the others are null."""
+    own = tuple(Field(found.name, from_arrow(found.type), True) for found in REJECTED_SCHEMA)
     columns: dict[str, Field] = {}
     clashing: set[str] = set()
-    for stage in program.stages:
-        for column in stage.input.schema:
-            known = columns.setdefault(column.name, Field(column.name, column.type, True))
-            if known.type != column.type:
-                clashing.add(column.name)
-    for found in REJECTED_SCHEMA:
-        columns.setdefault(found.name, Field(found.name, from_arrow(found.type), True))
+    for column in (*(c for stage in program.stages for c in stage.input.schema), *own):
+        known = columns.setdefault(column.name, Field(column.name, column.type, True))
+        if known.type != column.type:
+            clashing.add(column.name)  # no one type would do: such a column cannot be shown
     columns[ERROR_COLUMN] = Field(ERROR_COLUMN, STRING, True)
     return tuple(column for name, column in columns.items() if name not in clashing)
 

@@ -1,1 +1,1 @@
-"""The simulator: the real vertices over a log in memory, in virtual time, with everything failing."""
+"""The simulator: the real vertices over a log in memory, in virtual time, while all else fails."""

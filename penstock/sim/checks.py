@@ -285,7 +285,7 @@ def _check_dead_letters(outcome: Outcome) -> None:
         raise Violation(f"dead letters: some row twice: {found}")
 
 
-# Windows -----------------------------------------------------------------------------------------
+# Windows -----------------------------------------------------------------------------------
 
 
 def _check_windows(outcome: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""Everything that ever happened to a log, kept apart from it: trims and restarts forget nothing here."""
+"""Everything that ever happened to a log, kept apart from it: trims forget nothing here."""
 
 from __future__ import annotations
 

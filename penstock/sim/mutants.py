@@ -23,7 +23,7 @@ from penstock.runtime import assembly, checkpointing, recovery
 from penstock.runtime.inputs import Delivery, SourceInput, StreamInput, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
 from penstock.runtime.outputs import Outputs
-from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts
+from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts, VertexState
 from penstock.sim.history import RecordedStore
 from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath, MemoryFiles
@@ -54,12 +54,14 @@ def swapped(*swaps: tuple[Any, str, Any]) -> Iterator[None]:
         yield
 
 
-# The fence -----------------------------------------------------------------------------------------
+# The fence ---------------------------------------------------------------------------------
 
 
 def _skip_fence() -> AbstractContextManager[None]:
     append = RecordedStore.append
-    return swapped((RecordedStore, "append", lambda s, es, fence, clock: append(s, es, None, clock)))
+    return swapped(
+        (RecordedStore, "append", lambda s, es, fence, clock: append(s, es, None, clock))
+    )
 
 
 def _reuse_instance() -> AbstractContextManager[None]:
@@ -81,7 +83,7 @@ def _marker_before_fence() -> AbstractContextManager[None]:
     return swapped((assembly, "fence", fence))
 
 
-# Reading what is committed -------------------------------------------------------------------------
+# Reading what is committed -----------------------------------------------------------------
 
 
 def _release_uncommitted() -> AbstractContextManager[None]:
@@ -136,7 +138,7 @@ def _consumed_not_in_marker() -> AbstractContextManager[None]:
     return swapped((StreamInput, "position", lambda self: position(self) | {"consumed": START}))
 
 
-# Sources -------------------------------------------------------------------------------------------
+# Sources -----------------------------------------------------------------------------------
 
 
 def _offset_ahead() -> AbstractContextManager[None]:
@@ -152,7 +154,7 @@ def _offset_not_in_marker() -> AbstractContextManager[None]:
     return swapped((SourceInput, "position", lambda self: position(self) | {"offset": None}))
 
 
-# Appending -----------------------------------------------------------------------------------------
+# Appending ---------------------------------------------------------------------------------
 
 
 def _appending(on_unknown: Callable[[Any], tuple[Position, ...] | None]) -> Any:
@@ -209,7 +211,7 @@ def _marker_without_stream_tag() -> AbstractContextManager[None]:
     return swapped((Outputs, "commit", untagged))
 
 
-# Markers -------------------------------------------------------------------------------------------
+# Markers -----------------------------------------------------------------------------------
 
 
 def _epoch_stays() -> AbstractContextManager[None]:
@@ -228,6 +230,17 @@ def _watermark_not_restored() -> AbstractContextManager[None]:
     return swapped((Vertex, "__init__", forgetful))
 
 
+def _end_not_restored() -> AbstractContextManager[None]:
+    """What an earlier version did: a vertex that had ended came back and waited for more."""
+    start = Vertex.__init__
+
+    def restless(self: Vertex, parts: VertexParts, marker: Marker, *rest: Any) -> None:
+        start(self, parts, marker, *rest)
+        self.state = VertexState.RUNNING
+
+    return swapped((Vertex, "__init__", restless))
+
+
 def _producers_not_restored() -> AbstractContextManager[None]:
     start = Watermarks.__init__
 
@@ -241,7 +254,7 @@ def _progress_not_restored() -> AbstractContextManager[None]:
     return swapped((Chain, "restore_progress", lambda self, progress: None))
 
 
-# Event time ----------------------------------------------------------------------------------------
+# Event time --------------------------------------------------------------------------------
 
 
 def _watermark_ahead() -> AbstractContextManager[None]:
@@ -263,7 +276,7 @@ def _greatest_watermark() -> AbstractContextManager[None]:
     return swapped((Watermarks, "_advance", advance))
 
 
-# Rows that go elsewhere ----------------------------------------------------------------------------
+# Rows that go elsewhere --------------------------------------------------------------------
 
 
 def _late_not_counted() -> AbstractContextManager[None]:
@@ -294,7 +307,7 @@ def _dead_letter_twice() -> AbstractContextManager[None]:
     return swapped((Vertex, "_reject", twice))
 
 
-# Changes of state ----------------------------------------------------------------------------------
+# Changes of state --------------------------------------------------------------------------
 
 
 def _lose_changes() -> AbstractContextManager[None]:
@@ -352,7 +365,7 @@ def _replay_from_newest() -> AbstractContextManager[None]:
     return swapped((recovery, "_load_newest", load))
 
 
-# Checkpoints ---------------------------------------------------------------------------------------
+# Checkpoints -------------------------------------------------------------------------------
 
 
 def _damaged_taken_for_empty() -> AbstractContextManager[None]:
@@ -402,9 +415,7 @@ def _picture_of_the_moment() -> AbstractContextManager[None]:
         states = self._parts.chain.states
         pictures: Any = {name: _LivePicture(state) for name, state in states.items()}
         self._snapshots = None
-        self._parts.checkpointer.submit(
-            CheckpointJob(self.name, self._snapshot_position, pictures)
-        )
+        self._parts.checkpointer.submit(CheckpointJob(self.name, self._snapshot_position, pictures))
 
     return swapped((Vertex, "_copy_some_state", copy_some))
 
@@ -470,6 +481,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("epoch_stays", "the epoch does not advance", 20, _epoch_stays),
     Mutant("watermark_not_restored", "a restart forgets the watermark", 50,
            _watermark_not_restored),
+    Mutant("end_not_restored", "a restart forgets that the vertex has ended", 50,
+           _end_not_restored),
     Mutant("producers_not_restored", "a restart forgets what its producers have said", 50,
            _producers_not_restored),
     Mutant("progress_not_restored", "a restart forgets the chain's progress", 50,

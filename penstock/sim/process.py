@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.clock import Clock
 from penstock.log.memory import Faults, MemoryLog, MemoryStore, SimulatedCrash
@@ -20,6 +20,7 @@ from penstock.runtime.markers import Marker
 from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts
 from penstock.stages.program import Stage, VertexProgram
 
+T = TypeVar("T")
 Point = Callable[["Process", str], None]
 
 # What a vertex's parts do, one action each; a process passes a point before and after.
@@ -100,7 +101,7 @@ class ProcessLog(MemoryLog):
         if not self._process.is_dead:
             self._lagging = False
 
-    def _effect(self, perform: Callable[[], Any]) -> Any:
+    def _effect(self, perform: Callable[[], T]) -> T:
         try:
             return perform()
         except SimulatedCrash:

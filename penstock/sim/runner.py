@@ -18,6 +18,7 @@ from penstock.sim.checks import (
     check_markers,
     check_output,
 )
+from penstock.sim.mutants import Mutant
 from penstock.sim.oracle import plain_value
 from penstock.sim.scenario import Scenario, make_scenario
 from penstock.sim.shapes import DEAD, LATE
@@ -140,6 +141,33 @@ def run_seed(
         details=details,
         lines=tuple(world.lines or ()),
     )
+
+
+# What a patch that no longer fits the engine raises; it says nothing about the checks.
+_MISFITS = ("TypeError", "AttributeError", "NameError")
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """A mutant, and the seed and text by which it was caught, if it was."""
+
+    mutant: Mutant
+    seed: int | None
+    violation: str | None
+    misfit: str | None = None
+
+
+def catch(mutant: Mutant, kernels: KernelCache) -> Catch:
+    """Run a mutant over its seeds until one catches it that the whole engine passes."""
+    for seed in range(mutant.seeds_max):
+        result = run_seed(seed, kernels, mutant.patch)
+        if result.violation is None:
+            continue
+        if result.violation.startswith(_MISFITS):
+            return Catch(mutant, None, None, result.violation)
+        if run_seed(seed, kernels).violation is None:
+            return Catch(mutant, seed, result.violation)
+    return Catch(mutant, None, None)
 
 
 def _golden(scenario: Scenario, kernels: KernelCache) -> object | None:

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.contract import Source
-from penstock.connectors.table import SourceRequest
 from penstock.errors import (
     ChangeLogBroken,
     CheckpointError,
@@ -30,6 +29,7 @@ from penstock.log.committed import CommittedReader
 from penstock.log.memory import Effect, Fault, Faults, MemoryLog, SimulatedCrash
 from penstock.log.record import Position, Record
 from penstock.runtime import checkpointing
+from penstock.runtime.sources import SourceRequest
 from penstock.runtime.vertex import VertexState
 from penstock.sim.checks import Violation
 from penstock.sim.data import SimulatedSource
@@ -86,7 +86,7 @@ class World:
         self.faults: Counter[str] = Counter()
         self.sometimes: Counter[str] = Counter()
 
-    # The run -----------------------------------------------------------------------------------
+    # The run --------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run with failures, heal, finish; Violation if anything is not as promised."""
@@ -138,7 +138,7 @@ class World:
     def _gap(self, mean: int) -> int:
         return self._rng.randint(1, 2 * mean)
 
-    # One action ---------------------------------------------------------------------------------
+    # One action -----------------------------------------------------------------------------
 
     def _act(self) -> None:
         """Let some time pass, and one thing happen."""
@@ -242,7 +242,7 @@ class World:
         if part[0] != self.scenario.stalled_feed:
             self._arrived[part] += self._rng.randint(1, 20)
 
-    # Starting -----------------------------------------------------------------------------------
+    # Starting -------------------------------------------------------------------------------
 
     def _is_down(self, name: str) -> bool:
         return name not in self._current or self._current[name].is_dead
@@ -330,7 +330,8 @@ class World:
     def _check_recovered(self, process: Process) -> None:
         """What recovery has built must be what the committed changes and the last marker say."""
         vertex, chain = process.vertex, process.chain
-        assert vertex is not None and chain is not None
+        assert vertex is not None
+        assert chain is not None
         if vertex.marker.epoch == 0:
             return
         replica = self.replica(process.name)
@@ -357,7 +358,7 @@ class World:
         else:
             self.sometimes["recovery from the change log alone"] += 1
 
-    # Checkpoints ---------------------------------------------------------------------------------
+    # Checkpoints ----------------------------------------------------------------------------
 
     def _write_some_checkpoint(self) -> None:
         ready = [
@@ -409,7 +410,7 @@ class World:
         position, attempt = path[1].split("_")
         self._loaded.append(CheckpointId(path[0], int(position), int(attempt)))
 
-    # Faults --------------------------------------------------------------------------------------
+    # Faults ---------------------------------------------------------------------------------
 
     def _at(self, process: Process, where: str) -> None:
         """A process passes a point between two actions."""
@@ -563,7 +564,7 @@ class World:
         self._store_fails = not self._store_fails
         self._note("checkpoint store", "fails" if self._store_fails else "works")
 
-    # After the faults ---------------------------------------------------------------------------
+    # After the faults -----------------------------------------------------------------------
 
     def _heal(self) -> None:
         """No more faults, everything visible, everybody back."""

@@ -18,6 +18,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: needs a Spark session, and so a Java")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test that needs Spark also waits for its start, long on a busy machine."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.timeout(400))
+
+
 @pytest.fixture(scope="session")
 def spark() -> SparkSession:
     from penstock.api.datasource import PenstockDataSource  # noqa: PLC0415

@@ -38,7 +38,7 @@ from penstock.stages.program import Program
 from penstock.stages.settings import MIB, Settings
 from tests.runtime.laboratory import Laboratory, table, table_source
 
-NUMBERS = "id bigint not null, a bigint, b bigint, text string"
+NUMBERS = "id bigint not null, a bigint, b bigint, word string"
 
 
 def copied(rows: Rows, name: str = "copy", **settings: Any) -> Query:
@@ -95,7 +95,7 @@ def test_an_output_stream_of_somebody_else_with_other_columns_is_refused(lab: La
 
 
 def write_rows(lab: Laboratory, rows: list[tuple[Any, ...]], ended: bool = False) -> None:
-    batch = table(rows, id=pa.int64(), a=pa.int64(), b=pa.int64(), text=pa.string())
+    batch = table(rows, id=pa.int64(), a=pa.int64(), b=pa.int64(), word=pa.string())
     with open_log(lab.folder, create=True) as log:
         create_stream(log, "orders", parse_schema(NUMBERS))
         writer = StreamWriter(log, "orders", "shop")
@@ -118,7 +118,9 @@ def test_a_unit_that_breaks_the_streams_promise_stops_the_vertex_at_its_position
             ],
             Fence("rogue", 1),
         )
-    process = lab.open(copied(scan_stream("orders", NUMBERS), step_rows_max=1))
+    process = lab.open(
+        copied(scan_stream("orders", NUMBERS), step_rows_max=1, commit_interval_ms=0)
+    )
     with pytest.raises(StreamInputError, match=f"position {position} .*written by rogue") as caught:
         process.run()
     process.abandon()
@@ -132,12 +134,12 @@ BIG = 2**63 - 1
 FAILING = {
     "overflow": ((col("a") + col("b")).alias("r"), (7, BIG, 1, "7")),
     "division": (apply("int_divide", col("a"), col("b")).alias("r"), (7, 7, 0, "7")),
-    "cast": (col("text").cast("bigint").alias("r"), (7, 7, 1, "seven")),
+    "cast": (col("word").cast("bigint").alias("r"), (7, 7, 1, "seven")),
 }
 
 
 def numbers(rows: list[tuple[Any, ...]]) -> pa.Table:
-    return table(rows, id=pa.int64(), a=pa.int64(), b=pa.int64(), text=pa.string())
+    return table(rows, id=pa.int64(), a=pa.int64(), b=pa.int64(), word=pa.string())
 
 
 def failing_query(kind: str, dead: str | None = None) -> Query:
@@ -170,10 +172,10 @@ def test_a_row_that_fails_is_named_and_what_came_before_stays(lab: Laboratory, k
     lab.run(failing_query(kind, dead="dead"), sources)
     assert ids(lab) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
     (dead,) = lab.rows("dead")
-    used = [name for name in ("id", "a", "b", "text") if name in dead]
-    given = dict(zip(("id", "a", "b", "text"), rows[7], strict=True))
+    used = [name for name in ("id", "a", "b", "word") if name in dead]
+    given = dict(zip(("id", "a", "b", "word"), rows[7], strict=True))
     assert {name: dead[name] for name in used} == {name: given[name] for name in used}
-    assert set(used) >= ({"id", "text"} if kind == "cast" else {"id", "a", "b"})
+    assert set(used) >= ({"id", "word"} if kind == "cast" else {"id", "a", "b"})
     assert dead["error"]
 
 

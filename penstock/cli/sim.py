@@ -1,0 +1,127 @@
+"""`penstock sim`: run simulated failures by seed, and the broken engines that must be caught."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from penstock.kernels.cache import KernelCache
+from penstock.sim.mutants import MUTANTS
+from penstock.sim.runner import Campaign, Catch, SeedResult, catch, run_seed
+
+SEEDS_FOR_EVERY_SITUATION = 1_000
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `penstock sim` to the command line."""
+    parser = subparsers.add_parser(
+        "sim",
+        help="run the engine through simulated failures",
+        description="Run the real vertices over a log in memory, in virtual time. A seed decides "
+        "the query, its input, the schedule and every failure; the same seed is the same run.",
+    )
+    parser.add_argument("--seeds", type=_count, default=None, metavar="N", help="run N seeds")
+    parser.add_argument(
+        "--seed", type=_seed, default=None, metavar="S", help="begin at seed S; alone, run only it"
+    )
+    parser.add_argument(
+        "--mutants", action="store_true", help="also run the broken engines: each must be caught"
+    )
+    parser.add_argument("--trace", action="store_true", help="print the schedule of each seed")
+    parser.add_argument("--json", action="store_true", help="print the line of JSON only")
+    parser.add_argument(
+        "--kernels", type=Path, default=None, metavar="FOLDER",
+        help="keep compiled kernels here, for a faster next run",
+    )  # fmt: skip
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the seeds; 1 if the engine broke a promise or a mutant got away."""
+    logging.getLogger("penstock").setLevel(logging.ERROR)  # it warns of the faults we make
+    with tempfile.TemporaryDirectory(prefix="penstock-sim-") as scratch:
+        kernels = KernelCache(args.kernels or Path(scratch))
+        began_s = time.monotonic()
+        campaign = _run_seeds(args, kernels)
+        catches = [catch(mutant, kernels) for mutant in MUTANTS] if args.mutants else []
+        seconds = time.monotonic() - began_s
+    never = campaign.never if campaign.seeds >= SEEDS_FOR_EVERY_SITUATION else []
+    if not args.json:
+        _show(campaign, catches, never)
+    print(json.dumps(_facts(campaign, catches, seconds)))
+    missed = any(each.seed is None for each in catches)
+    return 1 if campaign.violations or missed or never else 0
+
+
+def _run_seeds(args: argparse.Namespace, kernels: KernelCache) -> Campaign:
+    first = args.seed or 0
+    count = args.seeds if args.seeds is not None else (1 if args.seed is not None else 100)
+    campaign = Campaign()
+    for seed in range(first, first + count):
+        result = run_seed(seed, kernels, trace=args.trace)
+        campaign.add(result)
+        if not args.json:
+            _show_seed(result, always=count == 1)
+    return campaign
+
+
+def _show_seed(result: SeedResult, always: bool) -> None:
+    for line in result.lines:
+        print(line)
+    if result.violation is not None:
+        print(f"seed {result.seed} ({result.shape}): VIOLATION {result.violation}")
+        if result.details:
+            print(result.details)
+        print(f"  again: penstock sim --seed {result.seed} --trace")
+    elif always:
+        print(f"seed {result.seed} ({result.shape}): {result.steps} steps, {result.trace_hash}")
+
+
+def _show(campaign: Campaign, catches: list[Catch], never: list[str]) -> None:
+    print(f"{campaign.seeds} seeds, {campaign.steps} steps, {len(campaign.violations)} violations")
+    _show_counts("faults", campaign.faults)
+    _show_counts("sometimes", campaign.sometimes)
+    for name in never:
+        print(f"NEVER {name}: the run was not what it should be")
+    for each in catches:
+        found = f"seed {each.seed}: {each.violation}" if each.seed is not None else "NOT CAUGHT"
+        print(f"mutant {each.mutant.name:28} {each.misfit or found}"[:160])
+
+
+def _show_counts(title: str, counts: Counter[str]) -> None:
+    print(f"{title}:")
+    for name, count in sorted(counts.items()):
+        print(f"  {count:8} {name}")
+
+
+def _facts(campaign: Campaign, catches: list[Catch], seconds: float) -> dict[str, Any]:
+    return {
+        "seeds": campaign.seeds,
+        "schedules": campaign.seeds,
+        "steps": campaign.steps,
+        "violations": len(campaign.violations),
+        "violating_seeds": [result.seed for result in campaign.violations],
+        "faults": dict(sorted(campaign.faults.items())),
+        "sometimes": dict(sorted(campaign.sometimes.items())),
+        "mutants": len(catches),
+        "mutants_caught": sum(each.seed is not None for each in catches),
+        "seconds": round(seconds, 3),
+    }
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seeds from 1 to 10,000,000")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed: a whole number from 0 on")
+    return int(text)

@@ -1,0 +1,80 @@
+"""Catalyst's expressions in ours: the text of each, and the table that they come from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.catalyst.expressions import EXPRESSION_KINDS
+from penstock.catalyst.jvm import JvmNode
+from penstock.catalyst.session import plans_of
+from penstock.catalyst.translate import translate
+from penstock.expressions.tree import Call, walk
+from penstock.plan.nodes import Filter, Project
+from tests.catalyst.conftest import stream
+from tests.catalyst.expression_cases import CASES, COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def _translated_columns(spark: SparkSession, *selected: str) -> list[tuple[str, Any]]:
+    translated = translate(stream(spark, COLUMNS).selectExpr(*selected), query="shown")
+    assert isinstance(translated.relation, Project)
+    return list(translated.relation.columns)
+
+
+def test_every_expression_has_the_expected_text(spark: SparkSession) -> None:
+    selected = [f"{sql} AS c{index}" for index, (sql, _, _) in enumerate(CASES)]
+    shown = [str(expression) for _, expression in _translated_columns(spark, *selected)]
+    assert shown == [text for _, text, _ in CASES]
+
+
+def test_time_zones_come_from_the_session_in_which_the_expression_was_written(
+    spark: SparkSession,
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    expressions = _translated_columns(spark, "hour(ts) AS h", "cast(ts AS string) AS s")
+    zones = {
+        call.option("time_zone")
+        for _, expression in expressions
+        for call in walk(expression)
+        if isinstance(call, Call)
+    }
+    assert zones == {"America/New_York"}
+
+
+def test_an_inequality_is_one_function(spark: SparkSession) -> None:
+    ((_, expression),) = _translated_columns(spark, "a != b AS c")
+    assert isinstance(expression, Call)
+    assert expression.function == "ne"
+
+
+def test_a_condition_keeps_the_order_in_which_its_parts_are_tested(spark: SparkSession) -> None:
+    """Spark tests from left to right, so that the left part may guard the right one."""
+    frame = stream(spark, COLUMNS).where("b != 0 and a div b > 1")
+    relation = translate(frame, query="guarded").relation
+    assert isinstance(relation, Filter)
+    text = str(relation.condition)
+    assert text.index("(NOT (b = 0L))") < text.index("(a div b)")
+
+
+def _kinds_in(plan: JvmNode) -> set[str]:
+    return {part.kind for expression in plan.nodes("expressions") for part in expression.walk()}
+
+
+def test_the_cases_reach_every_builder_of_the_table(spark: SparkSession) -> None:
+    """A row of the table without a case would be believed, not known."""
+    selected = [f"{sql} AS c{index}" for index, (sql, _, _) in enumerate(CASES)]
+    reached = _kinds_in(plans_of(stream(spark, COLUMNS).selectExpr(*selected)).optimized)
+    elsewhere = {
+        # in aggregates and windows: the tests of plans, and the differential ones
+        "AggregateExpression", "MakeDecimal", "UnscaledValue", "KnownNullable",
+        "PreciseTimestampConversion",
+        # put in by Spark's own rules where it sees fit; they pass their argument on
+        "KnownNotNull", "PromotePrecision", "KnownFloatingPointNormalized", "CheckOverflow",
+    }  # fmt: skip
+    assert EXPRESSION_KINDS - reached - elsewhere == set()

@@ -1,0 +1,92 @@
+"""Plans of DataFrames as text: `plans.txt` holds, for each, the whole of what our plan says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from penstock.catalyst.translate import translate
+from penstock.errors import InvalidArgument, InvalidProgram
+from penstock.plan.nodes import StreamRef
+from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Query, Write
+from penstock.plan.text import print_relation
+from tests.catalyst.conftest import BIDS, stream
+from tests.catalyst.plan_cases import GOLDEN, plan_cases
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def read_golden(text: str) -> dict[str, str]:
+    """Cases as `# name` and then the plan."""
+    cases = {}
+    for block in text.split("\n# ")[1:]:
+        name, _, plan = block.partition("\n")
+        cases[name] = plan.strip() + "\n"
+    return cases
+
+
+def test_every_case_has_its_plan() -> None:
+    assert sorted(read_golden(GOLDEN.read_text("utf-8"))) == sorted(plan_cases())
+
+
+@pytest.mark.parametrize("name", sorted(plan_cases()))
+def test_the_plan_of_a_data_frame(bids: DataFrame, name: str) -> None:
+    case = plan_cases()[name]
+    translated = translate(case.define(bids), output_mode=case.mode, query="shown")
+    shown = print_relation(translated.relation).replace(f"({BIDS})", "(…)")
+    assert shown == read_golden(GOLDEN.read_text("utf-8"))[name]
+    # What is translated must also be what the planner takes.
+    write = Write(translated.relation, StreamRef("shown"))
+    plan_program(Query("shown", (write,), parallelism=2))
+
+
+def test_the_result_has_the_names_that_the_user_sees(bids: DataFrame) -> None:
+    frame = bids.selectExpr("auction AS Auction", "price AS `a b`")
+    translated = translate(frame, query="named")
+    assert [field.name for field in translated.relation.schema] == frame.columns
+
+
+def test_the_scans_are_listed_in_order(spark: SparkSession) -> None:
+    one, other = (stream(spark, "k bigint", name) for name in ("first", "second"))
+    translated = translate(one.union(other).union(one), query="listed", substreams=lambda _: 3)
+    assert translated.streams == ("first", "second")
+    assert [origin.stream for origin in translated.scans] == ["first", "second", "first"]
+    assert translated.scans[0].scan.relation == (StreamRef("first", 3),)
+    assert translated.scans[0].options == (("stream", "first"),)
+    assert translated.scans[0].format == "penstock"
+
+
+def test_nothing_is_run(spark: SparkSession, bids: DataFrame) -> None:
+    tracker = spark.sparkContext.statusTracker()
+    before = tracker.getJobIdsForGroup()
+    translate(bids.groupBy("auction").count(), output_mode="update", query="planned")
+    assert tracker.getJobIdsForGroup() == before
+
+
+def test_the_session_that_was_active_stays_active(spark: SparkSession, bids: DataFrame) -> None:
+    from pyspark.sql import SparkSession as Sessions  # noqa: PLC0415
+
+    other = spark.newSession()
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession
+    sessions.setActiveSession(other._jsparkSession)
+    translate(bids, query="planned")
+    active = sessions.getActiveSession().get()
+    assert active.equals(other._jsparkSession)
+    sessions.setActiveSession(spark._jsparkSession)
+    assert Sessions.getActiveSession() is not None
+
+
+@pytest.mark.parametrize("mode", ["Append", "", "all", None])
+def test_an_unknown_output_mode_is_refused(bids: DataFrame, mode: str) -> None:
+    with pytest.raises(InvalidArgument, match="append, update, complete"):
+        translate(bids, output_mode=mode, query="moded")
+
+
+def test_a_name_that_vertices_cannot_have_is_refused(bids: DataFrame) -> None:
+    with pytest.raises(InvalidProgram, match="40 are possible"):
+        translate(bids, query="q" * 41)

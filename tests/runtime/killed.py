@@ -1,0 +1,84 @@
+"""A query for a process that will be killed, and its verification in a process of its own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from penstock.kernels.cache import KernelCache
+from penstock.plan.build import count, query, scan_source, sum_, window
+from penstock.plan.query import Query
+from penstock.stages.settings import Settings
+from tests.connectors.nexmark_reference import Reference
+from tests.runtime.laboratory import SECOND_US, Laboratory
+
+EVENTS = 8_000
+RATE = 100.0
+SEED = 11
+SIZE_US, SLIDE_US = 10 * SECOND_US, 2 * SECOND_US
+
+
+def tested() -> Query:
+    """Windows per auction through an exchange, and the bids themselves beside them."""
+    bids = scan_source(
+        "nexmark",
+        "auction bigint not null, price bigint not null, dateTime timestamp not null",
+        partitions=None,
+        kind="bids",
+        seed=SEED,
+        events_max=EVENTS,
+        rate=RATE,
+    )
+    counts = (
+        bids.with_watermark("dateTime", 0)
+        .group_by("auction", window=window("dateTime", SIZE_US, SLIDE_US))
+        .agg(count().alias("bids"), sum_("price").alias("total"))
+    )
+    settings = Settings(step_rows_max=40, commit_interval_ms=5, checkpoint_interval_commits=7)
+    return query(
+        "killed", counts.to_stream("windows"), bids.to_stream("bids"), parallelism=2,
+        settings=settings,
+    )  # fmt: skip
+
+
+def work(connection: Connection, folder: Path, kernels: Path) -> None:
+    """Run the query to its end, and say when it has begun and when it is over."""
+    lab = Laboratory(folder, KernelCache(kernels))
+    with lab.open(tested()) as process:
+        connection.send("begun")
+        process.run()
+    connection.send("ended")
+
+
+def verify(connection: Connection, folder: Path, kernels: Path) -> None:
+    """Compare what is committed with what plain Python makes of the same events."""
+    lab = Laboratory(folder, KernelCache(kernels))
+    reference = _Light(SEED, RATE)
+    bids: Counter[tuple[int, int, int]] = Counter()
+    windows: dict[tuple[int, int], tuple[int, int]] = {}
+    for number in range(EVENTS):
+        if reference.kind(number) != 2:
+            continue
+        row = reference.event(number)[1]
+        time_us = round(row["dateTime"].timestamp() * 1000) * 1000
+        bids[row["auction"], row["price"], time_us] += 1
+        start_us = time_us // SLIDE_US * SLIDE_US
+        while start_us > time_us - SIZE_US:
+            n, total = windows.get((start_us, row["auction"]), (0, 0))
+            windows[start_us, row["auction"]] = (n + 1, total + row["price"])
+            start_us -= SLIDE_US
+    found_bids = Counter(tuple(row.values()) for row in lab.rows("bids"))
+    found = [
+        (row["window"][0], row["auction"], row["bids"], row["total"]) for row in lab.rows("windows")
+    ]
+    expected = [(*key, *value) for key, value in windows.items()]
+    connection.send((found_bids == bids, sorted(found) == sorted(expected), len(found)))
+
+
+class _Light(Reference):
+    def channel(self, e: int) -> tuple[str, str]:
+        return "", ""
+
+    def padding(self, average: int, counted: int, e: int, f: int) -> str:
+        return ""

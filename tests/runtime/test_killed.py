@@ -1,0 +1,72 @@
+"""kill -9 at random moments, again and again: the committed output is exactly the oracle's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.kernels.cache import KernelCache
+from penstock.log.fsck import fsck
+from tests.runtime.killed import verify, work
+
+ANSWER_S_MAX = 60.0
+KILLS = 8
+
+
+def _start(target: Callable[..., None], *args: Any) -> tuple[Any, Connection]:
+    """A process forked off a server that has imported everything, so that a life begins at once."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["tests.runtime.killed"])
+    ours, theirs = processes.Pipe()
+    process = processes.Process(target=target, args=(theirs, *args), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
+
+
+def _answer(connection: Connection) -> Any:
+    assert connection.poll(ANSWER_S_MAX), "a process fell silent"
+    return connection.recv()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_process_killed_at_random_moments_loses_and_repeats_nothing(
+    tmp_path: Path, kernels: KernelCache, seed: int
+) -> None:
+    rng = random.Random(seed)
+    folder = tmp_path / "log"
+    killed = 0
+    ended = False
+    for _ in range(KILLS):
+        process, connection = _start(work, folder, kernels.folder)
+        # Some die while they recover, before they can say that they have begun.
+        if rng.random() < 0.7:
+            assert _answer(connection) == "begun"
+        if connection.poll(rng.uniform(0.0, 0.25)):
+            with suppress(EOFError):
+                ended = connection.recv() == "ended"
+        process.kill()
+        process.join(ANSWER_S_MAX)
+        connection.close()
+        if ended:
+            break
+        killed += 1
+    assert killed >= 3  # otherwise the query is over too soon to prove anything
+    process, connection = _start(work, folder, kernels.folder)
+    assert _answer(connection) == "begun"
+    assert _answer(connection) == "ended"
+    process.join(ANSWER_S_MAX)
+    process, connection = _start(verify, folder, kernels.folder)
+    bids_match, windows_match, windows = _answer(connection)
+    process.join(ANSWER_S_MAX)
+    assert bids_match
+    assert windows_match
+    assert windows > 1000
+    assert not fsck(folder).findings

@@ -1,0 +1,244 @@
+"""Recovery: fences, checkpoints whole and damaged, bounded replay, and no stall for a large one."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import ChangeLogBroken, Fenced
+from penstock.log import open_log
+from penstock.plan.build import count, query, scan_source, sum_
+from penstock.plan.query import Query
+from penstock.runtime.single import SingleProcess
+from penstock.runtime.slot import CHECKPOINTS_FOLDER
+from penstock.runtime.vertex import VertexState
+from penstock.stages.settings import Settings
+from penstock.stages.tags import change_tag, marker_tag, task_tag
+from penstock.state.checkpoints import MANIFEST, CheckpointStore
+from penstock.state.snapshot import COPY_ROWS_MAX
+from tests.runtime.laboratory import Laboratory, table, table_source
+
+VERTEX = "sums_s0_0"
+WAIT_S = 30.0
+
+
+def sums(step_rows: int = 10, interval: int = 3) -> Query:
+    rows = scan_source("rows", "key bigint not null, value bigint not null", partitions=1)
+    totals = rows.group_by("key").agg(sum_("value").alias("s"), count().alias("n"), mode="update")
+    settings = Settings(
+        step_rows_max=step_rows, commit_interval_ms=0, checkpoint_interval_commits=interval
+    )
+    return query("sums", totals.to_stream("out"), settings=settings)
+
+
+def numbered(rows: int, keys: int) -> pa.Table:
+    rng = random.Random(rows)
+    made = [(rng.randrange(keys), rng.randrange(1000)) for _ in range(rows)]
+    return table(made, key=pa.int64(), value=pa.int64())
+
+
+def expected(rows: pa.Table) -> dict[int, tuple[int, int]]:
+    total: Counter[int] = Counter()
+    n: Counter[int] = Counter()
+    for key, value in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        total[key] += value
+        n[key] += 1
+    return {key: (total[key], n[key]) for key in n}
+
+
+def found(lab: Laboratory) -> dict[int, tuple[int, int]]:
+    return {row["key"]: (row["s"], row["n"]) for row in lab.rows("out")}
+
+
+def step(process: SingleProcess, steps: int) -> None:
+    for _ in range(steps):
+        process.host.step()
+        process.wait_checkpoints(WAIT_S)
+
+
+def store(lab: Laboratory) -> CheckpointStore:
+    return CheckpointStore(lab.folder / CHECKPOINTS_FOLDER)
+
+
+def unit_files(lab: Laboratory) -> list[Path]:
+    """The files of the checkpoints, oldest first."""
+    folder = lab.folder / CHECKPOINTS_FOLDER / VERTEX
+    return sorted(path for path in folder.glob("*/*") if path.name != MANIFEST)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_costs_a_longer_replay_and_is_reported(
+    lab: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = numbered(200, 30)
+    sources = {"rows": table_source(rows)}
+    process = lab.open(sums(), sources)
+    step(process, 11)
+    process.abandon()
+    assert len(store(lab).list(VERTEX)) == 2
+    flip(unit_files(lab)[-1])
+    with caplog.at_level(logging.WARNING, "penstock.runtime.recovery"):
+        lab.run(sums(), sources)
+    (warning,) = [record for record in caplog.records if "falling back" in record.getMessage()]
+    assert VERTEX in warning.getMessage()
+    assert found(lab) == expected(rows)
+
+
+def test_with_every_checkpoint_damaged_and_the_changes_trimmed_the_vertex_stops(
+    lab: Laboratory,
+) -> None:
+    rows = numbered(200, 30)
+    sources = {"rows": table_source(rows)}
+    process = lab.open(sums(), sources)
+    step(process, 11)
+    process.abandon()
+    committed = lab.rows("out")
+    intact = [(path, path.read_bytes()) for path in unit_files(lab)]
+    for path, _ in intact:
+        flip(path)
+    with pytest.raises(ChangeLogBroken, match=VERTEX) as caught:
+        lab.open(sums(), sources)
+    assert caught.value.details["kept_from"] > 0
+    assert lab.rows("out") == committed
+    for path, content in intact:  # the advice of the message: restore the folder
+        path.write_bytes(content)
+    lab.run(sums(), sources)
+    assert found(lab) == expected(rows)
+
+
+def test_without_any_checkpoint_yet_the_change_log_alone_restores_the_state(
+    lab: Laboratory,
+) -> None:
+    rows = numbered(200, 30)
+    sources = {"rows": table_source(rows)}
+    process = lab.open(sums(interval=1000), sources)
+    step(process, 12)
+    process.abandon()
+    assert store(lab).list(VERTEX) == []
+    lab.run(sums(interval=1000), sources)
+    assert found(lab) == expected(rows)
+
+
+def commits_after_newest_checkpoint(lab: Laboratory) -> int:
+    newest = store(lab).list(VERTEX)
+    position = newest[-1].position if newest else 0
+    return sum(record.position > position for record in lab.records(task_tag(VERTEX)))
+
+
+@pytest.mark.parametrize("steps_per_life", [2, 4, 7, 40])
+def test_recovery_replays_at_most_one_checkpoint_interval(
+    lab: Laboratory, steps_per_life: int
+) -> None:
+    """Also if no life is long enough to come to a checkpoint by itself."""
+    interval = 5
+    rows = numbered(400, 30)
+    sources = {"rows": table_source(rows)}
+    for _ in range(40 // steps_per_life):
+        process = lab.open(sums(interval=interval), sources)
+        step(process, steps_per_life)
+        process.abandon()
+        assert commits_after_newest_checkpoint(lab) <= interval
+        # Two checkpoints are kept, so that a damaged one costs no more than another interval.
+        assert len(store(lab).list(VERTEX)) <= 2
+        assert len(lab.records(change_tag(VERTEX))) <= 2 * (2 * interval)
+    lab.run(sums(interval=interval), sources)
+    assert found(lab) == expected(rows)
+
+
+def test_a_large_state_is_copied_in_bounded_pieces_while_the_vertex_goes_on(
+    lab: Laboratory,
+) -> None:
+    keys = 200_000
+    rows = table([(i % keys, 1) for i in range(keys + 50_000)], key=pa.int64(), value=pa.int64())
+    sources = {"rows": table_source(rows)}
+    tested = sums(step_rows=5_000, interval=40)
+    process = lab.open(tested, sources)
+    vertex = process.host.vertex(VERTEX)
+    while not vertex.is_copying:  # the 40th commit is the one with the last new key
+        process.host.step()
+    before = vertex.statistics()
+    assert before.rows_in == keys
+    steps = 0
+    while vertex.is_copying:
+        process.host.step()
+        steps += 1
+    after = vertex.statistics()
+    # The first piece was copied in the step that began it, each further one in a step of its own.
+    assert steps + 1 == -(-keys // COPY_ROWS_MAX)
+    assert after.rows_in - before.rows_in == 5_000 * steps
+    assert after.commits - before.commits == steps
+    assert process.wait_checkpoints(WAIT_S).written == 1
+    process.abandon()
+    # The picture is that of the marker it is named after, not of what came while it was taken.
+    (checkpoint,) = store(lab).list(VERTEX)
+    states = store(lab).load(checkpoint).states
+    counts = [n for batch in states["aggregate0"] for n in batch.column("a1").to_pylist()]
+    assert counts == [1] * keys
+    lab.run(tested, sources)
+    assert found(lab) == expected(rows)
+
+
+def test_the_older_of_two_hosts_is_fenced_and_the_output_is_exactly_once(lab: Laboratory) -> None:
+    rows = numbered(300, 20)
+    sources = {"rows": table_source(rows)}
+    older = lab.open(sums(), sources)
+    step(older, 4)
+    newer = lab.open(sums(), sources)
+    step(newer, 2)
+    assert older.host.step()
+    assert older.statistics().dropped == (VERTEX,)
+    assert older.host.is_empty()
+    older.run()  # nothing is left to do, and it says so by returning
+    newest = lab.open(sums(), sources)
+    with pytest.raises(Fenced):
+        newer.host.vertex(VERTEX).step()
+    assert newer.host.vertex(VERTEX).state is VertexState.FENCED
+    newest.run()
+    newest.close()
+    newer.close()  # a fenced vertex has nothing to commit
+    older.close()
+    assert found(lab) == expected(rows)
+    counts = Counter(row["key"] for row in lab.rows("out"))
+    for key in counts:  # no update twice, none after a later one
+        seen = [row["n"] for row in lab.rows("out") if row["key"] == key]
+        assert seen == sorted(set(seen))
+    assert {record.instance for record in lab.records(marker_tag("out"))} == {1, 2, 3}
+
+
+def test_closing_commits_what_was_done_and_a_second_run_has_nothing_to_do(lab: Laboratory) -> None:
+    rows = numbered(100, 5)
+    sources = {"rows": table_source(rows)}
+    lazy = sums()
+    settings = Settings(step_rows_max=10, commit_interval_ms=3_600_000)
+    lazy = Query(lazy.name, lazy.writes, lazy.parallelism, settings)
+    with lab.open(lazy, sources) as process:
+        process.host.step()
+        process.host.step()
+        assert lab.rows("out") == []
+    assert sum(n for _, n in found(lab).values()) == 20
+    lab.run(lazy, sources)
+    assert found(lab) == expected(rows)
+    written = len(lab.rows("out"))
+    with lab.open(lazy, sources) as process:
+        process.run()
+        assert process.statistics().vertices[VERTEX].state is VertexState.ENDED
+    assert len(lab.rows("out")) == written
+
+
+def test_the_log_holds_no_trace_of_a_vertex_that_could_not_start(lab: Laboratory) -> None:
+    with open_log(lab.folder, create=True) as log:
+        before = log.tail()
+    with pytest.raises(KeyError):
+        lab.open(sums(), {"rows": lambda _: {}["no such table"]})
+    with open_log(lab.folder) as log:
+        assert log.tail() == before

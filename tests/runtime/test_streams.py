@@ -1,0 +1,106 @@
+"""Streams for writers and readers outside a query: atomic writes, progress, and reading on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import Fenced, SchemaMismatch, StreamNotFound
+from penstock.log import LocalLog, open_log
+from penstock.plan.build import count, parse_schema, query, scan_stream
+from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
+from penstock.stages.settings import Settings
+from tests.runtime.laboratory import UNSYNCED, Laboratory, plain
+
+ORDERS = parse_schema("item string, amount bigint not null")
+
+
+def batch(*rows: tuple[str | None, int]) -> pa.RecordBatch:
+    return pa.record_batch({"item": [row[0] for row in rows], "amount": [row[1] for row in rows]})
+
+
+@pytest.fixture
+def log(lab: Laboratory) -> LocalLog:
+    return open_log(lab.folder, create=True, config=UNSYNCED)
+
+
+def test_a_description_is_made_once_and_read_back(log: LocalLog) -> None:
+    made = create_stream(log, "orders", ORDERS)
+    assert made == describe_stream(log, "orders")
+    assert made.schema == ORDERS
+    assert made.tags == ("S/orders/0", "S/orders/m")
+    again = create_stream(log, "orders", parse_schema("other int"))
+    assert again.schema == ORDERS  # the first description stands
+    log.close()
+
+
+def test_a_damaged_description_is_named(log: LocalLog) -> None:
+    log.put("stream/orders", json.dumps({"columns": 3}).encode())
+    with pytest.raises(StreamNotFound, match="fsck"):
+        describe_stream(log, "orders")
+    log.close()
+
+
+def test_a_writer_goes_on_where_its_committed_rows_end(log: LocalLog) -> None:
+    create_stream(log, "orders", ORDERS)
+    items = [(f"item {number}", number) for number in range(10)]
+    first = StreamWriter(log, "orders", "shop")
+    assert first.offset is None
+    first.write(batch(*items[:4]), offset=4)
+    second = StreamWriter(log, "orders", "shop")
+    assert second.offset == 4
+    with pytest.raises(Fenced):
+        first.write(batch(*items[4:]), offset=10)
+    second.write(batch(*items[second.offset :]), offset=10)
+    assert [row["amount"] for row in plain(StreamReader(log, "orders").read_all())] == list(
+        range(10)
+    )
+    log.close()
+
+
+def test_a_reader_takes_up_where_it_left_and_sees_nothing_twice(log: LocalLog) -> None:
+    create_stream(log, "orders", ORDERS)
+    writer = StreamWriter(log, "orders", "shop")
+    writer.write(batch(("a", 1)))
+    reader = StreamReader(log, "orders")
+    assert reader.read_all().num_rows == 1
+    assert reader.read_all().num_rows == 0
+    writer.write(batch(("b", 2), (None, 3)))
+    later = StreamReader(log, "orders", after=reader.position)
+    assert plain(later.read_all()) == plain(reader.read_all())
+    assert later.position == reader.position
+    log.close()
+
+
+def test_rows_of_other_columns_are_not_written(log: LocalLog) -> None:
+    create_stream(log, "orders", ORDERS)
+    writer = StreamWriter(log, "orders", "shop")
+    tail = log.tail()
+    with pytest.raises(SchemaMismatch, match="amount"):
+        writer.write(pa.record_batch({"item": ["a"], "amount": ["many"]}))
+    assert log.tail() == tail
+    log.close()
+
+
+def test_a_query_over_streams_takes_rows_in_the_logs_order(lab: Laboratory, log: LocalLog) -> None:
+    """Two writers by turns; what the query emits after each turn holds exactly their rows."""
+    create_stream(log, "orders", ORDERS)
+    writers = [StreamWriter(log, "orders", name) for name in ("shop", "phone")]
+    counted = scan_stream("orders", ORDERS).group_by("item").agg(count().alias("n"), mode="update")
+    tested = query("orders_per_item", counted.to_stream("out"), settings=Settings())
+    totals: Counter[str | None] = Counter()
+    with lab.open(tested) as process:
+        for turn in range(8):
+            item = None if turn == 5 else f"item {turn % 3}"
+            writers[turn % 2].write(batch((item, turn), ("always", turn)))
+            totals[item] += 1
+            totals["always"] += 1
+            process.run_available()
+            assert {row["item"]: row["n"] for row in plain(process.read("out"))} == totals
+        for writer in writers:
+            writer.write(None, ended=True)
+        process.run()  # ends because both writers have
+    log.close()

@@ -1,0 +1,54 @@
+"""`penstock sim` as people and programs call it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.kernels.cache import KernelCache
+from penstock.sim.checks import Violation
+from penstock.sim.world import World
+
+
+@pytest.mark.timeout(300)
+def test_last_line_is_json(kernels: KernelCache, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sim", "--seed", "0", "--seeds", "2", "--json", "--kernels", str(kernels.folder)]
+    assert main(words) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["seeds"] == facts["schedules"] == 2
+    assert facts["violations"] == 0
+    assert facts["steps"] > 0
+    assert {"faults", "sometimes", "mutants", "mutants_caught", "seconds"} <= facts.keys()
+
+
+@pytest.mark.timeout(300)
+def test_one_seed_shows_its_schedule(
+    kernels: KernelCache, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sim", "--seed", "0", "--trace", "--kernels", str(kernels.folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "start filter_map_s0_0" in shown
+    assert "heal" in shown
+
+
+@pytest.mark.timeout(300)
+def test_a_violation_fails_and_says_how_to_see_it_again(
+    kernels: KernelCache, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(world: World) -> None:
+        raise Violation("made up")
+
+    monkeypatch.setattr(World, "run", broken)
+    assert main(["sim", "--seed", "1", "--kernels", str(kernels.folder)]) == 1
+    shown = capsys.readouterr().out
+    assert "seed 1 (union_rows): VIOLATION made up" in shown
+    assert "penstock sim --seed 1 --trace" in shown
+
+
+@pytest.mark.parametrize("words", [["--seeds", "0"], ["--seeds", "x"], ["--seed", "-1"]])
+def test_wrong_numbers_are_refused(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["sim", *words])
+    assert stopped.value.code == 2

@@ -1,0 +1,50 @@
+"""The same seed is the same run, to the byte, in any process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.kernels.cache import KernelCache
+from penstock.sim.runner import run_seed
+
+SEEDS = tuple(range(18))  # each shape once
+PROGRAM = """
+import logging, sys
+logging.disable(logging.CRITICAL)
+from penstock.kernels.cache import KernelCache
+from penstock.sim.runner import run_seed
+kernels = KernelCache(sys.argv[1])
+for seed in map(int, sys.argv[2:]):
+    print(seed, run_seed(seed, kernels).trace_hash)
+"""
+
+
+def _hashes_here(kernels: KernelCache) -> list[str]:
+    return [f"{seed} {run_seed(seed, kernels).trace_hash}" for seed in SEEDS]
+
+
+@pytest.mark.timeout(600)
+def test_same_seed_same_trace(kernels: KernelCache) -> None:
+    assert _hashes_here(kernels) == _hashes_here(kernels)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("hash_seed", ["0", "4242"])
+def test_same_trace_in_another_process(hash_seed: str, kernels: KernelCache) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(kernels.folder), *map(str, SEEDS)],
+        env={"PYTHONHASHSEED": hash_seed, "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=True,
+    )
+    assert ran.stdout.splitlines() == _hashes_here(kernels)
+
+
+def test_other_seeds_are_other_runs(kernels: KernelCache) -> None:
+    hashes = {run_seed(seed, kernels).trace_hash for seed in (0, 18, 36)}
+    assert len(hashes) == 3

@@ -1,0 +1,207 @@
+"""A job over slots that are plain processes: killed, stopped, stopped with a lock in their hands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.log import open_log
+from penstock.log.blockers import blockers
+from penstock.log.local import LocalLog
+from penstock.plan.build import count, query, scan_source
+from penstock.plan.optimizer import plan_program
+from penstock.runtime.job import Job
+from penstock.runtime.streams import register_streams
+from penstock.stages.settings import Settings
+from tests.spark.process_slots import ROOT, ProcessLauncher
+from tests.spark.waiting import wait_for
+
+RATE = 20_000
+STOPS_MAX = 3_000
+
+
+@pytest.fixture(scope="module")
+def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One log for all tests of this file: its kernels are compiled once."""
+    folder = tmp_path_factory.mktemp("job") / "log"
+    open_log(folder, create=True).close()
+    return folder
+
+
+@contextmanager
+def running(log_folder: Path, name: str, events: int) -> Iterator[tuple[Job, LocalLog]]:
+    """A running count of bids per auction over one exchange: two slots and a standby."""
+    rows = scan_source(
+        "nexmark", "auction bigint", partitions=None, kind="bids", rate=RATE, paced=True,
+        events_max=events,
+    )  # fmt: skip
+    counted = rows.group_by("auction").agg(count().alias("count"), mode="update")
+    program = plan_program(
+        query(
+            name,
+            counted.to_stream(name),
+            parallelism=2,
+            settings=Settings(commit_interval_ms=20),
+        )
+    )
+    with open_log(log_folder) as log:
+        register_streams(log, program)
+        job = Job(
+            program, str(log_folder), ProcessLauncher(), host="127.0.0.1", slots=2, standbys=1,
+            slot_silence_s=1.5,
+        )  # fmt: skip
+        job.start()
+        try:
+            assert job.wait_running(60)
+            wait_for("a standby", job.standbys_ready)
+            yield job, log
+        finally:
+            job.stop()
+
+
+def working_pids(job: Job) -> list[int]:
+    return [pid for pid, _, vertices in job.slot_processes().values() if vertices]
+
+
+def commits(job: Job) -> dict[str, int]:
+    return {name: facts.get("epoch", 0) for name, facts in job.vertex_status().items()}
+
+
+def wait_progress(job: Job) -> None:
+    """Wait until every vertex has committed something new."""
+    before = commits(job)
+    wait_for(
+        "a commit of each vertex",
+        lambda: job.is_over or all(epoch > before[n] for n, epoch in commits(job).items()),
+    )
+
+
+def verify(log_folder: Path, stream: str, events: int) -> None:
+    judged = subprocess.run(
+        [sys.executable, "-m", "tests.spark.verifier", str(log_folder), stream, "counts",
+         str(events), str(RATE)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert judged.returncode == 0, judged.stdout + judged.stderr
+    assert json.loads(judged.stdout)["rows"] > 0
+
+
+def test_slots_are_killed_one_by_one_and_two_at_once(log_folder: Path) -> None:
+    events = 12 * RATE
+    with running(log_folder, "killed", events) as (job, _):
+        os.kill(working_pids(job)[0], signal.SIGKILL)
+        wait_for("the recovery", lambda: job.recoveries() and job.recoveries()[-1].started_s)
+        wait_progress(job)
+        for pid in working_pids(job)[:2]:
+            os.kill(pid, signal.SIGKILL)
+        wait_for("every vertex placed", lambda: len(working_pids(job)) > 0)
+        assert job.wait_over(90)
+        assert job.error is None
+        assert {recovery.reason for recovery in job.recoveries()} == {"connection closed"}
+    verify(log_folder, "killed", events)
+
+
+def test_a_stopped_slot_is_replaced_and_its_marker_refused(log_folder: Path) -> None:
+    events = 25 * RATE
+    with running(log_folder, "stopped", events) as (job, log):
+        for _ in range(5):
+            known = len(job.recoveries())
+            pid = working_pids(job)[0]
+            _stop_without_lock(pid, log_folder)
+            wait_for("the loss", lambda known=known: len(job.recoveries()) > known)
+            recovery = job.recoveries()[-1]
+            assert (recovery.pid, recovery.reason) == (pid, "silent")
+            assert pid not in blockers(log_folder)
+            os.kill(pid, 0)  # it was not ended
+            wait_for("the start elsewhere", lambda: job.recoveries()[-1].started_s)
+            wait_progress(job)
+            os.kill(pid, signal.SIGCONT)
+            wait_for("the end of the stopped process", lambda pid=pid: not _is_running(pid))
+            if log.keys("refused"):  # else it had nothing to commit when it woke up
+                break
+        facts = [json.loads(log.get(key).value) for key in log.keys("refused")]
+        assert facts
+        assert facts[0]["pid"] == pid
+        assert job.wait_over(90)
+        assert job.error is None
+    verify(log_folder, "stopped", events)
+
+
+def test_a_slot_stopped_with_a_lock_of_the_log_is_ended(log_folder: Path) -> None:
+    events = 15 * RATE
+    with running(log_folder, "locked", events) as (job, _):
+        pid = _stop_with_lock(working_pids(job), log_folder)
+        wait_for("the loss", job.recoveries)
+        assert job.recoveries()[-1].pid == pid
+        wait_for("the start elsewhere", lambda: job.recoveries()[-1].started_s)
+        wait_for("the end of the stopped process", lambda: not _is_running(pid))
+        assert pid not in blockers(log_folder)
+        assert job.wait_over(90)
+        assert job.error is None
+    verify(log_folder, "locked", events)
+
+
+def test_a_job_that_slept_does_not_take_its_slots_for_lost(log_folder: Path) -> None:
+    """The driver's own pause says nothing about its slots."""
+    script = (
+        "import sys, time, pathlib, tests.spark.test_job as t\n"
+        "with t.running(pathlib.Path(sys.argv[1]), 'slept', 8 * t.RATE) as (job, _):\n"
+        "    print('running', flush=True)\n"
+        "    assert job.wait_over(60)\n"
+        "    print(len(job.recoveries()), job.error, flush=True)\n"
+    )
+    driver = subprocess.Popen(
+        [sys.executable, "-c", script, str(log_folder)],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "running\n"
+        driver.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)  # longer than a slot may be silent
+        driver.send_signal(signal.SIGCONT)
+        assert driver.stdout.readline() == "0 None\n"
+        assert driver.wait(60) == 0
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def _stop_without_lock(pid: int, log_folder: Path) -> None:
+    for _ in range(STOPS_MAX):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.001)
+        if pid not in blockers(log_folder):
+            return
+        os.kill(pid, signal.SIGCONT)
+    raise AssertionError("the process always holds a lock")
+
+
+def _stop_with_lock(pids: list[int], log_folder: Path) -> int:
+    """Stop one of the processes at a moment at which it holds a lock that every append needs."""
+    for turn in range(STOPS_MAX):
+        pid = pids[turn % len(pids)]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.0005)
+        if pid in blockers(log_folder):
+            return pid
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.0007 * (turn % 7))
+    raise AssertionError("no process was met with a lock in its hands")
