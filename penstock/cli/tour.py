@@ -1,4 +1,4 @@
-"""`penstock demo`: a tour of the shared log that checks everything it shows."""
+"""`penstock tour`: a tour of the shared log that checks everything it shows."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ TAGS = ("orders", "hot/0", "hot/1", "changes/count", "payments", "clicks", "read
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add `penstock demo` to the command line."""
-    parser = subparsers.add_parser("demo", help="a guided tour that checks what it shows")
+    """Add `penstock tour` to the command line."""
+    parser = subparsers.add_parser("tour", help="a guided tour that checks what it shows")
     parser.add_argument(
         "--keep", metavar="DIR", type=Path, help="make the log in DIR and keep it afterwards"
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.demo import STOPS, Tour
+from penstock.cli.tour import STOPS, Tour
 
 
 def test_the_tour_holds_what_it_shows(tmp_path: Path) -> None:
