@@ -21,4 +21,50 @@ Anyone may import `errors`, `config`, `clock` and `names`. `testing`, `sim`, `be
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.api.session import attach
+    from penstock.api.writer import writeStream
+    from penstock.errors import StreamError
+    from penstock.log.local import open_log
+    from penstock.runtime.streams import StreamReader, StreamWriter
+
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "StreamError",
+    "StreamReader",
+    "StreamWriter",
+    "__version__",
+    "attach",
+    "open_log",
+    "writeStream",
+]
+
+# Name → the module that it comes from, imported when the name is first used: whoever only wants
+# the log, or the command line, does not wait for Spark.
+_HOMES = MappingProxyType(
+    {
+        "StreamError": "penstock.errors",
+        "StreamReader": "penstock.runtime.streams",
+        "StreamWriter": "penstock.runtime.streams",
+        "attach": "penstock.api.session",
+        "open_log": "penstock.log.local",
+        "writeStream": "penstock.api.writer",
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

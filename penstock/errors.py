@@ -55,6 +55,7 @@
     │   ├── NotAttached, UnsupportedSession
     │   ├── InvalidOption       an option, format, mode or trigger that does not exist
     │   ├── QueryActive         the query is running already
+    │   ├── QueryNotFound       no query of that name is stored in the log
     │   └── QueryMismatch       the stored query of this name is another one
     └── ConnectorError          a source or a sink outside the log
         ├── SourceError         a source cannot deliver what an offset promises
@@ -443,6 +444,10 @@ class InvalidOption(ApiError):
 
 class QueryActive(ApiError):
     """Another driver runs this query now. Action: stop it there, or use another name."""
+
+
+class QueryNotFound(ApiError):
+    """No query of this name is stored in the log. Action: the message lists those that are."""
 
 
 class QueryMismatch(ApiError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 
@@ -15,7 +15,11 @@ from penstock.config import Durability, LogConfig
 from penstock.errors import NotAttached, UnsupportedSession
 from penstock.log.local import LocalLog, open_log
 
+if TYPE_CHECKING:
+    from penstock.api.query import StreamingQuery
+
 _ATTRIBUTE = "_penstock_attached"
+_QUERIES = "_penstock_queries"
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,15 @@ def attached_log(spark: Any) -> Attached:
             " first"
         )
     return attached
+
+
+def note_started(spark: Any, query: StreamingQuery) -> None:
+    """Remember a query that was started."""
+    context = spark.sparkContext
+    setattr(context, _QUERIES, [*started_queries(context), query])
+
+
+def started_queries(context: Any) -> list[StreamingQuery]:
+    """The queries of a Spark context that run or have failed, whichever session started them."""
+    started: list[StreamingQuery] = getattr(context, _QUERIES, [])
+    return [query for query in started if query.isActive or query.exception() is not None]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import re
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from penstock.api.launcher import SparkLauncher
 from penstock.api.query import StreamingQuery
-from penstock.api.session import Attached, attached_log
+from penstock.api.session import Attached, attached_log, note_started
 from penstock.api.sinks import (
     ConsoleDelivery,
     Delivery,
@@ -38,6 +37,7 @@ from penstock.plan.durations import parse_duration
 from penstock.plan.explain import explain
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.job import Job, task_slots_needed
+from penstock.runtime.queries import StoredQuery, lock_path, stored_query
 from penstock.runtime.streams import describe_stream, register_streams
 from penstock.stages.compare import compare
 from penstock.stages.program import QUERY_NAME_MAX, Program
@@ -45,7 +45,6 @@ from penstock.stages.settings import Settings
 
 FORMATS = ("penstock", "parquet", "console", "memory")
 OUTPUT_MODES = ("append", "update", "complete")
-QUERIES_FOLDER = "queries"
 START_TIMEOUT_S = 120.0
 
 # Options of ours: how each one's text becomes a value.
@@ -65,42 +64,6 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "path": str,
     "stream": str,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StoredQuery:
-    """A query as the log's metadata keeps it."""
-
-    id: str
-    name: str
-    program: Program
-    output: str
-    location: str | None
-
-    def encode(self) -> bytes:
-        facts = {
-            "id": self.id,
-            "name": self.name,
-            "program": self.program.to_json(),
-            "output": self.output,
-            "location": self.location,
-        }
-        return json.dumps(facts).encode()
-
-
-def stored_query(log: Log, name: str) -> StoredQuery | None:
-    """Read a query back; None if there is none of that name."""
-    found = log.get(f"query/{check_name(name, 'query')}")
-    if found is None:
-        return None
-    facts = json.loads(found.value)
-    return StoredQuery(
-        facts["id"],
-        facts["name"],
-        Program.from_json(facts["program"]),
-        facts["output"],
-        facts["location"],
-    )
 
 
 class StreamWriter:
@@ -311,7 +274,7 @@ class StreamWriter:
         job.start()
         if runner is not None:
             runner.start()
-        return StreamingQuery(
+        started = StreamingQuery(
             query_id=stored.id,
             name=stored.name,
             program=program,
@@ -322,6 +285,8 @@ class StreamWriter:
             on_stop=lambda: os.close(guard),
             available_now=self._available_now,
         )
+        note_started(spark, started)
+        return started
 
     def _delivery(self, attached: Attached, name: str, program: Program | None) -> Delivery | None:
         spark = attached.spark
@@ -383,9 +348,8 @@ def writeStream(df: DataFrame) -> StreamWriter:
 
 def _lock_query(folder: Path, name: str) -> int:
     """Hold a file lock while a query runs: two drivers on one machine never run the same one."""
-    queries = folder / QUERIES_FOLDER
-    queries.mkdir(mode=0o700, exist_ok=True)
-    path = queries / f"{name}.lock"
+    path = lock_path(folder, name)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

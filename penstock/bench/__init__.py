@@ -14,6 +14,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
     {
         "core": "penstock.bench.core",
         "log": "penstock.bench.log",
+        "recovery": "penstock.bench.recovery",
         "restore": "penstock.bench.restore",
     }
 )

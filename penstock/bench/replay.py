@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.connectors.contract import Offset, Source, SourceBatch, check_offset, check_rows_max
@@ -30,39 +29,28 @@ class Ads:
 
 
 class ReplaySource(Source):
-    """Row i is row i mod n of the buffers; each cycle is later than the one before it."""
+    """Row i has the values of row i mod n of the buffers, and the time i * ROW_US."""
 
-    def __init__(self, ads: Ads, schema: pa.Schema, rows: int | None = None) -> None:
+    def __init__(self, ads: Ads, schema: pa.Schema) -> None:
         self.schema = schema
-        self._end = rows
-        columns: dict[str, NDArray[Any]] = {
-            "ad": ads.ad,
-            "event": ads.event,
-            "price": ads.price,
-            "ts": ads.time_us,
-        }
-        self._buffers = [
-            [pa.array(columns[name][index]) for name in schema.names] for index in range(BUFFERS)
-        ]
+        columns: dict[str, NDArray[Any]] = {"ad": ads.ad, "event": ads.event, "price": ads.price}
+        names = [name for name in schema.names if name != "ts"]
         self._times = schema.get_field_index("ts")
-        self._cycle_us = ads.cycle_us
+        self._buffers = [
+            [pa.array(columns[name][index]) for name in names] for index in range(BUFFERS)
+        ]
 
     def initial_offset(self) -> Offset:
         return 0
 
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
-        first = check_offset(offset, 0, self._end)
+        first = check_offset(offset, 0, None)
         number, begin = divmod(first, BUFFER_ROWS)
-        cycle, index = divmod(number, BUFFERS)
-        count = min(check_rows_max(rows_max), BUFFER_ROWS - begin)
-        if self._end is not None:
-            count = min(count, self._end - first)
-        columns = [column.slice(begin, count) for column in self._buffers[index]]
-        later = pc.add(columns[self._times], cycle * self._cycle_us)
-        columns[self._times] = later.view(self.schema.field(self._times).type)
-        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-        ended = self._end is not None and first + count >= self._end
-        return SourceBatch(batch, first + count, ended=ended)
+        end = first + min(check_rows_max(rows_max), BUFFER_ROWS - begin)
+        columns = [c.slice(begin, end - first) for c in self._buffers[number % BUFFERS]]
+        times = np.arange(first * ROW_US, end * ROW_US, ROW_US)
+        columns.insert(self._times, pa.array(times).view(self.schema.types[self._times]))
+        return SourceBatch(pa.RecordBatch.from_arrays(columns, schema=self.schema), end)
 
 
 class KeySource(Source):

@@ -9,11 +9,13 @@ from penstock.catalyst.expressions import ExpressionReader
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
-from penstock.expressions.tree import Column, Expression, Literal, call, literal
-from penstock.expressions.types import INT
+from penstock.expressions.tree import Column, Expression, Literal, call, cast, literal
+from penstock.expressions.types import INT, decimal_type
 from penstock.operators.specs import AggregateCall
 
-Naming = Callable[[str, int], str]
+Naming = Callable[[str], str]
+
+SUM_DIGITS = 10  # a sum of decimals has so many more digits before the point
 
 FUNCTIONS: Mapping[str, str] = {
     "Count": "count",
@@ -35,16 +37,16 @@ class CallCollector:
     def column(self, node: JvmNode) -> Expression:
         """The column of an aggregate inside a larger expression."""
         function = _function_of(node)
-        return self.named(node, str(function.read("prettyName")), _result_id(node))
+        return self.named(node, str(function.read("prettyName")))
 
-    def named(self, node: JvmNode, name: str, number: int) -> Column:
+    def named(self, node: JvmNode, name: str) -> Column:
         """The column of an aggregate, under this name if nobody asked for it before."""
         function, argument = self._read(node)
         for known in self.calls:
             if (known.function, known.argument) == (function, argument):
                 return _column(known)
         try:
-            added = AggregateCall(function, argument, self.name(name, number))
+            added = AggregateCall(function, argument, self.name(name))
             _check_type(added, node)
         except ExpressionError as error:
             raise self.inputs.refuse(node, error.message) from error
@@ -68,9 +70,18 @@ class CallCollector:
         if name == "count":
             return name, self._counted(function)
         argument = function.children[0]
-        if node.kind == "MakeDecimal":  # the digits of a decimal were summed
-            argument = argument.children[0]
+        if node.kind == "MakeDecimal":
+            return name, self._summed_digits(node, argument.children[0])
         return name, self.inputs.read(argument)
+
+    def _summed_digits(self, node: JvmNode, argument: JvmNode) -> Expression:
+        """What was summed by its digits: Spark leaves out a cast to a longer decimal."""
+        summed = self.inputs.read(argument)
+        digits = int(node.read("precision")) - SUM_DIGITS
+        if summed.type.scale != int(node.read("scale")) or digits < summed.type.precision:
+            raise self.inputs.refuse(node, "this sum of decimals is not known")
+        longer = decimal_type(digits, summed.type.scale)
+        return summed if summed.type == longer else cast(summed, longer)
 
     def _check_mode(self, function: JvmNode) -> None:
         if function.kind not in ("Sum", "Average"):
@@ -109,10 +120,6 @@ def _aggregate_expression(node: JvmNode) -> JvmNode:
 
 def _function_of(node: JvmNode) -> JvmNode:
     return _aggregate_expression(node).children[0]
-
-
-def _result_id(node: JvmNode) -> int:
-    return int(_aggregate_expression(node).read("resultId").id())
 
 
 def _column(known: AggregateCall) -> Column:

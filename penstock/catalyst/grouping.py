@@ -66,7 +66,7 @@ class Grouping:
             raise unsupported(
                 self.node.kind, "rows are grouped by two windows", expression=expression
             )
-        name = self.names.give(self._shown_name(expression), expression.expr_id)
+        name = self.names.give(self._shown_name(expression))
         self.window = made(
             self.node,
             lambda: WindowSpec(time, span.size_us, span.slide_us, span.start_us, name),
@@ -79,8 +79,7 @@ class Grouping:
         name = self._shown_name(expression)
         key = self.inputs.read(expression, name)
         is_column = expression.kind == "AttributeReference"
-        number = expression.expr_id if is_column else len(self.keys)
-        given = self.names.give(name, number)
+        given = self.names.give(name)
         self.keys.append((given, key))
         if is_column:
             self.columns[expression.expr_id] = Column(given, key.type, key.nullable)
@@ -100,7 +99,7 @@ class Grouping:
         outputs: dict[int, Expression] = {}
         for result, value in direct:
             name = str(result.read("name"))
-            outputs[result.expr_id] = self.calls.named(value, name, result.expr_id)
+            outputs[result.expr_id] = self.calls.named(value, name)
         expressions = replace(self.inputs, columns=self.columns, hidden={}, aggregates=self.calls)
         computed = {
             result.expr_id: expressions.read(value, str(result.read("name")))
@@ -125,7 +124,7 @@ class Grouping:
 
     def _aggregate(self) -> Relation:
         if not self.calls.calls:  # grouping alone: count something, so that there is a state
-            self.calls.calls.append(AggregateCall("count", None, self.names.give("rows", 0)))
+            self.calls.calls.append(AggregateCall("count", None, self.names.give("rows")))
         if self.mode == "append" and self.window is None:
             raise self._endless()
         return made(
@@ -182,7 +181,7 @@ class Grouping:
                 continue
             value = computed.get(result.expr_id, rows.columns.get(result.expr_id))
             assert value is not None, "every result is a key, an aggregate or computed"
-            name = names.give(str(result.read("name")), result.expr_id)
+            name = names.give(str(result.read("name")))
             outputs.append((name, value))
             columns[result.expr_id] = Column(name, value.type, value.nullable)
             if self._closed_span is not None and value == self._window_column:

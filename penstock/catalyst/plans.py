@@ -154,13 +154,13 @@ class PlanReader:
             expression = expressions.read(value, name)
             if item is value and isinstance(expression, Column):
                 name = expression.name  # passed on: it keeps the name that it has here
-            given = names.give(name, item.expr_id)
+            given = names.give(name)
             outputs.append((given, expression))
             columns[item.expr_id] = Column(given, expression.type, expression.nullable)
             if value.kind == "AttributeReference" and value.expr_id in rows.spans:
                 spans[item.expr_id] = rows.spans[value.expr_id]
         for expr_id, window in windows.items():
-            windows[expr_id] = replace(window, time=_carried(window.time, outputs, names, expr_id))
+            windows[expr_id] = replace(window, time=_carried(window.time, outputs, names))
             _show_window(columns, expr_id, windows[expr_id])
         if not outputs:
             return replace(rows, columns=columns, windows=windows, spans=spans)
@@ -189,7 +189,7 @@ class PlanReader:
         array = self._expressions(node, rows).read(generator.children[0])
         outputs = node.nodes("generatorOutput")
         names = Names(rows.names)
-        given = [names.give(str(item.read("name")), item.expr_id) for item in outputs]
+        given = [names.give(str(item.read("name"))) for item in outputs]
         position = given[0] if generator.kind == "PosExplode" else None
         relation = made(
             node,
@@ -204,7 +204,7 @@ class PlanReader:
 
     def union(self, node: JvmNode) -> Rows:
         names = Names()
-        given = [names.give(str(item.read("name")), item.expr_id) for item in node.output]
+        given = [names.give(str(item.read("name"))) for item in node.output]
         inputs = tuple(self.exact(self.read(child), child.output, given) for child in node.children)
         relation = made(node, lambda: UnionAll(inputs))
         columns = {
@@ -262,14 +262,12 @@ class PlanReader:
 # --- small steps ----------------------------------------------------------------------------------
 
 
-def _carried(
-    time: Expression, outputs: list[NamedExpression], names: Names, number: int
-) -> Expression:
+def _carried(time: Expression, outputs: list[NamedExpression], names: Names) -> Expression:
     """Make sure that a projection carries the time of a window, and say where."""
     for name, expression in outputs:
         if expression == time:
             return Column(name, time.type, time.nullable)
-    name = names.give(time.name if isinstance(time, Column) else "window_time", number)
+    name = names.give(time.name if isinstance(time, Column) else "window_time")
     outputs.append((name, time))
     return Column(name, time.type, time.nullable)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from penstock.catalyst.jvm import JvmNode, scala_items, scala_map
@@ -279,7 +279,7 @@ def _local_path(options: _Options, paths: list[Any]) -> str:
     parts = urlsplit(given) if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", given) else None
     if parts is not None and (parts.scheme != "file" or parts.netloc not in ("", "localhost")):
         raise options.refuse("path", f"{given!r} is not a local folder")
-    return os.path.abspath(unquote(parts.path) if parts is not None else given)
+    return os.path.abspath(parts.path if parts is not None else given)
 
 
 def _refuse_folders_below(options: _Options, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -16,6 +17,8 @@ from penstock.operators.specs import NamedExpression
 from penstock.plan.nodes import Filter, Project, Relation
 
 _SLIDING = "a window that overlaps others has a value only once an aggregate has grouped by it"
+
+_NUMBERED = re.compile(r"^(_common_expr)_\d+$")  # Spark counts them through its whole life
 
 T = TypeVar("T")
 
@@ -49,18 +52,25 @@ class Rows:
 
 
 class Names:
-    """Gives out names for the columns of one relation, each once."""
+    """Gives out names for the columns of one relation, each once.
+
+    The names are a function of the query alone: a restarted driver has to find the same program,
+    and Spark's own numbers go on counting for as long as its JVM lives.
+    """
 
     def __init__(self, taken: set[str] | None = None) -> None:
         self.taken = set() if taken is None else set(taken)
 
-    def give(self, name: str, number: int) -> str:
+    def give(self, name: str) -> str:
         """The name itself if it is free; names with two underscores are the engine's own."""
-        wanted = name if name and not name.startswith("__") else f"{name.lstrip('_')}#{number}"
-        while wanted in self.taken:
-            wanted = f"{wanted}#{number}"
-        self.taken.add(wanted)
-        return wanted
+        wanted = _NUMBERED.sub(r"\1", name)
+        if not wanted or wanted.startswith("__"):
+            wanted = f"{wanted.lstrip('_')}#"
+        free, number = wanted, 2
+        while free in self.taken:
+            free, number = f"{wanted}#{number}", number + 1
+        self.taken.add(free)
+        return free
 
 
 def made(node: JvmNode, make: Callable[[], T], expression: JvmNode | None = None) -> T:

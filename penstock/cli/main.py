@@ -26,8 +26,11 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "bench": "penstock.cli.bench",
         "demo": "penstock.cli.hot_items",
+        "explain": "penstock.cli.explain",
         "fsck": "penstock.cli.fsck",
         "log": "penstock.cli.log",
+        "queries": "penstock.cli.queries",
+        "run": "penstock.cli.run",
         "sim": "penstock.cli.sim",
         "tour": "penstock.cli.tour",
     }

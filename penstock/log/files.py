@@ -14,8 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from penstock.errors import DiskFull, LogBusy, LogError, LogIOError, LogReadOnly
 
 BUSY_S = 10.0  # an append holds a lock for well under a millisecond
@@ -93,13 +91,6 @@ class Files:
             os.fsync(fd)
         finally:
             os.close(fd)
-
-    def extend(self, fd: int, size: int, more: int) -> None:
-        """Write filler behind a file's end, which is at `size`.
-
-        Each word is its own offset: whoever looks for frames there finds no two that go together.
-        """
-        os.pwrite(fd, np.arange(size, size + more, 8, dtype="<u8").tobytes(), size)
 
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)

@@ -31,7 +31,7 @@ from penstock.errors import (
     LogVersionUnsupported,
 )
 from penstock.log.contract import instance_key
-from penstock.log.files import BUSY_S, YIELDS, Files, busy, named_errors
+from penstock.log.files import BUSY_S, YIELDS, busy
 from penstock.log.page_seals import PAGE_SEAL_BYTES, page_seal_vfs
 from penstock.log.record import Entry, Fence, Position, Versioned
 from penstock.log.segments import frame_bytes
@@ -479,18 +479,6 @@ class Index:
         finally:
             self._connection.set_busy_handler(_wait_for_lock)
         return True
-
-    def extend_wal(self, fd: int, files: Files, more: int, size_max: int) -> int:
-        """Add filler to the write-ahead log's file, up to a size; return how long it is then.
-
-        SQLite takes the filler for the end, and nobody else writes there during a transaction.
-        """
-        with self._transaction("extending"), named_errors(f"extending {self._path}-wal"):
-            size = os.fstat(fd).st_size
-            if size < size_max:
-                files.extend(fd, size, more)
-                size += more
-        return size
 
     def _note_wal(self, connection: apsw.Connection, database: str, pages: int) -> int:
         self.wal_bytes = pages * PAGE_BYTES

@@ -77,9 +77,6 @@ _FORMAT_BYTES_MAX = 64 << 10
 _TRIM_ROWS = 2_000
 _FOLD_CHECK_APPENDS = 64
 _FOLD_CHECK_FIRST = 8  # appends of a handle before the first look: most handles live shorter
-_WAL_ROOM_BYTES = 8 << 20
-_WAL_ROOM_LOW_BYTES = 1 << 20
-_WAL_ROOM_PIECE_BYTES = 256 << 10
 
 
 def open_log(
@@ -779,23 +776,17 @@ class _Turn:
 
 
 class _Folder:
-    """Cares for the index's write-ahead log in the background, so that no append waits for it.
-
-    Folds it into the index when it has grown past its bound. And keeps its file longer than it is:
-    a sync of a file that grows waits for the filesystem's journal, and so for everybody's bytes.
-    """
+    """Folds the index's write-ahead log in the background, so that no append waits for it."""
 
     def __init__(self, log: LocalLog) -> None:
         self._log = log
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wal_bytes_max = log._config.wal_bytes_max
-        self._needs_room = log._durable and log._files.vfs is None  # another VFS has its own files
-        self._room_bytes = 0
 
     def maybe(self) -> None:
-        """Begin what is due, unless something is under way."""
-        if not (self._is_fold_due() or self._is_room_due()):
+        """Begin a fold if the write-ahead log has grown past its bound and none is under way."""
+        if self._log._index.wal_bytes < self._wal_bytes_max:
             return
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
@@ -808,47 +799,20 @@ class _Folder:
             if self._thread is not None:
                 self._thread.join()
 
-    def _is_fold_due(self) -> bool:
-        return self._log._index.wal_bytes >= self._wal_bytes_max
-
-    def _is_room_due(self) -> bool:
-        return self._needs_room and self._room_bytes < self._room_for(_WAL_ROOM_LOW_BYTES)
-
-    def _room_for(self, more: int) -> int:
-        """How long the file must be for more bytes, none of them behind the next fold."""
-        bound = self._log._config.wal_bytes_max + _WAL_ROOM_LOW_BYTES
-        return min(self._log._index.wal_bytes + more, bound)
-
     def _run(self) -> None:
         bound = self._log._config.wal_bytes_max
-        folding = self._is_fold_due()
         try:
             index = self._log._open_index()
             try:
-                done = self._fold(index) if folding else self._make_room(index)
+                index.fold(wait=False)
+                # A steady stream of appends never lets it end: hold them back for what is left.
+                done = index.fold(wait=True)
             finally:
                 index.close(fold=False)
         except LogError:
             done = False  # a full or failing disk: the appends run into it and say so
-        if folding:
-            # Not again at once, when a reader or the disk was in the way.
-            self._wal_bytes_max = bound if done else self._log._index.wal_bytes + bound // 4
-        elif not done:
-            self._needs_room = False
-
-    def _fold(self, index: Index) -> bool:
-        index.fold(wait=False)
-        # A steady stream of appends never lets it end: hold them back for what is left.
-        return index.fold(wait=True)
-
-    def _make_room(self, index: Index) -> bool:
-        log = self._log
-        while not log._closed and self._room_bytes < (wanted := self._room_for(_WAL_ROOM_BYTES)):
-            # In small pieces: an append that syncs now has to wait for these bytes too.
-            size = index.extend_wal(log._wal_fd, log._files, _WAL_ROOM_PIECE_BYTES, wanted)
-            log._sync_wal()
-            self._room_bytes = size
-        return True
+        # Not again at once, when a reader or the disk was in the way.
+        self._wal_bytes_max = bound if done else self._log._index.wal_bytes + bound // 4
 
 
 def _view(body: bytes | bytearray | memoryview | pa.Buffer) -> memoryview:

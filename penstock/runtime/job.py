@@ -111,7 +111,7 @@ class Job:
         self._ended: set[str] = set()
         self._status: dict[str, dict[str, Any]] = {}
         self._recoveries: list[Recovery] = []
-        self._waiting_start: dict[str, int] = {}  # vertex → index into recoveries
+        self._to_start: list[set[str]] = []  # per recovery: vertices that do not run again yet
         self._replaced: set[int] = set()  # slots that were refilled before their task was over
         self._error: StreamError | None = None
         self._is_stopping = False
@@ -277,8 +277,7 @@ class Job:
                 self._recoveries.append(
                     Recovery(slot.number, slot.pid, tuple(orphans), reason, detected_s)
                 )
-                for name in orphans:
-                    self._waiting_start[name] = len(self._recoveries) - 1
+                self._to_start.append(set(orphans))
                 self._place()
             self._changed.notify_all()
 
@@ -298,12 +297,11 @@ class Job:
             group = (self._orphans or self._unplaced).pop(0)
             slot.vertices.extend(group)
             _send(slot.channel, {"type": "assign", "vertices": group})
-            for index in {
-                self._waiting_start[name] for name in group if name in self._waiting_start
-            }:
-                self._recoveries[index] = replace(
-                    self._recoveries[index], assigned_s=time.monotonic()
-                )
+            for index, waiting in enumerate(self._to_start):
+                if waiting.intersection(group):
+                    self._recoveries[index] = replace(
+                        self._recoveries[index], assigned_s=time.monotonic()
+                    )
 
     # Silence ----------------------------------------------------------------------------------
 
@@ -355,11 +353,13 @@ class Job:
     def _note_started(self, vertex: str) -> None:
         with self._changed:
             self._status.setdefault(vertex, {})
-            index = self._waiting_start.pop(vertex, None)
-            if index is not None and vertex not in self._waiting_start:
-                self._recoveries[index] = replace(
-                    self._recoveries[index], started_s=time.monotonic()
-                )
+            for index, waiting in enumerate(self._to_start):
+                if vertex in waiting:
+                    waiting.discard(vertex)
+                    if not waiting:
+                        self._recoveries[index] = replace(
+                            self._recoveries[index], started_s=time.monotonic()
+                        )
             self._changed.notify_all()
 
     def _note_status(self, vertices: dict[str, dict[str, Any]]) -> None:

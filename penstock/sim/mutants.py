@@ -481,7 +481,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("epoch_stays", "the epoch does not advance", 20, _epoch_stays),
     Mutant("watermark_not_restored", "a restart forgets the watermark", 50,
            _watermark_not_restored),
-    Mutant("end_not_restored", "a restart forgets that the vertex has ended", 50,
+    Mutant("end_not_restored", "a restart forgets that the vertex has ended", 100,
            _end_not_restored),
     Mutant("producers_not_restored", "a restart forgets what its producers have said", 50,
            _producers_not_restored),

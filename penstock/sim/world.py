@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -332,8 +333,14 @@ class World:
         vertex, chain = process.vertex, process.chain
         assert vertex is not None
         assert chain is not None
-        if vertex.marker.epoch == 0:
-            return
+        last = self._last_marker(process.name)
+        facts = vertex.statistics()
+        if last is None or facts.epoch != last["epoch"]:
+            if last is None and facts.epoch == 0:
+                return
+            raise Violation(f"{process.name}: recovered at epoch {facts.epoch}, committed: {last}")
+        if facts.watermark_us != last["watermark_us"]:
+            raise Violation(f"{process.name}: the watermark was not restored")
         replica = self.replica(process.name)
         for state, rows in _state_rows(process).items():
             expected = replica.rows(state)
@@ -347,6 +354,14 @@ class World:
             self.sometimes["resume before a consumed marker"] += 1
         if chain.states and replica.changes:
             self._note_recovery(process)
+
+    def _last_marker(self, name: str) -> dict[str, Any] | None:
+        """What the last marker of a vertex says, by the history."""
+        for seen in reversed(self.store.history):
+            if seen.kind == "MARKER" and seen.producer == name:
+                facts: dict[str, Any] = json.loads(seen.body)
+                return facts
+        return None
 
     def _note_recovery(self, process: Process) -> None:
         checkpoints = [c for c in self._loaded if c.vertex == process.name]

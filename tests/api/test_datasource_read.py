@@ -29,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.api.datasource import PenstockDataSource
+from penstock.api.datasource import PenstockDataSource, data_source_for
 from penstock.api.datasource_read import StreamBatchReader
 from penstock.log.local import open_log
 from penstock.runtime.streams import StreamReader
@@ -235,6 +235,14 @@ def test_some_columns_by_a_schema_of_the_user(spark: SparkSession, scenario: Sce
     reader = spark.read.format("penstock").schema("day date, id bigint NOT NULL")
     frame = reader.option("stream", STREAM).load(scenario.path)
     assert frame.columns == ["day", "id"]
+    assert ids(frame) == scenario.ids
+
+
+@pytest.mark.spark
+def test_an_attached_session_needs_no_path(spark: SparkSession, scenario: Scenario) -> None:
+    beside = spark.newSession()
+    beside.dataSource.register(data_source_for(scenario.path))
+    frame = beside.read.format("penstock").option("stream", STREAM).load()
     assert ids(frame) == scenario.ids
 
 

@@ -50,6 +50,10 @@ def spark(sessions: dict[int, SparkSession]) -> SparkSession:
         session = shared.newSession()
         for source in ("penstock", "nexmark"):
             session.dataSource.register(stream_source(source))
+        # A few rows each: compiling costs more than it saves.
+        session.conf.set("spark.sql.codegen.wholeStage", "false")
+        session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        session.conf.set("spark.sql.adaptive.enabled", "false")
         sessions[id(shared)] = session
     return sessions[id(shared)]
 

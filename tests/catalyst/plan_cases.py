@@ -22,14 +22,14 @@ class Shown:
 
 
 def _windowed(df: DataFrame, *window: str | None) -> Any:
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
 
     timed = df.withWatermark("ts", "1 second")
     return timed.groupBy(F.window("ts", *window), "auction")  # type: ignore[arg-type]
 
 
 def plan_cases() -> dict[str, Shown]:
-    from pyspark.sql import functions as F  # noqa: N812, PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
 
     def counts(df: DataFrame, *window: str | None) -> DataFrame:
         counted: DataFrame = _windowed(df, *window).count()
@@ -43,19 +43,21 @@ def plan_cases() -> dict[str, Shown]:
         "project": Shown(lambda df: df.selectExpr("price * 2 AS twice", "auction")),
         "the same column twice": Shown(lambda df: df.selectExpr("price", "price AS again")),
         "two columns of one name inside": Shown(
-            lambda df: df.select(
-                F.expr("price + 1").alias("k"), F.expr("bidder + 1").alias("k"), "tags"
+            lambda df: (
+                df.select(F.expr("price + 1").alias("k"), F.expr("bidder + 1").alias("k"), "tags")
+                .toDF("x", "y", "z")
+                .select("x", "y", F.explode("z").alias("x2"))
             )
-            .toDF("x", "y", "z")
-            .select("x", "y", F.explode("z").alias("x2"))
         ),
         "odd names": Shown(
             lambda df: df.select(F.col("price").alias("a b.c"), F.col("url").alias("`"))
         ),
         "names that the engine uses itself": Shown(
-            lambda df: df.select(F.col("auction").alias("__pane"), "price")
-            .groupBy("__pane")
-            .agg(F.max("price").alias("__rows")),
+            lambda df: (
+                df.select(F.col("auction").alias("__pane"), "price")
+                .groupBy("__pane")
+                .agg(F.max("price").alias("__rows"))
+            ),
             "update",
         ),
         "explode": Shown(lambda df: df.select("auction", F.explode("tags").alias("tag"))),
@@ -92,9 +94,11 @@ def plan_cases() -> dict[str, Shown]:
         ),
         "many windows": Shown(lambda df: counts(df, "2 minutes", "1 second")),
         "window of an expression": Shown(
-            lambda df: df.withWatermark("ts", "1 second")
-            .groupBy(F.window(F.expr("timestamp_millis(price)"), "10 seconds"))
-            .agg(F.max("ts").alias("last")),
+            lambda df: (
+                df.withWatermark("ts", "1 second")
+                .groupBy(F.window(F.expr("timestamp_millis(price)"), "10 seconds"))
+                .agg(F.max("ts").alias("last"))
+            ),
             "update",
         ),
         "window without a watermark": Shown(
@@ -140,9 +144,7 @@ def plan_cases() -> dict[str, Shown]:
             "complete",
         ),
         "no key": Shown(lambda df: df.agg(F.count("*").alias("n")), "complete"),
-        "a key alone": Shown(
-            lambda df: df.groupBy("auction").agg(F.lit(1).alias("one")), "update"
-        ),
+        "a key alone": Shown(lambda df: df.groupBy("auction").agg(F.lit(1).alias("one")), "update"),
         "computed keys": Shown(
             lambda df: df.groupBy((F.col("price") % 5).alias("k")).count(), "update"
         ),
@@ -162,13 +164,17 @@ def plan_cases() -> dict[str, Shown]:
             lambda df: counts(df, "10 seconds").groupBy("window").agg(F.max("count").alias("most"))
         ),
         "a sliding window's largest count": Shown(
-            lambda df: counts(df, "10 seconds", "4 seconds")
-            .groupBy("window")
-            .agg(F.max("count").alias("most"))
+            lambda df: (
+                counts(df, "10 seconds", "4 seconds")
+                .groupBy("window")
+                .agg(F.max("count").alias("most"))
+            )
         ),
         "windows of windows": Shown(
-            lambda df: counts(df, "10 seconds")
-            .groupBy(F.window("window", "1 minute"))
-            .agg(F.sum("count").alias("n"))
+            lambda df: (
+                counts(df, "10 seconds")
+                .groupBy(F.window("window", "1 minute"))
+                .agg(F.sum("count").alias("n"))
+            )
         ),
     }

@@ -182,7 +182,8 @@ def queries() -> dict[str, Judged]:
         "all aggregates of one group": Judged(lambda df: df.agg(*_every()), "complete"),
         "wide decimals": Judged(
             lambda df: df.groupBy("auction").agg(
-                F.avg(F.col("fee").cast("decimal(13,3)")).alias("a")
+                F.avg(F.col("fee").cast("decimal(13,3)")).alias("a"),
+                F.sum(F.expr("cast(fee % 10 AS decimal(4,2))").cast("decimal(8,2)")).alias("s"),
             ),
             "complete",
         ),

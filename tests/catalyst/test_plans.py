@@ -81,6 +81,24 @@ def test_the_session_that_was_active_stays_active(spark: SparkSession, bids: Dat
     assert Sessions.getActiveSession() is not None
 
 
+def test_the_same_query_gives_the_same_program(spark: SparkSession) -> None:
+    """Spark's own numbers (exprIds, names of common expressions) go on counting."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def program() -> str:
+        frame = stream(spark, BIDS).select(
+            F.expr("nullif(price + 1, 3)").alias("k"),
+            F.expr("nullif(bidder + 1, 3)").alias("__k"),
+            F.expr("price in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12)").alias("p"),
+        )
+        counted = frame.groupBy("k", "__k").agg((F.count("p") + F.count("*")).alias("n"))
+        relation = translate(counted, output_mode="update", query="same").relation
+        write = Write(relation, StreamRef("same"))
+        return plan_program(Query("same", (write,), parallelism=2)).to_json()
+
+    assert program() == program()
+
+
 @pytest.mark.parametrize("mode", ["Append", "", "all", None])
 def test_an_unknown_output_mode_is_refused(bids: DataFrame, mode: str) -> None:
     with pytest.raises(InvalidArgument, match="append, update, complete"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -113,21 +112,3 @@ def test_a_handle_closes_while_it_folds(tmp_path: Path) -> None:
         log.close()
     with open_log(tmp_path / "log") as log:
         assert log.tail() == 5 * 128
-
-
-def test_a_synced_log_keeps_room_ahead_that_no_reader_mistakes_for_records(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    with open_log(folder, create=True) as log:
-        append(log, 0, 128)
-        wait_for_fold(log)
-        assert wal_bytes(folder) >= log._index.wal_bytes + (4 << 20), "no room was made"
-        room = wal_bytes(folder)
-        append(log, 128, 64)
-        assert wal_bytes(folder) == room, "the file still grows with every append"
-        shutil.copytree(folder, tmp_path / "killed")  # as a kill would leave it: nothing closed
-    for found in (folder, tmp_path / "killed"):
-        with open_log(found) as log:
-            records = log.read(("orders",), START, 1000)
-            assert [record.sequence for record in records] == list(range(192))
-            append(log, 192, 1)
-            assert log.tail() == 193

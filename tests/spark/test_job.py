@@ -96,7 +96,7 @@ def verify(log_folder: Path, stream: str, events: int) -> None:
 
 
 def test_slots_are_killed_one_by_one_and_two_at_once(log_folder: Path) -> None:
-    events = 12 * RATE
+    events = 9 * RATE
     with running(log_folder, "killed", events) as (job, _):
         os.kill(working_pids(job)[0], signal.SIGKILL)
         wait_for("the recovery", lambda: job.recoveries() and job.recoveries()[-1].started_s)
@@ -111,7 +111,7 @@ def test_slots_are_killed_one_by_one_and_two_at_once(log_folder: Path) -> None:
 
 
 def test_a_stopped_slot_is_replaced_and_its_marker_refused(log_folder: Path) -> None:
-    events = 25 * RATE
+    events = 9 * RATE
     with running(log_folder, "stopped", events) as (job, log):
         for _ in range(5):
             known = len(job.recoveries())
@@ -137,7 +137,7 @@ def test_a_stopped_slot_is_replaced_and_its_marker_refused(log_folder: Path) -> 
 
 
 def test_a_slot_stopped_with_a_lock_of_the_log_is_ended(log_folder: Path) -> None:
-    events = 15 * RATE
+    events = 9 * RATE
     with running(log_folder, "locked", events) as (job, _):
         pid = _stop_with_lock(working_pids(job), log_folder)
         wait_for("the loss", job.recoveries)
@@ -154,7 +154,7 @@ def test_a_job_that_slept_does_not_take_its_slots_for_lost(log_folder: Path) -> 
     """The driver's own pause says nothing about its slots."""
     script = (
         "import sys, time, pathlib, tests.spark.test_job as t\n"
-        "with t.running(pathlib.Path(sys.argv[1]), 'slept', 8 * t.RATE) as (job, _):\n"
+        "with t.running(pathlib.Path(sys.argv[1]), 'slept', 6 * t.RATE) as (job, _):\n"
         "    print('running', flush=True)\n"
         "    assert job.wait_over(60)\n"
         "    print(len(job.recoveries()), job.error, flush=True)\n"
@@ -173,7 +173,7 @@ def test_a_job_that_slept_does_not_take_its_slots_for_lost(log_folder: Path) -> 
         assert driver.wait(60) == 0
     finally:
         driver.kill()
-        driver.wait()
+        driver.communicate()
 
 
 def _is_running(pid: int) -> bool:

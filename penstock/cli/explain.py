@@ -1,0 +1,54 @@
+"""`penstock explain`: what a stored query does, keeps and promises."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from penstock.cli.tables import escape
+from penstock.kernels.support import numba_supported
+from penstock.log.local import open_log
+from penstock.plan.explain import explain
+from penstock.runtime.queries import StoredQuery, needed_query
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `penstock explain` to the command line."""
+    parser = subparsers.add_parser(
+        "explain", help="what a stored query does, keeps and promises; never writes"
+    )
+    parser.add_argument("dir", metavar="DIR", type=Path)
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--json", action="store_true", help="print the program itself, as JSON")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Explain a query."""
+    with open_log(args.dir, read_only=True) as log:
+        query = needed_query(log, args.name)
+        durability = log.durability
+    print(_as_json(query) if args.json else _as_text(query, durability))
+    return 0
+
+
+def _as_json(query: StoredQuery) -> str:
+    facts = {
+        "name": query.name,
+        "id": query.id,
+        "output": query.output,
+        "checkpoint_location": query.location,
+        "program": json.loads(query.program.to_json()),
+    }
+    return json.dumps(facts)
+
+
+def _as_text(query: StoredQuery, durability: str) -> str:
+    text = explain(
+        query.program,
+        lambda expression, _schema: "numba" if numba_supported(expression) else "arrow",
+        durability,
+    )
+    return "\n".join(escape(line) for line in text.splitlines())

@@ -1,0 +1,156 @@
+"""`penstock run`: run a PySpark program, and stay until the queries that it started are over.
+
+The program is the same that `python` and `spark-submit` run. What this adds: Spark's Python
+processes use this interpreter, a program that ends without waiting does not take its queries with
+it, and Ctrl-C lets them commit first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.tables import escape
+from penstock.errors import InvalidArgument, StreamError
+
+if TYPE_CHECKING:
+    from penstock.api.query import StreamingQuery
+
+EXIT_FAILED = 1
+STATUS_S = 1.0
+WAIT_S = 0.1
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add `penstock run` to the command line."""
+    parser = subparsers.add_parser(
+        "run",
+        help="run a PySpark program and wait for its queries",
+        description="Run a PySpark program as `python FILE` would, then wait for the queries that "
+        "it started. Ctrl-C stops them after a last commit. Exit code 1: a query failed.",
+    )
+    parser.add_argument("file", metavar="FILE.py", type=Path)
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="passed on to the program")
+    parser.set_defaults(func=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the program, then wait."""
+    if not args.file.is_file():
+        raise InvalidArgument(
+            f"there is no program {args.file}: check the path", path=str(args.file)
+        )
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with _as_if_called(str(args.file), args.args):  # also while waiting: functions may import more
+        try:
+            code = run_script(args.file)
+        except BaseException:
+            stop(queries_of_context())
+            raise
+        queries = queries_of_context()
+        if code:
+            stop(queries)
+            return code
+        return wait(queries)
+
+
+def run_script(file: Path) -> int:
+    """Run a file as `__main__`; return the code that it exits with."""
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except SystemExit as exit_:
+        return _exit_code(exit_)
+    return 0
+
+
+def queries_of_context() -> list[StreamingQuery]:
+    """The queries of this process's Spark context that run or have failed."""
+    if "pyspark" not in sys.modules:  # a program without Spark has no queries
+        return []
+    from pyspark import SparkContext  # noqa: PLC0415 (only where the program has loaded it)
+
+    from penstock.api.session import started_queries  # noqa: PLC0415
+
+    return started_queries(SparkContext._active_spark_context)
+
+
+def wait(queries: Sequence[StreamingQuery]) -> int:
+    """Wait for the end of all queries and say how they end; Ctrl-C stops them."""
+    # PySpark's own handler would cancel every job, the slots too, before anyone could commit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _watch(queries)
+    except KeyboardInterrupt:
+        print("\nstopping after a last commit", file=sys.stderr)
+        stop(queries)
+        raise
+    failed = False
+    for query in queries:
+        error = query.exception()
+        failed = failed or error is not None
+        ending = "ended" if error is None else f"failed: [{error.error_class}] {error.message}"
+        print(escape(f"{query.name}: {ending}"), file=sys.stderr)
+    return EXIT_FAILED if failed else 0
+
+
+def stop(queries: Sequence[StreamingQuery]) -> None:
+    """Let every query commit what it has done, and end it."""
+    for query in queries:
+        query.stop()
+
+
+def status_line(query: StreamingQuery) -> str:
+    """What a query is doing, in one line."""
+    progress = query.lastProgress or {}
+    slots = progress.get("metrics", {}).get("slots", {})
+    parts = [
+        query.name,
+        f"epoch {progress.get('batchId', 0):,}",
+        f"{progress.get('inputRowsPerSecond', 0):,.0f} rows/s",
+        f"watermark {progress.get('eventTime', {}).get('watermark', '-')}",
+        f"{len(slots)} slots",
+        f"{progress.get('metrics', {}).get('recoveries', 0)} recoveries",
+    ]
+    return "  ".join(parts)
+
+
+def _watch(queries: Sequence[StreamingQuery]) -> None:
+    shows = sys.stderr.isatty()
+    shown_s = 0.0
+    while active := [query for query in queries if query.isActive]:
+        active[0].job.wait_over(WAIT_S)
+        if shows and time.monotonic() - shown_s >= STATUS_S:
+            shown_s = time.monotonic()
+            for query in active:
+                print(escape(status_line(query)), file=sys.stderr)
+    for query in queries:
+        with suppress(StreamError):  # how it ended is told afterwards
+            query.awaitTermination()  # until its sink has the last rows
+
+
+@contextmanager
+def _as_if_called(file: str, words: Sequence[str]) -> Iterator[None]:
+    """Make `sys.argv` and `sys.path` what they are under `python FILE`."""
+    argv, path = sys.argv, sys.path
+    sys.argv = [file, *words]
+    sys.path = [str(Path(file).resolve().parent), *path]
+    try:
+        yield
+    finally:
+        sys.argv, sys.path = argv, path
+
+
+def _exit_code(exit_: SystemExit) -> int:
+    """The code of `sys.exit(...)`: a text is printed and means 1."""
+    if exit_.code is None or isinstance(exit_.code, int):
+        return int(exit_.code or 0)
+    print(exit_.code, file=sys.stderr)
+    return 1

@@ -1,0 +1,147 @@
+"""Stored queries: what the log's metadata keeps of each, who runs it, and how far it has come."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import InvalidProgram, QueryNotFound
+from penstock.log.contract import Log
+from penstock.names import check_name
+from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
+from penstock.stages.program import Program, VertexProgram
+
+QUERIES_FOLDER = "queries"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQuery:
+    """A query as the log's metadata keeps it."""
+
+    id: str
+    name: str
+    program: Program
+    output: str
+    location: str | None
+
+    def encode(self) -> bytes:
+        facts = {
+            "id": self.id,
+            "name": self.name,
+            "program": self.program.to_json(),
+            "output": self.output,
+            "location": self.location,
+        }
+        return json.dumps(facts).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class QueryProgress:
+    """How far a query has come: the last marker of each of its vertices, None before the first."""
+
+    markers: dict[str, Marker | None]
+    watermark_us: int  # the least of the vertices with state; of all where none has any
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch of any vertex; 0 before the first commit."""
+        return max((marker.epoch for marker in self._known()), default=0)
+
+    @property
+    def late_rows(self) -> int:
+        return sum(marker.late_rows for marker in self._known())
+
+    @property
+    def rejected_rows(self) -> int:
+        return sum(marker.rejected_rows for marker in self._known())
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every vertex has committed the end of its input."""
+        return all(marker is not None and marker.ended for marker in self.markers.values())
+
+    def _known(self) -> list[Marker]:
+        return [marker for marker in self.markers.values() if marker is not None]
+
+
+def stored_query(log: Log, name: str) -> StoredQuery | None:
+    """Read a query back; None if there is none of that name."""
+    found = log.get(f"query/{check_name(name, 'query')}")
+    return None if found is None else _decode(name, found.value)
+
+
+def needed_query(log: Log, name: str) -> StoredQuery:
+    """Read a query back; QueryNotFound lists what there is."""
+    found = stored_query(log, name)
+    if found is None:
+        known = ", ".join(stored_names(log)) or "none"
+        raise QueryNotFound(
+            f"there is no query {name!r} in this log; known: {known}",
+            query=name,
+        )
+    return found
+
+
+def stored_names(log: Log) -> list[str]:
+    """The names of all stored queries, in order."""
+    return sorted(key.split("/", 1)[1] for key in log.keys("query"))
+
+
+def query_progress(log: Log, program: Program) -> QueryProgress:
+    """What the last markers say. Each vertex is read at its own moment."""
+    markers = {vertex.name: _last_marker(log, vertex) for vertex in program.vertices}
+    stateful = [v for v in program.vertices if program.stage_of(v).aggregate is not None]
+    watermarks = [
+        WATERMARK_NONE if (marker := markers[vertex.name]) is None else marker.watermark_us
+        for vertex in stateful or program.vertices
+    ]
+    return QueryProgress(markers, min(watermarks, default=WATERMARK_NONE))
+
+
+def lock_path(folder: Path, name: str) -> Path:
+    """The file that whoever runs a query keeps locked."""
+    return folder / QUERIES_FOLDER / f"{check_name(name, 'query')}.lock"
+
+
+def running_process(folder: Path, name: str) -> int | None:
+    """The process of this machine that runs a query; None if there is none.
+
+    The kernel's table is read: trying the lock instead would stand in the way of a start for a
+    moment.
+    """
+    path = lock_path(folder, name)
+    try:
+        inode = str(path.stat().st_ino)
+        with open("/proc/locks", encoding="ascii") as table:
+            rows = [line.split() for line in table if "->" not in line]
+    except OSError:
+        return None
+    # By inode alone: some filesystems show another device to stat than to the kernel's table.
+    holders = (int(r[4]) for r in rows if r[1] == "FLOCK" and r[5].rsplit(":", 1)[-1] == inode)
+    return next(holders, None)
+
+
+def _last_marker(log: Log, vertex: VertexProgram) -> Marker | None:
+    record = log.last(vertex.task_tag)
+    return None if record is None else decode_marker(record)
+
+
+def _decode(name: str, value: bytes) -> StoredQuery:
+    try:
+        facts: Any = json.loads(value)
+        location = facts["location"]
+        return StoredQuery(
+            str(facts["id"]),
+            check_name(facts["name"], "query"),
+            Program.from_json(facts["program"]),
+            check_name(facts["output"], "stream"),
+            None if location is None else str(location),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidProgram(
+            f"the stored query {name!r} cannot be read ({type(error).__name__}: {error}): run "
+            "`penstock fsck`; start the query under a new name",
+            query=name,
+        ) from error

@@ -1,0 +1,428 @@
+"""What is not run here is refused with an error that says what, where, and what can run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.catalyst.refusals import NODE_REASONS
+from penstock.catalyst.translate import translate
+from penstock.errors import InvalidArgument, UnsupportedPlan
+from tests.catalyst.conftest import BIDS, stream
+from tests.catalyst.expression_cases import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def refusal(df: Any, mode: str = "append") -> UnsupportedPlan:
+    with pytest.raises(UnsupportedPlan) as caught:
+        translate(df, output_mode=mode, query="refused")
+    assert "Structured Streaming" in str(caught.value)
+    return caught.value
+
+
+# --- expressions ----------------------------------------------------------------------------------
+
+# (SQL, what the error's expression must contain, what its message must say)
+EXPRESSIONS = (
+    ("try_add(a, 1)", "(a + 1L)", "try_"),
+    ("try_divide(a, b)", "(CAST(a AS DOUBLE) / CAST(b AS DOUBLE))", "try_"),
+    ("rand()", "rand(", "another value each time"),
+    ("uuid()", "uuid()", "another value each time"),
+    ("monotonically_increasing_id()", "monotonically_increasing_id()", "another value each time"),
+    ("spark_partition_id()", "SPARK_PARTITION_ID()", "another value each time"),
+    ("current_timestamp()", "current_timestamp()", "before they enter the stream"),
+    ("now()", "now()", "before they enter the stream"),
+    ("current_date()", "current_date()", "before they enter the stream"),
+    ("localtimestamp()", "localtimestamp()", "before they enter the stream"),
+    ("a + cast(unix_seconds(now()) AS bigint)", "now()", "before they enter the stream"),
+    ("get_json_object(u, '$.k')", "get_json_object", "GetJsonObject is not among"),
+    ("from_json(u, 'k int').k", "from_json", "not among the expressions"),
+    ("u collate utf8_lcase", "collate(u, utf8_lcase)", "collation"),
+    ("trim('x' from u)", "TRIM", "only spaces"),
+    ("u rlike num", "RLIKE(u, num)", "the pattern must be a constant"),
+    ("u rlike '(?=x)y'", "RLIKE(u, '(?=x)y')", "pattern"),
+    ("split(u, 'x', 2)", "split(u, 'x', 2)", "limit"),
+    ("ts - ts", "(ts - ts)", "is not among"),
+    ("ts + interval 2 days", "INTERVAL '2' DAY", "below a day"),
+    ("ts + make_dt_interval(0, 0, i)", "ts + make_dt_interval", "below a day"),
+    ("log(2, x)", "LOG(2.0D, x)", "natural logarithm"),
+    ("log10(x)", "LOG10(x)", "Log10 is not among"),
+    ("element_at(xs, -1)", "element_at(xs, -1)", "position from 1 on"),
+    ("map(i, u)", "map(i, u)", "CreateMap is not among"),
+    ("interval 3 days", "INTERVAL '3' DAY", "type interval day is not known"),
+    ("null", "NULL", "type void is not known"),
+    ("d * d * d", "((d * d) * d)", "18 digits"),
+    ("cast(f AS string)", "CAST(f AS STRING)", "float to string is not supported"),
+    ("st = st", "(st = st)", "not nested"),
+    ("java_method('java.lang.Math', 'abs', i)", "java.lang.Math", "each time"),
+    ("(SELECT max(id) FROM range(3)) + a", "scalarsubquery", "subqueries"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("sql", "expression", "reason"), EXPRESSIONS, ids=lambda part: part[:30])
+def test_an_expression_is_refused_by_name(
+    spark: SparkSession, sql: str, expression: str, reason: str
+) -> None:
+    error = refusal(stream(spark, COLUMNS).selectExpr(f"{sql} AS result", "a"))
+    assert error.details["node"] == "Project"
+    assert error.details["column"] == "result"
+    assert expression in error.details["expression"]
+    assert reason in str(error)
+
+
+def test_the_line_that_wrote_the_expression_is_named(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    error = refusal(
+        bids.select(
+            (
+                F.col("price") ^ 3 if hasattr(F.Column, "__xor__") else F.col("price").bitwiseXOR(3)
+            ).alias("x")
+        )
+    )
+    assert "test_refusals.py:" in str(error)
+
+
+def test_an_expression_in_a_condition_is_refused(bids: DataFrame) -> None:
+    error = refusal(bids.where("soundex(url) = 'A'"))
+    assert error.details["node"] == "Filter"
+    assert "soundex(url)" in error.details["expression"]
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def _same(rows: Any) -> Any:
+    return rows
+
+
+def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
+    """By the name of the test: the node that is refused, and a DataFrame with one."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def static(df: DataFrame) -> DataFrame:
+        return df.sparkSession.range(3).toDF("price")
+
+    return {
+        "distinct": ("Deduplicate", lambda df: df.select("auction").distinct()),
+        "dropDuplicates": ("Deduplicate", lambda df: df.dropDuplicates(["auction"])),
+        "within watermark": (
+            "DeduplicateWithinWatermark",
+            lambda df: df.withWatermark("ts", "1 second").dropDuplicatesWithinWatermark(["price"]),
+        ),
+        "join": (
+            "Join",
+            lambda df: df.alias("l").join(df.alias("r"), F.expr("l.auction = r.auction")),
+        ),
+        "join with rows that stand": ("Join", lambda df: df.join(static(df), "price")),
+        "union with rows that stand": ("Range", lambda df: df.select("price").union(static(df))),
+        "python function": (
+            "ArrowEvalPython",
+            lambda df: df.select(F.udf(lambda price: price, "bigint")("price")),
+        ),
+        "mapInArrow": ("MapInArrow", lambda df: df.mapInArrow(_same, "auction bigint")),
+        "mapInPandas": ("MapInPandas", lambda df: df.mapInPandas(_same, "auction bigint")),
+        "applyInPandas": (
+            "FlatMapGroupsInPandas",
+            lambda df: df.groupBy("auction").applyInPandas(_same, "auction bigint"),
+        ),
+        "sort": ("Sort", lambda df: df.orderBy("price")),
+        "limit": ("GlobalLimit", lambda df: df.limit(3)),
+        "sample": ("Sample", lambda df: df.sample(0.5, 1)),
+        "observe": ("CollectMetrics", lambda df: df.observe("m", F.count("*").alias("n"))),
+        "cube": ("Expand", lambda df: df.cube("auction", "bidder").count()),
+        "stack": ("Generate", lambda df: df.selectExpr("stack(2, price, bidder)")),
+        "inline": (
+            "Generate",
+            lambda df: df.selectExpr("inline(array(named_struct('a', price)))"),
+        ),
+        "explode of a map": ("Generate", lambda df: df.select(F.explode(F.expr("map(1, 'x')")))),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(nodes()))
+def test_a_node_is_refused_by_name(bids: DataFrame, name: str) -> None:
+    node, define = nodes()[name]
+    error = refusal(define(bids), "update")
+    assert error.details["node"] == node
+    assert str(error).startswith(node)
+
+
+def test_ranking_over_windows_is_refused(bids: DataFrame) -> None:
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    ranked = F.row_number().over(Window.partitionBy("auction").orderBy("price"))
+    assert refusal(bids.select(ranked.alias("r"))).details["node"] == "Window"
+
+
+def test_the_table_of_refused_nodes_has_a_reason_for_each() -> None:
+    assert all(reason and not reason.endswith(".") for reason in NODE_REASONS.values())
+
+
+# --- aggregates and windows -----------------------------------------------------------------------
+
+
+AGGREGATES = (
+    ("count(DISTINCT price)", "count(DISTINCT price)", "distinct"),
+    ("count(1) FILTER (WHERE price > 2)", "FILTER", "FILTER"),
+    ("first(price)", "first(price)", "First is not among the aggregates"),
+    ("stddev(price)", "stddev", "not among the aggregates"),
+    ("collect_list(price)", "collect_list(price)", "not among the aggregates"),
+    ("approx_count_distinct(price)", "approx_count_distinct(price)", "not among the aggregates"),
+    ("max(url)", "max(url)", "max of string is not supported"),
+    ("try_sum(price)", "try_sum(price)", "null on overflow"),
+    ("sum(cast(fee AS decimal(12,2)))", "sum(", "22 digits"),
+)
+
+
+@pytest.mark.parametrize(("sql", "expression", "reason"), AGGREGATES)
+def test_an_aggregate_is_refused_by_name(
+    bids: DataFrame, sql: str, expression: str, reason: str
+) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    error = refusal(bids.groupBy("auction").agg(F.expr(sql).alias("x")), "update")
+    assert error.details["node"] == "Aggregate"
+    assert expression in error.details["expression"]
+    assert reason in str(error)
+
+
+def test_keys_of_nested_types_are_refused(bids: DataFrame) -> None:
+    error = refusal(bids.groupBy("tags").count(), "update")
+    assert error.details == {"node": "Aggregate", "column": "tags"}
+
+
+def test_session_windows_are_refused(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    timed = bids.withWatermark("ts", "1 second")
+    error = refusal(timed.groupBy(F.session_window("ts", "5 seconds"), "auction").count())
+    assert error.details["column"] == "session_window"
+
+
+def test_overlapping_windows_without_an_aggregate_are_refused(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    error = refusal(bids.select(F.col("price").bitwiseXOR(3).alias("x")))
+    assert "test_refusals.py:" in str(error)
+
+
+def test_an_expression_in_a_condition_is_refused(bids: DataFrame) -> None:
+    error = refusal(bids.where("soundex(url) = 'A'"))
+    assert error.details["node"] == "Filter"
+    assert "soundex(url)" in error.details["expression"]
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+def _same(rows: Any) -> Any:
+    return rows
+
+
+def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
+    """By the name of the test: the node that is refused, and a DataFrame with one."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def static(df: DataFrame) -> DataFrame:
+        return df.sparkSession.range(3).toDF("price")
+
+    return {
+        "distinct": ("Deduplicate", lambda df: df.select("auction").distinct()),
+        "dropDuplicates": ("Deduplicate", lambda df: df.dropDuplicates(["auction"])),
+        "within watermark": (
+            "DeduplicateWithinWatermark",
+            lambda df: df.withWatermark("ts", "1 second").dropDuplicatesWithinWatermark(["price"]),
+        ),
+        "join": (
+            "Join",
+            lambda df: df.alias("l").join(df.alias("r"), F.expr("l.auction = r.auction")),
+        ),
+        "join with rows that stand": ("Join", lambda df: df.join(static(df), "price")),
+        "union with rows that stand": ("Range", lambda df: df.select("price").union(static(df))),
+        "python function": (
+            "ArrowEvalPython",
+            lambda df: df.select(F.udf(lambda price: price, "bigint")("price")),
+        ),
+        "mapInArrow": ("MapInArrow", lambda df: df.mapInArrow(_same, "auction bigint")),
+        "mapInPandas": ("MapInPandas", lambda df: df.mapInPandas(_same, "auction bigint")),
+        "applyInPandas": (
+            "FlatMapGroupsInPandas",
+            lambda df: df.groupBy("auction").applyInPandas(_same, "auction bigint"),
+        ),
+        "sort": ("Sort", lambda df: df.orderBy("price")),
+        "limit": ("GlobalLimit", lambda df: df.limit(3)),
+        "sample": ("Sample", lambda df: df.sample(0.5, 1)),
+        "observe": ("CollectMetrics", lambda df: df.observe("m", F.count("*").alias("n"))),
+        "cube": ("Expand", lambda df: df.cube("auction", "bidder").count()),
+        "stack": ("Generate", lambda df: df.selectExpr("stack(2, price, bidder)")),
+        "inline": (
+            "Generate",
+            lambda df: df.selectExpr("inline(array(named_struct('a', price)))"),
+        ),
+        "explode of a map": ("Generate", lambda df: df.select(F.explode(F.expr("map(1, 'x')")))),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(nodes()))
+def test_a_node_is_refused_by_name(bids: DataFrame, name: str) -> None:
+    node, define = nodes()[name]
+    error = refusal(define(bids), "update")
+    assert error.details["node"] == node
+    assert str(error).startswith(node)
+
+
+def test_ranking_over_windows_is_refused(bids: DataFrame) -> None:
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    ranked = F.row_number().over(Window.partitionBy("auction").orderBy("price"))
+    assert refusal(bids.select(ranked.alias("r"))).details["node"] == "Window"
+
+
+def test_the_table_of_refused_nodes_has_a_reason_for_each() -> None:
+    assert all(reason and not reason.endswith(".") for reason in NODE_REASONS.values())
+
+
+# --- aggregates and windows -----------------------------------------------------------------------
+
+
+AGGREGATES = (
+    ("count(DISTINCT price)", "count(DISTINCT price)", "distinct"),
+    ("count(1) FILTER (WHERE price > 2)", "FILTER", "FILTER"),
+    ("first(price)", "first(price)", "First is not among the aggregates"),
+    ("stddev(price)", "stddev", "not among the aggregates"),
+    ("collect_list(price)", "collect_list(price)", "not among the aggregates"),
+    ("approx_count_distinct(price)", "approx_count_distinct(price)", "not among the aggregates"),
+    ("max(url)", "max(url)", "max of string is not supported"),
+    ("try_sum(price)", "try_sum(price)", "null on overflow"),
+    ("sum(cast(fee AS decimal(12,2)))", "sum(", "22 digits"),
+)
+
+
+@pytest.mark.parametrize(("sql", "expression", "reason"), AGGREGATES)
+def test_an_aggregate_is_refused_by_name(
+    bids: DataFrame, sql: str, expression: str, reason: str
+) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    error = refusal(bids.groupBy("auction").agg(F.expr(sql).alias("x")), "update")
+    assert error.details["node"] == "Aggregate"
+    assert expression in error.details["expression"]
+    assert reason in str(error)
+
+
+def test_keys_of_nested_types_are_refused(bids: DataFrame) -> None:
+    error = refusal(bids.groupBy("tags").count(), "update")
+    assert error.details == {"node": "Aggregate", "column": "tags"}
+
+
+def test_session_windows_are_refused(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    timed = bids.withWatermark("ts", "1 second")
+    error = refusal(timed.groupBy(F.session_window("ts", "5 seconds"), "auction").count())
+    assert error.details["column"] == "session_window"
+
+
+def test_overlapping_windows_without_an_aggregate_are_refused(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    error = refusal(bids.select(F.window("ts", "10 seconds", "5 seconds"), "price"))
+    assert error.details["column"] == "window"
+    filtered = bids.select(F.window("ts", "10 seconds", "5 seconds"), "price").where(
+        "price > unix_seconds(window.start)"
+    )
+    assert "both the window and other columns" in str(refusal(filtered))
+
+
+def test_append_mode_needs_what_ends(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    endless = refusal(bids.groupBy("auction").count())
+    assert "Structured Streaming asks for the same" in str(endless)
+    by_time = refusal(bids.withWatermark("ts", "1 second").groupBy("ts").count())
+    assert by_time.details["column"] == "ts"
+    with pytest.raises(UnsupportedPlan, match="needs a watermark"):
+        translate(bids.groupBy(F.window("ts", "10 seconds")).count(), query="refused")
+
+
+def test_complete_mode_needs_an_aggregate(bids: DataFrame) -> None:
+    assert "complete mode needs an aggregate" in str(refusal(bids, "complete"))
+
+
+def test_aggregates_in_a_row_are_for_append_mode(bids: DataFrame) -> None:
+    twice = bids.groupBy("auction").count().groupBy("count").count()
+    with pytest.raises(UnsupportedPlan, match="append mode below another aggregate"):
+        translate(twice, output_mode="update", query="refused")
+
+
+# --- the whole DataFrame --------------------------------------------------------------------------
+
+
+def test_columns_that_spark_cannot_tell_apart_are_refused(
+    spark: SparkSession, bids: DataFrame
+) -> None:
+    frame = bids.selectExpr("price", "bidder AS Price")
+    assert refusal(frame).details["column"] == "Price"
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        assert len(translate(frame, query="told_apart").relation.schema) == 2
+    finally:
+        spark.conf.unset("spark.sql.caseSensitive")
+
+
+def test_a_data_frame_that_does_not_stream_is_refused(spark: SparkSession) -> None:
+    assert "does not stream" in str(refusal(spark.range(3)))
+
+
+def test_something_else_than_a_data_frame_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="streaming DataFrame was expected, not dict"):
+        translate({}, query="refused")
+
+
+def test_a_data_frame_of_spark_connect_is_refused() -> None:
+    from pyspark.sql import DataFrame as AnyDataFrame  # noqa: PLC0415
+
+    class Remote(AnyDataFrame):
+        """Like those of Spark Connect: a DataFrame without a JVM behind it."""
+
+    assert "Spark Connect" in str(refusal(object.__new__(Remote)))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.ansi.enabled", "false"),
+        ("spark.sql.decimalOperations.allowPrecisionLoss", "false"),
+        ("spark.sql.streaming.multipleWatermarkPolicy", "max"),
+    ],
+)
+def test_a_setting_that_changes_results_is_refused(
+    spark: SparkSession, setting: str, value: str
+) -> None:
+    frame = stream(spark, BIDS)
+    spark.conf.set(setting, value)
+    try:
+        error = refusal(frame)
+    finally:
+        spark.conf.unset(setting)
+    assert error.details == {"setting": setting, "value": value}
+
+
+def test_an_expression_of_another_mode_is_refused(spark: SparkSession) -> None:
+    """The mode belongs to the expression: it was written before the setting was changed."""
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    added = stream(spark, BIDS).selectExpr("price + 1 AS p")
+    negated = stream(spark, BIDS).selectExpr("-price AS p")
+    parsed = stream(spark, BIDS).selectExpr("cast(url AS int) AS p")
+    spark.conf.set("spark.sql.ansi.enabled", "true")
+    for frame in (added, negated, parsed):
+        assert "spark.sql.ansi.enabled" in str(refusal(frame))

@@ -1,0 +1,245 @@
+"""Sources of Spark as scans: their options, one by one, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.catalyst.relations import ScanOrigin
+from penstock.catalyst.translate import translate
+from penstock.errors import UnsupportedPlan
+from penstock.plan.nodes import StreamRef
+from penstock.plan.text import print_relation
+from tests.catalyst.conftest import stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def origin(df: DataFrame) -> ScanOrigin:
+    (found,) = translate(df, query="read").scans
+    return found
+
+
+def options(df: DataFrame) -> dict[str, Any]:
+    connector = origin(df).connector
+    assert connector is not None
+    return connector.options
+
+
+def refusal(df: DataFrame) -> str:
+    with pytest.raises(UnsupportedPlan) as caught:
+        translate(df, query="read")
+    assert "Structured Streaming can run it" in str(caught.value)
+    return str(caught.value)
+
+
+def source(spark: SparkSession, name: str, **given: Any) -> DataFrame:
+    return spark.readStream.format(name).options(**given).load()
+
+
+def files(spark: SparkSession, name: str, path: Path | str, **given: Any) -> DataFrame:
+    reader = spark.readStream.format(name).options(**given)
+    return reader.schema("k bigint, at timestamp, s string").load(str(path))
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def test_a_stream_of_the_log(spark: SparkSession) -> None:
+    found = origin(stream(spark, "k bigint not null, v string", "orders", path="somewhere"))
+    assert found.scan.relation == (StreamRef("orders", 1),)
+    assert found.stream == "orders"
+    assert dict(found.options) == {"stream": "orders", "path": "somewhere"}
+    assert [str(field.type) for field in found.scan.schema] == ["bigint", "string"]
+
+
+def test_how_micro_batches_would_be_cut_is_no_matter(spark: SparkSession) -> None:
+    frame = stream(spark, "k bigint", maxRowsPerTrigger=5, startingPosition="earliest")
+    assert origin(frame).stream == "bids"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("startingPosition", "latest"), ("includeMetadata", "true"), ("asOf", "7"), ("strem", "x")],
+)
+def test_an_option_that_would_change_the_rows_is_refused(
+    spark: SparkSession, name: str, value: str
+) -> None:
+    assert f"option '{name}'" in refusal(stream(spark, "k bigint", **{name: value}))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "x" * 65])
+def test_a_stream_needs_a_name(spark: SparkSession, name: str) -> None:
+    assert "option 'stream'" in refusal(stream(spark, "k bigint", name))
+
+
+def test_a_column_of_an_unknown_type_is_refused_by_name(spark: SparkSession) -> None:
+    text = refusal(stream(spark, "k bigint, gap interval day to second"))
+    assert "column 'gap'" in text
+    assert "column 's'" in refusal(stream(spark, "s string collate UTF8_LCASE"))
+    assert "column 'n'" in refusal(stream(spark, "n struct<s:string collate UTF8_LCASE>"))
+
+
+# --- generators -----------------------------------------------------------------------------------
+
+
+def test_rate(spark: SparkSession) -> None:
+    frame = source(spark, "rate", rowsPerSecond=50, numPartitions=3)
+    assert options(frame) == {"rows_per_s": 50}
+    assert origin(frame).format == "rate"
+    text = print_relation(translate(source(spark, "rate"), query="read").relation)
+    assert text == (
+        'scan source rate {"rows_per_s":1} (timestamp timestamp, value bigint) partitions any\n'
+    )
+
+
+def test_rate_with_a_ramp_is_refused(spark: SparkSession) -> None:
+    assert "option 'rampUpTime'" in refusal(source(spark, "rate", rampUpTime="5s"))
+
+
+def test_nexmark(spark: SparkSession) -> None:
+    reader = spark.readStream.format("nexmark").schema("auction bigint, price bigint")
+    plain = reader.load()
+    assert options(plain) == {"kind": "bids", "paced": True}
+    chosen = reader.options(seed=7, rate=2.5, events=100, kind="all", unpaced="true").load()
+    assert options(chosen) == {
+        "kind": "all", "paced": False, "seed": 7, "rate": 2.5, "events_max": 100,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "zone", "base_ms"),
+    [
+        ("2024-01-01T00:00:00Z", "UTC", 1_704_067_200_000),
+        ("2024-01-01 00:00:00.5", "UTC", 1_704_067_200_500),
+        ("2024-01-01", "Asia/Kolkata", 1_704_047_400_000),
+    ],
+)
+def test_nexmark_starts_at_a_time(spark: SparkSession, given: str, zone: str, base_ms: int) -> None:
+    reader = spark.readStream.format("nexmark").schema("auction bigint")
+    frame = reader.options(startingTime=given, timeZone=zone).load()
+    assert options(frame)["base_ms"] == base_ms
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("seed", "x"), ("startingTime", "soon"), ("columns", "bid.price"), ("speed", "1")],
+)
+def test_nexmark_refuses_options_by_name(spark: SparkSession, name: str, value: str) -> None:
+    reader = spark.readStream.format("nexmark").schema("auction bigint")
+    assert f"option '{name}'" in refusal(reader.option(name, value).load())
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("rate-micro-batch", {"rowsPerBatch": 3}),
+        ("socket", {"host": "localhost", "port": 1}),
+    ],
+)
+def test_other_sources_are_refused_by_name(
+    spark: SparkSession, name: str, given: dict[str, Any]
+) -> None:
+    assert f"source {name}" in refusal(source(spark, name, **given))
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+COLUMNS = [["k", "bigint"], ["at", "timestamp"], ["s", "string"]]
+
+
+@pytest.mark.parametrize(("name", "shown"), [("parquet", "parquet"), ("json", "jsonl")])
+def test_files(spark: SparkSession, tmp_path: Path, name: str, shown: str) -> None:
+    found = options(files(spark, name, tmp_path))
+    assert found == {"format": shown, "path": str(tmp_path), "columns": COLUMNS}
+
+
+def test_csv(spark: SparkSession, tmp_path: Path) -> None:
+    frame = files(spark, "csv", tmp_path, header="true", sep=";", pathGlobFilter="*.csv")
+    assert options(frame) == {
+        "format": "csv", "path": str(tmp_path), "columns": COLUMNS, "header": True,
+        "delimiter": ";", "pattern": "*.csv",
+    }  # fmt: skip
+
+
+def test_text(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.readStream.text(str(tmp_path))
+    assert options(frame) == {
+        "format": "text", "path": str(tmp_path), "columns": [["value", "string"]],
+    }  # fmt: skip
+
+
+def test_a_path_may_be_an_address_of_a_file(spark: SparkSession, tmp_path: Path) -> None:
+    """Not encoded as in an address of the web: Hadoop takes the characters as they are."""
+    folder = tmp_path / "with%20 space"
+    folder.mkdir()
+    for given in (f"file:{folder}", f"file://{folder}"):
+        assert options(files(spark, "parquet", given))["path"] == str(folder)
+
+
+def test_what_only_cuts_micro_batches_is_accepted(spark: SparkSession, tmp_path: Path) -> None:
+    frame = files(spark, "parquet", tmp_path, maxFilesPerTrigger=1, latestFirst="false")
+    assert options(frame)["format"] == "parquet"
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("csv", "comment", "#"),
+        ("csv", "mode", "PERMISSIVE"),
+        ("csv", "multiLine", "true"),
+        ("csv", "quote", "'"),
+        ("csv", "header", "maybe"),
+        ("json", "mode", "DROPMALFORMED"),
+        ("json", "multiLine", "true"),
+        ("json", "allowComments", "true"),
+        ("parquet", "mergeSchema", "true"),
+        ("parquet", "latestFirst", "true"),
+        ("parquet", "cleanSource", "delete"),
+        ("parquet", "pathGlobFilter", "{a,b}*"),
+    ],
+)
+def test_files_refuse_options_by_name(
+    spark: SparkSession, tmp_path: Path, name: str, option: str, value: str
+) -> None:
+    text = refusal(files(spark, name, tmp_path, **{option: value}))
+    assert text.startswith(f"source {name}: option '{option}'")
+
+
+def test_files_of_another_format_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    assert "source orc" in refusal(files(spark, "orc", tmp_path))
+
+
+def test_a_folder_with_partitions_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "k=1").mkdir()
+    frame = files(spark, "parquet", tmp_path)
+    assert "recursiveFileLookup" in refusal(frame)
+    assert options(files(spark, "parquet", tmp_path, recursiveFileLookup="true"))["recursive"]
+
+
+def test_a_folder_that_is_gone_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    frame = files(spark, "parquet", folder)
+    folder.rmdir()
+    assert "there is no folder" in refusal(frame)
+
+
+def test_patterns_of_folders_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert "is a pattern" in refusal(files(spark, "parquet", f"{tmp_path}/*"))
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_times_without_a_zone_are_refused_where_they_would_not_be_utc(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    text = refusal(files(spark, name, tmp_path))
+    assert "column 'at'" in text
+    assert "Europe/Berlin" in text

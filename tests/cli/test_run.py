@@ -1,0 +1,122 @@
+"""`penstock run`: a program runs as under `python`, and its queries outlive its last line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.errors import LogNotFound
+from penstock.log import open_log
+from penstock.runtime.queries import needed_query, query_progress, running_process
+from penstock.runtime.streams import StreamReader
+
+PATIENCE_S = 300
+
+ENDLESS = """
+import penstock
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[3]")
+    .config("spark.ui.enabled", "false")
+    .getOrCreate()
+)
+penstock.attach(spark, "log")
+rows = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+penstock.writeStream(rows).queryName("endless").toStream("numbers").start()
+"""
+
+
+def program(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(text)
+    return str(path)
+
+
+def test_it_runs_as_the_main_module(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "chosen-before")
+    (tmp_path / "beside_it.py").write_text("WORD = 'found'\n")
+    text = "import os, sys, beside_it\nprint(__name__, sys.argv[1:], beside_it.WORD)\n"
+    text += "print(os.environ['PYSPARK_PYTHON'])\n"
+    before = list(sys.argv), list(sys.path)
+    assert main(["run", program(tmp_path, text), "--json", "x"]) == 0
+    assert capsys.readouterr().out == "__main__ ['--json', 'x'] found\nchosen-before\n"
+    assert (list(sys.argv), list(sys.path)) == before
+    del sys.modules["beside_it"]
+
+
+def test_sparks_python_is_this_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "")  # so that it is restored afterwards
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    text = "import os; print(os.environ['PYSPARK_PYTHON'])"
+    assert main(["run", program(tmp_path, text)]) == 0
+    assert capsys.readouterr().out == f"{sys.executable}\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("pass", 0), ("sys.exit()", 0), ("sys.exit(7)", 7), ("sys.exit('bad day')", 1)],
+)
+def test_the_exit_code_is_the_programs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str, code: int
+) -> None:
+    assert main(["run", program(tmp_path, f"import sys\n{ending}\n")]) == code
+    assert ("bad day" in capsys.readouterr().err) == (code == 1)
+
+
+def test_a_program_that_raises_shows_its_own_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        main(["run", program(tmp_path, "1 / 0")])
+
+
+def test_a_program_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(tmp_path / "none.py")]) == 2
+    assert "there is no program" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(2 * PATIENCE_S)
+def test_ctrl_c_stops_the_queries_after_a_last_commit(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock", "run", program(tmp_path, ENDLESS)]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for_rows(tmp_path / "log", process)
+        assert running_process(tmp_path / "log", "endless") == process.pid
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert "stopping after a last commit" in errors
+    assert running_process(tmp_path / "log", "endless") is None
+    with open_log(tmp_path / "log", read_only=True) as log:
+        values = StreamReader(log, "numbers").read_all().column("value").to_pylist()
+        assert sorted(values) == list(range(len(values)))
+        assert query_progress(log, needed_query(log, "endless").program).epoch > 0
+
+
+def wait_for_rows(folder: Path, process: subprocess.Popen[str]) -> None:
+    """Wait until the query has committed something."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        time.sleep(0.2)
+        if not os.path.exists(folder / "queries"):
+            continue
+        try:
+            with open_log(folder, read_only=True) as log:
+                if query_progress(log, needed_query(log, "endless").program).epoch > 0:
+                    return
+        except LogNotFound:
+            continue
+    pytest.fail("the query has committed nothing")

@@ -1,0 +1,46 @@
+"""One driver per test process, shared by the tests that leave it alive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.rig import DriverProcess
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "spark: drives real Spark sessions in processes of their own")
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled code that all drivers of a test run share."""
+    return tmp_path_factory.getbasetemp().parent / "kernels-spark"
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Iterator[DriverProcess]:
+    """A session with eight task slots; its log is its own."""
+    folder = tmp_path_factory.mktemp("driver")
+    process = DriverProcess("local[8]", folder / "log", kernels, folder / "stderr.txt")
+    try:
+        yield process.wait_ready()
+    finally:
+        process.close()
+
+
+@pytest.fixture
+def new_driver(tmp_path: Path, kernels: Path) -> Iterator[Callable[[str], DriverProcess]]:
+    """Make more drivers over one log of the test's own."""
+    made: list[DriverProcess] = []
+
+    def make(master: str) -> DriverProcess:
+        errors = tmp_path / f"stderr-{len(made)}.txt"
+        made.append(DriverProcess(master, tmp_path / "log", kernels, errors))
+        return made[-1]
+
+    yield make
+    for process in made:
+        process.close()
