@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,14 +27,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> SparkSession:
+def own_session() -> SparkSession:
+    """A session beside the shared one: a source registered there could not be registered again in
+    sessions made from it.
+    """
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
     from penstock.api.datasource import PenstockDataSource  # noqa: PLC0415
     from penstock.api.nexmark_source import NexmarkDataSource  # noqa: PLC0415
 
-    session = shared_session()
-    session.dataSource.register(PenstockDataSource)
-    session.dataSource.register(NexmarkDataSource)
+    session = shared_session().newSession()
+    for source in (PenstockDataSource, NexmarkDataSource):
+        try:
+            session.dataSource.register(source)
+        except AnalysisException as error:
+            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise  # else some other test registered it in the shared session
     return session
+
+
+@pytest.fixture
+def spark(own_session: SparkSession) -> Iterator[SparkSession]:
+    """That session, active: Spark's writers look for a format in the active session only."""
+    jvm = own_session._jvm
+    assert jvm is not None
+    jvm.SparkSession.setActiveSession(own_session._jsparkSession)
+    yield own_session
+    jvm.SparkSession.setActiveSession(shared_session()._jsparkSession)
 
 
 @pytest.fixture(scope="session")

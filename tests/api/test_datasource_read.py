@@ -240,9 +240,13 @@ def test_some_columns_by_a_schema_of_the_user(spark: SparkSession, scenario: Sce
 
 @pytest.mark.spark
 def test_an_attached_session_needs_no_path(spark: SparkSession, scenario: Scenario) -> None:
-    beside = spark.newSession()
-    beside.dataSource.register(data_source_for(scenario.path))
-    frame = beside.read.format("penstock").option("stream", STREAM).load()
+    class Attached(data_source_for(scenario.path)):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return "penstock_attached"
+
+    spark.dataSource.register(Attached)
+    frame = spark.read.format("penstock_attached").option("stream", STREAM).load()
     assert ids(frame) == scenario.ids
 
 

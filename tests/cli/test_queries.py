@@ -1,4 +1,4 @@
-"""`penstock queries` and `penstock explain`: what they tell of stored, running and ended queries."""
+"""`penstock queries` and `penstock explain`: what they tell of the queries of a log."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,9 +11,13 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.errors import LogNotFound
 from penstock.log import open_log
-from penstock.runtime.queries import needed_query, query_progress, running_process
+from penstock.runtime.queries import (
+    needed_query,
+    query_progress,
+    running_process,
+    stored_query,
+)
 from penstock.runtime.streams import StreamReader
 
 PATIENCE_S = 300
@@ -111,12 +114,10 @@ def wait_for_rows(folder: Path, process: subprocess.Popen[str]) -> None:
     while time.monotonic() < deadline_s:
         assert process.poll() is None, process.stderr and process.stderr.read()
         time.sleep(0.2)
-        if not os.path.exists(folder / "queries"):
+        if not (folder / "queries").exists():  # made after the log
             continue
-        try:
-            with open_log(folder, read_only=True) as log:
-                if query_progress(log, needed_query(log, "endless").program).epoch > 0:
-                    return
-        except LogNotFound:
-            continue
+        with open_log(folder, read_only=True) as log:
+            found = stored_query(log, "endless")
+            if found is not None and query_progress(log, found.program).epoch > 0:
+                return
     pytest.fail("the query has committed nothing")

@@ -11,7 +11,9 @@ from tests.spark.rig import DriverProcess
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "spark: drives real Spark sessions in processes of their own")
+    config.addinivalue_line(
+        "markers", "spark: drives real Spark sessions in processes of their own"
+    )
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from penstock.log.blockers import blockers
 from tests.spark.rig import DriverProcess, kill, verify
 from tests.spark.waiting import wait_for
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 RATE = 10_000
 

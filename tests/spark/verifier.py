@@ -69,7 +69,9 @@ def main() -> int:
     parser.add_argument("rate", type=float)
     args = parser.parse_args()
     if args.stream == "parquet":
-        table = pa.concat_tables(pq.read_table(f) for f in sorted(Path(args.place).glob("*.parquet")))
+        table = pa.concat_tables(
+            pq.read_table(f) for f in sorted(Path(args.place).glob("*.parquet"))
+        )
     else:
         table = committed_rows(args.place, args.stream)
     verdict = JUDGES[args.kind](table.to_pylist(), args.events, args.rate)

@@ -1,0 +1,95 @@
+"""The driver dies, is doubled, or loses its session; queries go on from the log, exactly once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.spark.expected import running_counts
+from tests.spark.rig import DriverProcess, Refused, verify
+from tests.spark.waiting import wait_for
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+RATE = 5_000
+EVENTS = 15 * RATE
+
+
+def test_a_killed_driver_is_followed_by_another(
+    new_driver: Callable[[str], DriverProcess], tmp_path: Path
+) -> None:
+    """Three queries with three kinds of sinks; the second driver is refused while the first lives."""
+    files, notes = tmp_path / "files", tmp_path / "notes.jsonl"
+    queries = (
+        ("counts", {"kind": "counts", "checkpointLocation": str(tmp_path / "checkpoint")}),
+        ("files", {"kind": "windows", "sink": "parquet", "path": str(files)}),
+        ("notes", {"kind": "counts", "sink": "foreach", "path": str(notes)}),
+    )
+    first, second = new_driver("local[4]"), new_driver("local[4]")
+    first.wait_ready()
+    begun = {name: _start(first, name, options) for name, options in queries}
+    second.wait_ready()
+    with pytest.raises(Refused, match="is already running in process") as refused:
+        _start(second, *queries[0])
+    assert refused.value.error == "QUERY_ACTIVE"
+    assert refused.value.details["holder"] == str(first.pid)
+    wait_for("deliveries", lambda: notes.exists() and any(files.glob("*.parquet")))
+    _check_whole(files)
+    first.kill()
+    for name, options in queries:
+        again = _start(second, name, options)
+        assert again["id"] == begun[name]["id"]
+        assert again["runId"] != begun[name]["runId"]
+    for name, _ in queries:
+        second.wait_end(name)
+    verify(second.log, "counts", "counts", EVENTS, RATE)
+    verify(files, "parquet", "windows", EVENTS, RATE)
+    _check_notes(notes)
+
+
+def _start(driver: DriverProcess, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    return driver.start(name, events=EVENTS, rate=RATE, standbySlots=0, **options)
+
+
+def _check_whole(files: Path) -> None:
+    """Whenever one looks, each file that can be seen is complete."""
+    for path in files.glob("*.parquet"):
+        assert pq.read_table(path).num_rows > 0
+
+
+def _check_notes(notes: Path) -> None:
+    """An epoch may come twice, but never with other rows; each epoch once gives the right counts."""
+    epochs: dict[int, list[dict[str, Any]]] = {}
+    for line in notes.read_text().splitlines():
+        epoch, rows = json.loads(line)
+        assert epochs.setdefault(epoch, rows) == rows, f"epoch {epoch} came with other rows"
+    assert list(epochs) == sorted(epochs)
+    counts: dict[int, int] = {}
+    for rows in epochs.values():
+        for row in rows:
+            assert row["count"] > counts.get(row["auction"], 0)
+            counts[row["auction"]] = row["count"]
+    assert counts == running_counts(EVENTS, RATE)
+
+
+def test_too_few_task_slots_and_a_stopped_session(
+    new_driver: Callable[[str], DriverProcess],
+) -> None:
+    driver = new_driver("local[2]").wait_ready()
+    with pytest.raises(Refused, match=r"takes 3 task slots .* has 2: use local\[5\]") as refused:
+        driver.ask("start", name="wide", kind="counts", events=EVENTS, rate=RATE, parallelism=2)
+    assert refused.value.error == "TOO_FEW_SLOTS"
+    assert (refused.value.details["needed"], refused.value.details["available"]) == ("3", "2")
+    driver.start("narrow", "counts", EVENTS, RATE, standbySlots=0)
+    with pytest.raises(Refused, match="already running") as refused:
+        driver.ask("start", name="narrow", kind="counts", events=EVENTS, rate=RATE)
+    assert refused.value.details["holder"] == str(driver.pid)
+    driver.ask("stop_session")
+    wait_for("the end of the query", lambda: driver.over("narrow"))
+    ended = driver.ask("is_over", name="narrow")
+    assert "the Spark session was stopped" in ended["error"]
