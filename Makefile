@@ -14,7 +14,7 @@ WORKERS ?= 2
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test torture sim bench demo clean
+.PHONY: help setup java check format test test-slow torture sim bench demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ format: $(READY) ## Rewrite the sources in the project's format
 
 test: java ## Run every test; ARGS="tests/log -x" narrows it
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) $(ARGS)
+
+test-slow: java ## Compare every expression with Spark, value by value (minutes)
+	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) -m slow $(ARGS)
 
 torture: $(READY) ## Kill processes of a log for MINUTES=5, each round with a new seed
 	@$(BIN)/python -m tests.log.process_torture --minutes $(MINUTES)

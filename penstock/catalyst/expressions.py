@@ -6,7 +6,7 @@ table's functions (legacy arithmetic, functions that turn errors into nulls, col
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from penstock.expressions.signatures import cast_needs_zone
 from penstock.expressions.tree import Call, Expression, Literal, call, cast, literal
 from penstock.expressions.types import BIGINT, BOOLEAN, INT, DataType, decimal_type
 
+DEPTH_MAX = 100  # bounded before Python's own stack is
 EULER = 2.718281828459045
 # Kinds whose type is Spark's by construction.
 _TYPED = frozenset({"AttributeReference", "Literal", "Cast"})
@@ -48,13 +49,16 @@ class ExpressionReader:
     hidden: Mapping[int, str]
     aggregates: AggregateCalls | None = None
 
-    def read(self, node: JvmNode, column: str | None = None) -> Expression:
+    def read(self, node: JvmNode, column: str | None = None, depth: int = 0) -> Expression:
         """The expression of a tree; `column` names the output column in errors."""
+        if depth > DEPTH_MAX:
+            reason = f"it is nested deeper than {DEPTH_MAX}; compute it in several columns"
+            raise self.refuse(node, reason, column)
         builder = _BUILDERS.get(node.kind)
         if builder is None:
             raise self.refuse(node, reason_for(node), column)
         try:
-            expression = builder(_Place(self, node, column))
+            expression = builder(_Place(self, node, column, depth))
             if expression.type != BOOLEAN and node.kind not in _TYPED:
                 _check_type(expression, node)
         except ExpressionError as error:
@@ -79,12 +83,13 @@ class _Place:
     reader: ExpressionReader
     node: JvmNode
     column: str | None
+    depth: int
 
     def arg(self, index: int) -> Expression:
-        return self.reader.read(self.node.children[index], self.column)
+        return self.reader.read(self.node.children[index], self.column, self.depth + 1)
 
     def args(self) -> list[Expression]:
-        return [self.reader.read(child, self.column) for child in self.node.children]
+        return [self.arg(index) for index in range(len(self.node.children))]
 
     def constant(self, index: int, what: str) -> Any:
         return constant_value(self.arg(index), what)
@@ -536,10 +541,12 @@ def attribute_ids(node: JvmNode) -> frozenset[int]:
     return frozenset(part.expr_id for part in node.walk() if part.kind == "AttributeReference")
 
 
-def conjuncts(condition: JvmNode) -> Iterable[JvmNode]:
+def conjuncts(condition: JvmNode) -> Iterator[JvmNode]:
     """The parts of a condition that must all hold, from left to right."""
-    if condition.kind != "And":
-        yield condition
-        return
-    for side in condition.children:
-        yield from conjuncts(side)
+    waiting = [condition]
+    while waiting:
+        part = waiting.pop()
+        if part.kind == "And":
+            waiting.extend(reversed(part.children))
+        else:
+            yield part

@@ -79,9 +79,11 @@ class JvmNode:
 
     def walk(self) -> Iterator[JvmNode]:
         """The node and everything below it, parents first."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.children))
 
     @cached_property
     def text(self) -> str:

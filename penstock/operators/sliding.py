@@ -81,16 +81,8 @@ class SlidingWindows:
         running = self._running
         if running is None or pane < running.first:
             return
-        if pane >= running.last:
-            self.forget()
-            return
-        leaving = self._state.rows(running.first, pane)
-        if leaving.num_rows:
-            np.subtract.at(running.totals, self._lines_of(running, leaving), self._values(leaving))
-        running.first = pane + 1
-        live = int((running.totals[:, 0] > 0).sum())
-        if running.lines > 2 * live + _SLOTS_FREE:
-            self.forget()  # mostly keys that are gone: start again with those that are there
+        # What windows lose was subtracted with them; only a jump over empty windows comes here.
+        self.forget()
 
     def rows(self, first: int, last: int) -> Iterator[WindowRows]:
         """The rows of the windows from first to last, in order of window and key."""
@@ -134,24 +126,35 @@ class SlidingWindows:
             slots = KeyedState("lines", self._slots_schema, bytes_max=self._state.bytes_max)
             empty = np.zeros((0 if self._keys else 1, self._width), np.int64)
             running = self._running = _Running(slots, empty, begin, begin - 1)
+        # Each pane is added where its first window is, and subtracted behind its last one. So the
+        # panes that the next window loses are read now, together with the others.
+        kept_from = min(last_begin + self._windows.spec.panes_per_slide, end + 1)
         entering = self._state.rows(running.last + 1, end)
-        leaving = self._state.rows(running.first, last_begin - 1)
-        entering_lines = self._lines_of(running, entering)
-        leaving_lines = self._lines_of(running, leaving)
-        more, less = self._values(entering), self._values(leaving)
-        steps = np.zeros((count, running.lines, self._width), np.int64)
-        first_in, _ = self._windows_of(entering)
-        _, last_in = self._windows_of(leaving)
-        np.add.at(steps, (np.maximum(first_in - window, 0), entering_lines), more)
-        np.subtract.at(steps, (np.maximum(last_in + 1 - window, 0), leaving_lines), less)
-        if not self._is_safe(running.totals, more, less):
+        leaving = self._state.rows(running.first, kept_from - 1)
+        moving = pa.concat_batches([entering, leaving])
+        lines, values = self._lines_of(running, moving), self._values(moving)
+        first_in, last_in = self._windows_of(moving)
+        came = entering.num_rows
+        values[came:] *= -1
+        at = np.maximum(np.concatenate([first_in[:came], last_in[came:] + 1]) - window, 0)
+        if not self._is_safe(running.totals, values):
             self.forget()
             return None
+        steps = np.zeros((count + 1, running.lines, self._width), np.int64)
+        np.add.at(steps, (at, lines), values)
         steps[0] += running.totals
         totals = np.cumsum(steps, axis=0, out=steps)
         running.totals = totals[-1].copy()
-        running.first, running.last = last_begin, end
-        return self._batch(running, totals, window, entering.schema)
+        running.first, running.last = kept_from, end
+        rows = self._batch(running, totals[:-1], window, entering.schema)
+        self._forget_if_sparse(running)
+        return rows
+
+    def _forget_if_sparse(self, running: _Running) -> None:
+        """Mostly keys that are gone: start again with those that are there."""
+        live = np.count_nonzero(running.totals[:, 0])
+        if running.lines > 2 * live + _SLOTS_FREE:
+            self.forget()
 
     def _windows_of(self, rows: pa.RecordBatch) -> tuple[Numbers, Numbers]:
         """The first and the last window of each row."""

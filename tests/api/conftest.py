@@ -27,33 +27,37 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def own_session() -> SparkSession:
-    """A session beside the shared one: a source registered there could not be registered again in
-    sessions made from it.
-    """
+def own_sessions() -> dict[int, SparkSession]:
+    return {}
+
+
+@pytest.fixture
+def spark(own_sessions: dict[int, SparkSession]) -> Iterator[SparkSession]:
+    """A session beside the shared one, active: writers look for a format in the active session."""
+    shared = shared_session()
+    if id(shared) not in own_sessions:  # the first test, or somebody stopped the last one
+        own_sessions[id(shared)] = _with_sources(shared.newSession())
+    session = own_sessions[id(shared)]
+    jvm = session._jvm
+    assert jvm is not None
+    jvm.SparkSession.setActiveSession(session._jsparkSession)
+    yield session
+    jvm.SparkSession.setActiveSession(shared._jsparkSession)
+
+
+def _with_sources(session: SparkSession) -> SparkSession:
     from pyspark.errors import AnalysisException  # noqa: PLC0415
 
     from penstock.api.datasource import PenstockDataSource  # noqa: PLC0415
     from penstock.api.nexmark_source import NexmarkDataSource  # noqa: PLC0415
 
-    session = shared_session().newSession()
     for source in (PenstockDataSource, NexmarkDataSource):
         try:
             session.dataSource.register(source)
         except AnalysisException as error:
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise  # else some other test registered it in the shared session
+                raise  # else a test registered it in the shared session, whence this one has it
     return session
-
-
-@pytest.fixture
-def spark(own_session: SparkSession) -> Iterator[SparkSession]:
-    """That session, active: Spark's writers look for a format in the active session only."""
-    jvm = own_session._jvm
-    assert jvm is not None
-    jvm.SparkSession.setActiveSession(own_session._jsparkSession)
-    yield own_session
-    jvm.SparkSession.setActiveSession(shared_session()._jsparkSession)
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,13 @@ def test_the_line_that_wrote_the_expression_is_named(bids: DataFrame) -> None:
     assert "test_refusals.py:" in str(error)
 
 
+def test_an_expression_may_be_deep_but_not_bottomless(bids: DataFrame) -> None:
+    assert translate(bids.selectExpr("price" + " + bidder" * 90 + " AS x"), query="deep")
+    error = refusal(bids.selectExpr("price" + " + bidder" * 400 + " AS x"))
+    assert "nested deeper than" in str(error)
+    assert error.details["column"] == "x"
+
+
 def test_an_expression_in_a_condition_is_refused(bids: DataFrame) -> None:
     error = refusal(bids.where("soundex(url) = 'A'"))
     assert error.details["node"] == "Filter"

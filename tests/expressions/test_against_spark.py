@@ -17,7 +17,7 @@ import pytest
 from penstock.expressions.evaluate import evaluate_rows
 from tests.expressions.spark_cases import ZONES, Case, Rows, all_rows, time_rows
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
