@@ -20,7 +20,9 @@ import pyarrow as pa
 FilePath = tuple[str, ...]
 Part: TypeAlias = bytes | pa.Buffer
 
-_WRITE_BYTES_MAX = 64 << 20
+# What is written is synced piece by piece: a filesystem that syncs somebody else's small file, such
+# as the log's, may have to bring all unsynced bytes to the disk first, and its writer waits.
+_WRITE_BYTES_MAX = 1 << 20
 _READ_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -75,10 +77,16 @@ class LocalFiles(CheckpointFiles):
         with self._folder(path[:-1]) as folder:
             file = os.open(path[-1], flags, 0o600, dir_fd=folder)
         try:
+            unsynced = 0
             for part in parts:
                 view = memoryview(part).cast("B")
                 while view.nbytes:
-                    view = view[os.write(file, view[:_WRITE_BYTES_MAX]) :]
+                    written = os.write(file, view[:_WRITE_BYTES_MAX])
+                    view = view[written:]
+                    unsynced += written
+                    if unsynced >= _WRITE_BYTES_MAX:
+                        os.fdatasync(file)
+                        unsynced = 0
             os.fsync(file)
         finally:
             os.close(file)

@@ -15,7 +15,7 @@ from penstock.cli.tour import STOPS, Tour
 def test_the_tour_holds_what_it_shows(tmp_path: Path) -> None:
     log = tmp_path / "log"
     answer = subprocess.run(
-        [sys.executable, "-m", "penstock", "demo", "--keep", str(log)],
+        [sys.executable, "-m", "penstock", "tour", "--keep", str(log)],
         capture_output=True,
         text=True,
         timeout=110,
