@@ -54,6 +54,7 @@ class StreamingQuery:
         self._batch = 0
         self._stop_lock = threading.Lock()
         self._is_stopped = False
+        self._finished = threading.Event()  # stopped, and everything committed is delivered
         self._watcher = threading.Thread(
             target=self._watch, args=(available_now,), name=f"penstock-{name}", daemon=True
         )
@@ -75,7 +76,7 @@ class StreamingQuery:
 
     @property
     def isActive(self) -> bool:
-        return not self._job.is_over
+        return not self._finished.is_set()
 
     @property
     def status(self) -> dict[str, Any]:
@@ -101,14 +102,10 @@ class StreamingQuery:
         return self._job
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait for the end; raises the query's error if it failed. With a timeout, say whether
-        over.
-        """
-        over = self._job.wait_over(timeout)
-        if over:
-            self._watcher.join(30)
-            if (error := self.exception()) is not None:
-                raise error
+        """Wait for the end and raise the query's error, if any; with a timeout, say whether over."""
+        over = self._finished.wait(timeout)
+        if over and (error := self.exception()) is not None:
+            raise error
         return over if timeout is not None else None
 
     def processAllAvailable(self) -> None:
@@ -134,14 +131,18 @@ class StreamingQuery:
     def stop(self) -> None:
         """Commit what has been processed and end. Stopping twice is harmless."""
         with self._stop_lock:
-            if self._is_stopped:
-                return
-            self._is_stopped = True
-        self._job.stop()
-        if self._sink is not None:
-            self._sink.stop(timeout_s=30)
-        self._note_progress()
-        self._on_stop()
+            first, self._is_stopped = not self._is_stopped, True
+        if not first:
+            self._finished.wait()
+            return
+        try:
+            self._job.stop()
+            if self._sink is not None:
+                self._sink.stop(timeout_s=30)
+            self._note_progress()
+        finally:
+            self._on_stop()
+            self._finished.set()
 
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"

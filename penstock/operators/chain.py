@@ -391,9 +391,15 @@ class Chain:
             bad.setdefault(_origin(origin, row), block.row_error(done.batch, row))
         done.partials = partials
         done.see(partials.max_event_time_us)
-        if partials.late_mask is not None and partials.late_rows and not bad:
-            late = done.batch.filter(pa.array(partials.late_mask))
-            done.late = segment.group.late_block.project(late).batch
+        if partials.late_mask is not None and partials.late_rows:
+            places = np.flatnonzero(partials.late_mask)
+            late, late_block = done.batch.take(pa.array(places)), segment.group.late_block
+            projected = late_block.project(late, collect_bad)
+            for row in projected.bad_rows:  # late, and failing on its way to the late stream
+                at = _origin(origin, int(places[row]))
+                bad.setdefault(at, late_block.row_error(late, row))
+            if not bad:
+                done.late = projected.batch
 
     def _without(
         self, batch: pa.RecordBatch, bad: Mapping[int, RowError]

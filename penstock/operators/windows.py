@@ -56,6 +56,6 @@ class Windows:
         time = arrow_type(spec.type.fields[0].type)
         fields = list(arrow_type(spec.type))
         return pa.StructArray.from_arrays(
-            [pa.array(starts).cast(time), pa.array(starts + spec.size_us).cast(time)],
+            [pa.array(starts).view(time), pa.array(starts + spec.size_us).view(time)],
             fields=fields,
         )

@@ -203,7 +203,8 @@ class CheckpointStore:
     def _make_folders(self, vertex: str, position: int) -> CheckpointId:
         with suppress(FileExistsError):
             self._files.make_folder((vertex,))
-            self._files.sync_folder(())
+        # Also when the folder was there: whoever made it may have died before its name was safe.
+        self._files.sync_folder(())
         for attempt in range(ATTEMPTS_MAX):
             checkpoint = CheckpointId(vertex, position, attempt)
             with suppress(FileExistsError):

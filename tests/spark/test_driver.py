@@ -23,7 +23,7 @@ EVENTS = 15 * RATE
 def test_a_killed_driver_is_followed_by_another(
     new_driver: Callable[[str], DriverProcess], tmp_path: Path
 ) -> None:
-    """Three queries with three kinds of sinks; the second driver is refused while the first lives."""
+    """Three kinds of sinks; a second driver is refused while the first lives, then takes over."""
     files, notes = tmp_path / "files", tmp_path / "notes.jsonl"
     queries = (
         ("counts", {"kind": "counts", "checkpointLocation": str(tmp_path / "checkpoint")}),
@@ -63,7 +63,7 @@ def _check_whole(files: Path) -> None:
 
 
 def _check_notes(notes: Path) -> None:
-    """An epoch may come twice, but never with other rows; each epoch once gives the right counts."""
+    """An epoch may come twice, never with other rows; each of them once gives the right counts."""
     epochs: dict[int, list[dict[str, Any]]] = {}
     for line in notes.read_text().splitlines():
         epoch, rows = json.loads(line)

@@ -1,4 +1,4 @@
-"""A job over slots that are plain processes: killed, stopped, stopped with a lock in their hands."""
+"""A job over slots that are plain processes: killed, stopped, stopped with a lock in hand."""
 
 from __future__ import annotations
 
