@@ -239,7 +239,7 @@ class PUnitTooLarge(PUnitError):
 
 
 class SchemaMismatch(PUnitError):
-    """The unit's schema differs from the one the reader asked for; the message names the columns."""
+    """The unit's schema is not the one the reader asked for; the message names the columns."""
 
 
 class ExpressionError(StreamError):
@@ -297,7 +297,7 @@ class SourceError(ConnectorError):
 
 
 class InvalidOffset(SourceError):
-    """An offset this source never handed out: another source's, or of other settings. Action: stop."""
+    """An offset of another source, or made under other settings. Action: stop."""
 
 
 class MalformedInput(SourceError):

@@ -102,7 +102,7 @@ class StreamingQuery:
         return self._job
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait for the end and raise the query's error, if any; with a timeout, say whether over."""
+        """Wait for the end, raise the query's error if any; with a timeout, say whether over."""
         over = self._finished.wait(timeout)
         if over and (error := self.exception()) is not None:
             raise error

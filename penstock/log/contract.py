@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.names import check_name
@@ -106,7 +107,7 @@ class Log(ABC):
     def close(self) -> None:
         """Release the handle. Closing twice is harmless; anything else then raises `LogClosed`."""
 
-    def __enter__(self) -> Log:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -132,7 +132,14 @@ class Assembly:
         parts = len(self.program.stage_vertices(vertex.stage))
         name = f"{self.program.query}_{stage.name}"
         request = SourceRequest(
-            name, spec.options, schema, vertex.index, parts, self.log, self.clock
+            name=name,
+            options=spec.options,
+            schema=schema,
+            part=vertex.index,
+            parts=parts,
+            registry=self.log,
+            clock=self.clock,
+            has_dead_letters=self.program.settings.dead_letter_stream is not None,
         )
         source = self.sources[spec.connector](request)
         return SourceInput(source, marker.offset, list(schema.names))

@@ -16,6 +16,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pyarrow as pa
+
 from penstock.errors import ChangeLogBroken
 from penstock.log import punit
 from penstock.log.committed import CommittedReader
@@ -24,7 +26,10 @@ from penstock.log.record import START, Position
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
 from penstock.state.checkpoints import CheckpointStore
+from penstock.state.columns import CHANGE_NAME
 from penstock.state.keyed import KeyedState
+
+REPLAY_ROWS_MAX = 65_536
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +90,7 @@ def _replay_changes(
     log: Log, change_tag: str, after: Position, upto: Position, states: Mapping[str, KeyedState]
 ) -> int:
     reader = CommittedReader(log, [change_tag], after)
+    replays = {name: _Replay(state) for name, state in states.items()}
     replayed = 0
     while reader.consumed < upto and (release := reader.take()) is not None:
         if release.marker.position > upto:
@@ -99,6 +105,36 @@ def _replay_changes(
                     position=record.position,
                     state=name,
                 )
-            states[name].apply_changes(changes.replace_schema_metadata(None))
+            replays[name].add(changes.replace_schema_metadata(None))
         replayed += 1
+    for replay in replays.values():
+        replay.flush()
     return replayed
+
+
+class _Replay:
+    """Applies one state's changes in order, many commits at a time.
+
+    Commits are small and come by the hundred. Those that only set rows are put together, where the
+    last value of a row wins as it does one by one. Rows that go must go in their turn.
+    """
+
+    def __init__(self, state: KeyedState) -> None:
+        self._state = state
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def add(self, changes: pa.RecordBatch) -> None:
+        if changes.column(CHANGE_NAME).to_numpy().any():
+            self.flush()
+            self._state.apply_changes(changes)
+            return
+        self._waiting.append(changes)
+        self._rows += changes.num_rows
+        if self._rows >= REPLAY_ROWS_MAX:
+            self.flush()
+
+    def flush(self) -> None:
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if waiting:
+            self._state.apply_changes(pa.concat_batches(waiting))

@@ -29,6 +29,7 @@ class SourceRequest:
     parts: int
     registry: Registry  # where a source may keep what must outlive it
     clock: Clock
+    has_dead_letters: bool = False  # input that does not fit has somewhere to go
 
 
 SourceBuilder = Callable[[SourceRequest], Source]
@@ -68,6 +69,8 @@ def _folder(request: SourceRequest) -> Source:
     if options["format"] == "csv" and "columns" in options:  # by place: all of them are needed
         columns = options["columns"]
         schema = arrow_schema(tuple(Field(name, parse_type(kind)) for name, kind in columns))
+    if request.has_dead_letters:
+        options.setdefault("mode", "deadletter")
     whole = FolderSource(
         options["path"],
         cast(Format, options["format"]),

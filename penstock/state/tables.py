@@ -267,8 +267,8 @@ def _merge_row(
             continue
         if rule == SUM_INT:
             old, more = store[row, word], values[at, column]
-            # Unsigned, because a signed sum may not wrap as far as the compiler is concerned, and it
-            # would then be free to drop the check below.
+            # Unsigned: a signed sum never wraps as far as the compiler is concerned, which would
+            # leave it free to drop the check below.
             total = np.int64(np.uint64(old) + np.uint64(more))
             wrapped = ((old ^ total) & (more ^ total)) < 0
             if wrapped or total < lows[column] or total > highs[column]:

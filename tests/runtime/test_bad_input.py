@@ -226,7 +226,7 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
-def folder_query(folder: Path, **options: Any) -> Query:
+def folder_query(folder: Path, dead: str | None = None) -> Query:
     rows = scan_source(
         "folder",
         "id bigint",
@@ -234,9 +234,7 @@ def folder_query(folder: Path, **options: Any) -> Query:
         format="jsonl",
         path=str(folder),
         bounded=True,
-        **options,
     )
-    dead = "dead" if options.get("mode") == "deadletter" else None
     return copied(rows, step_rows_max=5, commit_interval_ms=0, dead_letter_stream=dead)
 
 
@@ -258,7 +256,7 @@ def test_malformed_lines_go_to_the_dead_letters_exactly_once(
     rng = random.Random(seed)
     lines = [json.dumps({"id": i}) if rng.random() < 0.8 else f"broken {i}" for i in range(60)]
     write_lines(tmp_path / "in" / "one.jsonl", lines)
-    lab.run_with_crashes(folder_query(tmp_path / "in", mode="deadletter"), {}, rng)
+    lab.run_with_crashes(folder_query(tmp_path / "in", dead="dead"), {}, rng)
     assert ids(lab) == [i for i, line in enumerate(lines) if line.startswith("{")]
     dead = sorted(row["line"] for row in lab.rows("dead"))
     assert dead == [i + 1 for i, line in enumerate(lines) if line.startswith("broken")]

@@ -10,12 +10,6 @@ import pytest
 from tests.spark.rig import DriverProcess
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "spark: drives real Spark sessions in processes of their own"
-    )
-
-
 @pytest.fixture(scope="session")
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compiled code that all drivers of a test run share."""

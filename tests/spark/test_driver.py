@@ -31,9 +31,9 @@ def test_a_killed_driver_is_followed_by_another(
         ("notes", {"kind": "counts", "sink": "foreach", "path": str(notes)}),
     )
     first, second = new_driver("local[4]"), new_driver("local[4]")
-    first.wait_ready()
+    for driver in (first, second):
+        driver.wait_ready()
     begun = {name: _start(first, name, options) for name, options in queries}
-    second.wait_ready()
     with pytest.raises(Refused, match="is already running in process") as refused:
         _start(second, *queries[0])
     assert refused.value.error == "QUERY_ACTIVE"
