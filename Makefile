@@ -10,11 +10,11 @@ READY := $(VENV)/.penstock-ready
 ARGS ?=
 # Processes that share the tests.
 WORKERS ?= 2
-# How long `make torture` goes on.
+# How long `make torture` and `make soak` go on.
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test test-slow torture sim bench demo clean
+.PHONY: help setup java check format test test-slow soak torture sim bench demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,10 +49,13 @@ test: java ## Run every test; ARGS="tests/log -x" narrows it
 test-slow: java ## Compare every expression with Spark, value by value (minutes)
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) -m slow $(ARGS)
 
+soak: java ## Run a query on Spark for MINUTES=5 while its processes are killed
+	@$(WITH_JAVA) $(BIN)/python -m tests.spark.soak --minutes $(MINUTES)
+
 torture: $(READY) ## Kill processes of a log for MINUTES=5, each round with a new seed
 	@$(BIN)/python -m tests.log.process_torture --minutes $(MINUTES)
 
-demo: java ## A guided tour that checks what it shows
+demo: java ## Hot items on Spark, killed three times, checked against Spark's batch result
 	@$(WITH_JAVA) $(BIN)/penstock demo
 
 # One seed with its schedule: make sim SEED=7. Many: make sim SEEDS=5000.

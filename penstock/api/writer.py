@@ -264,7 +264,7 @@ class StreamWriter:
             program,
             str(attached.path),
             launcher,
-            host=spark.conf.get("spark.driver.host", "127.0.0.1") or "127.0.0.1",
+            host=_control_host(spark),
             slots=wanted,
             standbys=standbys,
         )
@@ -365,6 +365,13 @@ def _lock_query(folder: Path, name: str) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd
+
+
+def _control_host(spark: Any) -> str:
+    """Where slots find the job: loopback, unless they run on other machines."""
+    if spark.sparkContext.master.startswith("local"):
+        return "127.0.0.1"
+    return str(spark.conf.get("spark.driver.host", "127.0.0.1"))
 
 
 def _check_task_slots(spark: Any, needed: int) -> None:

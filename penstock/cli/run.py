@@ -126,14 +126,12 @@ def _watch(queries: Sequence[StreamingQuery]) -> None:
     shows = sys.stderr.isatty()
     shown_s = 0.0
     while active := [query for query in queries if query.isActive]:
-        active[0].job.wait_over(WAIT_S)
+        with suppress(StreamError):  # how it ended is told afterwards
+            active[0].awaitTermination(WAIT_S)
         if shows and time.monotonic() - shown_s >= STATUS_S:
             shown_s = time.monotonic()
             for query in active:
                 print(escape(status_line(query)), file=sys.stderr)
-    for query in queries:
-        with suppress(StreamError):  # how it ended is told afterwards
-            query.awaitTermination()  # until its sink has the last rows
 
 
 @contextmanager

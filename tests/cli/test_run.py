@@ -88,6 +88,7 @@ def test_a_program_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "there is no program" in capsys.readouterr().err
 
 
+@pytest.mark.spark
 @pytest.mark.timeout(2 * PATIENCE_S)
 def test_ctrl_c_stops_the_queries_after_a_last_commit(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "run", program(tmp_path, ENDLESS)]

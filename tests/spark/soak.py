@@ -1,0 +1,216 @@
+"""A long run under random kills: `make soak MINUTES=n`, or `python -m tests.spark.soak`.
+
+A count of bids per auction runs on a real Spark session while slots are killed and stopped and
+the driver is killed and started again, in an order that the seed decides. In the end all committed
+rows are judged by another process. Memory of slots, driver and JVM and the bytes on disk are
+sampled all the time; the last line is one JSON object with the series and the verdicts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from penstock.log import open_log
+from tests.spark.rig import DriverProcess, kill, verify
+from tests.spark.waiting import wait_for
+
+RATE = 4_000
+NAME = "soak"
+SAMPLE_S = 2.0
+GROWTH_MAX = 1.25  # of memory, from the middle third of the run to the last one
+SAMPLES_MIN = 9
+SHOWN = 40
+ACTIONS = (("kill a slot", 12), ("kill two slots", 3), ("stop a slot", 3), ("kill the driver", 2))
+CHECKPOINT_COMMITS = 200
+
+
+class Soak:
+    """One run in one folder."""
+
+    def __init__(self, folder: Path, minutes: float, seed: int) -> None:
+        self._folder = folder
+        self._end_s = time.monotonic() + minutes * 60
+        self._events = int(RATE * (minutes * 60 + 60))
+        self._random = random.Random(seed)
+        self._drivers = 0
+        self._driver = self._new_driver()
+        self.done: Counter[str] = Counter()
+        self._watched: dict[str, list[int]] = {}
+        self.samples: list[dict[str, int]] = []
+        self._is_over = threading.Event()
+
+    def run(self) -> dict[str, Any]:
+        watcher = threading.Thread(target=self._watch, daemon=True)
+        try:
+            self._start()
+            watcher.start()
+            while time.monotonic() < self._end_s:
+                self._wait_steady()
+                self._act()
+            self._wait_steady()
+            return self._finish()
+        finally:
+            self._is_over.set()
+            self._driver.close()
+
+    def _new_driver(self) -> DriverProcess:
+        self._drivers += 1
+        errors = self._folder / f"stderr-{self._drivers}.txt"
+        log, kernels = self._folder / "log", self._folder / "kernels"
+        return DriverProcess("local[8]", log, kernels, errors).wait_ready()
+
+    def _start(self) -> None:
+        self._driver.start(
+            NAME, "counts", self._events, RATE, parallelism=2,
+            checkpointInterval=CHECKPOINT_COMMITS,
+        )  # fmt: skip
+
+    def _wait_steady(self) -> None:
+        self._driver.wait_standby(NAME)
+        self._driver.wait_commits(NAME)
+        slots = [pid for pid, _ in self._driver.ask("slots", name=NAME)]
+        jvm = Path(f"/proc/{self._driver.pid}/task/{self._driver.pid}/children").read_text()
+        self._watched = {
+            "slots": slots,
+            "driver": [self._driver.pid],
+            "jvm": [int(pid) for pid in jvm.split()],
+        }
+        time.sleep(self._random.uniform(0.2, 2.0))
+
+    def _act(self) -> None:
+        (action,) = self._random.choices(
+            [name for name, _ in ACTIONS], [weight for _, weight in ACTIONS]
+        )
+        self.done[action] += 1
+        print(f"{self._left_s():6.0f} s left: {action}", flush=True)
+        if action == "kill the driver":
+            self._driver.kill()
+            self._driver.close()
+            self._driver = self._new_driver()
+            self._start()
+            return
+        pids = self._driver.working_pids(NAME)
+        chosen = self._random.sample(pids, min(len(pids), 2 if "two" in action else 1))
+        if action == "stop a slot":
+            os.kill(chosen[0], signal.SIGSTOP)
+            self._driver.wait_recovered(NAME, chosen[0])
+            try:
+                os.kill(chosen[0], signal.SIGCONT)
+            except ProcessLookupError:
+                print("         it held a lock of the log and was ended", flush=True)
+            return
+        kill(*chosen)
+        for pid in chosen:
+            self._driver.wait_recovered(NAME, pid)
+
+    def _left_s(self) -> float:
+        return max(0.0, self._end_s - time.monotonic())
+
+    def _finish(self) -> dict[str, Any]:
+        """Let the rest of the input come at once, and have everything judged."""
+        self._driver.ask("stop", name=NAME)
+        with open_log(self._folder / "log") as log:
+            log.put(f"source/{NAME}_s0/start", b"0")
+            refused = {
+                key.split("/")[1]: json.loads(found.value)["times"]
+                for key in log.keys("refused")
+                if (found := log.get(key)) is not None
+            }
+        self._start()
+        wait_for("the end", lambda: self._driver.over(NAME), 300)
+        verdict = verify(self._folder / "log", NAME, "counts", self._events, RATE)
+        return {"judged": verdict, "refused": refused}
+
+    def _watch(self) -> None:
+        begun_s = time.monotonic()
+        while not self._is_over.wait(SAMPLE_S):
+            sample = {
+                "s": round(time.monotonic() - begun_s),
+                "disk": _bytes_of(self._folder / "log"),
+            }
+            for name, pids in self._watched.items():
+                sample[name] = max((_rss_bytes(pid) for pid in pids), default=0)
+            self.samples.append(sample)
+
+
+def _rss_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def _bytes_of(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_blocks * 512
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def growth(series: list[int]) -> float | None:
+    """The last third's median over the middle third's; None if there is too little to say."""
+    series = [each for each in series if each]
+    if len(series) < SAMPLES_MIN:
+        return None
+    third = len(series) // 3
+    return statistics.median(series[2 * third :]) / statistics.median(series[third : 2 * third])
+
+
+def report(soak: Soak, seed: int, outcome: dict[str, Any]) -> dict[str, Any]:
+    memory = {
+        name: growth([sample.get(name, 0) for sample in soak.samples])
+        for name in ("slots", "driver", "jvm")
+    }
+    disk = [sample["disk"] for sample in soak.samples]
+    span_s = max(1, soak.samples[-1]["s"] - soak.samples[0]["s"]) if soak.samples else 1
+    step = max(1, len(soak.samples) // SHOWN)
+    return {
+        "seed": seed,
+        "actions": dict(soak.done),
+        "exactly_once": not (outcome["judged"]["lost"] or outcome["judged"]["extra"]),
+        **outcome,
+        "memory_growth": memory,
+        "memory_flat": all(each is None or each <= GROWTH_MAX for each in memory.values()),
+        "disk_growth": growth(disk),
+        "disk_bytes_per_s": round((disk[-1] - disk[0]) / span_s) if disk else 0,
+        "disk_flat": (growth(disk) or 1.0) <= GROWTH_MAX,
+        "series": soak.samples[::step],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run a query under random kills.")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--keep", type=Path, help="make the log in this folder and keep it")
+    args = parser.parse_args()
+    folder = args.keep or Path(tempfile.mkdtemp(prefix="penstock-soak-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"seed {args.seed}, {args.minutes:g} minutes", flush=True)
+    soak = Soak(folder, args.minutes, args.seed)
+    outcome = soak.run()
+    if args.keep is None:  # a run that failed leaves its log behind
+        shutil.rmtree(folder)
+    facts = report(soak, args.seed, outcome)
+    print(json.dumps(facts))
+    return 0 if facts["exactly_once"] and facts["memory_flat"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
