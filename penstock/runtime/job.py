@@ -22,6 +22,7 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,8 @@ from penstock.runtime.control import Channel, ControlServer, Message
 from penstock.runtime.slot import SlotOrder
 from penstock.stages.program import Program
 
-SLOT_FAILURES_MAX = 20
+SLOT_FAILURES_MAX = 20  # within the time below: whatever ends slots so often will not go away
+SLOT_FAILURES_S = 60.0
 STOP_TIMEOUT_S = 30.0
 SLOT_SILENCE_S = 3.0  # a slot says something every 0.2 s
 SILENCE_LOOKS = 20  # how often the silence of slots is looked at, per SLOT_SILENCE_S
@@ -107,7 +109,7 @@ class Job:
         self._unplaced = _spread(program, slots)
         self._orphans: list[list[str]] = []  # of lost slots: placed before anything else
         self._next_slot = 0
-        self._slot_failures = 0
+        self._slot_ends_s: deque[float] = deque()  # when tasks ended, for the last while
         self._ended: set[str] = set()
         self._status: dict[str, dict[str, Any]] = {}
         self._recoveries: list[Recovery] = []
@@ -197,8 +199,7 @@ class Job:
             if slot in self._replaced:
                 self._replaced.discard(slot)
                 return
-            self._slot_failures += 1
-            too_many = self._slot_failures > SLOT_FAILURES_MAX
+            failures = self._count_failure(time.monotonic())
         if (reason := self._launcher.ended()) is not None:
             self._fail(
                 JobFailed(
@@ -208,16 +209,23 @@ class Job:
                     reason=reason,
                 )
             )
-        elif too_many:
+        elif failures > SLOT_FAILURES_MAX:
             self._fail(
                 TooFewSlots(
-                    f"slots of query {self._program.query} keep ending ({self._slot_failures} "
-                    f"times); the last one with: {(error or 'no error')[:2000]}",
+                    f"slots of query {self._program.query} keep ending ({failures} times in "
+                    f"{SLOT_FAILURES_S:.0f} s); the last one with: {(error or 'no error')[:2000]}",
                     slot=slot,
                 )
             )
         else:
             self._launch()
+
+    def _count_failure(self, now_s: float) -> int:
+        """How many tasks ended lately; over its whole life a query may lose any number of slots."""
+        self._slot_ends_s.append(now_s)
+        while now_s - self._slot_ends_s[0] > SLOT_FAILURES_S:
+            self._slot_ends_s.popleft()
+        return len(self._slot_ends_s)
 
     def _serve(self, hello: Message, channel: Channel) -> None:
         slot = _SlotState(

@@ -16,14 +16,15 @@ ROOT = Path(__file__).parents[2]
 
 
 class ProcessLauncher:
-    """Starts `tests.spark.slot_process` for each slot, and tells when it has ended."""
+    """Starts a module as a process for each slot, and tells when it has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.spark.slot_process") -> None:
+        self._module = module
         self._processes: list[subprocess.Popen[str]] = []
 
     def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.slot_process"],
+            [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             cwd=ROOT,
             text=True,

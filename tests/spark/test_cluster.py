@@ -12,7 +12,7 @@ from tests.spark.rig import DriverProcess, kill, verify
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 RATE = 5_000
-EVENTS = 15 * RATE
+EVENTS = 10 * RATE
 
 
 def test_an_executor_is_lost(new_driver: Callable[[str], DriverProcess]) -> None:

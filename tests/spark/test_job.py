@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import TooFewSlots
 from penstock.log import open_log
 from penstock.log.blockers import blockers
 from penstock.log.local import LocalLog
@@ -21,6 +22,7 @@ from penstock.plan.build import count, query, scan_source
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.job import Job
 from penstock.runtime.streams import register_streams
+from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from tests.spark.process_slots import ROOT, ProcessLauncher
 from tests.spark.waiting import wait_for
@@ -37,22 +39,21 @@ def log_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@contextmanager
-def running(log_folder: Path, name: str, events: int) -> Iterator[tuple[Job, LocalLog]]:
-    """A running count of bids per auction over one exchange: two slots and a standby."""
+def counting(name: str, events: int) -> Program:
+    """A running count of bids per auction, over one exchange."""
     rows = scan_source(
         "nexmark", "auction bigint", partitions=None, kind="bids", rate=RATE, paced=True,
         events_max=events,
     )  # fmt: skip
     counted = rows.group_by("auction").agg(count().alias("count"), mode="update")
-    program = plan_program(
-        query(
-            name,
-            counted.to_stream(name),
-            parallelism=2,
-            settings=Settings(commit_interval_ms=20),
-        )
-    )
+    settings = Settings(commit_interval_ms=20)
+    return plan_program(query(name, counted.to_stream(name), parallelism=2, settings=settings))
+
+
+@contextmanager
+def running(log_folder: Path, name: str, events: int) -> Iterator[tuple[Job, LocalLog]]:
+    """The count on two slots and a standby."""
+    program = counting(name, events)
     with open_log(log_folder) as log:
         register_streams(log, program)
         job = Job(
@@ -95,6 +96,7 @@ def verify(log_folder: Path, stream: str, events: int) -> None:
     assert json.loads(judged.stdout)["rows"] > 0
 
 
+@pytest.mark.slow  # test_slots.py does it with Spark's tasks
 def test_slots_are_killed_one_by_one_and_two_at_once(log_folder: Path) -> None:
     events = 9 * RATE
     with running(log_folder, "killed", events) as (job, _):
@@ -110,6 +112,7 @@ def test_slots_are_killed_one_by_one_and_two_at_once(log_folder: Path) -> None:
     verify(log_folder, "killed", events)
 
 
+@pytest.mark.slow  # test_slots.py does it with Spark's tasks
 def test_a_stopped_slot_is_replaced_and_its_marker_refused(log_folder: Path) -> None:
     events = 9 * RATE
     with running(log_folder, "stopped", events) as (job, log):
@@ -137,7 +140,7 @@ def test_a_stopped_slot_is_replaced_and_its_marker_refused(log_folder: Path) -> 
 
 
 def test_a_slot_stopped_with_a_lock_of_the_log_is_ended(log_folder: Path) -> None:
-    events = 9 * RATE
+    events = 7 * RATE
     with running(log_folder, "locked", events) as (job, _):
         pid = _stop_with_lock(working_pids(job), log_folder)
         wait_for("the loss", job.recoveries)
@@ -174,6 +177,18 @@ def test_a_job_that_slept_does_not_take_its_slots_for_lost(log_folder: Path) -> 
     finally:
         driver.kill()
         driver.communicate()
+
+
+def test_slots_that_end_at_once_end_the_query(log_folder: Path) -> None:
+    """Starting them for ever would only hide what is wrong."""
+    launcher = ProcessLauncher("this")  # prints a poem and ends
+    job = Job(
+        counting("ending", RATE), str(log_folder), launcher, host="127.0.0.1", slots=2, standbys=0
+    )
+    job.start()
+    assert job.wait_over(60)
+    assert isinstance(job.error, TooFewSlots)
+    assert "slots of query ending keep ending (21 times in 60 s)" in job.error.message
 
 
 def _is_running(pid: int) -> bool:

@@ -19,7 +19,7 @@ RATE = 10_000
 
 
 def test_slots_are_killed_beside_other_jobs(driver: DriverProcess) -> None:
-    events = 15 * RATE
+    events = 10 * RATE
     driver.start("killed", "windows", events, RATE, parallelism=2)
     driver.wait_standby("killed")
     (first, *_) = driver.working_pids("killed")
@@ -36,7 +36,7 @@ def test_slots_are_killed_beside_other_jobs(driver: DriverProcess) -> None:
 
 
 def test_a_stopped_slot_is_replaced_and_its_marker_refused(driver: DriverProcess) -> None:
-    events = 12 * RATE
+    events = 9 * RATE
     driver.start("stopped", "counts", events, RATE, parallelism=2)
     driver.wait_standby("stopped")
     with open_log(driver.log) as log:
@@ -59,7 +59,7 @@ def test_a_stopped_slot_is_replaced_and_its_marker_refused(driver: DriverProcess
 
 
 def test_stop_commits_and_start_goes_on(driver: DriverProcess) -> None:
-    events = 6 * RATE
+    events = 4 * RATE
     first = driver.start("again", "windows", events, RATE, standbySlots=0)
     wait_for("commits", lambda: max(driver.ask("epochs", name="again").values()) > 5)
     driver.ask("stop", name="again")
