@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -67,14 +67,14 @@ def measure(args: argparse.Namespace) -> Report:
             attached.log.close()
     finally:
         spark.stop()
-    report = _report(kills, lost, doubled)
+    report = report_of(kills, lost, doubled)
     report.facts = {
         "cores": os.cpu_count(),
         "load_before": round(load, 2),
         "kills": len(kills),
         "rate": args.rate,
         "events": events,
-        "each_ms": [round(kill.total_ms, 1) for kill in kills],
+        "each_ms": [[round(ms, 1) for ms in astuple(kill)] for kill in kills],
     }
     return report
 
@@ -216,7 +216,7 @@ def _expected(rate: int, events: int) -> dict[int, int]:
     return dict(zip(keys.tolist(), counts.tolist(), strict=True))
 
 
-def _report(kills: list[Kill], lost: int, doubled: int) -> Report:
+def report_of(kills: list[Kill], lost: int, doubled: int) -> Report:
     report = Report(f"{TITLE}: {len(kills)} kills")
     totals = [kill.total_ms for kill in kills]
     count = len(kills)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log import open_log
-from tests.spark.rig import DriverProcess, kill, verify
+from tests.spark.rig import DriverProcess, hurry, kill, verify
 from tests.spark.waiting import wait_for
 
 RATE = 4_000
@@ -122,8 +122,8 @@ class Soak:
     def _finish(self) -> dict[str, Any]:
         """Let the rest of the input come at once, and have everything judged."""
         self._driver.ask("stop", name=NAME)
+        hurry(self._folder / "log", NAME)
         with open_log(self._folder / "log") as log:
-            log.put(f"source/{NAME}_s0/start", b"0")
             refused = {
                 key.split("/")[1]: json.loads(found.value)["times"]
                 for key in log.keys("refused")
