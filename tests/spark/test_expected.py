@@ -8,7 +8,7 @@ from tests.connectors.nexmark_reference import Reference
 from tests.spark.expected import SIZE_US, SLIDE_US, bids, running_counts, window_counts
 from tests.spark.verifier import judge_counts, judge_windows
 
-EVENTS, RATE = 6_000, 700.0
+EVENTS, RATE = 1_500, 100.0
 
 
 def reference_bids() -> list[tuple[int, int]]:
