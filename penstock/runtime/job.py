@@ -254,7 +254,6 @@ class Job:
         if kind == "ready":
             with self._changed:
                 slot.is_ready = True
-                self._slot_failures = 0  # only slots that never get so far count as too many
                 self._place()
                 self._changed.notify_all()
         elif kind == "started":
