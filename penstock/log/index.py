@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -44,6 +45,7 @@ CACHE_KIB = 16_384
 FOLD_WAIT_S = 0.02  # how long appends may be held back for a fold; a read takes far less
 FOLD_PAUSE_S = 0.0002
 _PRIOR_TAGS_MAX = 8
+_LOOKS = 100  # at the committed position between two tries for the lock: some 60 µs
 # What SQLite answers when a page fails its checksum: its own, or the filesystem's.
 _PAGE_DAMAGED = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
@@ -71,6 +73,7 @@ CREATE TABLE metadata(key TEXT PRIMARY KEY, version INTEGER NOT NULL, seal INTEG
 
 INSERT_RECORD = "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 INSERT_TAG = "INSERT INTO tag VALUES(?,?,?)"
+_ROW_POSITION, _ROW_SEGMENT, _ROW_SEAL = 0, 8, 12  # columns that wait for the write lock
 _CHAIN_END = "SELECT coalesce(max(position), 0) FROM tag WHERE tag = ?"
 RECORD_COLUMNS = (
     "r.position, r.kind, r.producer, r.instance, r.sequence, r.tags, r.time_us, "
@@ -111,22 +114,35 @@ class Row(NamedTuple):
     inline: bytes | None
 
     def is_sealed(self) -> bool:
-        return self.seal == record_seal(
-            self.position, self.kind, self.producer, self.instance, self.sequence, self.tags,
+        return self.seal == self.true_seal()
+
+    def true_seal(self) -> int:
+        """The seal that a log gives to these fields."""
+        content = content_seal(
+            self.kind, self.producer, self.instance, self.sequence, self.tags,
             self.time_us, self.segment, self.offset, self.length, self.checksum,
         )  # fmt: skip
+        return seal_at(content, self.position)
 
 
-def record_seal(
-    position: int, kind: int, producer: str, instance: int, sequence: int, tags: str,
+def content_seal(
+    kind: int, producer: str, instance: int, sequence: int, tags: str,
     time_us: int, segment: str | None, offset: int | None, length: int, checksum: int,
 ) -> int:  # fmt: skip
-    """`row_seal` of a record's fields, without a call and a string for each."""
+    """The checksum of a record's fields without its position, which only the write lock gives."""
     fields = (
-        f"{position}|{kind}|{producer}|{instance}|{sequence}|{tags}|"
+        f"{kind}|{producer}|{instance}|{sequence}|{tags}|"
         f"{time_us}|{segment}|{offset}|{length}|{checksum}"
     )
-    return xxhash.xxh3_64_intdigest(fields.encode()) >> 1
+    return xxhash.xxh3_64_intdigest(fields.encode())
+
+
+def seal_at(content: int, position: int) -> int:
+    """A record's seal: its content's, tied to its position.
+
+    An odd factor makes every position another seal, and takes no hashing under the write lock.
+    """
+    return (content ^ position * 0x9E3779B97F4A7C15) & 0x7FFFFFFFFFFFFFFF
 
 
 def row_seal(*fields: Any) -> int:
@@ -195,6 +211,7 @@ class Index:
         self._path = path
         self._segment_ids: dict[str, int] = {}
         self._appending = self._transaction("appending to")
+        self._turn = _Turn(lambda: 0)
         self.wal_bytes = 0  # of the write-ahead log's frames, as of this connection's last commit
 
     @classmethod
@@ -263,6 +280,11 @@ class Index:
                 self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
             self._connection.close()
 
+    def watch(self, committed: Callable[[], int]) -> None:
+        """Wait for the write lock by watching a number that moves when an append lets go of it."""
+        self._turn = _Turn(committed)
+        self._connection.set_busy_handler(self._turn)
+
     def tail(self) -> Position:
         """The newest committed position, visible or not."""
         with _named_errors(self._path, "reading"):
@@ -287,12 +309,21 @@ class Index:
     def append(
         self, entries: Sequence[Entry], bodies: Sequence[Body], fence: Fence | None, time_us: int
     ) -> tuple[tuple[Position, ...], bool]:
-        """Sequence entries in one transaction; return their positions and whether they are new."""
+        """Sequence entries in one transaction; return their positions and whether they are new.
+
+        Whatever does not need the write lock is done before it is taken: everybody waits for it.
+        """
         first = entries[0]
         tags = first.tags if len(entries) == 1 else _all_tags(entries)
+        several = len(entries) > 1 and _writers(entries) > 1
+        rows = list(map(_record_row, entries, bodies, repeat(time_us)))
+        query, parameters = _before(first, fence, tags)
+        self._turn.look()
         with self._appending:
-            tail, highest, registered, previous = self._before(first, fence, tags)
-            if first.sequence <= highest or (len(entries) > 1 and _writers(entries) > 1):
+            tail, highest, registered, *previous = self._execute(query, parameters).fetchall()[0]
+            if len(tags) > _PRIOR_TAGS_MAX:
+                previous = [self._one(_CHAIN_END, (tag,))[0] for tag in tags]
+            if first.sequence <= highest or several:
                 priors = [
                     self._prior(entry, body) for entry, body in zip(entries, bodies, strict=True)
                 ]
@@ -301,9 +332,10 @@ class Index:
             if fence is not None:
                 check_fence(fence, registered)
             if len(entries) == 1:
-                self._insert_one(first, bodies[0], tail + 1, previous, time_us)
+                self._insert_one(rows[0], bodies[0], tags, tail + 1, previous)
             else:
-                self._insert(entries, bodies, tail, dict(zip(tags, previous, strict=True)), time_us)
+                chains = dict(zip(tags, previous, strict=True))
+                self._insert(rows, bodies, entries, tail, chains)
         return tuple(Position(tail + 1 + i) for i in range(len(entries))), True
 
     def read(self, tags: Sequence[str], after: Position, upto: Position, limit: int) -> list[Row]:
@@ -477,7 +509,7 @@ class Index:
         except apsw.Error as error:
             raise sqlite_error(error, self._path, "folding") from error
         finally:
-            self._connection.set_busy_handler(_wait_for_lock)
+            self._connection.set_busy_handler(self._turn)
         return True
 
     def _note_wal(self, connection: apsw.Connection, database: str, pages: int) -> int:
@@ -504,21 +536,6 @@ class Index:
             except apsw.Error:
                 # SQLite rolls back by itself after the errors that make this fail.
                 assert not self._connection.in_transaction
-
-    def _before(
-        self, first: Entry, fence: Fence | None, tags: Sequence[str]
-    ) -> tuple[int, int, bytes | None, list[int]]:
-        """What an append needs to know, in one statement: tail, highest sequence, fence, chain
-        ends.
-        """
-        names = tags if len(tags) <= _PRIOR_TAGS_MAX else ()
-        key = "" if fence is None else instance_key(fence.vertex)
-        tail, highest, registered, *previous = self._one(
-            _before_query(len(names)), (first.producer, first.instance, key, *names)
-        )
-        if not names:
-            previous = [self._one(_CHAIN_END, (tag,))[0] for tag in tags]
-        return tail, highest, registered, previous
 
     def _prior(self, entry: Entry, body: Body) -> Prior:
         name = (entry.producer, entry.instance)
@@ -549,50 +566,46 @@ class Index:
         )
 
     def _insert_one(
-        self, entry: Entry, body: Body, position: int, previous: Sequence[int], time_us: int
+        self,
+        row: list[Any],
+        body: Body,
+        tags: Sequence[str],
+        position: int,
+        previous: Sequence[int],
     ) -> None:
-        self._execute(INSERT_RECORD, self._record_row(entry, body, position, time_us))
-        for tag, before in zip(entry.tags, previous, strict=True):
+        self._place(row, body, position)
+        self._execute(INSERT_RECORD, row)
+        for tag, before in zip(tags, previous, strict=True):
             self._execute(INSERT_TAG, (tag, position, before))
         if body.segment is not None:
             self._count_segments((body,))
 
     def _insert(
         self,
-        entries: Sequence[Entry],
+        rows: Sequence[list[Any]],
         bodies: Sequence[Body],
+        entries: Sequence[Entry],
         tail: int,
         previous: dict[str, int],
-        time_us: int,
     ) -> None:
-        records = []
         tags = []
-        for position, (entry, body) in enumerate(zip(entries, bodies, strict=True), tail + 1):
-            records.append(self._record_row(entry, body, position, time_us))
+        for position, (row, body, entry) in enumerate(
+            zip(rows, bodies, entries, strict=True), tail + 1
+        ):
+            self._place(row, body, position)
             for tag in entry.tags:
                 tags.append((tag, position, previous[tag]))
                 previous[tag] = position
-        self._connection.executemany(INSERT_RECORD, records)
+        self._connection.executemany(INSERT_RECORD, rows)
         self._connection.executemany(INSERT_TAG, tags)
         self._count_segments(bodies)
 
-    def _record_row(
-        self, entry: Entry, body: Body, position: int, time_us: int
-    ) -> tuple[int | str | bytes | memoryview | None, ...]:
-        tags = entry.tags
-        joined = tags[0] if len(tags) == 1 else " ".join(tags)
-        kind = int(entry.kind)
-        length, checksum, inline, name, offset = body
-        segment = None if name is None else self._segment_id(name)
-        producer, instance, sequence = entry.producer, entry.instance, entry.sequence
-        seal = record_seal(
-            position, kind, producer, instance, sequence, joined,
-            time_us, name, offset, length, checksum,
-        )  # fmt: skip
-        return (
-            position, kind, producer, instance, sequence, joined,
-            len(tags), time_us, segment, offset, length, checksum, seal, inline,
-        )  # fmt: skip
+    def _place(self, row: list[Any], body: Body, position: int) -> None:
+        """Fill in what only the write lock gives."""
+        row[_ROW_POSITION] = position
+        row[_ROW_SEAL] = seal_at(row[_ROW_SEAL], position)
+        if body.segment is not None:
+            row[_ROW_SEGMENT] = self._segment_id(body.segment)
 
     def _segment_id(self, name: str) -> int:
         if (known := self._segment_ids.get(name)) is None:
@@ -708,7 +721,7 @@ def connect(path: Path, vfs: str | None, *, read_only: bool) -> apsw.Connection:
     else:
         connection = _connect_to_read(path, vfs)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    connection.set_busy_handler(_wait_for_lock)
+    connection.set_busy_handler(_Turn(lambda: 0))
     return connection
 
 
@@ -755,13 +768,38 @@ def connect_as_it_lies(path: Path, vfs: str | None = None) -> apsw.Connection:
     )
 
 
-def _wait_for_lock(tries: int) -> bool:
-    """SQLite's own handler sleeps for milliseconds; an append holds the lock for some 40 µs."""
-    if tries < YIELDS:
-        os.sched_yield()
-    else:
-        time.sleep(0.00002 if tries < 200 else 0.001)
-    return tries < 200 + BUSY_S * 1000
+class _Turn:
+    """How a connection waits for its turn to write.
+
+    SQLite's own handler sleeps for milliseconds, an append holds the lock for some 40 µs, and a
+    try that fails costs ten. So the newest committed position, which is in shared memory, is
+    watched for that long, and the next try comes when it moves.
+    """
+
+    __slots__ = ("_committed", "_seen")
+
+    def __init__(self, committed: Callable[[], int]) -> None:
+        self._committed = committed
+        self._seen = 0
+
+    def look(self) -> None:
+        """Note where the log is before a try: what moves during the try is not missed."""
+        self._seen = self._committed()
+
+    def __call__(self, tries: int) -> bool:
+        if tries < YIELDS:
+            self._spin()
+        else:
+            time.sleep(0.00002 if tries < 200 else 0.001)
+        return tries < 200 + BUSY_S * 1000
+
+    def _spin(self) -> None:
+        committed, seen = self._committed, self._seen
+        for _ in range(_LOOKS):
+            if (now := committed()) != seen:
+                self._seen = now
+                return
+            os.sched_yield()  # the writer may be waiting for this processor
 
 
 def _wait_for_readers(tries: int) -> bool:
@@ -794,14 +832,41 @@ def check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> No
         raise IndexForeign(f"{path} belongs to another log: nothing was touched", path=str(path))
 
 
-@lru_cache(maxsize=16)
-def _before_query(tags: int) -> str:
+def _record_row(entry: Entry, body: Body, time_us: int) -> list[Any]:
+    """A record's columns, its content's seal among them; position and segment are still open."""
+    tags = entry.tags
+    joined = tags[0] if len(tags) == 1 else " ".join(tags)
+    kind = int(entry.kind)
+    length, checksum, inline, name, offset = body
+    producer, instance, sequence = entry.producer, entry.instance, entry.sequence
+    content = content_seal(
+        kind, producer, instance, sequence, joined, time_us, name, offset, length, checksum
+    )
+    return [
+        None, kind, producer, instance, sequence, joined,
+        len(tags), time_us, None, offset, length, checksum, content, inline,
+    ]  # fmt: skip
+
+
+def _before(
+    first: Entry, fence: Fence | None, tags: Sequence[str]
+) -> tuple[str, tuple[int | str, ...]]:
+    """The one question that an append asks first: tail, highest sequence, fence, chain ends."""
+    names = tags if len(tags) <= _PRIOR_TAGS_MAX else ()
+    key = () if fence is None else (instance_key(fence.vertex),)
+    query = _before_query(len(names), fence is not None)
+    return query, (first.producer, first.instance, *key, *names)
+
+
+@lru_cache(maxsize=32)
+def _before_query(tags: int, fenced: bool) -> str:
+    registered = "(SELECT value FROM metadata WHERE key = ?)" if fenced else "NULL"
     chain_ends = f", ({_CHAIN_END})" * tags
     return (
         "SELECT coalesce((SELECT max(position) FROM record), 0), max("
         "coalesce((SELECT max(sequence) FROM record WHERE producer = ?1 AND instance = ?2), -1), "
         "coalesce((SELECT sequence FROM forgotten WHERE producer = ?1 AND instance = ?2), -1)), "
-        f"(SELECT value FROM metadata WHERE key = ?3){chain_ends}"
+        f"{registered}{chain_ends}"
     )
 
 

@@ -415,7 +415,7 @@ class _Repair:
                     moved = row._replace(segment=new, offset=offset)
                     connection.execute(
                         "UPDATE record SET segment = ?, offset = ?, seal = ? WHERE position = ?",
-                        (segment, offset, row_seal(*moved[:-2]), row.position),
+                        (segment, offset, moved.true_seal(), row.position),
                     )
             connection.execute(
                 "UPDATE segment SET live = ?, sealed = 1 WHERE name = ?", (len(damaged), name)
@@ -641,7 +641,7 @@ class _Rebuild:
             Position(self.tail), int(RecordKind.CONTROL), STAND_IN_PRODUCER, 0, self.tail, "", 0,
             None, None, 0, body_checksum(b""), 0, b"",
         )  # fmt: skip
-        self._insert_record(connection, row._replace(seal=row_seal(*row[:-2])), 0, b"")
+        self._insert_record(connection, row._replace(seal=row.true_seal()), 0, b"")
 
     def _insert_rest(self, connection: apsw.Connection) -> None:
         found = self._found

@@ -185,10 +185,11 @@ class IndexBytes:
         names: list[str | None] = [None] if segment is None else [*known, *self._segment_names]
         for name in names:
             fields = (position, kind, producer, instance, sequence, tags, time_us, name, offset)
-            if seal == row_seal(*fields, length, checksum):
+            row = Row(*fields, length, checksum, seal, body)  # type: ignore[arg-type]
+            if row.is_sealed():
                 if name is not None and known[:1] != [name]:
                     known.insert(0, name)
-                return Row(*fields, length, checksum, seal, body)  # type: ignore[arg-type]
+                return row
         return None
 
     def _values(self, cell: _Cell) -> tuple[int, list[Any]]:

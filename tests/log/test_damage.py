@@ -49,7 +49,7 @@ from penstock.errors import (
 )
 from penstock.log import open_log, punit
 from penstock.log.bell import BELL_BYTES
-from penstock.log.index import connect, metadata_seal, row_seal
+from penstock.log.index import connect, content_seal, metadata_seal, seal_at
 from penstock.log.record import START, Entry, Position, RecordKind
 from penstock.log.segments import ALIGNMENT
 from penstock.testing.disk import TracedFiles, bell_bytes
@@ -639,9 +639,10 @@ def test_a_forged_row_is_refused_when_read_back(
     row = folded.content.records["all"][0]
     with open_log(folder, read_only=True) as log:
         checksum = xxhash.xxh3_64_intdigest(bytes(log.read(["all"], START, 1)[0].body)) >> 1
-    seal = row_seal(
-        1, kind, producer, 1, 1, tags, row[6], None, None, len(bytes(row[7])), checksum,  # type: ignore[arg-type]
+    content = content_seal(
+        kind, producer, 1, 1, tags, row[6], None, None, len(bytes(row[7])), checksum,  # type: ignore[arg-type]
     )  # fmt: skip
+    seal = seal_at(content, 1)
     tamper(
         folder,
         "UPDATE record SET kind = ?, producer = ?, tags = ?, seal = ? WHERE position = 1",

@@ -16,7 +16,7 @@ import pytest
 from penstock.errors import LogNotFound, LogVersionUnsupported, NotALog
 from penstock.log import open_log, punit
 from penstock.log.fsck import Report, fsck
-from penstock.log.index import connect, row_seal
+from penstock.log.index import connect, content_seal, seal_at
 from penstock.log.record import Entry, RecordKind
 from penstock.log.segments import ALIGNMENT
 from tests.log.harm import CONFIG, Sample, files_of, flip, make_sample
@@ -141,7 +141,7 @@ def test_a_sequence_that_falls_is_found(folder: Path) -> None:
     tamper(
         folder,
         "UPDATE record SET sequence = 1000, seal = ? WHERE position = 154",
-        (row_seal(*fields),),
+        (seal_at(content_seal(*fields[1:]), fields[0]),),
     )
     assert codes(fsck(folder)) == {"sequence_damaged"}
 
