@@ -12,6 +12,7 @@ import struct
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ LARGE_BYTES = 128 << 10
 APPENDS_PER_S = 100  # of the latency measurement
 WARM_UP = 0.15  # this share of each measurement's start is thrown away
 READ_S_MAX = 60.0
+FILL_ENTRIES = 64
 
 READ_EXTRA_MS_MAX = 1.0
 READ_P99_MS_MAX = 4.0
@@ -69,9 +71,10 @@ def measure(args: argparse.Namespace) -> Report:
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name,
         Crew(WRITERS) as crew,
+        ExitStack() as logs,
     ):
         folder = Path(name)
-        bench = _Bench(folder, crew, args.seconds / ROUNDS)
+        bench = _Bench(folder, crew, args.seconds / ROUNDS, logs)
         for label, records in args.lengths.items():
             _say(f"building a log of {records:,} records")
             bench.build(label, records)
@@ -100,7 +103,7 @@ class _Shares:
 class _Bench:
     """The logs and workers of one run."""
 
-    def __init__(self, folder: Path, crew: Crew, round_s: float) -> None:
+    def __init__(self, folder: Path, crew: Crew, round_s: float, logs: ExitStack) -> None:
         self._folder = folder
         self._crew = crew
         self._round_s = round_s
@@ -109,7 +112,11 @@ class _Bench:
         self._logs: dict[Durability, Path] = {}
         for level in ("synced", "process"):
             self._logs[level] = folder / level
-            open_log(folder / level, create=True, config=LogConfig(durability=level)).close()
+            config = LogConfig(durability=level)
+            # Held open and used once, as by a query that runs: when the last handle closes, the
+            # write-ahead log goes, and a file that grows is slower to sync than one that is there.
+            log = logs.enter_context(open_log(folder / level, create=True, config=config))
+            _fill_wal(log, config)
 
     def build(self, label: str, records: int) -> None:
         """Make a log of some length quickly: as many records per append as are allowed."""
@@ -199,6 +206,15 @@ class _Rate:
 
     per_s: float
     cpu_us: float
+
+
+def _fill_wal(log: Log, config: LogConfig) -> None:
+    """Append until the write-ahead log has had its full size, so that its file is there."""
+    body = os.urandom(config.inline_bytes_max)
+    for sequence in range(config.wal_bytes_max // len(body) // FILL_ENTRIES + 1):
+        first = sequence * FILL_ENTRIES
+        log.append([_entry("filler", first + i, "filler", body) for i in range(FILL_ENTRIES)])
+    log.trim("filler", log.tail())
 
 
 def _append_flat_out(

@@ -45,7 +45,6 @@ CACHE_KIB = 16_384
 FOLD_WAIT_S = 0.02  # how long appends may be held back for a fold; a read takes far less
 FOLD_PAUSE_S = 0.0002
 _PRIOR_TAGS_MAX = 8
-_LOOKS = 100  # at the committed position between two tries for the lock: some 60 µs
 # What SQLite answers when a page fails its checksum: its own, or the filesystem's.
 _PAGE_DAMAGED = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
@@ -211,7 +210,6 @@ class Index:
         self._path = path
         self._segment_ids: dict[str, int] = {}
         self._appending = self._transaction("appending to")
-        self._turn = _Turn(lambda: 0)
         self.wal_bytes = 0  # of the write-ahead log's frames, as of this connection's last commit
 
     @classmethod
@@ -280,11 +278,6 @@ class Index:
                 self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
             self._connection.close()
 
-    def watch(self, committed: Callable[[], int]) -> None:
-        """Wait for the write lock by watching a number that moves when an append lets go of it."""
-        self._turn = _Turn(committed)
-        self._connection.set_busy_handler(self._turn)
-
     def tail(self) -> Position:
         """The newest committed position, visible or not."""
         with _named_errors(self._path, "reading"):
@@ -313,30 +306,55 @@ class Index:
 
         Whatever does not need the write lock is done before it is taken: everybody waits for it.
         """
+        if len(entries) == 1:
+            return self._append_one(entries[0], bodies[0], fence, time_us)
         first = entries[0]
-        tags = first.tags if len(entries) == 1 else _all_tags(entries)
-        several = len(entries) > 1 and _writers(entries) > 1
+        tags = _all_tags(entries)
+        several = _writers(entries) > 1
         rows = list(map(_record_row, entries, bodies, repeat(time_us)))
         query, parameters = _before(first, fence, tags)
-        self._turn.look()
         with self._appending:
             tail, highest, registered, *previous = self._execute(query, parameters).fetchall()[0]
-            if len(tags) > _PRIOR_TAGS_MAX:
-                previous = [self._one(_CHAIN_END, (tag,))[0] for tag in tags]
             if first.sequence <= highest or several:
-                priors = [
-                    self._prior(entry, body) for entry, body in zip(entries, bodies, strict=True)
-                ]
+                priors = list(map(self._prior, entries, bodies))
                 if (positions := first_positions(entries, priors)) is not None:
                     return positions, False
             if fence is not None:
                 check_fence(fence, registered)
-            if len(entries) == 1:
-                self._insert_one(rows[0], bodies[0], tags, tail + 1, previous)
-            else:
-                chains = dict(zip(tags, previous, strict=True))
-                self._insert(rows, bodies, entries, tail, chains)
+            if len(tags) > _PRIOR_TAGS_MAX:
+                previous = self._chain_ends(tags)
+            self._insert(rows, bodies, entries, tail, dict(zip(tags, previous, strict=True)))
         return tuple(Position(tail + 1 + i) for i in range(len(entries))), True
+
+    def _append_one(
+        self, entry: Entry, body: Body, fence: Fence | None, time_us: int
+    ) -> tuple[tuple[Position, ...], bool]:
+        """`append` of a single entry, the commonest and the one whose cost is felt most."""
+        row = _record_row(entry, body, time_us)
+        tags = entry.tags
+        query, parameters = _before(entry, fence, tags)
+        execute = self._execute
+        with self._appending:
+            tail, highest, registered, *previous = execute(query, parameters).fetchall()[0]
+            if entry.sequence <= highest:
+                positions = first_positions((entry,), (self._prior(entry, body),))
+                if positions is not None:
+                    return positions, False
+            if fence is not None:
+                check_fence(fence, registered)
+            if len(tags) > _PRIOR_TAGS_MAX:
+                previous = self._chain_ends(tags)
+            position = tail + 1
+            self._place(row, body, position)
+            execute(INSERT_RECORD, row)
+            for tag, before in zip(tags, previous, strict=True):
+                execute(INSERT_TAG, (tag, position, before))
+            if body.segment is not None:
+                self._count_segments((body,))
+        return (Position(position),), True
+
+    def _chain_ends(self, tags: Sequence[str]) -> list[int]:
+        return [self._one(_CHAIN_END, (tag,))[0] for tag in tags]
 
     def read(self, tags: Sequence[str], after: Position, upto: Position, limit: int) -> list[Row]:
         """Up to `limit` sealed rows with any of the tags, in order, each once."""
@@ -509,7 +527,7 @@ class Index:
         except apsw.Error as error:
             raise sqlite_error(error, self._path, "folding") from error
         finally:
-            self._connection.set_busy_handler(self._turn)
+            self._connection.set_busy_handler(_wait_for_lock)
         return True
 
     def _note_wal(self, connection: apsw.Connection, database: str, pages: int) -> int:
@@ -564,21 +582,6 @@ class Index:
             position=None if found is None else Position(found[0]),
             same_content=same,
         )
-
-    def _insert_one(
-        self,
-        row: list[Any],
-        body: Body,
-        tags: Sequence[str],
-        position: int,
-        previous: Sequence[int],
-    ) -> None:
-        self._place(row, body, position)
-        self._execute(INSERT_RECORD, row)
-        for tag, before in zip(tags, previous, strict=True):
-            self._execute(INSERT_TAG, (tag, position, before))
-        if body.segment is not None:
-            self._count_segments((body,))
 
     def _insert(
         self,
@@ -721,7 +724,7 @@ def connect(path: Path, vfs: str | None, *, read_only: bool) -> apsw.Connection:
     else:
         connection = _connect_to_read(path, vfs)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    connection.set_busy_handler(_Turn(lambda: 0))
+    connection.set_busy_handler(_wait_for_lock)
     return connection
 
 
@@ -768,38 +771,13 @@ def connect_as_it_lies(path: Path, vfs: str | None = None) -> apsw.Connection:
     )
 
 
-class _Turn:
-    """How a connection waits for its turn to write.
-
-    SQLite's own handler sleeps for milliseconds, an append holds the lock for some 40 µs, and a
-    try that fails costs ten. So the newest committed position, which is in shared memory, is
-    watched for that long, and the next try comes when it moves.
-    """
-
-    __slots__ = ("_committed", "_seen")
-
-    def __init__(self, committed: Callable[[], int]) -> None:
-        self._committed = committed
-        self._seen = 0
-
-    def look(self) -> None:
-        """Note where the log is before a try: what moves during the try is not missed."""
-        self._seen = self._committed()
-
-    def __call__(self, tries: int) -> bool:
-        if tries < YIELDS:
-            self._spin()
-        else:
-            time.sleep(0.00002 if tries < 200 else 0.001)
-        return tries < 200 + BUSY_S * 1000
-
-    def _spin(self) -> None:
-        committed, seen = self._committed, self._seen
-        for _ in range(_LOOKS):
-            if (now := committed()) != seen:
-                self._seen = now
-                return
-            os.sched_yield()  # the writer may be waiting for this processor
+def _wait_for_lock(tries: int) -> bool:
+    """SQLite's own handler sleeps for milliseconds; an append holds the lock for some 40 µs."""
+    if tries < YIELDS:
+        os.sched_yield()
+    else:
+        time.sleep(0.00002 if tries < 200 else 0.001)
+    return tries < 200 + BUSY_S * 1000
 
 
 def _wait_for_readers(tries: int) -> bool:

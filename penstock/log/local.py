@@ -271,7 +271,6 @@ class LocalLog(Log):
         try:
             self._reader = SegmentReader(segments, identity.log_id)
             self._bell = self._open_bell()
-            self._index.watch(self._bell.committed)
             self._gaps = self._index.gaps()
             if read_only:
                 self._check_tail()
