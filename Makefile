@@ -44,10 +44,10 @@ format: $(READY) ## Rewrite the sources in the project's format
 	$(BIN)/ruff format .
 
 test: java ## Run every test; ARGS="tests/log -x" narrows it
-	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) $(ARGS)
+	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-slow: java ## Compare every expression with Spark, value by value (minutes)
-	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) -m slow $(ARGS)
+	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m slow $(ARGS)
 
 soak: java ## Run a query on Spark for MINUTES=5 while its processes are killed
 	@$(WITH_JAVA) $(BIN)/python -m tests.spark.soak --minutes $(MINUTES)

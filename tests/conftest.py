@@ -1,4 +1,4 @@
-"""What every test shares: how asserts are reported and how Hypothesis searches."""
+"""What every test shares: how asserts are reported, how Hypothesis searches, and in which order."""
 
 from __future__ import annotations
 
@@ -15,3 +15,16 @@ for folder in Path(__file__).parent.iterdir():
 # Time limits are pytest-timeout's: how long one example takes says nothing on a busy machine.
 settings.register_profile("penstock", deadline=None, print_blob=True)
 settings.load_profile("penstock")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what starts Spark, and keep it together.
+
+    A session takes seconds to start and most of a processor, so one worker has the tests that share
+    a session, the other those that kill the processes of their own; the short ones fill the end.
+    """
+    for item in items:
+        if item.get_closest_marker("spark") is not None:
+            own = "tests/spark/" in item.nodeid
+            item.add_marker(pytest.mark.xdist_group("killed" if own else "session"))
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
