@@ -27,6 +27,7 @@ _TABLES = frozenset({_TABLE_LEAF})
 _EVERYTHING = frozenset({_TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR})
 _WAL_HEADER_BYTES = 32
 _FRAME_HEADER = struct.Struct(">IIIIII")  # page, pages after a commit or 0, two salts, checksum
+_FRAMES_ASKED = 3  # for the salts, when the header has rotted: one damaged frame is outvoted
 _RECORD_COLUMNS = 14
 _SEGMENT_COLUMNS = 5
 _PAYLOAD_BYTES_MAX = 128 << 20
@@ -256,7 +257,7 @@ class IndexBytes:
     def _frames(self) -> Iterator[tuple[int, memoryview]]:
         """The pages in the write-ahead log up to the last commit, damaged frames or not.
 
-        Frames whose salts are not the header's are left over from earlier rounds.
+        Frames with other salts are left over from earlier rounds, and may be the greater part.
         """
         wal = memoryview(self._wal)
         size = _FRAME_HEADER.size + PAGE_BYTES
@@ -264,7 +265,7 @@ class IndexBytes:
         headers = [_FRAME_HEADER.unpack_from(wal, offset) for offset in offsets]
         if not headers:
             return
-        salts = max({head[2:4] for head in headers}, key=[head[2:4] for head in headers].count)
+        salts = _salts(bytes(wal[:_WAL_HEADER_BYTES]), [head[2:4] for head in headers])
         last = max(
             (place for place, head in enumerate(headers) if head[1] and head[2:4] == salts),
             default=-1,
@@ -272,6 +273,28 @@ class IndexBytes:
         for head, offset in zip(headers[: last + 1], offsets, strict=False):
             if head[2:4] == salts:
                 yield head[0], wal[offset + _FRAME_HEADER.size : offset + size]
+
+
+def _salts(header: bytes, found: list[tuple[int, int]]) -> tuple[int, int]:
+    """The salts of a write-ahead log's newest round: its header's, or if that is damaged the first
+    frames', because every round begins at the start of the file.
+    """
+    *_, first, second, low, high = struct.unpack(">8I", header)
+    if (low, high) == _wal_checksum(header[:24]):
+        return first, second
+    start = found[:_FRAMES_ASKED]
+    return max(start, key=start.count)
+
+
+def _wal_checksum(data: bytes) -> tuple[int, int]:
+    """SQLite's checksum of a write-ahead log's header, whose magic tells the order of bytes."""
+    order = ">" if data[3] & 1 else "<"
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    low = high = 0
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        low = (low + even + high) & 0xFFFFFFFF
+        high = (high + odd + low) & 0xFFFFFFFF
+    return low, high
 
 
 def _map(path: Path) -> mmap.mmap | bytes:

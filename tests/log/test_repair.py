@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from penstock.config import LogConfig
 from penstock.errors import (
     IndexForeign,
     IndexMissing,
@@ -188,6 +189,33 @@ def test_a_damaged_index_is_rebuilt_from_its_rows(
                 assert before <= digests(folder), "every file is still somewhere"
             check_usable(each, folder, report)
     assert rebuilt > 10
+
+
+@pytest.mark.parametrize("harm", [None, 3, 17, 40])
+def test_a_short_round_of_the_write_ahead_log_before_a_long_old_one(
+    tmp_path: Path, harm: int | None
+) -> None:
+    """The file is written from its start again after a fold; behind lie more, older frames."""
+    live, folder = tmp_path / "live", tmp_path / "log"
+    config = LogConfig(durability="process")
+    with open_log(live, create=True, config=config) as log:
+        for sequence in range(300):
+            log.append([Entry(RecordKind.DATA, ("orders",), "w", 1, sequence, bytes(500))])
+        index = log._open_index()
+        assert index.fold(wait=True)
+        index.close(fold=False)
+        for sequence in range(300, 304):
+            log.append([Entry(RecordKind.DATA, ("orders",), "w", 1, sequence, bytes(500))])
+        shutil.copytree(live, folder)  # as after a crash
+    flip(folder / "index.db", 2 * 4_096 + 50)
+    if harm is not None:  # in the header of the write-ahead log, or of its first frame
+        flip(folder / "index.db-wal", harm)
+    report = repair(folder)
+    assert report.is_clean, report.check
+    with open_log(folder, read_only=True, skip_lost=True) as log:
+        kept = [record.sequence for record in log.read(("orders",), START, 1_000)]
+    assert kept == [n for n in range(304) if n + 1 not in report.lost]
+    assert kept[-4:] == [300, 301, 302, 303]
 
 
 def zero_page(path: Path, number: int) -> None:
