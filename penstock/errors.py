@@ -53,6 +53,7 @@
     ├── DemoFailed              the demonstration itself could not be carried out
     ├── ApiError                a PySpark user's call cannot be carried out
     │   ├── NotAttached, UnsupportedSession
+    │   ├── JavaNotFound        Spark has no Java that is new enough to run on
     │   ├── InvalidOption       an option, format, mode or trigger that does not exist
     │   ├── QueryActive         the query is running already
     │   ├── QueryNotFound       no query of that name is stored in the log
@@ -434,6 +435,10 @@ class NotAttached(ApiError):
 
 class UnsupportedSession(ApiError):
     """The session cannot run Penstock queries. Action: the message says what works there."""
+
+
+class JavaNotFound(ApiError):
+    """Spark has no Java, or too old a one. Action: the message says what was found."""
 
 
 class InvalidOption(ApiError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -32,9 +33,14 @@ def program(folder: Path, containing: str) -> Path:
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_the_first_query_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With spark-submit, in an activated virtual environment; `penstock run` has its own tests."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
+    scripts = str(Path(sys.executable).parent)
+    environment["PATH"] = os.pathsep.join([scripts, environment.get("PATH", "")])
     answer = subprocess.run(
-        [sys.executable, "-m", "penstock", "run", program(tmp_path, "penstock.attach")],
+        [f"{scripts}/spark-submit", program(tmp_path, "penstock.attach")],
         cwd=tmp_path,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=380,

@@ -51,6 +51,7 @@ from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
 from penstock.runtime.markers import Marker, decode_marker
+from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.tags import task_tag
 
 QUERY_ID = "sql.streaming.queryId"  # Spark sets it on every task of a streaming query
@@ -105,12 +106,14 @@ def commit_batch(log: Log, stream: str, batch_id: int, staged: Sequence[StagedRo
     rows = sum(each.rows for each in staged)
     entries = [*commit_markers(stream, staged), _sink_marker(sink, batch_id, rows)]
     try:
-        append_surely(log, entries)
+        positions = append_surely(log, entries)
     except (SequenceConflict, Trimmed):
         newest = newest_batch(log, sink)
         if newest is not None and newest < batch_id:
             raise  # not a race: some name of this batch was used for something else
         return _skip(sink, batch_id, newest)
+    if batch_id % TRIM_COMMITS == 0:
+        let_markers_go(log, task_tag(sink), positions[-1])
     return True
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
@@ -25,22 +26,25 @@ class SparkLauncher:
         self._spark = spark
         self._tag = tag
         self._description = description
-        self._threads: list[threading.Thread] = []
 
     def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
-        thread = InheritableThread(
+        thread: threading.Thread = InheritableThread(
             target=self._run, args=(order, on_end), name=f"penstock-slot-{order.slot}", daemon=True
         )
-        self._threads.append(thread)
         thread.start()
 
     def cancel(self) -> None:
-        context = self._spark.sparkContext
-        if context._jsc is not None:  # the user may have stopped the session already
-            context.cancelJobsWithTag(self._tag)
+        if self.ended() is None:  # else the user has stopped the session already
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
 
     def ended(self) -> str | None:
-        stopped = self._spark.sparkContext._jsc is None
+        context = self._spark.sparkContext
+        if context._jsc is None:
+            return "the Spark session was stopped"
+        try:
+            stopped = bool(context._jsc.sc().isStopped())
+        except (Py4JError, OSError):
+            return "the Java process of the Spark session is gone"
         return "the Spark session was stopped" if stopped else None
 
     def _run(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
+import signal
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from penstock.api.progress import ProgressLog
 from penstock.api.sinks import SinkRunner, sink_error
 from penstock.clock import SystemClock
 from penstock.errors import StreamError
+from penstock.log.contract import Log
 from penstock.runtime.job import Job
-from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE
 from penstock.stages.program import Program
 
-PROGRESS_KEPT = 100
 PROGRESS_INTERVAL_S = 1.0
 POLL_S = 0.02
+SINK_STOP_TIMEOUT_S = 30.0
+
+logger = logging.getLogger(__name__)
 
 
 class StreamingQuery:
@@ -32,6 +38,7 @@ class StreamingQuery:
         query_id: str,
         name: str,
         program: Program,
+        log: Log,
         job: Job,
         sink: SinkRunner | None,
         sink_text: str,
@@ -49,9 +56,9 @@ class StreamingQuery:
         self._explanation = explanation
         self._on_stop = on_stop
         self._clock = SystemClock()
-        self._progress: deque[dict[str, Any]] = deque(maxlen=PROGRESS_KEPT)
-        self._totals = (0, self._clock.monotonic_s())
-        self._batch = 0
+        facts = {"id": query_id, "runId": self._run_id, "name": name}
+        self._progress = ProgressLog(facts, program, sink_text, log, self._clock)
+        self._error: StreamError | None = None
         self._stop_lock = threading.Lock()
         self._is_stopped = False
         self._finished = threading.Event()  # stopped, and everything committed is delivered
@@ -89,12 +96,13 @@ class StreamingQuery:
         }
 
     @property
-    def lastProgress(self) -> dict[str, Any] | None:
-        return self._progress[-1] if self._progress else None
+    def lastProgress(self) -> StreamingQueryProgress | None:
+        entries = self._progress.entries
+        return entries[-1] if entries else None
 
     @property
-    def recentProgress(self) -> list[dict[str, Any]]:
-        return list(self._progress)
+    def recentProgress(self) -> list[StreamingQueryProgress]:
+        return self._progress.entries
 
     @property
     def job(self) -> Job:
@@ -102,8 +110,16 @@ class StreamingQuery:
         return self._job
 
     def awaitTermination(self, timeout: float | None = None) -> bool | None:
-        """Wait for the end, raise the query's error if any; with a timeout, say whether over."""
-        over = self._finished.wait(timeout)
+        """Wait for the end, raise the query's error if any; with a timeout, say whether over.
+
+        Ctrl-C stops the query after a last commit.
+        """
+        with _plain_interrupts():
+            try:
+                over = self._finished.wait(timeout)
+            except KeyboardInterrupt:
+                self.stop()
+                raise
         if over and (error := self.exception()) is not None:
             raise error
         return over if timeout is not None else None
@@ -112,15 +128,15 @@ class StreamingQuery:
         """Wait until everything that is there now has been processed, committed and delivered."""
         while not self._is_quiet():
             if self._job.is_over:
+                self._finished.wait()
                 break
             time.sleep(POLL_S)
         if (error := self.exception()) is not None:
             raise error
 
     def exception(self) -> StreamError | None:
-        if self._sink is not None and self._sink.error is not None:
-            return sink_error(self._name, self._sink.error)
-        return self._job.error
+        """Why the query ended; None while it runs, and after an end without an error."""
+        return self._error
 
     def explain(self, extended: bool = False) -> None:
         """Print stages, vertices, what is persisted and what is guaranteed."""
@@ -132,17 +148,14 @@ class StreamingQuery:
         """Commit what has been processed and end. Stopping twice is harmless."""
         with self._stop_lock:
             first, self._is_stopped = not self._is_stopped, True
-        if not first:
+        if self._sink is not None and self._sink.is_current_thread():
+            # A foreachBatch function ends its query: that epoch counts once the function returns.
+            if first:
+                threading.Thread(target=self._end, name="penstock-stop", daemon=True).start()
+        elif first:
+            self._end()
+        else:
             self._finished.wait()
-            return
-        try:
-            self._job.stop()
-            if self._sink is not None:
-                self._sink.stop(timeout_s=30)
-            self._note_progress()
-        finally:
-            self._on_stop()
-            self._finished.set()
 
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"
@@ -150,16 +163,42 @@ class StreamingQuery:
 
     def _watch(self, available_now: bool) -> None:
         """Note progress every second, and end the query when its work is done."""
-        noted_s = 0.0
-        while not self._job.wait_over(POLL_S):
-            now_s = self._clock.monotonic_s()
-            if now_s - noted_s >= PROGRESS_INTERVAL_S:
-                noted_s = now_s
+        while not self._is_done(available_now) and not self._is_stopped:
+            if self._progress.age_s() >= PROGRESS_INTERVAL_S:
                 self._note_progress()
-            sink_failed = self._sink is not None and self._sink.error is not None
-            if sink_failed or (available_now and self._is_quiet()):
-                break
         self.stop()
+
+    def _is_done(self, available_now: bool) -> bool:
+        """Wait a moment; whether the input has ended and been delivered, or something failed."""
+        over = self._job.wait_over(POLL_S)
+        if self._sink is not None and self._sink.failure is not None:
+            return True
+        if over:
+            return self._job.error is not None or self._sink is None or self._sink.is_drained()
+        return available_now and self._is_quiet()
+
+    def _note_progress(self) -> None:
+        try:
+            self._progress.note(self._job)
+        except StreamError:  # whatever is wrong with the log, the vertices will meet it too
+            logger.warning("the progress of query %s cannot be told", self._name, exc_info=True)
+
+    def _end(self) -> None:
+        try:
+            gone = self._job.session_error()  # asked first: what fails next fails because of it
+            self._job.stop()
+            if self._sink is not None:
+                self._sink.stop(SINK_STOP_TIMEOUT_S)
+            self._error = self._job.error or self._sink_error(gone)
+            self._note_progress()
+        finally:
+            self._on_stop()
+            self._finished.set()
+
+    def _sink_error(self, gone: StreamError | None) -> StreamError | None:
+        if self._sink is None or self._sink.failure is None:
+            return None
+        return gone or sink_error(self._name, self._sink_text, self._sink.failure)
 
     def _is_quiet(self) -> bool:
         """Whether no vertex has anything left: all say so twice, and nothing moved in between.
@@ -196,82 +235,20 @@ class StreamingQuery:
             picture.append((vertex.name, reports, facts["epoch"]))
         return picture
 
-    def _note_progress(self) -> None:
-        vertices = {n: f for n, f in self._job.vertex_status().items() if f}
-        rows_in = sum(
-            facts["rows_in"]
-            for name, facts in vertices.items()
-            if self._stage_of(name).input.source is not None or self._reads_input(name)
-        )
-        before, before_s = self._totals
-        now_s = self._clock.monotonic_s()
-        self._totals = (rows_in, now_s)
-        rate = max(0, rows_in - before) / max(now_s - before_s, 1e-9)
-        self._batch += 1
-        self._progress.append(self._progress_facts(vertices, max(0, rows_in - before), rate))
 
-    def _progress_facts(
-        self, vertices: dict[str, dict[str, Any]], rows: int, rate: float
-    ) -> dict[str, Any]:
-        stateful = {
-            name: facts
-            for name, facts in vertices.items()
-            if self._stage_of(name).aggregate is not None
-        }
-        marks = [facts["watermark_us"] for facts in (stateful or vertices).values()]
-        watermark_us = min(marks, default=WATERMARK_NONE)
-        return {
-            "id": self._id,
-            "runId": self._run_id,
-            "name": self._name,
-            "timestamp": _iso(self._clock.now_us()),
-            "batchId": max((facts["epoch"] for facts in vertices.values()), default=0),
-            "batchDuration": self._program.settings.commit_interval_ms,
-            "durationMs": {"triggerExecution": self._program.settings.commit_interval_ms},
-            "eventTime": {}
-            if watermark_us in (WATERMARK_NONE, WATERMARK_END)
-            else {"watermark": _iso(watermark_us)},
-            "numInputRows": rows,
-            "inputRowsPerSecond": rate,
-            "processedRowsPerSecond": rate,
-            "stateOperators": [
-                {
-                    "operatorName": name,
-                    "numRowsTotal": facts["state_rows"],
-                    "memoryUsedBytes": facts["state_bytes"],
-                    "numRowsDroppedByWatermark": facts["late_rows"],
-                    "customMetrics": {"checkpoints": facts["checkpoints"]},
-                }
-                for name, facts in sorted(stateful.items())
-            ],
-            "sources": [
-                {"description": str(stage.input.source or ", ".join(stage.input.streams))}
-                for stage in self._program.stages
-                if stage.input.source is not None or self._is_outside(stage.input.streams)
-            ],
-            "sink": {"description": self._sink_text},
-            "observedMetrics": {},
-            "metrics": {
-                "vertices": vertices,
-                "recoveries": len(self._job.recoveries()),
-                "slots": {
-                    str(number): {"pid": pid, "machine": machine, "vertices": list(names)}
-                    for number, (pid, machine, names) in self._job.slot_processes().items()
-                },
-            },
-        }
+@contextmanager
+def _plain_interrupts() -> Iterator[None]:
+    """Let Ctrl-C only raise KeyboardInterrupt here.
 
-    def _stage_of(self, vertex: str) -> Any:
-        found = next(each for each in self._program.vertices if each.name == vertex)
-        return self._program.stage_of(found)
-
-    def _reads_input(self, vertex: str) -> bool:
-        return self._is_outside(self._stage_of(vertex).input.streams)
-
-    def _is_outside(self, streams: tuple[str, ...]) -> bool:
-        return any(self._program.stream(name).role == "input" for name in streams)
-
-
-def _iso(time_us: int) -> str:
-    moment = datetime.fromtimestamp(time_us / 1e6, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    PySpark's handler cancels every job first, the slots too, before they could commit.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not getattr(handler, "__module__", "").startswith("pyspark."):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.api.datasource import data_source_for
 from penstock.api.nexmark_source import NexmarkDataSource
+from penstock.catalyst.session import active_session
 from penstock.config import Durability, LogConfig
 from penstock.errors import NotAttached, UnsupportedSession
 from penstock.log.local import LocalLog, open_log
@@ -20,15 +22,23 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "_penstock_attached"
 _QUERIES = "_penstock_queries"
+# In the session's own settings: PySpark makes new Python objects for one session, as for the
+# result of SparkSession.getActiveSession().
+_LOG_SETTING = "spark.penstock.log"
+_KERNELS_SETTING = "spark.penstock.kernels"
+_PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
+_PYTHON_DEFAULT = "python3"  # what PySpark takes where nobody has named an interpreter
+_PYTHON_SETTINGS = ("spark.pyspark.python", "spark.pyspark.driver.python")
 
 
 @dataclass(frozen=True)
 class Attached:
-    """A session and its log."""
+    """A session, its log, and where its slots keep compiled kernels (None: each user's own)."""
 
     spark: SparkSession
     path: Path
     log: LocalLog
+    kernels: str | None = None
 
 
 def attach(
@@ -37,41 +47,80 @@ def attach(
     *,
     create: bool = True,
     durability: Durability = "synced",
+    kernels: str | os.PathLike[str] | None = None,
 ) -> Attached:
     """Use a folder as this session's log; it is created if there is none.
 
     From here on `spark.readStream.format("penstock").option("stream", name)` reads its streams, and
     `penstock.writeStream(df)` runs queries over it. Attaching again, as a notebook cell that is run
     twice does, is harmless; attaching to another folder replaces the first for new queries.
+
+    `durability` is that of a new log; an existing one keeps its own. `kernels` is a folder for
+    compiled code, the same on every executor; whoever can write to it runs code in the slots.
+
+    Spark's pushdown of filters to Python data sources is switched on for the session, and in a
+    local session where no interpreter was named, Spark's Python processes become this one's.
     """
-    if not hasattr(spark, "_jsparkSession"):
-        raise UnsupportedSession(
-            "this is a Spark Connect session, which has no access to Catalyst's plans: create a "
-            "classic one (SparkSession.builder.master(...)). Over Connect the data source works: "
-            "register penstock.api.datasource.PenstockDataSource and use format('penstock')"
-        )
+    check_session(spark)
     folder = Path(path).absolute()
+    kept = None if kernels is None else str(Path(kernels).absolute())
     known = getattr(spark, _ATTRIBUTE, None)
-    if isinstance(known, Attached) and known.path == folder:
+    if isinstance(known, Attached) and (known.path, known.kernels) == (folder, kept):
         return known
     log = open_log(folder, create=create, config=LogConfig(durability=durability))
-    spark.dataSource.register(data_source_for(str(folder)))
-    spark.dataSource.register(NexmarkDataSource)
-    attached = Attached(spark, folder, log)
+    _use_this_python(spark)
+    with active_session(spark):  # else Spark looks for these names among another one's sources
+        spark.dataSource.register(data_source_for(str(folder)))
+        spark.dataSource.register(NexmarkDataSource)
+    spark.conf.set(_PUSHDOWN_SETTING, "true")
+    spark.conf.set(_LOG_SETTING, str(folder))
+    spark.conf.set(_KERNELS_SETTING, kept or "")
+    attached = Attached(spark, folder, log, kept)
     setattr(spark, _ATTRIBUTE, attached)
     return attached
 
 
 def attached_log(spark: Any) -> Attached:
     """The log that a session was attached to."""
+    check_session(spark)
     attached = getattr(spark, _ATTRIBUTE, None)
-    if not isinstance(attached, Attached):
-        raise NotAttached(
-            "this Spark session is not attached to a log: call penstock.attach(spark, "
-            "'path/to/log')"
-            " first"
+    folder = spark.conf.get(_LOG_SETTING, None)
+    if isinstance(attached, Attached) and str(attached.path) == folder:
+        return attached
+    if folder:
+        kernels = spark.conf.get(_KERNELS_SETTING, "") or None
+        return attach(spark, folder, create=False, kernels=kernels)
+    raise NotAttached(
+        "this Spark session is not attached to a log: call penstock.attach(spark, 'path/to/log') "
+        "first"
+    )
+
+
+def check_session(spark: Any) -> None:
+    """Raise UnsupportedSession for what Penstock cannot plan queries in."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise UnsupportedSession(
+            "this is a Spark Connect session, which has no access to Catalyst's plans: create a "
+            "classic one (SparkSession.builder.master(...)). Over Connect the data source works: "
+            "register penstock.api.datasource.PenstockDataSource and use format('penstock')"
         )
-    return attached
+    if spark.sparkContext._jsc is None:
+        raise UnsupportedSession(
+            "this Spark session was stopped: create a new one with SparkSession.builder, attach it "
+            "to the same log and start the query again; it goes on from there"
+        )
+
+
+def _use_this_python(spark: SparkSession) -> None:
+    """Start Spark's Python processes with this interpreter, unless somebody chose another.
+
+    Only where they run on this machine: elsewhere its path means nothing.
+    """
+    context = spark.sparkContext
+    chosen = any(context.getConf().contains(setting) for setting in _PYTHON_SETTINGS)
+    is_local = str(context.master).startswith("local")
+    if is_local and not chosen and context.pythonExec == _PYTHON_DEFAULT and sys.executable:
+        context.pythonExec = sys.executable
 
 
 def note_started(spark: Any, query: StreamingQuery) -> None:

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame
 
+from penstock.api.datasource_options import Options
+from penstock.api.guarantees import FOREACH_BATCH, explain_with_sink
 from penstock.api.launcher import SparkLauncher
 from penstock.api.query import StreamingQuery
 from penstock.api.session import Attached, attached_log, note_started
@@ -26,18 +29,32 @@ from penstock.api.sinks import (
     ParquetDelivery,
     SinkRunner,
 )
+from penstock.api.task_slots import check_task_slots, control_host
+from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.translate import translate
-from penstock.errors import InvalidOption, QueryActive, QueryMismatch, TooFewSlots
+from penstock.errors import (
+    InvalidOption,
+    LogReadOnly,
+    PlanError,
+    ProgramIncompatible,
+    QueryActive,
+    QueryMismatch,
+    StreamNotFound,
+)
 from penstock.expressions.types import arrow_schema
-from penstock.kernels.support import numba_supported
 from penstock.log.contract import Log
 from penstock.names import check_name
 from penstock.plan.build import Rows, query
 from penstock.plan.durations import parse_duration
-from penstock.plan.explain import explain
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.job import Job, task_slots_needed
-from penstock.runtime.queries import StoredQuery, lock_path, stored_query
+from penstock.runtime.job import START_TIMEOUT_S, Job, task_slots_needed
+from penstock.runtime.queries import (
+    StoredQuery,
+    lock_path,
+    query_at,
+    query_with_id,
+    stored_query,
+)
 from penstock.runtime.streams import describe_stream, register_streams
 from penstock.stages.compare import compare
 from penstock.stages.program import QUERY_NAME_MAX, Program
@@ -45,23 +62,56 @@ from penstock.stages.settings import Settings
 
 FORMATS = ("penstock", "parquet", "console", "memory")
 OUTPUT_MODES = ("append", "update", "complete")
-START_TIMEOUT_S = 120.0
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def _count(least: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        number = int(text)
+        if number < least:
+            raise ValueError(f"it is a whole number from {least} on")
+        return number
+
+    return read
+
+
+def _location(text: str) -> str:
+    """A name for a query: the same for all ways to write a path of this machine."""
+    if text.startswith("file:"):
+        return os.path.abspath(unquote(urlparse(text).path))
+    return text if _ADDRESS.match(text) else os.path.abspath(text)
+
+
+def _local_folder(text: str) -> str:
+    folder = _location(text)
+    if not os.path.isabs(folder):
+        raise ValueError("files are written to folders of this machine; elsewhere in foreachBatch")
+    return folder
+
+
+def _truncation(text: str) -> bool | int:
+    return int(text) if text.isdecimal() else text.lower() != "false"
+
 
 # Options of ours: how each one's text becomes a value.
 _OPTIONS: dict[str, Callable[[str], Any]] = {
-    "checkpointlocation": str,
+    "checkpointlocation": _location,
+    "queryid": str,
     "commitinterval": parse_duration,
-    "parallelism": int,
-    "slots": int,
-    "standbyslots": int,
+    "parallelism": _count(1),
+    "slots": _count(1),
+    "standbyslots": _count(0),
+    "starttimeout": parse_duration,
     "latestream": str,
     "deadletterstream": str,
     "idletimeout": parse_duration,
     "checkpointinterval": int,
     "statebytesmax": int,
-    "numrows": int,
-    "truncate": lambda text: text.lower() != "false",
-    "path": str,
+    "steprowsmax": int,
+    "numrows": _count(0),
+    "truncate": _truncation,
+    "path": _local_folder,
     "stream": str,
 }
 
@@ -97,13 +147,14 @@ class StreamWriter:
         """Set an option; names are not case-sensitive."""
         name = key.lower()
         if name not in _OPTIONS:
-            known = "checkpointLocation, commitInterval, parallelism, slots, standbySlots, "
-            known += "lateStream, deadLetterStream, idleTimeout, checkpointInterval, "
-            known += "stateBytesMax, numRows, truncate, path, stream"
+            known = "checkpointLocation, queryId, commitInterval, parallelism, slots, "
+            known += "standbySlots, startTimeout, lateStream, deadLetterStream, idleTimeout, "
+            known += "checkpointInterval, stateBytesMax, stepRowsMax, numRows, truncate, path, "
+            known += "stream"
             raise InvalidOption(f"there is no option {key!r}; known: {known}", option=key)
         try:
             self._options[name] = _OPTIONS[name](str(value))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, PlanError) as error:
             raise InvalidOption(
                 f"option {key} cannot be {value!r}: {error}", option=key, value=str(value)[:200]
             ) from error
@@ -152,50 +203,140 @@ class StreamWriter:
 
     def foreachBatch(self, func: ForeachBatch) -> StreamWriter:
         """Call a function with the rows of each epoch as a DataFrame, and the epoch's number."""
+        if not callable(func):
+            raise InvalidOption(f"foreachBatch needs a function, not {type(func).__name__}")
         self._function = func
         return self
+
+    def foreach(self, f: Any) -> StreamWriter:
+        """Not offered: rows one by one have no guarantee that an epoch could carry."""
+        raise InvalidOption(
+            "foreach is not supported: use foreachBatch(f), which gets the rows of an epoch as a "
+            "DataFrame, or run the query with df.writeStream"
+        )
+
+    def partitionBy(self, *cols: str) -> StreamWriter:
+        """Not offered: an epoch is one file."""
+        raise InvalidOption(
+            "partitionBy is not supported: an epoch is one file of the parquet sink. Write the "
+            "partitions yourself in foreachBatch, or run the query with df.writeStream"
+        )
+
+    def toTable(self, tableName: str, **others: Any) -> StreamingQuery:
+        """Not offered: the log's streams take the place of tables."""
+        raise InvalidOption(
+            "toTable is not supported: use toStream(name), which spark.read.format('penstock') "
+            "reads, or append to the table in foreachBatch"
+        )
 
     def explain(self) -> None:
         """Print what would run, and what a stored query of this name would keep."""
         attached = attached_log(self._df.sparkSession)
-        name = self._query_name()
+        self._check_sink()
+        name = self._query_name(attached.log)
         program = self._program(attached, name)
         stored = stored_query(attached.log, name)
         if stored is not None:
             print(compare(stored.program, program))
-        print(self._explanation(attached, program, self._delivery(attached, name, None)))
+            if (refusal := self._sink_refusal(stored)) is not None:
+                print(f"  sink refused: {refusal}")
+        print(self._explanation(attached, program))
 
-    def start(self, path: str | None = None) -> StreamingQuery:
-        """Check, plan, store and run the query."""
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> StreamingQuery:
+        """Check, plan, store and run the query. The arguments are PySpark's."""
+        self._take_arguments(format, outputMode, partitionBy, queryName, options)
         if path is not None:
-            self._options["path"] = path
+            self.option("path", path)
         attached = attached_log(self._df.sparkSession)
-        name = self._query_name()
+        self._check_sink()
+        name = self._query_name(attached.log)
         program = self._program(attached, name)
         guard = _lock_query(attached.path, name)
         try:
+            check_task_slots(attached.spark, task_slots_needed(program, *self._slots(program)))
             stored = self._store(attached.log, name, program)
             return self._run(attached, stored, guard)
         except BaseException:
             os.close(guard)
             raise
 
+    def _take_arguments(
+        self,
+        source: str | None,
+        mode: str | None,
+        partition_by: Any,
+        name: str | None,
+        options: dict[str, Any],
+    ) -> None:
+        self.options(**options)
+        if mode is not None:
+            self.outputMode(mode)
+        if partition_by is not None:
+            self.partitionBy(partition_by)
+        if source is not None:
+            self.format(source)
+        if name is not None:
+            self.queryName(name)
+
     # Planning ---------------------------------------------------------------------------------
 
-    def _query_name(self) -> str:
-        if self._name is not None:
-            return self._name
+    def _query_name(self, log: Log) -> str:
+        """The name that was given, or that of the query which the location or the id belongs to."""
         location = self._options.get("checkpointlocation")
+        known: dict[str, StoredQuery] = {}
+        if (query_id := self._options.get("queryid")) is not None:
+            known[f"queryId {query_id}"] = query_with_id(log, query_id)
+        if location is not None:
+            _refuse_spark_checkpoint(location)
+            if (there := query_at(log, location)) is not None:
+                known[f"checkpointLocation {location!r}"] = there
+        name = self._name or next((stored.name for stored in known.values()), None)
+        for what, stored in known.items():
+            if stored.name != name:
+                raise QueryMismatch(
+                    f"{what} belongs to query {stored.name!r}, not to {name!r}: start it under its "
+                    "own queryName, or use another location",
+                    query=name,
+                    owner=stored.name,
+                )
+        return name or self._new_name(location)
+
+    def _new_name(self, location: str | None) -> str:
         if location is not None:
             words = re.sub(r"[^A-Za-z0-9_]", "_", Path(location).name)[:20]
-            digest = hashlib.sha256(os.path.abspath(location).encode()).hexdigest()[:12]
-            return f"{words}_{digest}"
-        if self._stream is not None or "stream" in self._options:
+            return f"{words}_{hashlib.sha256(location.encode()).hexdigest()[:12]}"
+        if self._sink_kind() == "penstock":
             return f"to_{self._output_stream('')}"[:QUERY_NAME_MAX]
         return f"query_{uuid.uuid4().hex[:12]}"
 
+    def _sink_kind(self) -> str:
+        return FOREACH_BATCH if self._function is not None else self._format
+
+    def _check_sink(self) -> None:
+        """Refuse what a sink cannot do before anything is planned, stored or made."""
+        kind = self._sink_kind()
+        if kind == "parquet" and "path" not in self._options:
+            raise InvalidOption("the parquet sink needs a folder: start('path')")
+        if kind == "memory" and self._name is None:
+            raise InvalidOption("the memory sink needs a queryName: it names the view")
+        if kind == "penstock":
+            self._output_stream("")
+        elif self._stream is not None:
+            raise InvalidOption(
+                f"a query has one sink, and both toStream({self._stream!r}) and {kind} were asked "
+                f"for: start two queries, or let the second one read stream {self._stream!r}"
+            )
+
     def _output_stream(self, name: str) -> str:
-        if self._function is None and self._format == "penstock":
+        if self._sink_kind() == "penstock":
             stream = self._stream or self._options.get("stream")
             if stream is None:
                 raise InvalidOption("name the output stream: toStream('name')")
@@ -203,12 +344,20 @@ class StreamWriter:
         return f"{name}_out"
 
     def _program(self, attached: Attached, name: str) -> Program:
-        translated = translate(
-            self._df,
-            output_mode=self._mode,
-            query=name,
-            substreams=lambda stream: describe_stream(attached.log, stream).substreams,
-        )
+        unknown: list[StreamNotFound] = []
+
+        def substreams(stream: str) -> int:
+            try:
+                return describe_stream(attached.log, stream).substreams
+            except StreamNotFound as error:
+                unknown.append(error)  # told below, unless the stream is meant to be elsewhere
+                return 1
+
+        translated = translate(self._df, output_mode=self._mode, query=name, substreams=substreams)
+        for scan in translated.scans:
+            _check_same_log(scan, attached.path)
+        if unknown:
+            raise unknown[0]
         write = Rows(translated.relation).to_stream(self._output_stream(name))
         parallelism = self._options.get("parallelism", 1)
         return plan_program(query(name, write, parallelism=parallelism, settings=self._settings()))
@@ -220,6 +369,7 @@ class StreamWriter:
             ("idletimeout", "idle_timeout_ms", 1_000),
             ("checkpointinterval", "checkpoint_interval_commits", 1),
             ("statebytesmax", "state_bytes_max", 1),
+            ("steprowsmax", "step_rows_max", 1),
         ):
             if option in self._options:
                 given[setting] = self._options[option] // scale
@@ -232,9 +382,13 @@ class StreamWriter:
         return replace(Settings(), **given)
 
     def _store(self, log: Log, name: str, program: Program) -> StoredQuery:
-        """Store the query, or check it against the stored one and keep that one's id."""
+        """Store the query, or check it against the stored one and keep that one's id.
+
+        It is stored last: a query that cannot run leaves the stored one as it is.
+        """
         location = self._options.get("checkpointlocation")
         before = stored_query(log, name)
+        query_id = str(uuid.uuid4())
         if before is not None:
             if location is not None and before.location not in (None, location):
                 raise QueryMismatch(
@@ -243,34 +397,47 @@ class StreamWriter:
                     query=name,
                 )
             compare(before.program, program).check()
-        query_id = before.id if before is not None else str(uuid.uuid4())
-        stored = StoredQuery(query_id, name, program, self._output_stream(name), location)
+            if (refusal := self._sink_refusal(before)) is not None:
+                raise ProgramIncompatible(
+                    f"query {name} cannot go on with another sink: {refusal}. Start it under a new "
+                    "name, or with the stored sink",
+                    query=name,
+                    sink=before.sink,
+                )
+            query_id, location = before.id, location or before.location
+        output, sink = self._output_stream(name), self._sink_text(name)
+        stored = StoredQuery(query_id, name, program, output, location, sink)
+        register_streams(log, program)
         log.put(f"query/{name}", stored.encode())
         return stored
+
+    def _sink_refusal(self, stored: StoredQuery) -> str | None:
+        """Why the sink cannot take the place of the stored one; None if it is the same."""
+        sink = self._sink_text(stored.name)
+        if stored.sink in (None, sink):
+            return None
+        return f"it was {stored.sink} and is {sink}, which lacks what the first one was given"
 
     # Running ----------------------------------------------------------------------------------
 
     def _run(self, attached: Attached, stored: StoredQuery, guard: int) -> StreamingQuery:
         spark, program = attached.spark, stored.program
-        wanted = min(
-            self._options.get("slots", self._options.get("parallelism", 1)),
-            len(program.vertices),
+        slots, standbys = self._slots(program)
+        runner = self._runner(attached, stored)
+        run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
+        launcher = SparkLauncher(
+            spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot"
         )
-        standbys = self._options.get("standbyslots", 1)
-        _check_task_slots(spark, task_slots_needed(program, wanted, standbys))
-        register_streams(attached.log, program)
-        launcher = SparkLauncher(spark, f"penstock-{stored.name}", f"penstock {stored.name} slot")
         job = Job(
             program,
             str(attached.path),
             launcher,
-            host=_control_host(spark),
-            slots=wanted,
+            host=control_host(spark),
+            slots=slots,
             standbys=standbys,
+            start_timeout_s=self._options.get("starttimeout", START_TIMEOUT_S * 1e6) / 1e6,
+            kernels=attached.kernels,
         )
-        delivery = self._delivery(attached, stored.name, program)
-        runner = self._runner(attached, stored, delivery)
-        explanation = self._explanation(attached, program, delivery)
         job.start()
         if runner is not None:
             runner.start()
@@ -278,37 +445,39 @@ class StreamWriter:
             query_id=stored.id,
             name=stored.name,
             program=program,
+            log=attached.log,
             job=job,
             sink=runner,
-            sink_text=self._sink_text(stored),
-            explanation=explanation,
+            sink_text=self._sink_text(stored.name),
+            explanation=self._explanation(attached, program),
             on_stop=lambda: os.close(guard),
             available_now=self._available_now,
         )
         note_started(spark, started)
         return started
 
-    def _delivery(self, attached: Attached, name: str, program: Program | None) -> Delivery | None:
-        spark = attached.spark
+    def _slots(self, program: Program) -> tuple[int, int]:
+        """How many slots work, and how many wait to take over."""
+        slots = self._options.get("slots", self._options.get("parallelism", 1))
+        return min(slots, len(program.vertices)), self._options.get("standbyslots", 1)
+
+    def _delivery(self, attached: Attached, stored: StoredQuery) -> Delivery | None:
+        spark, kind = attached.spark, self._sink_kind()
         if self._function is not None:
             return ForeachBatchDelivery(spark, self._function)
-        if self._format == "parquet":
-            if "path" not in self._options:
-                raise InvalidOption("the parquet sink needs a folder: start('path')")
-            return ParquetDelivery(self._options["path"], name)
-        if self._format == "console":
+        if kind == "parquet":
+            vertices = [vertex.name for vertex in stored.program.vertices]
+            return ParquetDelivery(self._options["path"], stored.name, stored.id, vertices)
+        if kind == "console":
             rows = self._options.get("numrows", 20)
             return ConsoleDelivery(spark, rows, self._options.get("truncate", True))
-        if self._format == "memory" and program is not None:
-            if self._name is None:
-                raise InvalidOption("the memory sink needs a queryName: it names the view")
-            schema = arrow_schema(program.stream(self._output_stream(name)).schema)
-            return MemoryDelivery(spark, name, schema, self._mode == "complete")
+        if kind == "memory":
+            schema = arrow_schema(stored.program.stream(stored.output).schema)
+            return MemoryDelivery(spark, stored.name, schema, self._mode == "complete")
         return None
 
-    def _runner(
-        self, attached: Attached, stored: StoredQuery, delivery: Delivery | None
-    ) -> SinkRunner | None:
+    def _runner(self, attached: Attached, stored: StoredQuery) -> SinkRunner | None:
+        delivery = self._delivery(attached, stored)
         if delivery is None:
             return None
         facts = describe_stream(attached.log, stored.output)
@@ -321,22 +490,16 @@ class StreamWriter:
             from_start=isinstance(delivery, MemoryDelivery),
         )
 
-    def _sink_text(self, stored: StoredQuery) -> str:
-        if self._function is not None:
-            return "foreachBatch"
-        if self._format == "penstock":
-            return f"stream {stored.output}"
-        return f"{self._format} {self._options.get('path', stored.name)}"
+    def _sink_text(self, name: str) -> str:
+        kind = self._sink_kind()
+        if kind == "penstock":
+            return f"stream {self._output_stream(name)}"
+        where = {"parquet": self._options.get("path"), "memory": name}.get(kind)
+        return kind if where is None else f"{kind} {where}"
 
-    def _explanation(self, attached: Attached, program: Program, delivery: Delivery | None) -> str:
-        text = explain(
-            program,
-            lambda expression, _schema: "numba" if numba_supported(expression) else "arrow",
-            attached.log.durability,
-        )
-        if delivery is not None:
-            text += f"\nSink {self._format}: {delivery.guarantee}\n"
-        return text
+    def _explanation(self, attached: Attached, program: Program) -> str:
+        sink = self._sink_text(program.query)
+        return explain_with_sink(program, attached.log.durability, sink)
 
 
 def writeStream(df: DataFrame) -> StreamWriter:
@@ -349,8 +512,15 @@ def writeStream(df: DataFrame) -> StreamWriter:
 def _lock_query(folder: Path, name: str) -> int:
     """Hold a file lock while a query runs: two drivers on one machine never run the same one."""
     path = lock_path(folder, name)
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise LogReadOnly(
+            f"query {name!r} cannot be locked in {path.parent} ({error}): make the log's folder "
+            "writable for this user",
+            path=str(path),
+        ) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -367,21 +537,29 @@ def _lock_query(folder: Path, name: str) -> int:
     return fd
 
 
-def _control_host(spark: Any) -> str:
-    """Where slots find the job: loopback, unless they run on other machines."""
-    if spark.sparkContext.master.startswith("local"):
-        return "127.0.0.1"
-    return str(spark.conf.get("spark.driver.host", "127.0.0.1"))
+def _check_same_log(scan: ScanOrigin, attached: Path) -> None:
+    """A query reads the log that it writes to: its positions and markers are in one order."""
+    path = {name.lower(): value for name, value in scan.options}.get("path")
+    if scan.stream is None or path is None:
+        return
+    folder = Path(Options("penstock", {"path": path}).folder("path", None))
+    if os.path.realpath(folder) != os.path.realpath(attached):
+        raise InvalidOption(
+            f"stream {scan.stream!r} is read from the log {folder}, and this session is attached "
+            f"to {attached}: attach the session to {folder}, or let Structured Streaming copy the "
+            "stream (readStream and writeStream with format 'penstock')",
+            option="path",
+            path=str(folder),
+        )
 
 
-def _check_task_slots(spark: Any, needed: int) -> None:
-    master = spark.sparkContext.master
-    available = spark.sparkContext.defaultParallelism
-    if master.startswith("local") and available < needed:
-        raise TooFewSlots(
-            f"this query takes {needed} task slots for as long as it runs, {master} has "
-            f"{available}: use local[{needed + 2}] or more (threads, not cores), or set "
-            "standbySlots to 0",
-            needed=needed,
-            available=available,
+def _refuse_spark_checkpoint(location: str) -> None:
+    """A folder in which Structured Streaming keeps a query's progress means nothing here."""
+    folder = Path(location)
+    if (folder / "metadata").is_file() and (folder / "offsets").is_dir():
+        raise QueryMismatch(
+            f"checkpointLocation {location!r} holds the checkpoint of a Structured Streaming "
+            "query, which cannot be continued here: give this query one of its own; it starts "
+            "from the beginning of its input",
+            location=location,
         )

@@ -7,10 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from penstock.api.guarantees import explain_with_sink
 from penstock.cli.tables import escape
-from penstock.kernels.support import numba_supported
 from penstock.log.local import open_log
-from penstock.plan.explain import explain
 from penstock.runtime.queries import StoredQuery, needed_query
 
 
@@ -39,6 +38,7 @@ def _as_json(query: StoredQuery) -> str:
         "name": query.name,
         "id": query.id,
         "output": query.output,
+        "sink": query.sink,
         "checkpoint_location": query.location,
         "program": json.loads(query.program.to_json()),
     }
@@ -46,9 +46,5 @@ def _as_json(query: StoredQuery) -> str:
 
 
 def _as_text(query: StoredQuery, durability: str) -> str:
-    text = explain(
-        query.program,
-        lambda expression, _schema: "numba" if numba_supported(expression) else "arrow",
-        durability,
-    )
+    text = explain_with_sink(query.program, durability, query.sink)
     return "\n".join(escape(line) for line in text.splitlines())

@@ -1,7 +1,8 @@
-"""`penstock log`: look into a log (info, ls, cat, tail) and repair one that is damaged.
+"""`penstock log`: look into a log (info, ls, cat, tail), trim a stream, repair what is damaged.
 
-Everything but `repair` opens the log read-only and may be used while others write to it. What comes
-from the log is escaped before it reaches a terminal, and payloads are shown only on request.
+Everything but `trim` and `repair` opens the log read-only, and all but `repair` may be used while
+others write to it. What comes from the log is escaped before it reaches a terminal, and payloads
+are shown only on request.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from penstock.cli.fsck import progress_on_terminal
 from penstock.cli.tables import escape, facts, moment, size, table
+from penstock.clock import SystemClock
 from penstock.errors import InvalidArgument, PUnitError
 from penstock.log import punit
 from penstock.log.contract import TAGS_PER_RECORD_MAX, Log
@@ -23,6 +25,7 @@ from penstock.log.local import open_log
 from penstock.log.record import START, Position, Record, RecordKind
 from penstock.log.repair import RepairReport, repair, spans
 from penstock.log.survey import list_tags, position_before_newest, summarise, tag_names
+from penstock.runtime.retention import Cut, cut, plan_cut
 
 MEANINGS = {
     "synced": "on disk before an append returns: survives a power cut",
@@ -32,6 +35,7 @@ FOLLOW_WAIT_S = 1.0
 PAGE_RECORDS = 256
 PAYLOAD_BYTES_SHOWN = 256
 ROWS_SHOWN_MAX = 10_000
+HOURS_MAX = 1_000_000
 
 
 def add_parser(subparsers: Any) -> None:
@@ -49,6 +53,12 @@ def add_parser(subparsers: Any) -> None:
     tail.add_argument("-n", "--limit", type=int, default=10, metavar="N", help="how many (10)")
     tail.add_argument("-f", "--follow", action="store_true", help="go on as records arrive")
     _add_record_options(tail)
+    trim = _add(commands, "trim", run_trim, "cut off the old end of a stream")
+    trim.add_argument("stream", metavar="STREAM")
+    age = trim.add_mutually_exclusive_group(required=True)
+    age.add_argument("--before", type=int, metavar="POSITION", help="epochs that end before this")
+    age.add_argument("--keep-hours", type=float, metavar="N", help="epochs older than N hours")
+    trim.add_argument("--dry-run", action="store_true", help="only say what would go")
     mend = _add(commands, "repair", run_repair, "move damage aside and make the rest usable")
     mend.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
@@ -284,6 +294,37 @@ def _payload(beginning: bytes) -> str:
         return beginning.decode()
     except UnicodeDecodeError:
         return f"base64:{base64.b64encode(beginning).decode('ascii')}"
+
+
+# ------------------------------------------------------------------ trim
+
+
+def run_trim(args: argparse.Namespace) -> int:
+    """Cut off the old end of a stream, as far as the queries of the log have read it."""
+    before, before_us = args.before, None
+    if before is not None and before < 1:
+        raise InvalidArgument(f"--before is {before}; positions begin at 1", before=before)
+    if args.keep_hours is not None:
+        if not 0 <= args.keep_hours <= HOURS_MAX:
+            raise InvalidArgument(
+                f"--keep-hours is {args.keep_hours:g}; it is 0 to {HOURS_MAX:,}",
+                keep_hours=args.keep_hours,
+            )
+        before_us = SystemClock().now_us() - round(args.keep_hours * 3_600_000_000)
+    with open_log(args.dir, read_only=args.dry_run) as log:
+        planned = plan_cut(log, args.stream, before=before, before_us=before_us)
+        if not args.dry_run:
+            cut(log, planned)
+    print(json.dumps(asdict(planned)) if args.json else _describe_cut(planned, args.dry_run))
+    return 0
+
+
+def _describe_cut(planned: Cut, dry_run: bool) -> str:
+    what = "would be trimmed" if dry_run else "trimmed"
+    line = f"{escape(planned.stream)}: {planned.epochs:,} epochs {what}, up to {planned.upto}"
+    if planned.held_back_by is not None:
+        line += f"; query {escape(planned.held_back_by)} has not read further"
+    return line
 
 
 # ------------------------------------------------------------------ repair

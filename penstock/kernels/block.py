@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import RowError, StateOverflow
 from penstock.expressions.evaluate import evaluate, evaluate_rows
-from penstock.expressions.tree import Column, Expression, transform
+from penstock.expressions.tree import Column, Expression, call, literal, transform
 from penstock.expressions.types import BOOLEAN, INT, Field, Schema, arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import (
@@ -233,7 +233,7 @@ class Block:
                 keys.append(LoopKey(Column(f"__key{index}", INT, True), coded=True))
         time = None if aggregate.time is None else self._for_loop(aggregate.time)
         accumulators = tuple(
-            (function, None if argument is None else self._for_loop(argument))
+            (function, None if argument is None else self._for_loop(_counted(argument)))
             for function, argument in aggregate.aggregates
         )
         return Grouping(tuple(keys), time, aggregate.pane_us, aggregate.start_us, accumulators)
@@ -465,6 +465,14 @@ def _batch(columns: list[pa.Array], schema: Schema, rows: int) -> pa.RecordBatch
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=shape)
     return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def _counted(argument: Expression) -> Expression:
+    """What a loop accumulates: of a value that is no number it only counts whether it is there."""
+    if is_fixed_width(argument.type):
+        return argument
+    is_there = call("is_not_null", argument)
+    return call("if", is_there, literal(True, BOOLEAN), literal(None, BOOLEAN))
 
 
 def _overflow(aggregate: AggregateSpec, row: int) -> StateOverflow:

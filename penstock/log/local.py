@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ from penstock.log.contract import Log, LogStatistics
 from penstock.log.files import BUSY_S, Files, busy, lock, log_error, named_errors, unlock
 from penstock.log.index import Body, Index, Row, row_seal
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind, Versioned
-from penstock.log.segments import SegmentReader, SegmentWriter, body_checksum
+from penstock.log.segments import Placement, SegmentReader, SegmentWriter, body_checksum
 from penstock.log.validate import (
     check_append,
     check_fence_argument,
@@ -74,9 +75,12 @@ ASIDE_FOLDER = "aside"
 FORMAT = "penstock-log"
 FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 64 << 10
-_TRIM_ROWS = 2_000
+_TRIM_ROWS = 128  # in one transaction, which holds appends back for a millisecond or two
+_TRIM_PAUSE_S = 0.0005  # between two of them; who waits for a lock would often not get it without
 _FOLD_CHECK_APPENDS = 64
 _FOLD_CHECK_FIRST = 8  # appends of a handle before the first look: most handles live shorter
+
+_Placements = list[tuple[SegmentWriter, list[Placement]]]
 
 
 def open_log(
@@ -275,8 +279,12 @@ class LocalLog(Log):
             if read_only:
                 self._check_tail()
             else:
-                self._writer = SegmentWriter(
-                    segments, files, identity.log_id, config.segment_bytes_max, self._durable
+                # One for what is trimmed soon, one for what lasts: a segment is freed as a whole.
+                self._writers = tuple(
+                    SegmentWriter(
+                        segments, files, identity.log_id, config.segment_bytes_max, self._durable
+                    )
+                    for _ in range(2)
                 )
                 with named_errors(f"opening {folder}"):
                     self._sync_fd = files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
@@ -313,8 +321,8 @@ class LocalLog(Log):
             self._fenced += 1
             raise
         finally:
-            if settle:
-                self._writer.settle(settle)
+            for writer, placements in settle:
+                writer.settle(placements)
         last = positions[-1]
         if new:
             self._bell.hint_committed(last)
@@ -378,6 +386,8 @@ class LocalLog(Log):
                 self._check_open()
                 more = self._index.trim(tag, upto, _TRIM_ROWS)
             self._folder_fold.maybe()
+            if more:
+                time.sleep(_TRIM_PAUSE_S)
         self._sync_metadata()
         self.collect()
 
@@ -438,7 +448,8 @@ class LocalLog(Log):
             return  # a fork's copy: the files belong to the process that opened them
         if not self._read_only:
             self._folder_fold.stop()
-            self._writer.close()
+            for writer in self._writers:
+                writer.close()
             self._files.close(self._wal_fd)
             self._files.close(self._sync_fd)
         self._reader.close()
@@ -560,8 +571,8 @@ class LocalLog(Log):
             acknowledged=acknowledged,
         )
 
-    def _place(self, entries: Sequence[Entry]) -> tuple[list[Body], list[Any]]:
-        """Checksum the bodies and write the large ones to this process's segment."""
+    def _place(self, entries: Sequence[Entry]) -> tuple[list[Body], _Placements]:
+        """Checksum the bodies and write the large ones to this process's segments."""
         inline_bytes_max = self._config.inline_bytes_max
         bodies = []
         large = []
@@ -576,12 +587,31 @@ class LocalLog(Log):
                 large.append((i, view))
         if not large:
             return bodies, []
-        placements = self._writer.place([(view, bodies[i].checksum) for i, view in large])
-        for (i, view), placement in zip(large, placements, strict=True):
+        placed: _Placements = []
+        try:
+            for lasts, writer in zip((False, True), self._writers, strict=True):
+                chosen = [(i, view) for i, view in large if entries[i].lasting is lasts]
+                if chosen:
+                    self._place_in(writer, chosen, bodies, placed)
+        except BaseException:
+            for writer, placements in placed:
+                writer.settle(placements)
+            raise
+        return bodies, placed
+
+    @staticmethod
+    def _place_in(
+        writer: SegmentWriter,
+        chosen: list[tuple[int, memoryview]],
+        bodies: list[Body],
+        placed: _Placements,
+    ) -> None:
+        placements = writer.place([(view, bodies[i].checksum) for i, view in chosen])
+        placed.append((writer, placements))
+        for (i, view), placement in zip(chosen, placements, strict=True):
             bodies[i] = Body(
                 view.nbytes, bodies[i].checksum, None, placement.segment.name, placement.offset
             )
-        return bodies, placements
 
     def _record(self, row: Row) -> Record | None:
         """A row's record with its verified body; None if it was trimmed meanwhile or may be

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NewType, TypeAlias
 
@@ -32,6 +32,9 @@ class Entry:
 
     (producer, instance, sequence) names it for ever: appending the same entry again returns the
     position of the first time. Within one (producer, instance) sequences only rise.
+
+    `lasting` is a hint, and not part of the record: entries that stay and entries that are trimmed
+    soon are stored apart, so that the former do not hold the space of the latter.
     """
 
     kind: RecordKind
@@ -40,6 +43,7 @@ class Entry:
     instance: int
     sequence: int
     body: Body
+    lasting: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.streams import register_streams
+from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
 from penstock.stages.program import Program, Stage, VertexProgram
-from penstock.stages.tags import substream_tag
+from penstock.stages.tags import TagKind, parse_tag, substream_tag
 from penstock.state.checkpoints import CheckpointStore
 from penstock.state.keyed import KeyedState
 
@@ -41,6 +42,7 @@ class Assembly:
     checkpointer: Checkpointer
     kernels: KernelCache
     sources: Mapping[str, SourceBuilder] = field(default_factory=lambda: SOURCES)
+    trim_commits: int = TRIM_COMMITS
 
     def start(self, name: str) -> Vertex:
         """Recover a vertex and return its new instance, ready to step."""
@@ -108,15 +110,34 @@ class Assembly:
             input=self._input(vertex, stage, marker),
             watermarks=self._watermarks(stage, marker),
             chain=chain,
-            outputs=Outputs(self.log, Fence(vertex.name, marker.instance), CODECS[settings.codec]),
+            outputs=Outputs(
+                self.log,
+                Fence(vertex.name, marker.instance),
+                CODECS[settings.codec],
+                self._lasting(vertex),
+            ),
             partition=partitioner(vertex.output_tags, stage.output.partition_by),
             marker_tags=vertex.marker_tags,
             change_tag=vertex.change_tag,
             late_tag=None if late is None else substream_tag(late, 0),
             dead_letter_tag=None if dead is None else substream_tag(dead, 0),
             checkpointer=self.checkpointer,
+            trim=trim_job(self.program, vertex),
+            trim_commits=self.trim_commits,
             clock=self.clock,
         )
+
+    def _lasting(self, vertex: VertexProgram) -> list[str]:
+        """The tags that the vertex writes to and that only people trim."""
+        internal = {stream.name for stream in self.program.streams if stream.role == "internal"}
+        settings = self.program.settings
+        sides = (settings.late_stream, settings.dead_letter_stream)
+        written = [substream_tag(stream, 0) for stream in sides if stream is not None]
+        written.extend((*vertex.output_tags, *vertex.marker_tags))
+        kinds = (TagKind.SUBSTREAM, TagKind.STREAM_MARKERS)
+        return [
+            tag for tag in written if (t := parse_tag(tag)).kind in kinds and t.name not in internal
+        ]
 
     def _input(self, vertex: VertexProgram, stage: Stage, marker: Marker) -> Input:
         schema = arrow_schema(stage.input.schema)

@@ -2,6 +2,7 @@
 
 When a checkpoint is safe, what it makes needless is trimmed: the changes before the oldest
 checkpoint that is kept. Two are kept, so that a damaged file costs a longer replay, not the state.
+The same thread trims what needs no checkpoint (`trimming`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from penstock.errors import StreamError
 from penstock.log.contract import Log
 from penstock.log.record import Position
+from penstock.runtime.trimming import TrimJob, let_go
 from penstock.runtime.vertex import CheckpointJob
 from penstock.stages.tags import change_tag, task_tag
 from penstock.state.checkpoints import CheckpointStore
@@ -29,7 +31,8 @@ class CheckpointStatistics:
 
     written: int
     failed: int
-    waiting: int
+    waiting: int  # trims included
+    trims: int
 
 
 def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
@@ -50,60 +53,65 @@ def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> No
 
 
 class BackgroundCheckpointer:
-    """One thread that writes the checkpoints of all vertices of a host, one at a time."""
+    """One thread that writes checkpoints and trims for all vertices of a host, one at a time."""
 
     def __init__(self, store: CheckpointStore, log: Log) -> None:
         self._store = store
         self._log = log
-        self._jobs: deque[CheckpointJob] = deque()
-        self._busy: set[str] = set()
+        self._jobs: deque[CheckpointJob | TrimJob] = deque()
+        self._busy: set[tuple[type, str]] = set()
         self._changed = threading.Condition()
         self._stopping = False
-        self._written = self._failed = 0
+        self._written = self._failed = self._trims = 0
         self._thread = threading.Thread(target=self._run, name="penstock-checkpoint", daemon=True)
         self._thread.start()
 
-    def submit(self, job: CheckpointJob) -> bool:
+    def submit(self, job: CheckpointJob | TrimJob) -> bool:
+        key = (type(job), job.vertex)
         with self._changed:
-            if job.vertex in self._busy or self._stopping:
+            if key in self._busy or self._stopping:
                 return False
-            self._busy.add(job.vertex)
+            self._busy.add(key)
             self._jobs.append(job)
             self._changed.notify_all()
         return True
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until every submitted checkpoint is written or has failed; return whether so."""
+        """Wait until every submitted job is done or has failed; return whether so."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._busy, timeout_s)
 
     def statistics(self) -> CheckpointStatistics:
         with self._changed:
-            return CheckpointStatistics(self._written, self._failed, len(self._busy))
+            return CheckpointStatistics(self._written, self._failed, len(self._busy), self._trims)
 
     def close(self) -> None:
-        """Finish the checkpoint that is being written and drop the others."""
+        """Finish what is being done, and the trims that wait; drop the other checkpoints.
+
+        Trims are short, and the last ones free what a query that has ended leaves behind.
+        """
         with self._changed:
             self._stopping = True
-            self._jobs.clear()
+            self._jobs = deque(job for job in self._jobs if isinstance(job, TrimJob))
             self._changed.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            done = self._write(job)
+            if isinstance(job, TrimJob):
+                self._trim(job)
+            else:
+                self._write(job)
             with self._changed:
-                self._busy.discard(job.vertex)
-                self._written += done
-                self._failed += not done
+                self._busy.discard((type(job), job.vertex))
                 self._changed.notify_all()
 
-    def _next(self) -> CheckpointJob | None:
+    def _next(self) -> CheckpointJob | TrimJob | None:
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._stopping)
-            return None if self._stopping else self._jobs.popleft()
+            return self._jobs.popleft() if self._jobs else None
 
-    def _write(self, job: CheckpointJob) -> bool:
+    def _write(self, job: CheckpointJob) -> None:
         try:
             write_checkpoint(job, self._store, self._log)
         except (StreamError, OSError) as error:
@@ -111,5 +119,15 @@ class BackgroundCheckpointer:
             logger.warning(
                 "checkpoint %d of vertex %s was not written: %s", job.position, job.vertex, error
             )
-            return False
-        return True
+            self._failed += 1
+        else:
+            self._written += 1
+
+    def _trim(self, job: TrimJob) -> None:
+        try:
+            let_go(job, self._log)
+        except (StreamError, OSError) as error:
+            # What should have gone takes up room until the next time; nothing else depends on it.
+            logger.warning("vertex %s could not trim what it has read: %s", job.vertex, error)
+        else:
+            self._trims += 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.errors import Fenced, LogBusy, LogIOError, OutcomeUnknown, StreamError
+from penstock.log.record import START
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.vertex import Vertex, VertexState, VertexStatistics
 
@@ -41,6 +42,7 @@ class Host:
         self._restarts: dict[str, int] = {}
         self._dropped: list[str] = []
         self._failures: list[tuple[str, StreamError]] = []
+        self._tail = START  # of the log, when the last step began
         if names:
             assembly.register_streams()
         for name in names:
@@ -60,6 +62,7 @@ class Host:
     def step(self) -> bool:
         """Step every vertex once, in order; return whether any had work."""
         worked = False
+        self._tail = self._assembly.log.tail()
         for name in tuple(self._vertices):
             worked |= self._do_or_recover(name, Vertex.step)
         return worked
@@ -124,10 +127,13 @@ class Host:
         return dropped
 
     def wait(self) -> None:
-        """Sleep until the log grows, a commit is due or a source may have more."""
+        """Sleep until the log grows, a commit is due or a source may have more.
+
+        What the log has gained since the last step began may be input that the step did not see:
+        then there is no sleep.
+        """
         due = [s for v in self._running() if (s := v.commit_due_in_s()) is not None]
-        log = self._assembly.log
-        log.wait(log.tail(), min([WAIT_S, *due]))
+        self._assembly.log.wait(self._tail, min([WAIT_S, *due]))
 
     def _do_or_recover(self, name: str, action: Callable[[Vertex], T]) -> T | bool:
         """The recovery table: one arm per kind of error. What has no arm is a bug."""

@@ -43,6 +43,8 @@ class Delivery:
 class Input(ABC):
     """Where a vertex takes its rows from. Its position is what a marker says about it."""
 
+    bytes_taken = 0  # of the log's records; none for a source
+
     @abstractmethod
     def take(self, rows_max: int) -> Delivery | None:
         """Return the next delivery, or None if there is nothing now."""
@@ -81,6 +83,7 @@ class StreamInput(Input):
 
     def _delivery(self, release: Release) -> Delivery:
         marker = decode_marker(release.marker)
+        self.bytes_taken += sum(record.body.nbytes for record in release.records)
         return Delivery(
             batches=tuple(self._rows(record) for record in release.records),
             origins=tuple(f"{r.tags[0]} position {r.position}" for r in release.records),

@@ -40,6 +40,7 @@ SLOT_FAILURES_S = 60.0
 STOP_TIMEOUT_S = 30.0
 SLOT_SILENCE_S = 3.0  # a slot says something every 0.2 s
 SILENCE_LOOKS = 20  # how often the silence of slots is looked at, per SLOT_SILENCE_S
+START_TIMEOUT_S = 120.0  # a cluster manager may have to start executors first
 
 logger = logging.getLogger(__name__)
 
@@ -97,13 +98,17 @@ class Job:
         slots: int,
         standbys: int,
         slot_silence_s: float = SLOT_SILENCE_S,
+        start_timeout_s: float = START_TIMEOUT_S,
+        kernels: str | None = None,
     ) -> None:
         self._program = program
         self._log_folder = log_folder
+        self._kernels = kernels
         self._launcher = launcher
         self._wanted = slots
         self._standbys = standbys
         self._silence_s = slot_silence_s
+        self._start_timeout_s = start_timeout_s
         self._changed = threading.Condition()
         self._slots: dict[int, _SlotState] = {}
         self._unplaced = _spread(program, slots)
@@ -124,7 +129,7 @@ class Job:
         """Ask for all slots; vertices start as slots become ready."""
         for _ in range(self._wanted + self._standbys):
             self._launch()
-        threading.Thread(target=self._watch_silence, name="penstock-silence", daemon=True).start()
+        threading.Thread(target=self._watch_slots, name="penstock-slots", daemon=True).start()
 
     def wait_running(self, timeout_s: float) -> bool:
         """Wait until every vertex has a slot that started it; return whether so."""
@@ -153,6 +158,22 @@ class Job:
     @property
     def error(self) -> StreamError | None:
         return self._error
+
+    @property
+    def task_slots(self) -> int:
+        """How many task slots of Spark the query holds, or waits for."""
+        return self._wanted + self._standbys
+
+    def session_error(self) -> StreamError | None:
+        """The error of a query whose Spark session is gone; None as long as it is there."""
+        if (reason := self._launcher.ended()) is None:
+            return None
+        return JobFailed(
+            f"query {self._program.query} ends: {reason}. What it has committed is in the log; "
+            "start it again in a new session and it goes on from there",
+            query=self._program.query,
+            reason=reason,
+        )
 
     @property
     def is_over(self) -> bool:
@@ -200,15 +221,8 @@ class Job:
                 self._replaced.discard(slot)
                 return
             failures = self._count_failure(time.monotonic())
-        if (reason := self._launcher.ended()) is not None:
-            self._fail(
-                JobFailed(
-                    f"query {self._program.query} ends: {reason}. What it has committed is in the "
-                    "log; start it again in a new session and it goes on from there",
-                    query=self._program.query,
-                    reason=reason,
-                )
-            )
+        if (gone := self.session_error()) is not None:
+            self._fail(gone)
         elif failures > SLOT_FAILURES_MAX:
             self._fail(
                 TooFewSlots(
@@ -241,7 +255,12 @@ class Job:
         try:
             _send(
                 channel,
-                {"type": "program", "program": self._program.to_json(), "log": self._log_folder},
+                {
+                    "type": "program",
+                    "program": self._program.to_json(),
+                    "log": self._log_folder,
+                    "kernels": self._kernels,
+                },
             )
             for message in channel.messages():
                 slot.heard_s = time.monotonic()
@@ -311,14 +330,16 @@ class Job:
                         self._recoveries[index], assigned_s=time.monotonic()
                     )
 
-    # Silence ----------------------------------------------------------------------------------
+    # Slots that do not come, and slots that fall silent -----------------------------------------
 
-    def _watch_silence(self) -> None:
-        """Take slots for lost that have said nothing for too long."""
+    def _watch_slots(self) -> None:
+        """End a query whose slots do not come; take slots for lost that are silent too long."""
         pause_s = self._silence_s / SILENCE_LOOKS
-        looked_s = time.monotonic()
+        started_s = looked_s = time.monotonic()
         while not self.wait_over(pause_s):
             now_s = time.monotonic()
+            if now_s - started_s > self._start_timeout_s:
+                self._check_slots_came()
             with self._changed:
                 slots = list(self._slots.values())
             if now_s - looked_s > self._silence_s / 2:  # it was this process that slept
@@ -328,6 +349,27 @@ class Job:
             for slot in slots:
                 if now_s - slot.heard_s > self._silence_s and not slot.is_silent:
                     self._give_up_silent(slot, now_s - slot.heard_s)
+
+    def _check_slots_came(self) -> None:
+        """Fail if vertices wait for slots that Spark has not started.
+
+        Once all vertices have been placed this never happens again: a lost slot's vertices go to
+        the slots that are left.
+        """
+        with self._changed:
+            came = len(self._slots)
+            if not self._unplaced or came >= self._wanted:
+                return
+        self._fail(
+            TooFewSlots(
+                f"{came} of {self.task_slots} task slots for query {self._program.query} came "
+                f"within {self._start_timeout_s:.0f} s, and {self._wanted} are needed to begin: "
+                "end other jobs, give the application more cores, or set slots lower; where "
+                "executors take longer to come, set startTimeout higher",
+                needed=self._wanted,
+                came=came,
+            )
+        )
 
     def _give_up_silent(self, slot: _SlotState, silent_s: float) -> None:
         """Close a silent slot's connection, which makes it a lost one, and start another."""

@@ -7,16 +7,17 @@ allows, however much a step gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import OutcomeUnknown
+from penstock.errors import OutcomeUnknown, Trimmed
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
-from penstock.log.contract import APPEND_ENTRIES_MAX, Log
+from penstock.log.contract import APPEND_ENTRIES_MAX, Log, instance_key
 from penstock.log.record import Body, Entry, Fence, Position, RecordKind
+from penstock.log.validate import check_fence
 from penstock.stages.key_ranges import split_key_space
 
 UNKNOWN_RETRIES = 8
@@ -50,10 +51,14 @@ def partitioner(tags: Sequence[str], partition_by: Sequence[str]) -> Partitioner
 class Outputs:
     """What one instance has produced since its last append."""
 
-    def __init__(self, log: Log, fence: Fence, codec: punit.Codec) -> None:
+    def __init__(
+        self, log: Log, fence: Fence, codec: punit.Codec, lasting: Collection[str] = ()
+    ) -> None:
+        """`lasting` are the tags whose records are not trimmed by this query."""
         self._log = log
         self._fence = fence
         self._codec = codec
+        self._lasting = frozenset(lasting)
         self._sequence = 0
         self._rows: dict[tuple[RecordKind, str, pa.Schema], list[pa.RecordBatch]] = {}
         self._entries: list[Entry] = []
@@ -93,21 +98,43 @@ class Outputs:
 
     def _queue(self, kind: RecordKind, tags: tuple[str, ...], body: Body) -> None:
         fence = self._fence
-        self._entries.append(Entry(kind, tags, fence.vertex, fence.instance, self._sequence, body))
+        lasts = not self._lasting.isdisjoint(tags)
+        self._entries.append(
+            Entry(kind, tags, fence.vertex, fence.instance, self._sequence, body, lasts)
+        )
         self._sequence += 1
 
     def _append(self) -> tuple[Position, ...]:
-        for _ in range(UNKNOWN_RETRIES):
+        for retries_left in reversed(range(UNKNOWN_RETRIES + 1)):
             try:
                 positions = self._log.append(self._entries, self._fence)
                 break
             except OutcomeUnknown:
-                continue  # the entries are named by their sequences: repeating them is harmless
-        else:
-            positions = self._log.append(self._entries, self._fence)
+                # The entries are named by their sequences: repeating them is harmless.
+                if not retries_left:
+                    raise
+            except Trimmed as gone:
+                positions = self._positions_of_trimmed(gone)
+                break
         self._entries = []
         self.bytes_waiting = 0
         return positions
+
+    def _positions_of_trimmed(self, gone: Trimmed) -> tuple[Position, ...]:
+        """Where an append lies that went through, and was read and trimmed before it was repeated.
+
+        Its marker is still there, since a vertex's last one is never trimmed. If it is not, nobody
+        waits for this append: a newer instance has passed it by.
+        """
+        newest = self._log.get(instance_key(self._fence.vertex))
+        check_fence(self._fence, None if newest is None else newest.value)
+        marker = self._entries[-1]
+        found = self._log.last(marker.tags[0])
+        name = (marker.producer, marker.instance, marker.sequence)
+        if found is None or (found.producer, found.instance, found.sequence) != name:
+            raise gone
+        first = found.position - len(self._entries) + 1
+        return tuple(Position(first + i) for i in range(len(self._entries)))
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

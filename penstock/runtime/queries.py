@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ class StoredQuery:
     program: Program
     output: str
     location: str | None
+    sink: str | None = None  # its kind and where it is; None if it was stored without
 
     def encode(self) -> bytes:
         facts = {
@@ -33,6 +36,7 @@ class StoredQuery:
             "program": self.program.to_json(),
             "output": self.output,
             "location": self.location,
+            "sink": self.sink,
         }
         return json.dumps(facts).encode()
 
@@ -84,6 +88,25 @@ def needed_query(log: Log, name: str) -> StoredQuery:
     return found
 
 
+def query_at(log: Log, location: str) -> StoredQuery | None:
+    """The query that a checkpoint location belongs to; None if it is nobody's."""
+    return next((query for query in _all(log) if query.location == location), None)
+
+
+def query_with_id(log: Log, query_id: str) -> StoredQuery:
+    """The query with an id; QueryNotFound lists what there is."""
+    queries = list(_all(log))
+    found = next((query for query in queries if query.id == query_id), None)
+    if found is None:
+        known = ", ".join(f"{query.id} ({query.name})" for query in queries) or "none"
+        raise QueryNotFound(
+            f"there is no query with the id {query_id!r} in this log; known: {known}. Leave "
+            "queryId out to start a new query",
+            query_id=query_id,
+        )
+    return found
+
+
 def stored_names(log: Log) -> list[str]:
     """The names of all stored queries, in order."""
     return sorted(key.split("/", 1)[1] for key in log.keys("query"))
@@ -123,6 +146,13 @@ def running_process(folder: Path, name: str) -> int | None:
     return next(holders, None)
 
 
+def _all(log: Log) -> Iterator[StoredQuery]:
+    for name in stored_names(log):
+        with suppress(InvalidProgram):  # one damaged entry is no reason to refuse all the others
+            if (query := stored_query(log, name)) is not None:
+                yield query
+
+
 def _last_marker(log: Log, vertex: VertexProgram) -> Marker | None:
     record = log.last(vertex.task_tag)
     return None if record is None else decode_marker(record)
@@ -131,13 +161,14 @@ def _last_marker(log: Log, vertex: VertexProgram) -> Marker | None:
 def _decode(name: str, value: bytes) -> StoredQuery:
     try:
         facts: Any = json.loads(value)
-        location = facts["location"]
+        location, sink = facts["location"], facts.get("sink")
         return StoredQuery(
             str(facts["id"]),
             check_name(facts["name"], "query"),
             Program.from_json(facts["program"]),
             check_name(facts["output"], "stream"),
             None if location is None else str(location),
+            None if sink is None else str(sink),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidProgram(

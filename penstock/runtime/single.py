@@ -19,13 +19,15 @@ import pyarrow as pa
 from penstock.clock import Clock, SystemClock
 from penstock.config import LogConfig
 from penstock.kernels.cache import KernelCache
+from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.local import LocalLog, open_log
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer, CheckpointStatistics
 from penstock.runtime.host import Host, HostStatistics
-from penstock.runtime.slot import CHECKPOINTS_FOLDER, KERNELS_FOLDER
+from penstock.runtime.slot import CHECKPOINTS_FOLDER
 from penstock.runtime.sources import SOURCES, SourceBuilder
 from penstock.runtime.streams import StreamReader
+from penstock.runtime.trimming import TRIM_COMMITS
 from penstock.stages.program import Program
 from penstock.state.checkpoints import CheckpointStore
 
@@ -33,9 +35,10 @@ from penstock.state.checkpoints import CheckpointStore
 class SingleProcess:
     """Hosts all vertices of a program, or some of them, over the log in a folder.
 
-    The log is made if there is none. Checkpoints and compiled kernels are kept beside it. `sources`
-    are connectors of the caller's own, beside the known ones. Another one over the same folder and
-    program takes the vertices over, and goes on where the committed output ends.
+    The log is made if there is none. Checkpoints are kept beside it, compiled kernels in a folder
+    of the user's own. `sources` are connectors of the caller's, beside the known ones. Another one
+    over the same folder and program takes the vertices over, and goes on where the committed output
+    ends.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class SingleProcess:
         kernels: KernelCache | None = None,
         clock: Clock | None = None,
         log_config: LogConfig | None = None,
+        trim_commits: int = TRIM_COMMITS,
     ) -> None:
         path = Path(folder)
         self.log: LocalLog = open_log(path, create=True, config=log_config)
@@ -62,8 +66,9 @@ class SingleProcess:
                 clock=clock or SystemClock(),
                 checkpoints=store,
                 checkpointer=self._checkpointer,
-                kernels=kernels or KernelCache(path / KERNELS_FOLDER),
+                kernels=kernels or KernelCache(private_kernels_folder()),
                 sources={**SOURCES, **(sources or {})},
+                trim_commits=trim_commits,
             )
             self.host = Host(assembly, vertices)
         except BaseException:
@@ -86,7 +91,7 @@ class SingleProcess:
         return self.host.statistics()
 
     def wait_checkpoints(self, timeout_s: float) -> CheckpointStatistics:
-        """Wait for checkpoints that are being written; return what was done so far."""
+        """Wait for checkpoints and trims that are under way; return what was done so far."""
         self._checkpointer.wait_idle(timeout_s)
         return self._checkpointer.statistics()
 

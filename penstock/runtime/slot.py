@@ -10,6 +10,7 @@ A thread of its own tells the job that the process is alive, however long a reco
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from typing import Any
 from penstock.clock import SystemClock
 from penstock.errors import StreamError
 from penstock.kernels.cache import KernelCache
+from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
 from penstock.log.local import LocalLog, open_log
 from penstock.runtime.assembly import Assembly
@@ -37,7 +39,6 @@ from penstock.state.checkpoints import CheckpointStore
 
 STATUS_INTERVAL_S = 0.2
 CHECKPOINTS_FOLDER = "checkpoints"
-KERNELS_FOLDER = "kernels"
 
 logger = logging.getLogger(__name__)
 
@@ -170,11 +171,14 @@ class _Slot:
             clock=SystemClock(),
             checkpoints=store,
             checkpointer=self._checkpointer,
-            kernels=KernelCache(folder / KERNELS_FOLDER),
+            kernels=KernelCache(message.get("kernels") or private_kernels_folder()),
             sources=SOURCES,
         )
         assembly.warm()
         self._host = Host(assembly, vertices=())
+        # What is loaded by now stays: a full collection that looks through it again would hold
+        # every vertex up for as long as some hundred commits take.
+        gc.freeze()
         self._status_at_s = 0.0
         self._channel.send({"type": "ready"})
 

@@ -14,6 +14,7 @@ from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_registry import Registry
 from penstock.connectors.nexmark import Kind, NexmarkSettings, NexmarkSource
 from penstock.connectors.rate import RateSource
+from penstock.connectors.ysb import YsbSource
 from penstock.errors import InvalidArgument
 from penstock.expressions.types import Field, arrow_schema, parse_type
 
@@ -62,6 +63,11 @@ def _rate(request: SourceRequest) -> Source:
     return _part(request, whole)
 
 
+def _ysb(request: SourceRequest) -> Source:
+    options = _taken(request, {"rate", "rows_total"})
+    return _part(request, YsbSource(**options, columns=request.schema.names))
+
+
 def _folder(request: SourceRequest) -> Source:
     reading = {"mode", "bounded", "recursive", "pattern", "header", "delimiter"}
     options = _taken(request, {"format", "path", "columns", *reading})
@@ -101,4 +107,9 @@ def _taken(request: SourceRequest, known: set[str]) -> dict[str, Any]:
     return dict(request.options)
 
 
-SOURCES: Mapping[str, SourceBuilder] = {"nexmark": _nexmark, "rate": _rate, "folder": _folder}
+SOURCES: Mapping[str, SourceBuilder] = {
+    "nexmark": _nexmark,
+    "rate": _rate,
+    "ysb": _ysb,
+    "folder": _folder,
+}

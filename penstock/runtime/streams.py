@@ -28,6 +28,7 @@ from penstock.operators.chain import ERROR_COLUMN
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.recovery import fence
+from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.program import Program, StreamSpec, shape, show_schema
 from penstock.stages.tags import marker_tag, substream_tag, task_tag
 
@@ -53,7 +54,9 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
     if found is None:
         known = ", ".join(key.split("/", 1)[1] for key in log.keys("stream")) or "none"
         raise StreamNotFound(
-            f"there is no stream {stream!r} in this log; known: {known}", stream=stream
+            f"there is no stream {stream!r} in this log; known: {known}. Correct the name, or "
+            "write to the stream first",
+            stream=stream,
         )
     try:
         facts: Any = json.loads(found.value)
@@ -173,6 +176,7 @@ class StreamWriter:
         producer: str,
         codec: punit.Codec = punit.Codec.NONE,
     ) -> None:
+        self._log = log
         self._facts = describe_stream(log, stream)
         self._schema = arrow_schema(self._facts.schema)
         marker, _ = fence(log, check_name(producer, "producer"), task_tag(producer))
@@ -210,6 +214,8 @@ class StreamWriter:
         )
         position = self._outputs.commit(self._tags, marker.encode())
         self._marker = marker
+        if marker.epoch % TRIM_COMMITS == 0:
+            let_markers_go(self._log, self._tags[0], position)
         return position
 
 

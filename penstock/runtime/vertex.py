@@ -27,6 +27,7 @@ from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.runtime.inputs import Delivery, Input, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs, Partitioner
+from penstock.runtime.trimming import TRIM_BYTES, TrimJob
 from penstock.stages.settings import Settings
 from penstock.state.snapshot import Snapshot
 
@@ -60,10 +61,10 @@ class CheckpointJob:
 
 
 class Checkpointer(Protocol):
-    """Takes pictures of state and makes them durable, in the background."""
+    """Makes pictures of state durable and trims what is no longer needed, in the background."""
 
-    def submit(self, job: CheckpointJob) -> bool:
-        """Take a job; False if one of this vertex is still being written."""
+    def submit(self, job: CheckpointJob | TrimJob) -> bool:
+        """Take a job; False if one of its kind and vertex is still under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class VertexParts:
     late_tag: str | None
     dead_letter_tag: str | None
     checkpointer: Checkpointer
+    trim: TrimJob
+    trim_commits: int
     clock: Clock
 
 
@@ -132,6 +135,8 @@ class Vertex:
         self._commits_to_checkpoint = parts.settings.checkpoint_interval_commits - commits_replayed
         self._snapshots: dict[str, Snapshot] | None = None
         self._snapshot_position = Position(0)
+        self._is_trim_due = False
+        self._trimmed_bytes = 0  # of the input, when a trim was last asked for
         self._rows_in = self._rows_out = self._steps = self._commits = 0
         self._early_appends = self._checkpoints = 0
 
@@ -353,6 +358,7 @@ class Vertex:
         if marker.ended:
             self._move(VertexState.ENDED)
         self._begin_checkpoint_if_due(position)
+        self._trim_if_due()
 
     def _add_changes(self) -> None:
         for name, state in sorted(self._parts.chain.states.items()):
@@ -387,6 +393,22 @@ class Vertex:
             return
         self._snapshots = {name: state.begin_snapshot() for name, state in states.items()}
         self._snapshot_position = position
+
+    def _trim_if_due(self) -> None:
+        """Have what this marker made needless trimmed, after many commits or much input.
+
+        Epochs go on over restarts, so that a vertex of many short lives trims too.
+        """
+        taken = self._parts.input.bytes_taken
+        if (
+            self._marker.epoch % self._parts.trim_commits == 0
+            or self._marker.ended
+            or taken - self._trimmed_bytes >= TRIM_BYTES
+        ):
+            self._is_trim_due = True
+        if self._is_trim_due and self._parts.checkpointer.submit(self._parts.trim):
+            self._is_trim_due = False
+            self._trimmed_bytes = taken
 
     def _copy_some_state(self) -> None:
         """Copy a bounded piece of the picture, and hand it over once it is whole."""

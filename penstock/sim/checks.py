@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from penstock.operators.specs import AggregateSpec
 from penstock.sim.data import Row
-from penstock.sim.history import Registration, Seen
+from penstock.sim.history import Registration, Seen, Trim
 from penstock.sim.judge import NONE_US, Mark, judge_after_exchange, judge_at_source
 from penstock.sim.oracle import (
     Group,
@@ -27,7 +28,8 @@ from penstock.sim.oracle import (
 )
 from penstock.sim.scenario import Scenario
 from penstock.sim.shapes import DEAD, DELAY_US, LATE, OUT
-from penstock.stages.tags import marker_tag
+from penstock.stages.program import Program
+from penstock.stages.tags import TagKind, marker_tag, parse_tag
 
 OutputRow = dict[str, Any]
 
@@ -82,6 +84,37 @@ def _check_marker(seen: Seen, facts: dict[str, Any], before: dict[str, Any] | No
             raise Violation(f"{where}: {name} fell from {before[name]} to {facts[name]}")
     if before["offset"] is not None and facts["offset"] < before["offset"]:
         raise Violation(f"{where}: offset fell from {before['offset']} to {facts['offset']}")
+
+
+def check_trims(history: Sequence[Seen], trims: Sequence[Trim], program: Program) -> None:
+    """No trim takes what an instance that recovers at that moment would begin with.
+
+    Changes of state are left out: that they suffice is seen by what is rebuilt from them.
+    """
+    marked: dict[str, list[tuple[int, int]]] = {vertex.name: [] for vertex in program.vertices}
+    for seen in history:
+        if seen.kind == "MARKER":
+            marked[seen.producer].append((seen.position, json.loads(seen.body)["resume"]))
+    for trim in trims:
+        tag = parse_tag(trim.tag)
+        where = f"trim of {trim.tag} up to {trim.upto} at {trim.tail}"
+        if tag.kind is TagKind.TASK:
+            if trim.upto >= _last_mark(marked[tag.name], trim.tail)[0]:
+                raise Violation(f"{where}: takes the last marker of {tag.name}")
+        elif tag.kind is not TagKind.CHANGES:
+            if program.stream(tag.name).role != "internal":
+                raise Violation(f"{where}: others may read it")
+            for vertex in program.vertices:
+                if trim.tag in vertex.input_tags:
+                    _, resume = _last_mark(marked[vertex.name], trim.tail)
+                    if trim.upto > resume:
+                        raise Violation(f"{where}: {vertex.name} would begin at {resume}")
+
+
+def _last_mark(marks: list[tuple[int, int]], tail: int) -> tuple[int, int]:
+    """Position and resume of the last marker up to a position."""
+    found = bisect_right(marks, tail, key=lambda mark: mark[0])
+    return marks[found - 1] if found else (0, 0)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.clock import Clock
+from penstock.errors import Trimmed
 from penstock.log.memory import MemoryStore
 from penstock.log.record import Entry, Fence, Position
 
@@ -30,18 +31,32 @@ class Registration(NamedTuple):
     tail: int
 
 
+class Trim(NamedTuple):
+    """A tag that was trimmed, how far, and the log's tail then."""
+
+    tag: str
+    upto: int
+    tail: int
+
+
 class RecordedStore(MemoryStore):
-    """A log in memory that also notes, for the checks, each record and each new instance."""
+    """A log in memory that also notes, for the checks, each record, trim and new instance."""
 
     def __init__(self) -> None:
         super().__init__()
         self.history: list[Seen] = []
         self.registrations: list[Registration] = []
+        self.trims: list[Trim] = []
+        self.trimmed_retries = 0
 
     def append(
         self, entries: Sequence[Entry], fence: Fence | None, clock: Clock | None
     ) -> tuple[tuple[Position, ...], bool]:
-        positions, new = super().append(entries, fence, clock)
+        try:
+            positions, new = super().append(entries, fence, clock)
+        except Trimmed:
+            self.trimmed_retries += 1
+            raise
         if new:
             for position, entry in zip(positions, entries, strict=True):
                 assert isinstance(entry.body, bytes)
@@ -57,6 +72,10 @@ class RecordedStore(MemoryStore):
                     )
                 )
         return positions, new
+
+    def trim(self, tag: str, upto: Position) -> None:
+        super().trim(tag, upto)
+        self.trims.append(Trim(tag, min(upto, self.tail), self.tail))
 
     def set(self, key: str, value: bytes, expected: int | None) -> int:
         version = super().set(key, value, expected)

@@ -6,7 +6,7 @@ real code for the time of a run; `seeds_max` says within how many seeds from 0 o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,12 +19,14 @@ from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log, instance_key, take_over
 from penstock.log.record import START, Position, Record, RecordKind
 from penstock.operators.chain import Chain, ChainOutput
-from penstock.runtime import assembly, checkpointing, recovery
+from penstock.runtime import assembly, checkpointing, recovery, trimming
 from penstock.runtime.inputs import Delivery, SourceInput, StreamInput, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
 from penstock.runtime.outputs import Outputs
+from penstock.runtime.trimming import TrimJob, trim_job
 from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts, VertexState
 from penstock.sim.history import RecordedStore
+from penstock.stages.program import Program, VertexProgram
 from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath, MemoryFiles
 from penstock.state.checkpoints import CheckpointStore
@@ -449,6 +451,47 @@ def _never_sync() -> AbstractContextManager[None]:
     return swapped((MemoryFiles, "sync_folder", forget))
 
 
+# Trims -------------------------------------------------------------------------------------
+
+
+def _trim_to_consumed() -> AbstractContextManager[None]:
+    def low_water(log: Log, readers: Sequence[str]) -> Position:
+        last = [log.last(tag) for tag in readers]
+        return min(START if each is None else decode_marker(each).consumed for each in last)
+
+    return swapped((trimming, "low_water", low_water))
+
+
+def _trim_before_commit() -> AbstractContextManager[None]:
+    """The input goes by what the vertex remembers, before the marker that says so is in the log."""
+    commit = Vertex._commit
+
+    def hasty(self: Any) -> None:
+        resume = self._parts.input.position()["resume"]
+        for tag, readers in self._parts.trim.inputs:
+            if len(readers) == 1:
+                self._parts.outputs._log.trim(tag, resume)
+        commit(self)
+
+    return swapped((Vertex, "_commit", hasty))
+
+
+def _trim_for_one_reader() -> AbstractContextManager[None]:
+    def own_reading(program: Program, vertex: VertexProgram) -> TrimJob:
+        job = trim_job(program, vertex)
+        return replace(job, inputs=tuple((tag, (job.task_tag,)) for tag, _ in job.inputs))
+
+    return swapped((assembly, "trim_job", own_reading))
+
+
+def _trim_newest_marker() -> AbstractContextManager[None]:
+    def greedy(job: TrimJob, log: Log) -> None:
+        for tag in job.own:
+            log.trim(tag, log.tail())
+
+    return swapped((trimming, "let_go", greedy))
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("skip_fence", "an append does not look at the fence", 50, _skip_fence),
     Mutant("reuse_instance", "recovery goes on under the old instance number", 50, _reuse_instance),
@@ -512,5 +555,13 @@ MUTANTS: tuple[Mutant, ...] = (
            _trim_too_much),
     Mutant("trim_last_marker", "a checkpoint trims the marker that it belongs to", 50,
            _trim_last_marker),
+    Mutant("trim_to_consumed", "inputs are trimmed up to the last consumed marker", 100,
+           _trim_to_consumed),
+    Mutant("trim_before_commit", "an input is trimmed by a marker that is not in the log yet", 50,
+           _trim_before_commit),
+    Mutant("trim_for_one_reader", "the markers of a stream are trimmed by one of its readers", 50,
+           _trim_for_one_reader),
+    Mutant("trim_newest_marker", "a vertex trims the marker that it would begin with", 50,
+           _trim_newest_marker),
     Mutant("never_sync", "a checkpoint is published without a sync", 100, _never_sync),
 )  # fmt: skip

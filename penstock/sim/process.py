@@ -17,6 +17,7 @@ from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.operators.chain import Chain
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.markers import Marker
+from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts
 from penstock.stages.program import Stage, VertexProgram
 
@@ -57,6 +58,7 @@ class Process:
     def die(self) -> None:
         self.is_dead = True
         self.checkpointer.jobs.clear()
+        self.checkpointer.trims.clear()
 
 
 class ProcessLog(MemoryLog):
@@ -110,15 +112,22 @@ class ProcessLog(MemoryLog):
 
 
 class QueueCheckpointer:
-    """Keeps pictures of state until the world lets the process write them."""
+    """Keeps pictures of state, and trims, until the world lets the process do them."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self.jobs: list[CheckpointJob] = []
         self.is_writing = False
+        self.trims: list[TrimJob] = []
+        self.is_trimming = False
 
-    def submit(self, job: CheckpointJob) -> bool:
+    def submit(self, job: CheckpointJob | TrimJob) -> bool:
         self._process.at("submit")
+        if isinstance(job, TrimJob):
+            if self.trims or self.is_trimming:
+                return False
+            self.trims.append(job)
+            return True
         if self.jobs or self.is_writing:
             return False
         self.jobs.append(job)

@@ -17,6 +17,7 @@ from penstock.sim.checks import (
     check_fences,
     check_markers,
     check_output,
+    check_trims,
 )
 from penstock.sim.mutants import Mutant
 from penstock.sim.oracle import plain_value
@@ -43,6 +44,10 @@ SOMETIMES = (
     "checkpoint written",
     "checkpoint written by a zombie",
     "checkpoint not written",
+    "input trimmed",
+    "input trimmed by a zombie",
+    "crash while trimming",
+    "trim of unknown outcome",
     "view behind the log",
     "resume before a consumed marker",
     "early append orphaned and passed by",
@@ -187,6 +192,7 @@ def _check(world: World, golden: object | None) -> None:
     vertices = [vertex.name for vertex in world.scenario.program.vertices]
     check_fences(history, world.store.registrations)
     check_markers(history, vertices)
+    check_trims(history, world.store.trims, world.scenario.program)
     outcome = Outcome(world.scenario, history)
     check_output(outcome)
     if golden is not None and answer(outcome) != golden:
@@ -215,6 +221,8 @@ def _check_observer(world: World, outcome: Outcome) -> None:
 def _count_situations(world: World, outcome: Outcome) -> None:
     """What a run has been through that only its history tells."""
     sometimes = world.sometimes
+    if repeated := world.store.trimmed_retries:
+        sometimes["append repeated after it was trimmed"] += repeated
     streams = {stage.output.stream for stage in world.scenario.program.stages}
     orphans = sum(outcome.reading(stream)[1] for stream in sorted(filter(None, streams)))
     if orphans:

@@ -36,6 +36,7 @@ class Scenario:
     feeds: tuple[Feed, ...]
     has_stragglers: bool
     stalled_feed: int | None  # comes only at the end: others must not wait for it
+    trim_commits: int
     troubles: Troubles
 
     @property
@@ -118,5 +119,6 @@ def make_scenario(seed: int) -> Scenario:
         feeds=feeds,
         has_stragglers=has_stragglers,
         stalled_feed=stalled,
+        trim_commits=random.Random(f"trims {seed}").choice((1, 1, 2, 3, 1_000)),
         troubles=troubles,
     )

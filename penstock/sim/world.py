@@ -23,13 +23,12 @@ from penstock.errors import (
     Fenced,
     OutcomeUnknown,
     StreamError,
-    Trimmed,
 )
 from penstock.kernels.cache import KernelCache
 from penstock.log.committed import CommittedReader
 from penstock.log.memory import Effect, Fault, Faults, MemoryLog, SimulatedCrash
 from penstock.log.record import Position, Record
-from penstock.runtime import checkpointing
+from penstock.runtime import checkpointing, trimming
 from penstock.runtime.sources import SourceRequest
 from penstock.runtime.vertex import VertexState
 from penstock.sim.checks import Violation
@@ -48,6 +47,8 @@ from penstock.testing.clock import ManualClock
 DEPTH_MAX = 2  # how many processes may be held up in the middle of an action
 ROUNDS_MAX = 1_500  # after healing, all must have ended within so many steps of each vertex
 ZOMBIE_STEPS_MAX = 60
+HOLD_ACTIONS_MAX = 8  # of the others, while a process is held up
+LONG_HOLD_ACTIONS = 40  # enough for what it appended to be read, committed and trimmed
 FAULTY_FILE_STEPS = frozenset({"make_folder", "create", "write", "sync_file", "rename", "read"})
 
 
@@ -79,6 +80,7 @@ class World:
         self._store_fails = False
         self._points_left = self._gap(scenario.troubles.point_gap)
         self._effects_left = self._gap(scenario.troubles.effect_gap)
+        self._holds_long = False
         self._loaded: list[CheckpointId] = []
         self._observer = Observer(self.store, self._output_tags())
         self._trace = hashlib.sha256()
@@ -155,7 +157,7 @@ class World:
         if dice < 0.12:
             self._arrive()
         elif dice < 0.22:
-            self._write_some_checkpoint()
+            self._work_in_some_background()
         elif dice < 0.30:
             self._step_some_zombie()
         elif dice < 0.34:
@@ -202,11 +204,6 @@ class World:
             self.sometimes["zombie append refused"] += 1
             if was_ours:
                 self.sometimes["zombie held up in an action and refused"] += 1
-            self._forget(process)
-        except Trimmed:
-            worked = False
-            if not process.is_zombie:
-                raise
             self._forget(process)
         except OutcomeUnknown:
             self._note("gave up", process.name, process.number)
@@ -319,6 +316,7 @@ class World:
             checkpointer=process.checkpointer,
             kernels=self._kernels,
             sources={CONNECTOR: self._source},
+            trim_commits=self.scenario.trim_commits,
             process=process,
         )
 
@@ -375,14 +373,48 @@ class World:
 
     # Checkpoints ----------------------------------------------------------------------------
 
-    def _write_some_checkpoint(self) -> None:
+    def _work_in_some_background(self) -> None:
+        """Let the background thread of some process do one of the jobs that wait for it."""
         ready = [
-            process
+            (process, work)
             for process in (*self._current.values(), *self._zombies)
-            if process.checkpointer.jobs and not process.is_dead
+            if not process.is_dead
+            for waiting, work in (
+                (process.checkpointer.jobs, self._write_checkpoint),
+                (process.checkpointer.trims, self._trim),
+            )
+            if waiting
         ]
         if ready:
-            self._write_checkpoint(self._rng.choice(ready))
+            process, work = self._rng.choice(ready)
+            work(process)
+
+    def _trim(self, process: Process) -> None:
+        """What the background thread of a process does with a trim."""
+        checkpointer = process.checkpointer
+        job = checkpointer.trims.pop(0)
+        checkpointer.is_trimming = True
+        self._note("trim", process.name, process.number)
+        before = len(self.store.trims)
+        self._acting.append(process)
+        try:
+            trimming.let_go(job, process.log)
+        except SimulatedCrash:
+            self._note("died", process.name, process.number)
+            self.sometimes["crash while trimming"] += 1
+            process.die()
+        except OutcomeUnknown:
+            self.sometimes["trim of unknown outcome"] += 1
+        finally:
+            self._acting.pop()
+            checkpointer.is_trimming = False
+        inputs = {tag for tag, _ in job.inputs}
+        if any(trim.tag in inputs for trim in self.store.trims[before:]):
+            self.sometimes["input trimmed"] += 1
+            if process.is_zombie:
+                self.sometimes["input trimmed by a zombie"] += 1
+        if process.is_dead:
+            self._forget(process)
 
     def _write_checkpoint(self, process: Process) -> None:
         """What the background writer of a process does with one picture."""
@@ -431,6 +463,11 @@ class World:
         """A process passes a point between two actions."""
         if not self._is_faulty:
             return
+        if self._holds_long and where == "append":
+            self._holds_long = False
+            if len(self._acting) <= DEPTH_MAX:
+                self._preempt(process, where, False, LONG_HOLD_ACTIONS)
+                return
         self._points_left -= 1
         if self._points_left > 0:
             return
@@ -444,16 +481,16 @@ class World:
             process.die()
         elif len(self._acting) <= DEPTH_MAX:
             takes_over = dice < 0.75 and not process.is_zombie
-            self._preempt(process, where, takes_over)
+            self._preempt(process, where, takes_over, self._rng.randint(1, HOLD_ACTIONS_MAX))
 
-    def _preempt(self, process: Process, where: str, takes_over: bool) -> None:
+    def _preempt(self, process: Process, where: str, takes_over: bool, actions: int) -> None:
         """Hold a process up in the middle of an action while others act."""
         self._note("held up", process.name, process.number, where)
         self.faults["held up in an action"] += 1
         if takes_over:
             self.faults["taken over in an action"] += 1
             self._start(process.name)
-        for _ in range(self._rng.randint(1, 8)):
+        for _ in range(actions):
             self._act()
         self._note("goes on", process.name, process.number, where)
 
@@ -469,6 +506,7 @@ class World:
         self._note("fault", effect.value, fault.value)
         if fault is Fault.UNKNOWN_APPLIED and effect is Effect.APPEND:
             self.sometimes["unknown outcome that was applied"] += 1
+            self._holds_long = self._rng.random() < 0.7  # before the append is repeated
         if fault is Fault.UNKNOWN_NOT_APPLIED and effect is Effect.APPEND:
             self.sometimes["unknown outcome that was not applied"] += 1
         return fault
@@ -610,6 +648,8 @@ class World:
                 process = self._current[name]
                 if process.checkpointer.jobs:
                     self._write_checkpoint(process)
+                if process.checkpointer.trims:
+                    self._trim(process)
                 self._step(process)
             if self._all_ended():
                 return

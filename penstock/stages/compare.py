@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ProgramIncompatible
 from penstock.operators.specs import AggregateSpec, accumulators_of
-from penstock.stages.program import Program, Stage, shape, show_schema
+from penstock.stages.program import ConnectorSpec, Program, Stage, shape, show_schema
+
+# Options that say which rows a source has: under others, an offset means other rows.
+_IDENTITY_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "folder": ("path", "format"),
+    "nexmark": ("kind", "seed", "base_ms"),
+}
 
 Verdict = Literal["kept", "rebuilt", "added", "removed", "refused"]
 
@@ -78,14 +84,22 @@ def compare(stored: Program, new: Program) -> Comparison:
         if name in before:
             verdicts.append(_compare_stage(stored, before[name], new, index))
         else:
-            verdicts.append(_added(new.stages[index]))
+            verdicts.append(_added(stored, new.stages[index]))
     verdicts.extend(
         _removed(stored.stages[index]) for name, index in before.items() if name not in after
     )
     return Comparison(new.query, tuple(verdicts))
 
 
-def _added(stage: Stage) -> StageVerdict:
+def _added(stored: Program, stage: Stage) -> StageVerdict:
+    trimmed = [
+        stream.name
+        for stream in stored.streams
+        if stream.role == "internal" and stream.name in stage.input.streams
+    ]
+    if trimmed:
+        reason = f"it would begin with rows of {', '.join(trimmed)} that have been trimmed"
+        return StageVerdict(stage.name, "refused", (reason,))
     return StageVerdict(stage.name, "added", ("starts from the beginning of its input",))
 
 
@@ -118,8 +132,20 @@ def _input_refusals(old: Stage, new: Stage) -> Iterator[str]:
                 f"the source was {before.source.connector} and is {after.source.connector}: "
                 "its offsets have no meaning"
             )
+        else:
+            yield from _source_refusals(before.source, after.source)
     elif set(before.streams) != set(after.streams):
         yield f"it read {', '.join(before.streams)} and now reads {', '.join(after.streams)}"
+
+
+def _source_refusals(old: ConnectorSpec, new: ConnectorSpec) -> Iterator[str]:
+    before, after = dict(old.options), dict(new.options)
+    for name in _IDENTITY_OPTIONS.get(old.connector, ()):
+        if before.get(name) != after.get(name):
+            yield (
+                f"{name} of the source was {before.get(name)!r} and is {after.get(name)!r}: its "
+                "offsets are those of other rows"
+            )
 
 
 def _state_refusals(old: AggregateSpec | None, new: AggregateSpec | None) -> Iterator[str]:

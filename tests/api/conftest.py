@@ -46,17 +46,13 @@ def spark(own_sessions: dict[int, SparkSession]) -> Iterator[SparkSession]:
 
 
 def _with_sources(session: SparkSession) -> SparkSession:
-    from pyspark.errors import AnalysisException  # noqa: PLC0415
-
     from penstock.api.datasource import PenstockDataSource  # noqa: PLC0415
     from penstock.api.nexmark_source import NexmarkDataSource  # noqa: PLC0415
+    from penstock.catalyst.session import active_session  # noqa: PLC0415
 
-    for source in (PenstockDataSource, NexmarkDataSource):
-        try:
+    with active_session(session):  # else Spark finds those of another test's session
+        for source in (PenstockDataSource, NexmarkDataSource):
             session.dataSource.register(source)
-        except AnalysisException as error:
-            if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise  # else a test registered it in the shared session, whence this one has it
     return session
 
 

@@ -57,7 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     with open_log(path) as log:
         log.put("query/hot", StoredQuery(ID, "hot", program, "hot_items", None).encode())
-        log.put("query/idle", StoredQuery("id2", "idle", idle, "all_bids", "at/here").encode())
+        stored = StoredQuery("id2", "idle", idle, "all_bids", "at/here", "parquet /out")
+        log.put("query/idle", stored.encode())
     return path
 
 
@@ -150,8 +151,10 @@ def test_explain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "moved to stream bad, once",
     ):
         assert part in shown
+    assert "\nSink " not in shown  # the stream itself
+    assert "Sink parquet /out\n  exactly once: each epoch" in run(capsys, "explain", folder, "idle")
     facts = json.loads(run(capsys, "explain", folder, "hot", "--json"))
-    assert facts["id"] == ID
+    assert (facts["id"], facts["sink"]) == (ID, None)
     assert Program.from_json(json.dumps(facts["program"])) == hot()
 
 

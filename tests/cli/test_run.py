@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,6 +88,41 @@ def test_a_program_that_raises_shows_its_own_error(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", str(tmp_path / "none.py")]) == 2
     assert "there is no program" in capsys.readouterr().err
+
+
+SESSION = "from pyspark.sql import SparkSession; SparkSession.builder.master('local').getOrCreate()"
+
+
+@pytest.mark.parametrize(
+    ("java", "found"),
+    [
+        (None, "does not answer"),
+        ("echo 'java.version = 11.0.22'; echo 'java.home = /old'", "is version 11.0.22"),
+    ],
+)
+def test_a_java_that_is_missing_or_too_old_is_told(
+    tmp_path: Path, java: str | None, found: str
+) -> None:
+    """Spark itself only says that its gateway has exited."""
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    if java is not None:
+        # Asked for its version it answers; as Spark's Java it ends as one that is too old does.
+        text = f'#!/bin/sh\ncase "$*" in *-version*) {java};; *) exit 1;; esac\n'
+        (home / "bin" / "java").write_text(text)
+        (home / "bin" / "java").chmod(0o755)
+    answer = subprocess.run(
+        [sys.executable, "-m", "penstock", "run", program(tmp_path, SESSION)],
+        env={**os.environ, "JAVA_HOME": str(home)},
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert answer.returncode == 2, answer.stderr
+    told = answer.stderr.splitlines()[-1]
+    assert told.startswith("penstock: [JAVA_NOT_FOUND] Spark needs Java 17 or newer, and takes"), (
+        told
+    )
+    assert f"{home}/bin/java (JAVA_HOME), which {found}" in told
+    assert re.search(r"set JAVA_HOME to /\S+$", told)
 
 
 @pytest.mark.spark

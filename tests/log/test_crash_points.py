@@ -75,7 +75,8 @@ class Run:
             size = self.chance.choice((0, 10, 300, 900, 3_000, 9_000))
             tags = tuple(sorted(self.chance.sample(TAGS, self.chance.randint(1, 2))))
             body = self.chance.randbytes(size)
-            entries.append(Entry(RecordKind.DATA, tags, producer, instance, sequence, body))
+            lasts = "S/a/0" in tags  # so that an append may go to two segments
+            entries.append(Entry(RecordKind.DATA, tags, producer, instance, sequence, body, lasts))
         self.promises.in_flight = entries
         self.note()
         positions = self.log.append(entries, fence)

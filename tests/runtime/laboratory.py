@@ -23,6 +23,7 @@ from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.single import SingleProcess
 from penstock.runtime.sources import SourceBuilder, SourceRequest
 from penstock.runtime.streams import StreamReader
+from penstock.runtime.trimming import TRIM_COMMITS
 from penstock.stages.program import Program
 from penstock.stages.tags import task_tag
 
@@ -59,6 +60,7 @@ class Laboratory:
     def __init__(self, folder: Path, kernels: KernelCache) -> None:
         self.folder = folder
         self.kernels = kernels
+        self.trim_commits = TRIM_COMMITS
         self.crashes = 0
         self.fenced = 0
 
@@ -80,6 +82,7 @@ class Laboratory:
             kernels=self.kernels,
             clock=clock,
             log_config=log_config,
+            trim_commits=self.trim_commits,
         )
 
     def run(

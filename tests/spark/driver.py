@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,7 @@ class Driver:
     def __init__(self, spark: SparkSession, log: str, kernels: str) -> None:
         self._spark = spark
         self._queries: dict[str, StreamingQuery] = {}
-        attached = attach(spark, log)
-        shared = attached.path / "kernels"
-        if not shared.exists():  # compiled once for all tests
-            shared.symlink_to(kernels, target_is_directory=True)
+        attach(spark, log, kernels=kernels)  # compiled once for all tests
 
     def start(self, name: str, kind: str, events: int, rate: float, **more: Any) -> dict[str, Any]:
         """Start a query over `events` bids that come at a rate, or all at once."""
@@ -121,7 +119,8 @@ class Driver:
         self._queries[name].processAllAvailable()
 
     def progress(self, name: str) -> dict[str, Any] | None:
-        return self._queries[name].lastProgress
+        progress = self._queries[name].lastProgress
+        return None if progress is None else json.loads(progress.json)
 
     def rows_of_view(self, name: str) -> list[dict[str, Any]]:
         table = self._spark.table(name).toArrow()
@@ -131,6 +130,12 @@ class Driver:
         """A Spark job of the user's own, with a shuffle."""
         rows = self._spark.range(1000).groupBy((F.col("id") % 7).alias("k")).sum("id")
         return int(rows.agg(F.sum("sum(id)")).collect()[0][0])
+
+    def await_end(self, name: str) -> bool | None:
+        return self._queries[name].awaitTermination(100)
+
+    def threads(self) -> list[str]:
+        return [thread.name for thread in threading.enumerate() if "penstock" in thread.name]
 
     def stop_session(self) -> None:
         self._spark.stop()

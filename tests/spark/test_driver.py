@@ -90,10 +90,14 @@ def _check_too_few_task_slots(driver: DriverProcess) -> None:
 
 def _check_stopped_session(driver: DriverProcess) -> None:
     """A name is taken while its query runs; a query whose session is stopped ends and says why."""
-    driver.start("narrow", "counts", EVENTS, RATE, standbySlots=0)
+    notes = str(driver.log.parent / "narrow.jsonl")
+    driver.start("narrow", "counts", EVENTS, RATE, standbySlots=0, sink="foreach", path=notes)
     with pytest.raises(Refused, match="already running") as refused:
         driver.ask("start", name="narrow", kind="counts", events=EVENTS, rate=RATE)
     assert refused.value.details["holder"] == str(driver.pid)
     driver.ask("stop_session")
-    wait_for("the end of the query", lambda: driver.over("narrow"))
-    assert "the Spark session was stopped" in driver.ask("is_over", name="narrow")["error"]
+    with pytest.raises(Refused, match="the Spark session was stopped") as refused:
+        driver.ask("await_end", name="narrow")
+    assert refused.value.error == "JOB_FAILED"
+    assert "start it again in a new session" in refused.value.message
+    wait_for("the end of its threads", lambda: not driver.ask("threads"))

@@ -33,19 +33,36 @@ def judge_windows(rows: list[dict[str, Any]], events: int, rate: float) -> dict[
     return _verdict(len(rows), sum(lost.values()), sum(extra.values()), [*lost, *extra])
 
 
+class Counted:
+    """Running counts as they come: the last one of each key, and any that fell."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._last: dict[int, int] = {}
+        self._fallen: list[tuple[int, int, int]] = []
+
+    def take(self, rows: list[dict[str, Any]]) -> None:
+        self.rows += len(rows)
+        for row in rows:
+            before = self._last.get(row["auction"], 0)
+            if row["count"] < before:
+                self._fallen.append((row["auction"], before, row["count"]))
+            self._last[row["auction"]] = row["count"]
+
+    def verdict(self, events: int, rate: float) -> dict[str, Any]:
+        """The last value of each key must be right, and no key's count may ever have fallen."""
+        last, expected = self._last, running_counts(events, rate)
+        short = {key for key, count in expected.items() if last.get(key, 0) < count}
+        over = {key for key, count in last.items() if count > expected.get(key, 0)}
+        wrong = ((key, expected.get(key), last.get(key)) for key in short | over)
+        examples = [*self._fallen, *wrong]
+        return _verdict(self.rows, len(short), len(over) + len(self._fallen), examples)
+
+
 def judge_counts(rows: list[dict[str, Any]], events: int, rate: float) -> dict[str, Any]:
-    """The last value of each key must be right, and no key's count may ever have fallen."""
-    last: dict[int, int] = {}
-    fallen = []
-    for row in rows:
-        if row["count"] < last.get(row["auction"], 0):
-            fallen.append((row["auction"], last[row["auction"]], row["count"]))
-        last[row["auction"]] = row["count"]
-    expected = running_counts(events, rate)
-    short = {key for key, count in expected.items() if last.get(key, 0) < count}
-    over = {key for key, count in last.items() if count > expected.get(key, 0)}
-    examples = [*fallen, *((key, expected.get(key), last.get(key)) for key in short | over)]
-    return _verdict(len(rows), len(short), len(over) + len(fallen), examples)
+    counted = Counted()
+    counted.take(rows)
+    return counted.verdict(events, rate)
 
 
 def _verdict(rows: int, lost: int, extra: int, examples: list[Any]) -> dict[str, Any]:

@@ -131,6 +131,31 @@ def test_stages_come_and_go() -> None:
     assert verdicts(compare(plan_program(two), plan_program(one))) == ["s0 kept", "s1 removed"]
 
 
+def test_a_new_reader_of_an_inner_stream_would_miss_what_is_trimmed() -> None:
+    more = replace(STORED.stages[1], name="s2", output=replace(STORED.stages[1].output, stream="b"))
+    vertices = tuple(
+        replace(
+            vertex,
+            name=vertex.name.replace("s1", "s2"),
+            stage=2,
+            output_tags=tuple(tag.replace("/out/", "/b/") for tag in vertex.output_tags),
+            marker_tags=tuple(
+                tag.replace("s1", "s2").replace("/out/", "/b/") for tag in vertex.marker_tags
+            ),
+        )
+        for vertex in STORED.stage_vertices(1)
+    )
+    changed = replace(
+        STORED,
+        streams=(*STORED.streams, replace(STORED.stream("out"), name="b")),
+        stages=(*STORED.stages, more),
+        vertices=(*STORED.vertices, *vertices),
+    )
+    found = compare(STORED, changed)
+    assert verdicts(found) == ["s0 kept", "s1 kept", "s2 refused"]
+    assert "q_exchange_0 that have been trimmed" in found.stages[2].reasons[0]
+
+
 def test_sinks_and_sources_by_what_their_offsets_mean() -> None:
     def to(sink: str, source: str = "gen", **options: object) -> Program:
         rows = scan_source(source, "x bigint", **options)
@@ -145,3 +170,15 @@ def test_settings_alone_change_no_stage() -> None:
     changed = replace(STORED, settings=replace(STORED.settings, commit_interval_ms=5))
     assert verdicts(compare(STORED, changed)) == ["s0 kept", "s1 kept"]
     assert changed.content_hash != STORED.content_hash
+
+
+def test_a_source_of_other_rows_is_refused() -> None:
+    """Its offsets would be those of other rows: files of the same names would count as read."""
+
+    def files(path: str, pattern: str) -> Program:
+        return plan(scan_source("folder", "n bigint", format="csv", path=path, pattern=pattern))
+
+    stored = files("/data/in", "*.csv")
+    assert verdicts(compare(stored, files("/data/in", "*.txt"))) == ["s0 rebuilt"]
+    with pytest.raises(ProgramIncompatible, match="path of the source was '/data/in' and is '/new"):
+        compare(stored, files("/new", "*.csv")).check()

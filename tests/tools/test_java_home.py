@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -10,12 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.java import feature_version
+
 SCRIPT = Path(__file__).parents[2] / "tools" / "java_home.py"
-specification = importlib.util.spec_from_file_location("java_home", SCRIPT)
-assert specification is not None
-assert specification.loader is not None
-java_home = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(java_home)
 
 
 @pytest.mark.parametrize(
@@ -32,13 +28,13 @@ specification.loader.exec_module(java_home)
     ],
 )
 def test_a_version_gives_its_feature_release(version: str, feature: int) -> None:
-    assert java_home.feature_version(version) == feature
+    assert feature_version(version) == feature
 
 
 @pytest.mark.parametrize("version", ["", "unknown", "v17"])
 def test_what_is_no_version_is_refused(version: str) -> None:
     with pytest.raises(ValueError, match="not a Java version"):
-        java_home.feature_version(version)
+        feature_version(version)
 
 
 def install_java(home: Path, version: str) -> Path:

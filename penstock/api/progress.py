@@ -1,0 +1,207 @@
+"""A query's progress in Spark's own words: what listeners and dashboards of PySpark users expect.
+
+There are no micro-batches here. A progress entry covers the time since the last one, about a
+second: `batchDuration` is that time, and the numbers of rows are those that were processed in it.
+`batchId` is the newest epoch. What has no meaning here is there with 0. What Spark has no word for
+stands under `metrics`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+from penstock.clock import Clock
+from penstock.log.contract import Log
+from penstock.runtime.job import Job
+from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker
+from penstock.runtime.queries import query_progress
+from penstock.stages.program import Program, Stage
+
+PROGRESS_KEPT = 100  # as many as Spark keeps
+
+VertexFacts = dict[str, dict[str, Any]]
+
+
+class _RowCount:
+    """Rows since the last look. A vertex that was recovered counts from 0 again."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._seen: dict[str, tuple[int, int]] = {}  # by vertex: instance and count
+
+    def take(self, vertices: VertexFacts) -> dict[str, int]:
+        new = {}
+        for vertex, facts in vertices.items():
+            instance, before = self._seen.get(vertex, (0, 0))
+            count = int(facts[self._name])
+            new[vertex] = count - before if instance == facts["instance"] else count
+            self._seen[vertex] = (facts["instance"], count)
+        return new
+
+
+class ProgressLog:
+    """Looks at a running query from time to time and keeps the newest entries."""
+
+    def __init__(
+        self, query: dict[str, str], program: Program, sink: str, log: Log, clock: Clock
+    ) -> None:
+        """`query` is what every entry begins with: id, runId and name."""
+        self._query = query
+        self._program = program
+        self._sink = sink
+        self._log = log
+        self._clock = clock
+        self._noted_s = clock.monotonic_s()
+        self._rows_in = _RowCount("rows_in")
+        self._rows_out = _RowCount("rows_out")
+        self._offsets: dict[str, Any] = {}  # by stage: where the last entry ended
+        self._entries: deque[StreamingQueryProgress] = deque(maxlen=PROGRESS_KEPT)
+
+    @property
+    def entries(self) -> list[StreamingQueryProgress]:
+        return list(self._entries)
+
+    def age_s(self) -> float:
+        """How long ago the last entry was made."""
+        return self._clock.monotonic_s() - self._noted_s
+
+    def note(self, job: Job) -> None:
+        """Make an entry."""
+        vertices = {name: facts for name, facts in job.vertex_status().items() if facts}
+        elapsed_s = max(self.age_s(), 1e-3)
+        self._noted_s += elapsed_s
+        rows_in, rows_out = self._rows_in.take(vertices), self._rows_out.take(vertices)
+        sources = self._sources(rows_in, elapsed_s)
+        rows = sum(source["numInputRows"] for source in sources)
+        watermark = self._watermark(vertices)
+        facts = {
+            **self._query,
+            "timestamp": _iso(self._clock.now_us()),
+            "batchId": max((facts["epoch"] for facts in vertices.values()), default=0),
+            "batchDuration": round(elapsed_s * 1000),
+            "numInputRows": rows,
+            "inputRowsPerSecond": rows / elapsed_s,
+            "processedRowsPerSecond": rows / elapsed_s,
+            "durationMs": {"triggerExecution": round(elapsed_s * 1000)},
+            "eventTime": {} if watermark is None else {"watermark": watermark},
+            "stateOperators": self._states(vertices),
+            "sources": sources,
+            "sink": {
+                "description": self._sink,
+                "numOutputRows": sum(
+                    count for name, count in rows_out.items() if self._writes_result(name)
+                ),
+                "metrics": {},
+            },
+            "observedMetrics": {},
+            "metrics": _metrics(job, vertices),
+        }
+        entry = StreamingQueryProgress.fromJson(facts)
+        entry["metrics"] = facts["metrics"]
+        self._entries.append(entry)
+
+    def _sources(self, rows_in: dict[str, int], elapsed_s: float) -> list[dict[str, Any]]:
+        markers = query_progress(self._log, self._program).markers
+        return [
+            self._source(index, stage, rows_in, markers, elapsed_s)
+            for index, stage in enumerate(self._program.stages)
+            if stage.input.source is not None or self._is_outside(stage)
+        ]
+
+    def _source(
+        self,
+        index: int,
+        stage: Stage,
+        rows_in: dict[str, int],
+        markers: dict[str, Marker | None],
+        elapsed_s: float,
+    ) -> dict[str, Any]:
+        names = [vertex.name for vertex in self._program.stage_vertices(index)]
+        start, self._offsets[stage.name] = self._offsets.get(stage.name), _offsets(names, markers)
+        rows = sum(rows_in.get(name, 0) for name in names)
+        return {
+            "description": str(stage.input.source or f"penstock {', '.join(stage.input.streams)}"),
+            "startOffset": start,
+            "endOffset": self._offsets[stage.name],
+            "latestOffset": None,  # what is there beyond the last commit is not asked for
+            "numInputRows": rows,
+            "inputRowsPerSecond": rows / elapsed_s,
+            "processedRowsPerSecond": rows / elapsed_s,
+            "metrics": {},
+        }
+
+    def _states(self, vertices: VertexFacts) -> list[dict[str, Any]]:
+        states = []
+        for index, stage in enumerate(self._program.stages):
+            names = [vertex.name for vertex in self._program.stage_vertices(index)]
+            known = [vertices[name] for name in names if name in vertices]
+            if stage.aggregate is None:
+                continue
+            states.append(
+                {
+                    "operatorName": stage.name,
+                    "numRowsTotal": sum(facts["state_rows"] for facts in known),
+                    "numRowsUpdated": 0,
+                    "allUpdatesTimeMs": 0,
+                    "numRowsRemoved": 0,
+                    "allRemovalsTimeMs": 0,
+                    "commitTimeMs": 0,
+                    "memoryUsedBytes": sum(facts["state_bytes"] for facts in known),
+                    "numRowsDroppedByWatermark": sum(facts["late_rows"] for facts in known),
+                    "numShufflePartitions": len(names),
+                    "numStateStoreInstances": len(names),
+                    "customMetrics": {"checkpoints": sum(f["checkpoints"] for f in known)},
+                }
+            )
+        return states
+
+    def _watermark(self, vertices: VertexFacts) -> str | None:
+        """The least watermark of the vertices with state; of all where none has any."""
+        marks: list[int] = []
+        for stateful in (True, False):
+            marks = marks or [
+                vertices[vertex.name]["watermark_us"]
+                for vertex in self._program.vertices
+                if vertex.name in vertices
+                and (self._program.stage_of(vertex).aggregate is not None) is stateful
+            ]
+        watermark_us = min(marks, default=WATERMARK_NONE)
+        return None if watermark_us in (WATERMARK_NONE, WATERMARK_END) else _iso(watermark_us)
+
+    def _writes_result(self, name: str) -> bool:
+        vertex = next(each for each in self._program.vertices if each.name == name)
+        stream = self._program.stage_of(vertex).output.stream
+        return stream is None or self._program.stream(stream).role == "output"
+
+    def _is_outside(self, stage: Stage) -> bool:
+        return any(self._program.stream(name).role == "input" for name in stage.input.streams)
+
+
+def _offsets(names: list[str], markers: dict[str, Marker | None]) -> dict[str, Any] | None:
+    """How far the vertices' committed input goes: offsets of a source, or positions of the log."""
+    reached = {
+        name: marker.offset if marker.offset is not None else marker.consumed
+        for name in names
+        if (marker := markers[name]) is not None
+    }
+    return reached or None
+
+
+def _metrics(job: Job, vertices: VertexFacts) -> dict[str, Any]:
+    return {
+        "vertices": vertices,
+        "recoveries": len(job.recoveries()),
+        "slots": {
+            str(number): {"pid": pid, "machine": machine, "vertices": list(names)}
+            for number, (pid, machine, names) in job.slot_processes().items()
+        },
+    }
+
+
+def _iso(time_us: int) -> str:
+    moment = datetime.fromtimestamp(time_us / 1e6, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"

@@ -1,0 +1,108 @@
+"""Retention: cutting off the old end of a stream that people named.
+
+Such a stream is kept until somebody says otherwise: the log cannot know who will read it. A cut
+runs between two epochs, so a reader never sees a part of one, and never takes rows that a query of
+this log has still to read. Readers elsewhere, such as Spark queries with offsets of their own, are
+told when rows that they ask for are gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.log.contract import Log
+from penstock.log.record import START, Position, Record, RecordKind
+from penstock.runtime.queries import needed_query, stored_names
+from penstock.runtime.streams import StreamFacts, describe_stream
+from penstock.runtime.trimming import low_water
+from penstock.stages.tags import marker_tag
+
+READ_RECORDS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a stream can be cut, what goes, and which query is in the way of cutting more."""
+
+    stream: str
+    upto: Position
+    epochs: int
+    held_back_by: str | None
+
+
+def plan_cut(
+    log: Log, stream: str, *, before: Position | None = None, before_us: int | None = None
+) -> Cut:
+    """Find the last border of epochs before a position, or a time, that every query has passed."""
+    facts = describe_stream(log, stream)
+    limit, query = _least_read(log, facts)
+    newest = log.last(marker_tag(stream))
+    wanted = START if newest is None else newest.position
+    if before is not None:
+        wanted = min(wanted, Position(max(START, before - 1)))
+    if limit is None or limit >= wanted:
+        limit, query = wanted, None
+    upto, epochs = _border(log, facts.tags, limit, before_us)
+    return Cut(stream, upto, epochs, query)
+
+
+def cut(log: Log, planned: Cut) -> None:
+    """Trim the stream as planned."""
+    for tag in describe_stream(log, planned.stream).tags:
+        if planned.upto > log.trimmed(tag):
+            log.trim(tag, planned.upto)
+
+
+def _least_read(log: Log, stream: StreamFacts) -> tuple[Position | None, str | None]:
+    """How far the slowest query that reads a stream has come, and which it is."""
+    marks: list[tuple[Position, str]] = []
+    for name in stored_names(log):
+        stored = needed_query(log, name)
+        readers = [
+            vertex.task_tag
+            for vertex in stored.program.vertices
+            if not set(stream.tags).isdisjoint(vertex.input_tags)
+        ]
+        if readers:
+            marks.append((low_water(log, readers), name))
+        if stored.output == stream.name == f"{name}_out":
+            marks.append((_delivered(log, name), name))
+    return min(marks, default=(None, None))
+
+
+def _delivered(log: Log, query: str) -> Position:
+    """How far the sink of a query has come in the stream that was made for it."""
+    found = log.get(f"sink/{query}")
+    return START if found is None else Position(int(json.loads(found.value)["resume"]))
+
+
+def _border(
+    log: Log, tags: tuple[str, ...], limit: Position, before_us: int | None
+) -> tuple[Position, int]:
+    """Up to where all rows belong to epochs that ended by a position and a time; how many these
+    are.
+    """
+    waiting: dict[str, Position] = {}  # by producer: its first row that no marker covers yet
+    epochs = 0
+    end = limit
+    for record in _records(log, tags):
+        is_marker = record.kind is RecordKind.MARKER
+        is_young = is_marker and before_us is not None and record.time_us >= before_us
+        if record.position > limit or is_young:
+            end = min(end, Position(record.position - 1))
+            break
+        if is_marker:
+            waiting.pop(record.producer, None)
+            epochs += 1
+        else:
+            waiting.setdefault(record.producer, record.position)
+    return min([end, *(Position(first - 1) for first in waiting.values())]), epochs
+
+
+def _records(log: Log, tags: tuple[str, ...]) -> Iterator[Record]:
+    after = START
+    while page := log.read(tags, after, READ_RECORDS):
+        yield from page
+        after = page[-1].position

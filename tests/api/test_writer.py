@@ -1,0 +1,315 @@
+"""What `penstock.writeStream(df)` refuses before anything runs, and what `explain` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import penstock
+from penstock.api.session import Attached
+from penstock.api.task_slots import task_slots_of
+from penstock.errors import (
+    InvalidName,
+    InvalidOption,
+    NotAttached,
+    ProgramIncompatible,
+    QueryMismatch,
+    QueryNotFound,
+    StreamConflict,
+    StreamNotFound,
+    TooFewSlots,
+    UnsupportedPlan,
+)
+from penstock.expressions.types import schema_from_arrow
+from penstock.log import open_log
+from penstock.plan.build import query, scan_source
+from penstock.plan.optimizer import plan_program
+from penstock.runtime.queries import StoredQuery, stored_names, stored_query
+from penstock.runtime.streams import create_stream
+from tests.spark_session import shared_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.api.writer import StreamWriter
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+
+BID_COLUMNS = "auction bigint, price bigint"
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
+    """A session of its own, and a log with a stream and a stored query."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    shared = shared_session()
+    session = shared.newSession()
+    found = penstock.attach(session, tmp_path_factory.mktemp("writer") / "log")
+    create_stream(found.log, "numbers", schema_from_arrow(pa.schema([("n", pa.int64())])))
+    bids = scan_source("nexmark", BID_COLUMNS, None, kind="bids")
+    program = plan_program(query("old", bids.to_stream("old_rows")))
+    stored = StoredQuery("an-id", "old", program, "old_rows", str(found.path / "place"))
+    found.log.put("query/old", stored.encode())
+    yield found
+    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+
+
+@pytest.fixture
+def spark(attached: Attached) -> SparkSession:
+    """Active: Spark looks for formats in the active session."""
+    session = attached.spark
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+    return session
+
+
+@pytest.fixture
+def bids(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("nexmark").option("events", 1_000).load()
+
+
+@pytest.fixture
+def numbers(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("penstock").option("stream", "numbers").load()
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def words() -> dict[str, tuple[str, Callable[[StreamWriter], Any]]]:
+    """By name: what the error must say, and the call."""
+    return {
+        "mode": ("known: append, update, complete", lambda w: w.outputMode("retract")),
+        "option": ("known: checkpointLocation, queryId", lambda w: w.option("batchSize", 1)),
+        "number": ("option slots cannot be 'many'", lambda w: w.option("slots", "many")),
+        "no slot": ("a whole number from 1 on", lambda w: w.option("slots", 0)),
+        "time": ("commitInterval cannot be 'soon'", lambda w: w.trigger(processingTime="soon")),
+        "address": ("folders of this machine", lambda w: w.option("path", "s3://bucket/x")),
+        "format": ("known: penstock, parquet", lambda w: w.format("kafka")),
+        "trigger": ("processingTime or availableNow", lambda w: w.trigger(continuous="1 second")),
+        "triggers": ("exactly one", lambda w: w.trigger(processingTime="1 s", availableNow=True)),
+        "foreach": ("use foreachBatch", lambda w: w.foreach(print)),
+        "foreachBatch": ("needs a function", lambda w: w.foreachBatch("print")),
+        "partitionBy": ("in foreachBatch", lambda w: w.partitionBy("auction")),
+        "partitions": ("in foreachBatch", lambda w: w.start("x", "parquet", None, ["auction"])),
+        "toTable": ("use toStream", lambda w: w.toTable("bids")),
+        "no stream": (r"toStream\('name'\)", lambda w: w.start()),
+        "no path": (r"start\('path'\)", lambda w: w.format("parquet").start()),
+        "no view": ("needs a queryName", lambda w: w.format("memory").start()),
+        "two sinks": ("one sink", lambda w: w.toStream("a").foreachBatch(print).start()),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(words()))
+def test_a_word_that_does_not_fit_is_refused(bids: DataFrame, name: str) -> None:
+    expected, say = words()[name]
+    with pytest.raises(InvalidOption, match=expected):
+        say(penstock.writeStream(bids))
+
+
+def test_names_are_checked(bids: DataFrame) -> None:
+    with pytest.raises(InvalidName):
+        penstock.writeStream(bids).queryName("../x")
+    with pytest.raises(InvalidName):
+        penstock.writeStream(bids).toStream("a b")
+
+
+def test_a_batch_or_a_session_without_a_log_is_refused(spark: SparkSession) -> None:
+    with pytest.raises(InvalidOption, match=r"build it from spark.readStream"):
+        penstock.writeStream(spark.range(3))
+    rows = spark.newSession().readStream.format("rate").load()
+    with pytest.raises(NotAttached, match=r"call penstock\.attach"):
+        penstock.writeStream(rows).toStream("x").start()
+
+
+# --- what leaves no trace -------------------------------------------------------------------------
+
+
+def refused_plans() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return {
+        "rand()": ("rand(", lambda df: df.select(F.rand().alias("x"))),
+        "uuid()": ("uuid()", lambda df: df.select(F.expr("uuid() AS x"))),
+        "current_timestamp()": (
+            "current_timestamp()",
+            lambda df: df.select(F.current_timestamp().alias("x")),
+        ),
+        "udf": (
+            "Python functions",
+            lambda df: df.select(F.udf(lambda p: p, "bigint")("price").alias("x")),
+        ),
+        "distinct": ("Deduplicate", lambda df: df.distinct()),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(refused_plans()))
+def test_a_plan_that_is_not_run_here_is_refused_at_start(
+    attached: Attached, bids: DataFrame, name: str
+) -> None:
+    """The error names the expression, says what to do and that Structured Streaming can run it."""
+    expected, change = refused_plans()[name]
+    with pytest.raises(UnsupportedPlan) as caught:
+        penstock.writeStream(change(bids)).queryName("refused").toStream("refused").start()
+    assert expected in caught.value.message
+    assert "Structured Streaming can run it" in caught.value.message
+    if "(" in name:
+        assert "put the value into the rows before they enter the stream" in caught.value.message
+    assert stored_query(attached.log, "refused") is None
+    assert attached.log.get("stream/refused") is None
+
+
+def test_too_few_task_slots_are_told_before_anything_is_stored(
+    attached: Attached, bids: DataFrame
+) -> None:
+    writer = penstock.writeStream(bids).queryName("wide").toStream("wide")
+    with pytest.raises(TooFewSlots, match=r"takes 7 task slots .* local\[4\] has 4: use") as caught:
+        writer.option("parallelism", 6).start()
+    assert "local[9] or more (threads, not cores), or set standbySlots to 0" in caught.value.message
+    assert stored_query(attached.log, "wide") is None
+
+
+def test_task_slots_of_masters(spark: SparkSession) -> None:
+    context = spark.sparkContext
+    assert task_slots_of("local", context) == 1
+    assert task_slots_of("local[5]", context) == 5
+    assert task_slots_of("local[5, 3]", context) == 5
+    assert (task_slots_of("local[*]", context) or 0) >= 1
+    assert task_slots_of("local-cluster[2,3,1024]", context) == 6
+    assert task_slots_of("spark://host:7077", context) is None
+    assert task_slots_of("yarn", context) is None
+
+
+def test_a_stream_of_other_columns_is_not_written_to(attached: Attached, bids: DataFrame) -> None:
+    writer = penstock.writeStream(bids).queryName("clash").toStream("numbers")
+    with pytest.raises(StreamConflict, match=r"numbers is there already .*choose another name"):
+        writer.option("standbySlots", 0).start()
+    assert stored_query(attached.log, "clash") is None
+
+
+def test_an_unknown_stream_is_told_when_it_is_loaded(spark: SparkSession) -> None:
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
+    with pytest.raises(AnalysisException, match=r"known: numbers\. Correct the name") as caught:
+        spark.readStream.format("penstock").option("stream", "nmbers").load()
+    assert "StreamNotFound" in str(caught.value)
+
+
+def test_a_stream_that_another_log_has_is_not_looked_for_here(
+    attached: Attached, numbers: DataFrame, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The `path` of a source must be the attached log's; the DataFrame of another one is found."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    with open_log(tmp_path / "far", create=True) as far:
+        create_stream(far, "distant", schema_from_arrow(pa.schema([("n", pa.int64())])))
+    reader = spark.readStream.format("penstock").option("path", str(tmp_path / "far"))
+    distant = reader.option("stream", "distant").load()
+    with pytest.raises(InvalidOption, match=r"attach the session to .*far"):
+        penstock.writeStream(distant).toStream("near").start()
+    near = spark.readStream.format("penstock").option("path", f"file:{attached.path}")
+    penstock.writeStream(near.option("stream", "numbers").load()).toStream("near").explain()
+    penstock.attach(spark, tmp_path / "far")
+    try:
+        with pytest.raises(StreamNotFound, match=r"'numbers' .*known: distant"):
+            penstock.writeStream(numbers).toStream("near").start()
+    finally:
+        penstock.attach(spark, attached.path)
+
+
+# --- which query ----------------------------------------------------------------------------------
+
+
+def test_a_query_is_known_by_its_location_or_id(attached: Attached, bids: DataFrame) -> None:
+    place = f"file:{attached.path}/place"
+    for key, value in (("checkpointLocation", place), ("queryId", "an-id")):
+        writer = penstock.writeStream(bids).toStream("old_rows").option(key, value)
+        assert writer._query_name(attached.log) == "old"
+        with pytest.raises(QueryMismatch, match=f"{key} .*belongs to query 'old', not to 'new'"):
+            writer.queryName("new").start()
+    both = penstock.writeStream(bids).toStream("x").queryName("old")
+    with pytest.raises(QueryMismatch, match=r"belongs to checkpointLocation .*place"):
+        both.option("checkpointLocation", "elsewhere").option("standbySlots", 0).start()
+    with pytest.raises(QueryNotFound, match=r"known: an-id \(old\).*Leave queryId out"):
+        penstock.writeStream(bids).toStream("x").option("queryId", "none").start()
+    assert "new" not in stored_names(attached.log)
+
+
+def test_a_checkpoint_of_structured_streaming_is_not_taken_for_ours(
+    bids: DataFrame, tmp_path: Path
+) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id": "x"}')
+    writer = penstock.writeStream(bids).toStream("x").option("checkpointLocation", str(tmp_path))
+    with pytest.raises(QueryMismatch, match="give this query one of its own"):
+        writer.start()
+
+
+def test_a_changed_query_is_compared_with_the_stored_one(
+    attached: Attached, bids: DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = penstock.writeStream(bids.select("auction", "price"))
+    first.queryName("kept").toStream("kept_rows")
+    program = first._program(attached, "kept")
+    attached.log.put("query/kept", StoredQuery("k", "kept", program, "kept_rows", None).encode())
+    first.explain()
+    assert "query kept: unchanged" in capsys.readouterr().out
+    cheaper = penstock.writeStream(bids.where("price < 9").select("auction", "price"))
+    cheaper.queryName("kept").toStream("kept_rows").explain()
+    shown = capsys.readouterr().out
+    assert "query kept: goes on with changes" in shown
+    assert "rebuilt" in shown
+    wider = penstock.writeStream(bids).queryName("kept").toStream("kept_rows")
+    wider.explain()
+    shown = capsys.readouterr().out
+    assert "cannot go on from what is stored" in shown
+    assert "refused" in shown
+    with pytest.raises(ProgramIncompatible, match="Start it under a new name"):
+        wider.option("standbySlots", 0).start()
+    assert stored_query(attached.log, "kept").program == program
+
+
+def test_another_sink_is_refused(attached: Attached, bids: DataFrame, tmp_path: Path) -> None:
+    """It would get what comes from now on, and look like the whole."""
+    writer = penstock.writeStream(bids).queryName("moved").option("standbySlots", 0)
+    writer.format("parquet").option("path", f"file:{tmp_path}/a")
+    program = writer._program(attached, "moved")
+    stored = StoredQuery("m", "moved", program, "moved_out", None, f"parquet {tmp_path}/a")
+    attached.log.put("query/moved", stored.encode())
+    assert writer._sink_refusal(stored) is None
+    with pytest.raises(ProgramIncompatible, match=r"it was parquet .*/a and is parquet .*/b"):
+        writer.start(str(tmp_path / "b"))
+    assert not (tmp_path / "b").exists()
+
+
+SINKS = {
+    "parquet": "exactly once: each epoch is one file that appears whole",
+    "console": "at least once: the newest epoch is printed again",
+    "memory": "exactly once within a run",
+    "foreachBatch": "a function that skips epochs it has seen is exactly once",
+    "stream": "exactly once: rows count when a marker covers them",
+}
+
+
+@pytest.mark.parametrize("sink", sorted(SINKS))
+def test_explain_shows_the_guarantee_of_the_sink_and_makes_nothing(
+    attached: Attached,
+    bids: DataFrame,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    sink: str,
+) -> None:
+    writer = penstock.writeStream(bids).queryName("shown")
+    if sink == "foreachBatch":
+        writer.foreachBatch(lambda frame, epoch: None)
+    elif sink == "stream":
+        writer.toStream("shown")
+    else:
+        writer.format(sink).option("path", str(tmp_path / "out"))
+    writer.explain()
+    assert SINKS[sink] in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert stored_query(attached.log, "shown") is None

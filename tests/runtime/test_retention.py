@@ -1,0 +1,141 @@
+"""Cutting a stream that people named: between epochs, and behind every query that reads it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.cli.main import main
+from penstock.errors import StreamNotFound
+from penstock.expressions.types import BIGINT, Field
+from penstock.log import LocalLog, open_log, punit, take_over
+from penstock.log.record import Fence, Position, RecordKind
+from penstock.plan.build import query, scan_stream
+from penstock.plan.optimizer import plan_program
+from penstock.runtime.outputs import Outputs
+from penstock.runtime.queries import StoredQuery
+from penstock.runtime.retention import Cut, cut, plan_cut
+from penstock.runtime.single import SingleProcess
+from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
+from tests.runtime.laboratory import UNSYNCED, Laboratory
+
+SCHEMA = pa.schema([pa.field("x", pa.int64(), False)])
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LocalLog]:
+    with open_log(tmp_path / "log", create=True, config=UNSYNCED) as log:
+        create_stream(log, "numbers", (Field("x", BIGINT, False),))
+        yield log
+
+
+def publish(log: LocalLog, *numbers: int) -> list[Position]:
+    """An epoch for each number; return the positions of their markers."""
+    writer = StreamWriter(log, "numbers", "p")
+    return [writer.write(pa.record_batch([[n]], schema=SCHEMA)) for n in numbers]
+
+
+def left(log: LocalLog) -> list[int]:
+    values: list[int] = StreamReader(log, "numbers").read_all().column("x").to_pylist()
+    return values
+
+
+def test_epochs_that_end_before_a_position_go(log: LocalLog) -> None:
+    marks = publish(log, *range(6))
+    planned = plan_cut(log, "numbers", before=marks[3])
+    assert planned == Cut("numbers", Position(marks[3] - 2), 3, None)  # its own row stays as well
+    assert left(log) == list(range(6))
+    cut(log, planned)
+    assert left(log) == [3, 4, 5]
+    cut(log, plan_cut(log, "numbers", before=marks[1]))  # a border that is behind: nothing to do
+    assert left(log) == [3, 4, 5]
+    cut(log, plan_cut(log, "numbers", before=Position(log.tail() + 100)))
+    assert left(log) == []
+    publish(log, 7)
+    assert left(log) == [7]
+
+
+def test_rows_whose_epoch_has_not_ended_stay(log: LocalLog) -> None:
+    """A row from before the cut that a marker behind it will commit must not be lost."""
+    slow = Outputs(log, Fence("slow", take_over(log, "slow")), punit.Codec.NONE)
+    publish(log, 1)
+    slow.add(RecordKind.DATA, "S/numbers/0", pa.record_batch([[100]], schema=SCHEMA))
+    slow.append_early()
+    publish(log, 2, 3)
+    cut(log, plan_cut(log, "numbers", before=Position(log.tail() + 1)))
+    assert left(log) == [2, 3]  # they stand behind it
+    slow.commit(("T/slow", "S/numbers/m"), b"{}")
+    assert sorted(left(log)) == [2, 3, 100]
+
+
+def test_a_time_is_that_of_the_markers(log: LocalLog) -> None:
+    marks = publish(log, 1, 2, 3)
+    times = {
+        record.position: record.time_us for record in log.read(["S/numbers/m"], Position(0), 9)
+    }
+    planned = plan_cut(log, "numbers", before_us=times[marks[1]])
+    assert planned.upto < marks[1]
+    cut(log, planned)
+    assert left(log)[-2:] == [2, 3]
+    cut(log, plan_cut(log, "numbers", before_us=times[marks[2]] + 1))
+    assert left(log) == []
+
+
+def copying(lab: Laboratory) -> SingleProcess:
+    rows = scan_stream("numbers", "x bigint not null")
+    program = plan_program(query("copy", rows.to_stream("copies")))
+    with open_log(lab.folder) as log:
+        log.put("query/copy", StoredQuery("id", "copy", program, "copies", None).encode())
+    return lab.open(program)
+
+
+def test_what_a_stored_query_has_not_read_stays(lab: Laboratory) -> None:
+    with open_log(lab.folder, create=True, config=UNSYNCED) as log:
+        create_stream(log, "numbers", (Field("x", BIGINT, False),))
+        publish(log, 1, 2)
+        with copying(lab) as process:
+            early = plan_cut(log, "numbers", before=log.tail())
+            assert (early.upto, early.held_back_by) == (0, "copy")
+            process.run_available()
+        publish(log, 3, 4)
+        planned = plan_cut(log, "numbers", before=Position(log.tail() + 1))
+        assert planned.held_back_by == "copy"
+        cut(log, planned)
+        assert left(log) == [3, 4]
+        with copying(lab) as process:
+            process.run_available()
+        assert plan_cut(log, "numbers", before=log.tail()).held_back_by is None
+    assert [row["x"] for row in lab.rows("copies")] == [1, 2, 3, 4]
+
+
+def test_a_sink_keeps_what_it_has_not_delivered(log: LocalLog) -> None:
+    program = plan_program(
+        query("q", scan_stream("elsewhere", "x bigint not null").to_stream("q_out"))
+    )
+    create_stream(log, "q_out", (Field("x", BIGINT, False),))
+    log.put("query/q", StoredQuery("id", "q", program, "q_out", None).encode())
+    writer = StreamWriter(log, "q_out", "q_s0_0")
+    marks = [writer.write(pa.record_batch([[n]], schema=SCHEMA)) for n in range(4)]
+    assert plan_cut(log, "q_out", before=log.tail()) == Cut("q_out", Position(0), 0, "q")
+    log.put("sink/q", json.dumps({"done": marks[1], "resume": marks[1]}).encode())
+    assert plan_cut(log, "q_out", before=log.tail()) == Cut("q_out", marks[1], 2, "q")
+
+
+def test_the_command_line(log: LocalLog, capsys: pytest.CaptureFixture[str]) -> None:
+    marks = publish(log, 1, 2, 3)
+    words = ["log", "trim", str(log.folder), "numbers"]
+    assert main([*words, "--before", str(marks[1]), "--dry-run"]) == 0
+    assert "numbers: 1 epochs would be trimmed, up to 2" in capsys.readouterr().out
+    assert left(log) == [1, 2, 3]
+    assert main([*words, "--keep-hours", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epochs"] == 0
+    assert main([*words, "--keep-hours", "0"]) == 0
+    assert left(log) == []
+    assert main([*words, "--before", "0"]) != 0
+    assert "positions begin at 1" in capsys.readouterr().err
+    with pytest.raises(StreamNotFound):
+        plan_cut(log, "nothing", before=Position(1))

@@ -1,0 +1,274 @@
+"""Queries in the test's own session: notebooks, sinks, functions that raise, files that go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.api.session import Attached
+from penstock.errors import JobFailed, QueryActive, QueryMismatch, TooFewSlots
+from penstock.expressions.types import schema_from_arrow
+from penstock.log import open_log
+from penstock.runtime.queries import running_process, stored_query
+from penstock.runtime.streams import StreamWriter, create_stream
+from tests.spark.expected import running_counts
+from tests.spark.waiting import wait_for
+from tests.spark_session import shared_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.api.query import StreamingQuery
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
+    """A session of this file's own on the shared context, which has four task slots."""
+    shared = shared_session()
+    session = shared.newSession()
+    found = penstock.attach(session, tmp_path_factory.mktemp("session") / "log")
+    create_stream(found.log, "numbers", schema_from_arrow(NUMBERS))
+    yield found
+    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+
+
+@pytest.fixture
+def spark(attached: Attached) -> SparkSession:
+    session = attached.spark
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+    return session
+
+
+@pytest.fixture(scope="module")
+def publish(attached: Attached) -> Callable[[int], None]:
+    """Append so many more numbers to the stream, in one epoch."""
+    writer = StreamWriter(attached.log, "numbers", "test")
+    written = [0]
+
+    def more(rows: int) -> None:
+        values = range(written[0], written[0] + rows)
+        written[0] += rows
+        writer.write(pa.RecordBatch.from_pydict({"n": values}, NUMBERS))
+
+    return more
+
+
+@pytest.fixture
+def numbers(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("penstock").option("stream", "numbers").load()
+
+
+def start(df: DataFrame, name: str, **options: Any) -> Any:
+    return penstock.writeStream(df).queryName(name).options(standbySlots=0, **options)
+
+
+def test_a_cell_is_run_twice(
+    attached: Attached, numbers: DataFrame, publish: Callable[[int], None]
+) -> None:
+    """While the query runs its name and its slots are taken; after a stop it goes on."""
+    publish(10)
+    first = start(numbers, "cell").toStream("cell").start()
+    try:
+        first.processAllAvailable()
+        with pytest.raises(QueryActive, match=f"already running in process {os.getpid()}"):
+            start(numbers, "cell").toStream("cell").start()
+        with pytest.raises(TooFewSlots, match=r"local\[4\] has 4, 1 of them held by cell: use"):
+            start(numbers, "wide").option("standbySlots", 3).toStream("wide").start()
+        assert running_process(attached.path, "cell") == os.getpid()
+    finally:
+        first.stop()
+    first.stop()  # once more is harmless
+    assert not first.isActive
+    publish(5)
+    again = start(numbers, "cell").toStream("cell").trigger(availableNow=True).start()
+    assert again.awaitTermination(120)
+    assert (again.id, again.name) == (first.id, "cell")
+    assert again.runId != first.runId
+    rows = attached.spark.read.format("penstock").option("stream", "cell").load()
+    assert sorted(row.n for row in rows.collect()) == list(range(15))
+    wait_for("the end of all threads", lambda: not _threads())
+
+
+def test_progress_has_sparks_words(
+    attached: Attached, numbers: DataFrame, publish: Callable[[int], None]
+) -> None:
+    publish(7)
+    query = start(numbers.groupBy((numbers.n % 2).alias("odd")).count(), "counted")
+    running = query.outputMode("update").toStream("counted").trigger(availableNow=True).start()
+    assert running.awaitTermination(120)
+    progress = running.recentProgress
+    last = running.lastProgress
+    assert last is not None
+    assert (str(last.id), str(last.runId), last.name) == (running.id, running.runId, "counted")
+    total = sum(entry.numInputRows for entry in progress)
+    stored = attached.spark.read.format("penstock").option("stream", "numbers").load().count()
+    assert total == stored == sum(e.sources[0].numInputRows for e in progress)
+    assert last["batchId"] == last.batchId >= 1
+    assert last.sources[0].description == "penstock numbers"
+    assert last.sources[0].endOffset != "null"
+    assert last.sink.description == "stream counted"
+    assert sum(entry.sink.numOutputRows for entry in progress) >= 2
+    (state,) = last.stateOperators
+    assert (state.numRowsTotal, state.numShufflePartitions) == (2, 1)
+    assert set(last["metrics"]) == {"vertices", "recoveries", "slots"}
+    assert '"metrics"' in last.json
+
+
+def test_the_memory_sink_holds_the_newest_result_of_every_vertex(spark: SparkSession) -> None:
+    events, rate = 20_000, 10_000
+    reader = spark.readStream.format("nexmark").option("events", events).option("rate", rate)
+    bids = reader.option("unpaced", "true").load()
+    counted = start(bids.groupBy("auction").count(), "view", parallelism=2)
+    counted.outputMode("complete").format("memory").start().awaitTermination(120)
+    counts = {row["auction"]: row["count"] for row in spark.table("view").collect()}
+    assert counts == running_counts(events, rate)
+    assert spark.table("view").count() == len(counts)
+
+
+def test_a_function_that_raises_and_its_epoch(
+    numbers: DataFrame, publish: Callable[[int], None]
+) -> None:
+    """The query stops with traceback and epoch; its next start begins with that epoch."""
+
+    def fail(frame: DataFrame, epoch: int) -> None:
+        raise ValueError(f"too many: {frame.count()}")
+
+    publish(3)
+    failed = start(numbers, "batches").foreachBatch(fail).start()
+    with pytest.raises(JobFailed, match="foreachBatch function of query batches") as caught:
+        failed.awaitTermination(120)
+    error = caught.value
+    epoch = error.details["epoch"]
+    assert f"in epoch {epoch} (" in error.message
+    assert "ValueError: too many" in error.message
+    assert "in fail\n    raise ValueError" in error.message
+    assert "start it again" in error.message
+    assert failed.exception() is error
+
+    seen: list[tuple[int, int]] = []
+    again: list[StreamingQuery] = []
+    is_started = threading.Event()
+
+    def note(frame: DataFrame, number: int) -> None:
+        seen.append((number, frame.count()))
+        is_started.wait()
+        again[0].stop()  # from within: ends after this epoch
+
+    again.append(start(numbers, "batches").foreachBatch(note).start())
+    is_started.set()
+    assert again[0].awaitTermination(120)
+    assert seen[0] == (epoch, error.details["rows"])
+    assert again[0].exception() is None
+
+
+def test_ctrl_c_stops_the_query_it_waits_for(attached: Attached, spark: SparkSession) -> None:
+    """PySpark's own handler would cancel all jobs, before anything could be committed."""
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 1_000).load()
+    before = signal.getsignal(signal.SIGINT)
+    query = start(rows, "endless").toStream("endless").start()
+    try:
+        wait_for("a commit", lambda: query.lastProgress and query.lastProgress.batchId > 1)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            query.awaitTermination()
+    finally:
+        query.stop()
+    assert not query.isActive
+    assert query.exception() is None
+    assert query.job.recoveries() == []
+    assert signal.getsignal(signal.SIGINT) is before
+    assert running_process(attached.path, "endless") is None
+
+
+def test_a_file_that_does_not_fit_and_one_that_is_gone(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.csv").write_text("1\n2\nthree\n")
+    rows = spark.readStream.schema("n bigint").option("mode", "FAILFAST").csv(str(folder))
+    with pytest.raises(JobFailed, match=r"\[MALFORMED_INPUT\].*a\.csv") as caught:
+        start(rows, "files").toStream("files").start().awaitTermination(120)
+    assert "line 3" in caught.value.message or ":3" in caught.value.message
+    (folder / "a.csv").unlink()
+    with pytest.raises(JobFailed, match=r"\[SOURCE_VANISHED\].*a\.csv") as caught:
+        start(rows, "files").toStream("files").start().awaitTermination(120)
+    assert "back" in caught.value.message
+
+
+def test_a_parquet_folder_belongs_to_one_query_of_a_name(
+    attached: Attached, numbers: DataFrame, publish: Callable[[int], None], tmp_path: Path
+) -> None:
+    """Epochs are positions of one log: those of another one would be taken for written."""
+    publish(4)
+    out = str(tmp_path / "out")
+    start(numbers, "filed").trigger(availableNow=True).start(out, "parquet").awaitTermination(120)
+    spark = attached.spark
+    written = sorted(row.n for row in spark.read.parquet(out).collect())
+    assert written == list(range(len(written)))
+    stored = stored_query(attached.log, "filed")
+    assert stored is not None
+    assert stored.sink == f"parquet {out}"
+    vertex = stored.program.vertices[0].name
+    names = [path.name for path in Path(out).glob("*.parquet")]
+    assert all(name.startswith(f"{vertex}-") for name in names)
+    with open_log(tmp_path / "other", create=True) as other:
+        create_stream(other, "numbers", schema_from_arrow(NUMBERS))
+    penstock.attach(spark, tmp_path / "other")
+    try:
+        rows = spark.readStream.format("penstock").option("stream", "numbers").load()
+        with pytest.raises(QueryMismatch, match="holds files of another query 'filed'"):
+            start(rows, "filed").format("parquet").start(out)
+    finally:
+        penstock.attach(spark, attached.path)
+    assert sorted(row.n for row in spark.read.parquet(out).collect()) == written
+
+
+def test_task_slots_that_others_hold_are_waited_for_and_then_told(
+    spark: SparkSession, numbers: DataFrame, tmp_path: Path
+) -> None:
+    """Another job holds all four; the query waits as long as it may, then says what to do."""
+    free = tmp_path / "free"
+
+    def hold(batches: Iterator[Any]) -> Iterator[Any]:
+        while not free.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    held = spark.range(0, 4, 1, 4).mapInArrow(hold, "id bigint")
+    other = threading.Thread(target=held.collect)
+    other.start()
+    try:
+        tracker = spark.sparkContext.statusTracker()
+        wait_for("a busy session", lambda: _active_tasks(tracker) == 4)
+        waiting = start(numbers, "waiting", startTimeout="1 second").toStream("waiting").start()
+        with pytest.raises(TooFewSlots, match=r"0 of 1 task slots .* came within 1 s") as caught:
+            waiting.awaitTermination(120)
+    finally:
+        free.touch()
+        other.join()
+    assert "end other jobs, give the application more cores" in caught.value.message
+    late = start(numbers, "waiting").toStream("waiting").trigger(availableNow=True).start()
+    assert late.awaitTermination(120)
+
+
+def _active_tasks(tracker: Any) -> int:
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
+
+
+def _threads() -> list[str]:
+    time.sleep(0.01)
+    own = ("penstock-cell", "penstock-slot", "penstock-control")
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(own)]

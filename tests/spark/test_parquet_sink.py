@@ -1,0 +1,82 @@
+"""The Parquet sink between writing a file and naming it: what a plain reader sees when it dies."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from penstock.api.sinks import ParquetDelivery
+from penstock.errors import QueryMismatch, SinkError
+from tests.spark_session import shared_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+DYING = """
+import os, signal, sys
+import pyarrow as pa
+from penstock.api.sinks import ParquetDelivery
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+sink = ParquetDelivery(sys.argv[1], "q", "id-1", ["q_s0_0", "q_s0_1"])
+sink.deliver("q_s0_0", 10, pa.table({"n": [1, 2]}))
+sink.deliver("q_s0_1", 11, pa.table({"n": [3]}))
+setattr(os, sys.argv[2], die)
+sink.deliver("q_s0_0", 12, pa.table({"n": [4, 5]}))
+"""
+
+
+def values(spark: SparkSession, folder: Path) -> list[int]:
+    return sorted(row.n for row in spark.read.parquet(str(folder)).collect())
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("moment", "seen"),
+    [("fsync", [1, 2, 3]), ("link", [1, 2, 3]), ("unlink", [1, 2, 3, 4, 5])],
+)
+def test_a_driver_that_is_killed_leaves_whole_files_only(
+    tmp_path: Path, moment: str, seen: list[int]
+) -> None:
+    """Killed before the file is synced, before it has its name, before the other name is gone."""
+    folder = tmp_path / "out"
+    died = subprocess.run([sys.executable, "-c", DYING, folder, moment], cwd=ROOT, check=False)
+    assert died.returncode == -signal.SIGKILL
+    left = [path for path in folder.iterdir() if path.name.endswith(".tmp")]
+    assert len(left) == 1
+    spark = shared_session()
+    assert values(spark, folder) == seen
+    again = ParquetDelivery(str(folder), "q", "id-1", ["q_s0_0", "q_s0_1"])
+    assert again.last_epoch() == (12 if len(seen) == 5 else 11)
+    again.deliver("q_s0_0", 12, pa.table({"n": [4, 5]}))
+    again.deliver("q_s0_1", 13, pa.table({"n": [6]}))
+    again.deliver("q_s0_1", 13, pa.table({"n": [6]}))  # once more changes nothing
+    assert values(spark, folder) == [1, 2, 3, 4, 5, 6]
+    assert not left[0].exists()
+
+
+def test_a_folder_of_another_query_is_refused(tmp_path: Path) -> None:
+    first = ParquetDelivery(str(tmp_path), "q", "id-1", ["q_s0_0"])
+    first.deliver("q_s0_0", 10, pa.table({"n": [1]}))
+    with pytest.raises(QueryMismatch, match=r"id id-1, this one is id-2\): choose another folder"):
+        ParquetDelivery(str(tmp_path), "q", "id-2", ["q_s0_0"])
+    (tmp_path / "_penstock_q").unlink()
+    with pytest.raises(QueryMismatch, match="id unknown"):
+        ParquetDelivery(str(tmp_path), "q", "id-1", ["q_s0_0"])
+    ParquetDelivery(str(tmp_path), "other", "id-3", ["other_s0_0"])  # beside it
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SinkError, match="file"):
+        ParquetDelivery(str(tmp_path / "file"), "q", "id-1", ["q_s0_0"])
