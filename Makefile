@@ -63,8 +63,10 @@ SEEDS ?= 1000
 sim: $(READY) ## Simulated failures; SEED=n shows one run, SEEDS=n runs many and the mutants
 	@$(BIN)/penstock sim $(if $(SEED),--seed $(SEED) --trace,--seeds $(SEEDS) --mutants)
 
-bench: $(READY) ## Measure the log beside the bare disk; the last line is JSON
-	@$(BIN)/penstock bench log
+# Which one: make bench BENCH=latency. Its options: ARGS="--seconds 30".
+BENCH ?= log
+bench: java ## Measure BENCH=log (or latency, throughput, ...); the last line is JSON
+	@$(WITH_JAVA) $(BIN)/penstock bench $(BENCH) $(ARGS)
 
 clean: ## Remove the virtual environment, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -13,8 +13,10 @@ from types import MappingProxyType
 BENCHMARKS: Mapping[str, str] = MappingProxyType(
     {
         "core": "penstock.bench.core",
+        "latency": "penstock.bench.latency",
         "log": "penstock.bench.log",
         "recovery": "penstock.bench.recovery",
         "restore": "penstock.bench.restore",
+        "throughput": "penstock.bench.throughput",
     }
 )

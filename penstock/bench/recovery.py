@@ -11,19 +11,18 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 import tempfile
 import time
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
-from pyspark.sql import SparkSession
 
 from penstock.api.query import StreamingQuery
 from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
 from penstock.bench.report import Report, median
+from penstock.bench.sessions import local_session
 from penstock.connectors.nexmark import NexmarkSettings, NexmarkSource
 from penstock.log.contract import Log
 from penstock.log.record import Position
@@ -33,6 +32,7 @@ from penstock.stages.tags import task_tag
 
 TITLE = "recovery of a running query whose slots are killed"
 QUERY = "recovery"
+THREADS = 8
 RATE = 10_000
 SECONDS_PER_KILL = 20  # of input that is there at least; a new standby takes some of it
 STEADY_COMMITS = 20
@@ -57,16 +57,14 @@ def measure(args: argparse.Namespace) -> Report:
     """Run the query, kill its slots, let it end, and report."""
     load = os.getloadavg()[0]
     events = args.rate * SECONDS_PER_KILL * (args.kills + 2)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = _session()
-    try:
-        with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
-            attached = attach(spark, Path(name) / "log")
-            kills = _kill_slots(attached, args.kills, args.rate, events)
-            lost, doubled = _judge(attached, args.rate, events)
-            attached.log.close()
-    finally:
-        spark.stop()
+    with (
+        local_session("recovery", THREADS) as spark,
+        tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name,
+    ):
+        attached = attach(spark, Path(name) / "log")
+        kills = _kill_slots(attached, args.kills, args.rate, events)
+        lost, doubled = _judge(attached, args.rate, events)
+        attached.log.close()
     report = report_of(kills, lost, doubled)
     report.facts = {
         "cores": os.cpu_count(),
@@ -87,18 +85,6 @@ class Kill:
     assign_ms: float  # another slot has been told
     start_ms: float  # its vertices are fenced, restored and ready to step
     total_ms: float  # each of them has a marker in the log
-
-
-def _session() -> SparkSession:
-    spark: SparkSession = (
-        SparkSession.builder.master("local[8]")
-        .appName("penstock bench recovery")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
 
 
 def _start(attached: Attached, rate: int, events: int) -> StreamingQuery:

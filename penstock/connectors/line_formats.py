@@ -168,7 +168,8 @@ class JsonLines(LineFormat):
 
 
 class CsvLines(LineFormat):
-    """Each line is one record; empty lines are skipped; an empty field without quotes is null.
+    """Each line is one record; empty lines are skipped; an empty field is null, quoted or not: so
+    Spark reads it.
 
     With a header, columns are found by their names and further ones are ignored; without, a record
     has exactly the schema's columns. Times without a zone are UTC.
@@ -252,7 +253,7 @@ class CsvLines(LineFormat):
                 include_columns=list(types),
                 null_values=[""],
                 strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
+                quoted_strings_can_be_null=True,
             ),
         )
 

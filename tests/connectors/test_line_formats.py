@@ -231,7 +231,7 @@ def test_csv_values(tmp_path: Path) -> None:
         (1, "x"),
         (2, 'y, "z"'),
         (3, None),
-        (None, ""),
+        (None, None),
         (4, '5" pipe'),
         (5, " spaced "),
         (6, "line\rreturn"),
