@@ -1,5 +1,5 @@
 """What a PySpark user touches: attaching, writing, running queries, and the data sources.
 
 Spark's own readers and writers meet the log in `datasource` (format "penstock"); `nexmark_source`
-is the generator as a format.
+and `ysb_source` are the generators as formats.
 """

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.catalyst.jvm import JvmNode, scala_option, scala_set
-from penstock.catalyst.literals import constant_value, internal_value, read_literal
+from penstock.catalyst.literals import constant_value, internal_value, read_literal, read_map
 from penstock.catalyst.refusals import reason_for, unsupported
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError, UnsupportedPlan
@@ -165,16 +165,6 @@ def _failing(function: str) -> Builder:
         return call(function, place.arg(0))
 
     return build
-
-
-def _check_overflow(place: _Place) -> Expression:
-    target = spark_type(place.read("dataType"))
-    arg = place.arg(0)
-    if arg.type == target:
-        return arg
-    if place.read("nullOnOverflow"):
-        raise ExpressionError("decimals that become null on overflow are not known")
-    return cast(arg, target)
 
 
 def _unscaled_value(place: _Place) -> Expression:
@@ -405,6 +395,15 @@ def _element_at(place: _Place) -> Expression:
     return call("get_item", array, literal(index - 1, INT))
 
 
+def _map_value(place: _Place) -> Expression:
+    """A constant map that is asked for a key: a table."""
+    table = place.node.children[0]
+    if table.kind != "Literal":
+        raise ExpressionError("only constant maps are known here: create_map() of literals")
+    pairs, value_type = read_map(table)
+    return call("lookup", place.arg(1), table=pairs, value_type=str(value_type))
+
+
 def _element(data_type: DataType) -> DataType:
     if data_type.element is None:
         raise ExpressionError(f"{data_type} is not an array")
@@ -430,11 +429,7 @@ _BUILDERS: Mapping[str, Builder] = {
     # leaves and what only passes on
     "AttributeReference": _attribute,
     "Literal": _literal,
-    "Alias": _first_child,
-    "KnownNotNull": _first_child,
     "KnownNullable": _first_child,
-    "PromotePrecision": _first_child,
-    "KnownFloatingPointNormalized": _first_child,
     # over groups
     "AggregateExpression": _aggregate,
     "MakeDecimal": _make_decimal,
@@ -449,7 +444,6 @@ _BUILDERS: Mapping[str, Builder] = {
     "Pmod": _arithmetic("pmod"),
     "UnaryMinus": _failing("negate"),
     "Abs": _failing("abs"),
-    "CheckOverflow": _check_overflow,
     # comparison
     "EqualTo": plain("eq"),
     "EqualNullSafe": plain("eq_null_safe"),
@@ -530,6 +524,7 @@ _BUILDERS: Mapping[str, Builder] = {
     "CreateArray": _array,
     "GetArrayItem": _array_item,
     "ElementAt": _element_at,
+    "GetMapValue": _map_value,
     "Size": _size,
 }
 

@@ -50,11 +50,27 @@ def internal_value(value: Any, data_type: DataType, type_handle: Any = None) -> 
 
 def _array(value: Any, data_type: DataType, type_handle: Any) -> tuple[Any, ...]:
     assert data_type.element is not None
-    element = type_handle.elementType()
+    return _items(value, data_type.element, type_handle.elementType())
+
+
+def _items(value: Any, element: DataType, type_handle: Any) -> tuple[Any, ...]:
     return tuple(
-        internal_value(value.get(index, element), data_type.element, element)
+        internal_value(value.get(index, type_handle), element, type_handle)
         for index in range(value.numElements())
     )
+
+
+def read_map(node: JvmNode) -> tuple[list[tuple[Any, Any]], DataType]:
+    """The pairs of a Literal node of a map type, and the type of its values."""
+    handle, value = node.read("dataType"), node.read("value")
+    data_type = spark_type(handle)
+    if data_type.kind != "map" or value is None:
+        raise ExpressionError(f"a map was expected, this is {data_type}")
+    assert data_type.key is not None
+    assert data_type.value is not None
+    keys = _items(value.keyArray(), data_type.key, handle.keyType())
+    values = _items(value.valueArray(), data_type.value, handle.valueType())
+    return list(zip(keys, values, strict=True)), data_type.value
 
 
 def constant_value(expression: Expression, what: str) -> Any:

@@ -322,8 +322,6 @@ def _delay_us(node: JvmNode) -> int:
 _READERS: Mapping[str, Callable[[PlanReader, JvmNode], Rows]] = {
     "StreamingRelationV2": PlanReader.relation,
     "StreamingRelation": PlanReader.relation,
-    "SubqueryAlias": PlanReader.pass_on,
-    "ResolvedHint": PlanReader.pass_on,
     # Where rows are computed is not Spark's business here, and order between them has no meaning.
     "Repartition": PlanReader.pass_on,
     "RepartitionByExpression": PlanReader.pass_on,

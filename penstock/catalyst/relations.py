@@ -6,7 +6,8 @@ Connectors and their options, as the scans name them:
 - `folder`: format (parquet, jsonl, csv, text), path, columns (name and type of each, in the order
   of the file), and as given: pattern, recursive, header, delimiter;
 - `rate`: rows_per_s;
-- `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms.
+- `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
+- `ysb`: as given: rate, rows_total.
 """
 
 from __future__ import annotations
@@ -193,6 +194,13 @@ def _nexmark(options: _Options) -> ConnectorSpec:
     return connector_spec("nexmark", kind=options.take("kind", "bids"), paced=paced, **given)
 
 
+def _ysb(options: _Options) -> ConnectorSpec:
+    wanted = {"rate": options.number("rate", None), "rows_total": options.number("rows", None)}
+    options.ignore("numPartitions")
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return connector_spec("ysb", **given)
+
+
 def _first_moment_ms(options: _Options) -> int | None:
     text, zone = options.take("startingTime", ""), options.take("timeZone", "UTC")
     if not text:
@@ -209,6 +217,7 @@ def _first_moment_ms(options: _Options) -> int | None:
 _GENERATORS: Mapping[str, Callable[[_Options], ConnectorSpec]] = {
     "rate": _rate,
     "nexmark": _nexmark,
+    "ysb": _ysb,
 }
 
 

@@ -56,7 +56,7 @@ def plans_of(df: Any) -> Plans:
             node=analyzed.kind,
         )
     _refuse_clocks(session, analyzed)
-    with _active(session):
+    with active_session(session):
         optimizer = session._jsparkSession.sessionState().optimizer()
         optimized = JvmNode(optimizer.execute(analyzed.handle))
     facts = SessionFacts(
@@ -113,8 +113,9 @@ def _refuse_clocks(session: Any, analyzed: JvmNode) -> None:
 
 
 @contextmanager
-def _active(session: Any) -> Iterator[None]:
-    """Catalyst's rules read the settings of the session that is active on their thread."""
+def active_session(session: Any) -> Iterator[None]:
+    """Make a session the active one of this thread, whose settings and data sources Spark reads
+    wherever it is not told of another."""
     sessions = session._jvm.org.apache.spark.sql.classic.SparkSession
     before = scala_option(sessions.getActiveSession())
     sessions.setActiveSession(session._jsparkSession)

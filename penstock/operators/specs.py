@@ -22,6 +22,7 @@ from penstock.expressions.types import (
     decimal_type,
     struct_type,
 )
+from penstock.state.columns import COLUMNS_MAX
 
 MODES = ("append", "update", "complete")
 AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max")
@@ -352,6 +353,15 @@ def accumulators_of(aggregates: tuple[AggregateCall, ...]) -> tuple[Accumulator,
     return tuple(dict.fromkeys(a for call in aggregates for a in call.accumulators))
 
 
+def _check_room(needed: int, what: str) -> None:
+    if needed > COLUMNS_MAX:
+        raise _refuse(
+            f"an aggregation has at most {COLUMNS_MAX} {what}; this one needs {needed}: "
+            "compute some of them in another query",
+            needed=needed,
+        )
+
+
 def _check_grouping(
     keys: tuple[NamedExpression, ...],
     window: WindowSpec | None,
@@ -362,6 +372,8 @@ def _check_grouping(
         check_columns(key, input_schema)
         if key.type.kind in KEY_KINDS_REFUSED:
             raise _refuse(f"grouping by {name!r} of type {key.type} is not supported", column=name)
+    _check_room(len(keys), "keys")
+    _check_room(len(accumulators_of(aggregates)), "running numbers, an average more than one")
     if window is not None:
         window.check(input_schema)
     for aggregate in aggregates:

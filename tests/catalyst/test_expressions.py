@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.catalyst.expressions import EXPRESSION_KINDS
-from penstock.catalyst.jvm import JvmNode
-from penstock.catalyst.session import plans_of
 from penstock.catalyst.translate import translate
 from penstock.expressions.tree import Call, walk
 from penstock.plan.nodes import Filter, Project
@@ -60,21 +57,3 @@ def test_a_condition_keeps_the_order_in_which_its_parts_are_tested(spark: SparkS
     assert isinstance(relation, Filter)
     text = str(relation.condition)
     assert text.index("(NOT (b = 0L))") < text.index("(a div b)")
-
-
-def _kinds_in(plan: JvmNode) -> set[str]:
-    return {part.kind for expression in plan.nodes("expressions") for part in expression.walk()}
-
-
-def test_the_cases_reach_every_builder_of_the_table(spark: SparkSession) -> None:
-    """A row of the table without a case would be believed, not known."""
-    selected = [f"{sql} AS c{index}" for index, (sql, _, _) in enumerate(CASES)]
-    reached = _kinds_in(plans_of(stream(spark, COLUMNS).selectExpr(*selected)).optimized)
-    elsewhere = {
-        # in aggregates and windows: the tests of plans, and the differential ones
-        "AggregateExpression", "MakeDecimal", "UnscaledValue", "KnownNullable",
-        "PreciseTimestampConversion",
-        # put in by Spark's own rules where it sees fit; they pass their argument on
-        "KnownNotNull", "PromotePrecision", "KnownFloatingPointNormalized", "CheckOverflow",
-    }  # fmt: skip
-    assert EXPRESSION_KINDS - reached - elsewhere == set()

@@ -195,6 +195,16 @@ def test_an_aggregate_is_refused_by_name(
     assert reason in str(error)
 
 
+def test_more_aggregates_than_a_state_holds_are_refused(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    sums = [F.sum(F.col("price") + number).alias(f"s{number}") for number in range(63)]
+    assert translate(bids.groupBy("auction").agg(*sums[:62]), output_mode="update", query="wide")
+    error = refusal(bids.groupBy("auction").agg(*sums), "update")
+    assert "at most 62 running numbers" in str(error)
+    assert error.details["node"] == "Aggregate"
+
+
 def test_keys_of_nested_types_are_refused(bids: DataFrame) -> None:
     error = refusal(bids.groupBy("tags").count(), "update")
     assert error.details == {"node": "Aggregate", "column": "tags"}

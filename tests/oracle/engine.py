@@ -1,0 +1,154 @@
+"""Runs a translated query over rounds of rows in one process, which may be lost on the way."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.catalyst.translate import Translated
+from penstock.expressions.types import schema_from_arrow
+from penstock.kernels.cache import KernelCache
+from penstock.log.memory import MemoryLog, MemoryStore
+from penstock.operators.specs import AggregateSpec, WatermarkSpec
+from penstock.plan.nodes import StreamRef
+from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Query, Write
+from penstock.runtime.assembly import Assembly
+from penstock.runtime.checkpointing import BackgroundCheckpointer
+from penstock.runtime.host import Host
+from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
+from penstock.stages.program import Program
+from penstock.stages.settings import Settings
+from penstock.state.checkpoints import CheckpointStore
+from penstock.testing.clock import ManualClock
+from tests.oracle.feeding import Round
+
+Feed = Callable[[], object]
+
+OUTPUT, LATE = "out", "late"
+CHECKPOINT_COMMITS = 3
+STEPS_MAX = 4
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a query is run: nothing of it may change the result."""
+
+    parallelism: int = 1
+    crashes: int = 0
+    keep_late: bool = False
+    seed: int = 0
+    kernels: KernelCache | None = None  # None: everything is evaluated by Arrow
+
+    @classmethod
+    def drawn(cls, rng: random.Random) -> Manner:
+        parallelism, crashes = rng.choice((1, 3)), rng.choice((0, 1, 3))
+        return cls(parallelism, crashes, seed=rng.randrange(1 << 30))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is committed once the input has ended."""
+
+    rows: pa.Table
+    late_rows: int
+    late: pa.Table | None
+    instances: int  # of all vertices: more than there are vertices if one was lost
+
+
+def program_of(translated: Translated, manner: Manner) -> Program:
+    settings = Settings(
+        commit_interval_ms=0,
+        checkpoint_interval_commits=CHECKPOINT_COMMITS,
+        late_stream=LATE if manner.keep_late else None,
+    )
+    write = Write(translated.relation, StreamRef(OUTPUT))
+    return plan_program(Query(translated.query, (write,), manner.parallelism, settings))
+
+
+def judges_by_round(program: Program) -> bool:
+    """Whether rows cross an exchange before they are aggregated: a whole commit is judged alike."""
+    timed = [
+        stage.chain
+        for stage in program.stages
+        if any(isinstance(spec, WatermarkSpec) for spec in stage.chain)
+    ]
+    return not any(isinstance(spec, AggregateSpec) for chain in timed for spec in chain)
+
+
+class _Process:
+    """One incarnation of a process that hosts all vertices of a program."""
+
+    def __init__(
+        self, program: Program, store: MemoryStore, folder: Path, kernels: KernelCache | None
+    ) -> None:
+        self.log = MemoryLog(store)
+        checkpoints = CheckpointStore(folder)
+        self._checkpointer = BackgroundCheckpointer(checkpoints, self.log)
+        clock = ManualClock()
+        self.host = Host(
+            Assembly(program, self.log, clock, checkpoints, self._checkpointer, kernels)  # type: ignore[arg-type]
+        )
+
+    def crash(self) -> None:
+        self.host.abandon()
+        self._checkpointer.close()
+
+    def close(self) -> None:
+        self.host.close()
+        self._checkpointer.close()
+
+
+def run(
+    program: Program, log: MemoryLog, feeds: Sequence[Feed], folder: Path, manner: Manner
+) -> Outcome:
+    """The committed output of a program whose input grows by one feed after the other.
+
+    After each of them processes are lost as the manner says, and then everything that is there is
+    processed and committed.
+    """
+    rng = random.Random(manner.seed)
+    lost_in = [rng.randrange(len(feeds)) for _ in range(manner.crashes)]
+    process = _Process(program, log.store, folder, manner.kernels)
+    try:
+        for number, feed in enumerate(feeds):
+            feed()
+            for _ in range(lost_in.count(number)):
+                for _ in range(rng.randrange(STEPS_MAX)):
+                    process.host.step()
+                process.crash()
+                process = _Process(program, log.store, folder, manner.kernels)
+            process.host.run_available()
+        vertices = process.host.statistics().vertices.values()
+        return Outcome(
+            rows=StreamReader(log, OUTPUT).read_all(),
+            late_rows=sum(vertex.late_rows for vertex in vertices),
+            late=StreamReader(log, LATE).read_all() if manner.keep_late else None,
+            instances=sum(vertex.instance for vertex in vertices),
+        )
+    finally:
+        process.close()
+
+
+def run_rows(
+    translated: Translated, rounds: Sequence[Round], folder: Path, manner: Manner | None = None
+) -> Outcome:
+    """The same for a query over one stream, to its end."""
+    manner = Manner() if manner is None else manner
+    (stream,) = translated.streams
+    log = MemoryLog()
+    create_stream(log, stream, schema_from_arrow(rounds[0][0].schema))
+    writer = StreamWriter(log, stream, "writer")
+    feeds: list[Feed] = [partial(_deliver, writer, deliveries) for deliveries in rounds]
+    feeds.append(lambda: writer.write(None, ended=True))
+    return run(program_of(translated, manner), log, feeds, folder, manner)
+
+
+def _deliver(writer: StreamWriter, deliveries: Round) -> None:
+    for batch in deliveries:
+        writer.write(batch)

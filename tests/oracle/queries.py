@@ -1,0 +1,415 @@
+"""The queries that both engines run: every node, every output mode, windows of every shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ExpressionError
+from penstock.expressions.tree import column
+from penstock.operators.specs import AGGREGATE_FUNCTIONS, AggregateCall
+from tests.oracle.events import DELAY_S, EVENT_SCHEMA
+from tests.oracle.feeding import SECOND_US, Lateness, Predicate, always
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+MARK = "mark_us"  # where the watermark stood when a row came; only rows that stand have it
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One DataFrame definition; `keys` are the columns of a group in update mode.
+
+    `lateness` is there where rows can be too late. `reads_late` says that each late row is one row
+    of the input, so that they can be counted; `keeps_late` that a stream can hold them.
+    """
+
+    define: Callable[[DataFrame], DataFrame]
+    mode: str = "append"
+    keys: int = 0
+    lateness: Lateness | None = None
+    reads_late: bool = True
+    keeps_late: bool = True
+
+
+def windowed(df: DataFrame, *window: str | None, by: tuple[Any, ...], time: Any = "ts") -> Any:
+    """Rows by window and keys; of rows that stand, without windows that had ended when they came.
+
+    That is the only difference between the two definitions: a batch knows no watermark.
+    """
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    if MARK not in df.columns:
+        timed = df.withWatermark("ts", f"{DELAY_S} seconds")
+        return timed.groupBy(F.window(time, *window), *by)  # type: ignore[arg-type]
+    shown = df.select("*", F.window(time, *window).alias("window"))  # type: ignore[arg-type]
+    open_then = F.expr(f"{MARK} is null or unix_micros(window.end) > {MARK}")
+    return shown.where(open_then).groupBy("window", *by)
+
+
+def _late(
+    size_s: int,
+    slide_s: int | None = None,
+    start_s: int = 0,
+    counted: Predicate = always,
+    shift_s: int = 0,
+) -> Lateness:
+    slide_s = size_s if slide_s is None else slide_s
+    numbers = (DELAY_S, size_s, slide_s, start_s, shift_s)
+    return Lateness(*(number * SECOND_US for number in numbers), counted=counted)
+
+
+def every_aggregate() -> list[str]:
+    """Each aggregate of each type that it takes, as SQL."""
+    found = ["count(1)", "count(price, url)", "count_if(price > 0)", "max(auction)"]
+    for function in AGGREGATE_FUNCTIONS:
+        for field in EVENT_SCHEMA:
+            if field.name in _OF_A_TYPE_THAT_IS_THERE:
+                continue
+            try:
+                AggregateCall(function, column(field.name, field.type), "x")
+            except ExpressionError:
+                continue
+            found.append(f"{function}({field.name})")
+    return found
+
+
+_OF_A_TYPE_THAT_IS_THERE = frozenset({"id", "auction", "bidder", "ts", "ntz"})
+
+
+def _columns(*expressions: str) -> list[Column]:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return [F.expr(sql).alias(f"c{index}") for index, sql in enumerate(expressions)]
+
+
+def _some() -> list[Column]:
+    return _columns(
+        "count(1)", "sum(price)", "avg(price)", "min(ratio)", "max(ts)", "sum(fee)", "avg(n)"
+    )
+
+
+def queries() -> dict[str, Judged]:
+    return {**_row_by_row(), **_unbounded(), **_by_key(), **_windows(), **_in_a_row()}
+
+
+def _rebalanced(df: DataFrame) -> DataFrame:
+    """Spark takes this hint only where it may change its plans while they run."""
+    settings = df.sparkSession.conf
+    before = settings.get("spark.sql.adaptive.enabled")
+    settings.set("spark.sql.adaptive.enabled", "true")
+    try:
+        return df.hint("rebalance").where("flag")
+    finally:
+        settings.set("spark.sql.adaptive.enabled", str(before))
+
+
+def _row_by_row() -> dict[str, Judged]:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return {
+        "every column": Judged(lambda df: df),
+        "select and where": Judged(
+            lambda df: df.where("price > 0 or auction is null").selectExpr("n % 7 AS k", "*")
+        ),
+        "two columns of one name inside": Judged(
+            lambda df: (
+                df.select(F.col("price"), F.col("bidder").alias("price"))
+                .toDF("x", "y")
+                .where("x > y")
+            )
+        ),
+        "explode": Judged(lambda df: df.select("bidder", F.explode("tags").alias("tag"))),
+        "explode outer": Judged(
+            lambda df: df.select("bidder", F.explode_outer("tags").alias("tag"), "url")
+        ),
+        "posexplode": Judged(lambda df: df.select(F.posexplode("tags"), "bidder")),
+        "posexplode outer": Judged(lambda df: df.select("bidder", F.posexplode_outer("tags"))),
+        "explode of what was exploded": Judged(
+            lambda df: df.select("id", F.explode("tags").alias("t")).select(
+                "id", F.explode(F.array("t", F.lit("z"))).alias("again")
+            )
+        ),
+        "union by position": Judged(
+            lambda df: df.select("auction", "url").union(df.selectExpr("bidder", "upper(url)"))
+        ),
+        "union of three by name": Judged(
+            lambda df: (
+                df.where("flag")
+                .select("id", "url")
+                .unionByName(df.where("not flag").select("url", "id"))
+                .union(df.where("flag is null").selectExpr("-id", "'none'"))
+            )
+        ),
+        "repartitioned": Judged(
+            lambda df: (
+                df.repartition(3)
+                .repartition(2, "auction")
+                .coalesce(1)
+                .alias("b")
+                .where("b.price > 0")
+            )
+        ),
+        "repartitioned by a key": Judged(lambda df: df.repartition(2, "auction").select("id")),
+        "rebalanced": Judged(_rebalanced),
+        "window as a value": Judged(
+            lambda df: df.select(F.window("ts", "10 seconds", None, "3 seconds").alias("w"), "id")
+        ),
+        "watermark alone": Judged(
+            lambda df: df.withWatermark("ts", "1 second").where("price > 1 and ts > '1800-01-01'")
+        ),
+    }
+
+
+def _unbounded() -> dict[str, Judged]:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return {
+        "every aggregate, complete": Judged(
+            lambda df: df.groupBy("bidder").agg(*_columns(*every_aggregate())), "complete"
+        ),
+        "every aggregate, update": Judged(
+            lambda df: df.groupBy("url").agg(*_columns(*every_aggregate())), "update", keys=1
+        ),
+        "every aggregate of one group": Judged(
+            lambda df: df.agg(*_columns(*every_aggregate())), "complete"
+        ),
+        "word count": Judged(
+            lambda df: df.select(F.explode(F.split("url", " ")).alias("w")).groupBy("w").count(),
+            "update",
+            keys=1,
+        ),
+        "wide decimals": Judged(
+            lambda df: df.groupBy("auction").agg(
+                F.avg(F.col("fee").cast("decimal(13,3)")).alias("a"),
+                F.sum(F.expr("cast(fee % 10 AS decimal(4,2))").cast("decimal(8,2)")).alias("s"),
+            ),
+            "complete",
+        ),
+        "keys alone": Judged(
+            lambda df: df.groupBy("auction").agg(F.lit("x").alias("x")), "update", keys=1
+        ),
+        "computed keys and results": Judged(
+            lambda df: df.groupBy((F.col("bidder") % 3).alias("k"), F.upper("url").alias("u")).agg(
+                (F.sum("price") + F.count("*")).alias("t"),
+                F.sum("price").cast("string").alias("text"),
+                F.expr("count_if(price > 0)").alias("up"),
+            ),
+            "update",
+            keys=2,
+        ),
+        "a result computed from a decimal": Judged(
+            lambda df: df.groupBy("flag").agg(F.sum("fee").cast("double").alias("s")),
+            "update",
+            keys=1,
+        ),
+        "having": Judged(
+            lambda df: (
+                df.groupBy("bidder").agg(F.sum("price").alias("s")).where("s > 0 and bidder < 16")
+            ),
+            "complete",
+        ),
+        "aggregate of a union": Judged(
+            lambda df: (
+                df.where("flag")
+                .select("url", "price")
+                .union(df.selectExpr("upper(url)", "-price"))
+                .groupBy("url")
+                .agg(*_columns("count(1)", "sum(price)", "max(price)"))
+            ),
+            "update",
+            keys=1,
+        ),
+        "grouped by a window's start": Judged(
+            lambda df: df.groupBy(F.window("ts", "10 seconds").start.alias("k")).count(),
+            "update",
+            keys=1,
+        ),
+        "window of a time without a zone": Judged(
+            lambda df: df.groupBy(F.window("ntz", "10 seconds", "5 seconds"), "flag").count(),
+            "complete",
+        ),
+        "window without a watermark": Judged(
+            lambda df: df.groupBy(F.window("ts", "10 seconds", "4 seconds"), "flag").count(),
+            "complete",
+        ),
+    }
+
+
+def _by_key() -> dict[str, Judged]:
+    """Keys of every type, two at a time."""
+    pairs = (("flag", "tiny"), ("small", "day"), ("n", "rate"), ("ratio", "flag"),
+             ("single", "flag"), ("at", "local"), ("url", "tiny"))  # fmt: skip
+    return {
+        f"keys {one} and {other}": Judged(
+            lambda df, one=one, other=other: df.groupBy(one, other).agg(*_some()),
+            "update",
+            keys=2,
+        )
+        for one, other in pairs
+    }
+
+
+def _windows() -> dict[str, Judged]:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    key = ("auction",)
+    counts = lambda df, *window: windowed(df, *window, by=key).count()  # noqa: E731
+    tumbling, sliding, uneven = _late(10), _late(10, 2), _late(10, 4)
+    return {
+        "tumbling": Judged(lambda df: counts(df, "10 seconds"), lateness=tumbling),
+        "tumbling, every aggregate": Judged(
+            lambda df: windowed(df, "17 seconds", by=key).agg(*_columns(*every_aggregate())),
+            lateness=_late(17),
+        ),
+        "tumbling from an offset": Judged(
+            lambda df: counts(df, "10 seconds", None, "3 seconds"), lateness=_late(10, start_s=3)
+        ),
+        "no key": Judged(
+            lambda df: windowed(df, "10 seconds", by=()).agg(*_some()), lateness=tumbling
+        ),
+        "sliding": Judged(
+            lambda df: windowed(df, "10 seconds", "2 seconds", by=key).agg(
+                *_columns("count(1)", "sum(price)", "avg(price)", "count(price)")
+            ),
+            lateness=sliding,
+        ),
+        "sliding, with what cannot be subtracted": Judged(
+            lambda df: windowed(df, "10 seconds", "2 seconds", by=("flag",)).agg(*_some()),
+            lateness=sliding,
+        ),
+        "sliding unevenly": Judged(
+            lambda df: counts(df, "10 seconds", "4 seconds"), lateness=uneven
+        ),
+        "sliding from before": Judged(
+            lambda df: counts(df, "10 seconds", "5 seconds", "-3 seconds"),
+            lateness=_late(10, 5, start_s=2),
+        ),
+        "sliding without a key": Judged(
+            lambda df: windowed(df, "10 seconds", "2 seconds", by=()).count(), lateness=sliding
+        ),
+        "two keys of other types": Judged(
+            lambda df: windowed(df, "10 seconds", "5 seconds", by=("url", "rate")).agg(*_some()),
+            lateness=_late(10, 5),
+        ),
+        "window of an expression": Judged(
+            lambda df: windowed(
+                df, "8 seconds", by=("flag",), time=F.expr("ts + interval 1 second")
+            ).agg(F.sum("price").alias("s")),
+            lateness=_late(8, shift_s=1),
+            keeps_late=False,  # they have a column more
+        ),
+        "computed key": Judged(
+            lambda df: windowed(df, "10 seconds", by=((F.col("bidder") % 4).alias("k"),)).agg(
+                *_some()
+            ),
+            lateness=tumbling,
+        ),
+        "filtered before": Judged(
+            lambda df: counts(df.where("price > 0"), "10 seconds"),
+            lateness=_late(10, counted=lambda row: (row["price"] or 0) > 0),
+        ),
+        "exploded before": Judged(
+            lambda df: windowed(
+                df.select("*", F.explode("tags").alias("tag")), "10 seconds", by=("tag",)
+            ).count(),
+            lateness=_late(10, counted=lambda row: bool(row["tags"])),
+            reads_late=False,
+        ),
+        "columns of a window": Judged(
+            lambda df: counts(df, "10 seconds").select(
+                "window.end",
+                (F.col("count") * 2).alias("twice"),
+                F.window_time("window").alias("t"),
+            ),
+            lateness=tumbling,
+        ),
+        "filter on a window": Judged(
+            lambda df: counts(df, "10 seconds").where(
+                "unix_micros(window.start) % 20000000 = 0 and count > 1"
+            ),
+            lateness=tumbling,
+            reads_late=False,  # only rows of the windows that are asked for can be late
+        ),
+        "filter on sliding windows": Judged(
+            lambda df: (
+                counts(df, "12 seconds", "4 seconds")
+                .where("unix_micros(window.end) % 8000000 = 0 and auction > 1")
+                .select("window.end", "count", "auction")
+            ),
+            lateness=_late(
+                12, 4, counted=lambda row: row["auction"] is not None and row["auction"] > 1
+            ),
+        ),
+        "tumbling, update": Judged(
+            lambda df: windowed(df, "10 seconds", by=key).agg(*_some()),
+            "update",
+            keys=2,
+            lateness=tumbling,
+        ),
+        "sliding, update": Judged(
+            lambda df: windowed(df, "10 seconds", "2 seconds", by=key).agg(*_some()),
+            "update",
+            keys=2,
+            lateness=sliding,
+        ),
+        "sliding without a key, update": Judged(
+            lambda df: windowed(df, "10 seconds", "4 seconds", by=()).count(),
+            "update",
+            keys=1,
+            lateness=uneven,
+        ),
+        "tumbling, complete": Judged(
+            lambda df: windowed(df, "10 seconds", by=key).agg(*_some()), "complete"
+        ),
+        "sliding, complete": Judged(
+            lambda df: windowed(df, "10 seconds", "2 seconds", by=key).agg(*_some()), "complete"
+        ),
+        "window over a union": Judged(
+            lambda df: counts(df.union(df.withColumn("auction", F.col("bidder"))), "10 seconds"),
+            lateness=tumbling,
+            reads_late=False,  # each of them twice
+        ),
+    }
+
+
+def _in_a_row() -> dict[str, Judged]:
+    """Aggregates of aggregates: the rows of the second are never late."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    counts = lambda df, *window: windowed(df, *window, by=("auction",)).count()  # noqa: E731
+    found = {
+        "largest count per window": Judged(
+            lambda df: counts(df, "10 seconds").groupBy("window").agg(F.max("count").alias("most")),
+            lateness=_late(10),
+        ),
+        "largest count per sliding window": Judged(
+            lambda df: (
+                counts(df, "10 seconds", "2 seconds", "1 second")
+                .groupBy("window")
+                .agg(F.max("count").alias("most"), F.count("*").alias("auctions"))
+            ),
+            lateness=_late(10, 2, start_s=1),
+        ),
+        "windows of windows": Judged(
+            lambda df: (
+                counts(df, "10 seconds")
+                .groupBy(F.window("window", "30 seconds"))
+                .agg(F.sum("count").alias("n"))
+            ),
+            lateness=_late(10),
+        ),
+        "three in a row": Judged(
+            lambda df: (
+                counts(df, "5 seconds")
+                .groupBy("window")
+                .agg(F.sum("count").alias("n"))
+                .groupBy(F.window(F.window_time("window"), "20 seconds"))
+                .agg(F.max("n").alias("m"))
+            ),
+            lateness=_late(5),
+        ),
+    }
+    return {name: replace(judged, keeps_late=False) for name, judged in found.items()}

@@ -1,0 +1,75 @@
+"""Every expression on the values at which engines differ, streaming here and in Spark's batch."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.catalyst.expression_cases import CASES, ZONED
+from tests.oracle.edges import edge_rows
+from tests.oracle.engine import Manner
+from tests.oracle.grammar import random_expression
+from tests.oracle.judge import SHOWN_MAX, Judge, Sql
+from tests.oracle.matrix import matrix
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+ROWS = 60
+REFUSALS_MAX = 2
+RANDOM_EXPRESSIONS = 80
+PARTS = 4  # Spark's analysis of one wide selection takes more than that of several
+
+
+def _judge(
+    spark: SparkSession, folder: Path, cases: list[Sql], seed: int, refusals_max: int | None
+) -> None:
+    rng = random.Random(seed)
+    judge = Judge(spark, edge_rows(seed, ROWS), cases)
+    found = judge.compare(folder, Manner.drawn(rng), refusals_max)
+    shown = "\n".join(found[:SHOWN_MAX])
+    assert not found, f"seed {seed}: {len(found)} differences\n{shown}"
+
+
+def _random_cases(seed: int, count: int) -> list[Sql]:
+    rng = random.Random(seed)
+    return [(random_expression(rng), False) for _ in range(count)]
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_function_on_every_type(spark: SparkSession, tmp_path: Path, part: int) -> None:
+    _judge(spark, tmp_path, matrix()[part::PARTS], 1, REFUSALS_MAX)
+
+
+def test_every_case_of_the_front_end(spark: SparkSession, tmp_path: Path) -> None:
+    _judge(spark, tmp_path, [(sql, close) for sql, _, close in CASES], 2, REFUSALS_MAX)
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata", "-03:30"])
+def test_times_agree_in_every_zone(spark: SparkSession, tmp_path: Path, zone: str) -> None:
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    _judge(spark, tmp_path, [(sql, False) for sql in ZONED], len(zone), REFUSALS_MAX)
+
+
+def test_random_expressions(spark: SparkSession, tmp_path: Path) -> None:
+    _judge(spark, tmp_path, _random_cases(3, RANDOM_EXPRESSIONS), 3, REFUSALS_MAX)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_more_random_expressions(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    _judge(spark, tmp_path, _random_cases(seed, 2 * RANDOM_EXPRESSIONS), seed, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 205))
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_function_on_more_values(
+    spark: SparkSession, tmp_path: Path, part: int, seed: int
+) -> None:
+    _judge(spark, tmp_path, matrix()[part::PARTS], seed, None)
