@@ -19,6 +19,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.bench import arguments
 from penstock.bench.replay import BUFFER_ROWS, BUFFERS, Ads, KeySource, ReplaySource
 from penstock.bench.report import Report, median
 from penstock.kernels.cache import KernelCache
@@ -50,7 +51,7 @@ _LOOP_WINDOWS = 64
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=arguments.seconds,
         default=15.0,
         metavar="S",
         help="time spent measuring rows per second, compiling aside (default 15)",
@@ -256,10 +257,3 @@ def _report(rates: dict[str, list[float]], commits: dict[int, list[float]]) -> R
 def _share(part: list[float], whole: list[float]) -> float:
     """The median of the ratios within a turn: neighbours in time had the same machine."""
     return median([a / b for a, b in zip(part, whole, strict=True)])
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0 to 3,600 seconds")
-    return value

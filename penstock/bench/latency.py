@@ -29,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
+from penstock.bench import arguments
 from penstock.bench.arrivals import (
     Arrivals,
     Bids,
@@ -99,15 +100,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--query", choices=tuple(QUERIES), default="q1", help="what runs (default q1)"
     )
-    parser.add_argument("--rate", type=_whole, default=RATE, help=f"events/s (default {RATE})")
     parser.add_argument(
-        "--seconds", type=_time, default=SECONDS, metavar="S", help="measured time of each engine"
+        "--rate", type=arguments.whole, default=RATE, help=f"events/s (default {RATE})"
     )
     parser.add_argument(
-        "--warmup", type=_time, default=WARMUP_S, metavar="S", help="time before it, not measured"
+        "--seconds",
+        type=arguments.seconds,
+        default=SECONDS,
+        metavar="S",
+        help="measured time of each engine",
     )
     parser.add_argument(
-        "--rounds", type=_whole, default=1, help="both engines by turns; medians (default 1)"
+        "--warmup",
+        type=arguments.seconds,
+        default=WARMUP_S,
+        metavar="S",
+        help="time before it, not measured",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=arguments.whole,
+        default=1,
+        help="both engines by turns; medians (default 1)",
     )
     parser.add_argument(
         "--against", choices=("spark", "none"), default="spark", help="what to compare with"
@@ -351,17 +365,3 @@ def report_of(name: str, own: list[Latencies], sparks: list[Latencies]) -> Repor
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 1,000,000")
-    return value
-
-
-def _time(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0 to 3,600 seconds")
-    return value

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.bench import floors
+from penstock.bench import arguments, floors
 from penstock.bench.crew import Crew, wait_until
 from penstock.bench.report import Report, median, merge, quantile
 from penstock.config import Durability, LogConfig
@@ -48,7 +48,7 @@ Samples = dict[str, list[float]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=arguments.seconds,
         default=30.0,
         metavar="S",
         help="time spent measuring, set-up and building the long log aside (default 30)",
@@ -328,13 +328,6 @@ def reach_of(report: Report, lengths: list[str]) -> dict[str, bool]:
         short, *_, long = (value(f"append_us_at_{label}") for label in lengths)
         reach["append_cost_flat_in_log_length"] = long <= LENGTH_FACTOR_MAX * short
     return reach
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0 to 3,600 seconds")
-    return value
 
 
 def _lengths(text: str) -> dict[str, int]:

@@ -31,6 +31,7 @@ from penstock.api.query import StreamingQuery
 from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
 from penstock.api.ysb_source import YsbDataSource
+from penstock.bench import arguments
 from penstock.bench.report import Report, median
 from penstock.bench.sessions import local_session
 from penstock.connectors.ysb import ADS, RATE, START_US, YsbSource
@@ -65,10 +66,18 @@ class CountsDiffer(RuntimeError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--query", choices=("ysb",), default="ysb", help="what runs (default ysb)")
     parser.add_argument(
-        "--seconds", type=_time, default=SECONDS, metavar="S", help="measured time of Penstock"
+        "--seconds",
+        type=arguments.seconds,
+        default=SECONDS,
+        metavar="S",
+        help="measured time of Penstock",
     )
     parser.add_argument(
-        "--warmup", type=_time, default=WARMUP_S, metavar="S", help="time before it, not measured"
+        "--warmup",
+        type=arguments.seconds,
+        default=WARMUP_S,
+        metavar="S",
+        help="time before it, not measured",
     )
     parser.add_argument(
         "--files", type=int, default=FILES, help=f"of {FILE_ROWS:,} rows for Spark (default 8)"
@@ -398,10 +407,3 @@ def report_of(own: Sustained, turns: Mapping[str, list[Turn]]) -> Report:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-def _time(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not a time from 0 to 3,600 seconds")
-    return value
