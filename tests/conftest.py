@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# A Java process of a test lives for seconds: it is not worth the best machine code, nor a collector
+# with threads of its own. Whatever starts Spark inherits this.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Folders of tests that start Spark, and the worker that has them; all others share another one.
 SPARK_GROUPS = {"spark": "killed", "oracle": "oracle", "catalyst": "oracle"}

@@ -106,6 +106,7 @@ def test_spark_is_taken_at_its_best_and_its_first_turn_warms_up() -> None:
     assert report_of(own, {}).reach == {}
 
 
+@pytest.mark.slow  # it fills two processors for half a minute
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_both_engines_run_and_count_the_same_windows(tmp_path: Path) -> None:
