@@ -60,6 +60,7 @@ class BackgroundCheckpointer:
         self._log = log
         self._jobs: deque[CheckpointJob | TrimJob] = deque()
         self._busy: set[tuple[type, str]] = set()
+        self._again: set[tuple[type, str]] = set()  # trims asked for while one was under way
         self._changed = threading.Condition()
         self._stopping = False
         self._written = self._failed = self._trims = 0
@@ -69,8 +70,14 @@ class BackgroundCheckpointer:
     def submit(self, job: CheckpointJob | TrimJob) -> bool:
         key = (type(job), job.vertex)
         with self._changed:
-            if key in self._busy or self._stopping:
+            if self._stopping:
                 return False
+            if key in self._busy:
+                # A trim takes what is needless when it begins. Refused, the last one of a vertex
+                # that ends would never be made.
+                if isinstance(job, TrimJob):
+                    self._again.add(key)
+                return isinstance(job, TrimJob)
             self._busy.add(key)
             self._jobs.append(job)
             self._changed.notify_all()
@@ -102,14 +109,23 @@ class BackgroundCheckpointer:
                 self._trim(job)
             else:
                 self._write(job)
+            key = (type(job), job.vertex)
             with self._changed:
-                self._busy.discard((type(job), job.vertex))
+                if key in self._again:
+                    self._again.discard(key)
+                    self._jobs.append(job)
+                else:
+                    self._busy.discard(key)
                 self._changed.notify_all()
 
     def _next(self) -> CheckpointJob | TrimJob | None:
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._stopping)
-            return self._jobs.popleft() if self._jobs else None
+            if not self._jobs:
+                return None
+            job = self._jobs.popleft()
+            self._again.discard((type(job), job.vertex))  # what was asked for by now is in this one
+            return job
 
     def _write(self, job: CheckpointJob) -> None:
         try:
