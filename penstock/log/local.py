@@ -42,6 +42,7 @@ from penstock.errors import (
     OutcomeUnknown,
     RecordLost,
     SegmentMissing,
+    SequenceConflict,
     TailLost,
 )
 from penstock.log.bell import Bell
@@ -319,6 +320,11 @@ class LocalLog(Log):
                 positions, new = self._index.append(entries, bodies, fence, self._clock.now_us())
         except Fenced:
             self._fenced += 1
+            raise
+        except SequenceConflict:
+            # The caller acts on what is in its way, so that must be durable and visible, also if
+            # its writer has not come to that yet, or never will.
+            self._sync_metadata()
             raise
         finally:
             for writer, placements in settle:

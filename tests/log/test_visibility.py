@@ -1,0 +1,32 @@
+"""What stands in the way of an append is visible to whoever was refused because of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import SequenceConflict
+from penstock.log import open_log
+from penstock.log.record import Entry, RecordKind
+
+
+def entry(sequence: int, body: bytes) -> Entry:
+    return Entry(RecordKind.DATA, ("orders",), "shop", 1, sequence, body)
+
+
+def test_a_conflict_with_a_record_that_its_writer_has_not_shown_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two drivers of one sink race: the slower one looks for what the faster one has committed."""
+    folder = tmp_path / "log"
+    with open_log(folder, create=True) as fast, open_log(folder) as slow:
+        with monkeypatch.context() as stopped:
+            stopped.setattr(fast, "_make_visible", lambda position: None)
+            fast.append([entry(0, b"mine")])
+        assert slow.last("orders") is None
+        with pytest.raises(SequenceConflict):
+            slow.append([entry(0, b"another")])
+        seen = slow.last("orders")
+        assert seen is not None
+        assert bytes(seen.body) == b"mine"
