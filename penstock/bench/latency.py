@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import threading
@@ -41,7 +40,7 @@ from penstock.bench.arrivals import (
 )
 from penstock.bench.floors import sync_us
 from penstock.bench.report import Report, median
-from penstock.bench.sessions import local_session
+from penstock.bench.sessions import measured_on
 
 TITLE = "latency of a query, from event to committed row, beside Structured Streaming"
 THREADS = 8
@@ -103,41 +102,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=arguments.whole, default=RATE, help=f"events/s (default {RATE})"
     )
-    parser.add_argument(
-        "--seconds",
-        type=arguments.seconds,
-        default=SECONDS,
-        metavar="S",
-        help="measured time of each engine",
-    )
-    parser.add_argument(
-        "--warmup",
-        type=arguments.seconds,
-        default=WARMUP_S,
-        metavar="S",
-        help="time before it, not measured",
-    )
+    arguments.add_comparison(parser, seconds_default=SECONDS, warmup_default=WARMUP_S)
     parser.add_argument(
         "--rounds",
         type=arguments.whole,
         default=1,
         help="both engines by turns; medians (default 1)",
     )
-    parser.add_argument(
-        "--against", choices=("spark", "none"), default="spark", help="what to compare with"
-    )
-    parser.add_argument(
-        "--dir", type=Path, default=Path(), help="a folder on the disk to use (default .)"
-    )
 
 
 def measure(args: argparse.Namespace) -> Report:
     """Measure on a session of its own."""
-    load = os.getloadavg()[0]
-    with local_session("latency", THREADS) as spark:
-        report = compare(spark, args)
-    report.facts = {"cores": os.cpu_count(), "load_before": round(load, 2)} | report.facts
-    return report
+    return measured_on("latency", THREADS, compare, args)
 
 
 def compare(spark: SparkSession, args: argparse.Namespace) -> Report:

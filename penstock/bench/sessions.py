@@ -1,13 +1,16 @@
-"""The Spark session that a benchmark runs both engines on, one after the other."""
+"""The Spark session that a benchmark runs on, and what the machine was like before it."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
+
+from penstock.bench.report import Report
 
 
 @contextmanager
@@ -32,3 +35,14 @@ def local_session(name: str, threads: int) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+def measured_on(
+    name: str, threads: int, compare: Callable[[SparkSession, Namespace], Report], args: Namespace
+) -> Report:
+    """Compare on a session of its own, and note the machine's load before."""
+    load = os.getloadavg()[0]
+    with local_session(name, threads) as spark:
+        report = compare(spark, args)
+    report.facts = {"cores": os.cpu_count(), "load_before": round(load, 2)} | report.facts
+    return report

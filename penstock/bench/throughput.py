@@ -33,7 +33,7 @@ from penstock.api.writer import writeStream
 from penstock.api.ysb_source import YsbDataSource
 from penstock.bench import arguments
 from penstock.bench.report import Report, median
-from penstock.bench.sessions import local_session
+from penstock.bench.sessions import measured_on
 from penstock.connectors.ysb import ADS, RATE, START_US, YsbSource
 from penstock.runtime.markers import decode_marker
 from penstock.runtime.queries import stored_query
@@ -65,41 +65,18 @@ class CountsDiffer(RuntimeError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--query", choices=("ysb",), default="ysb", help="what runs (default ysb)")
-    parser.add_argument(
-        "--seconds",
-        type=arguments.seconds,
-        default=SECONDS,
-        metavar="S",
-        help="measured time of Penstock",
-    )
-    parser.add_argument(
-        "--warmup",
-        type=arguments.seconds,
-        default=WARMUP_S,
-        metavar="S",
-        help="time before it, not measured",
-    )
+    arguments.add_comparison(parser, seconds_default=SECONDS, warmup_default=WARMUP_S)
     parser.add_argument(
         "--files", type=int, default=FILES, help=f"of {FILE_ROWS:,} rows for Spark (default 8)"
     )
     parser.add_argument(
         "--turns", type=int, default=TURNS, help="of Spark; the first one warms up (default 3)"
     )
-    parser.add_argument(
-        "--against", choices=("spark", "none"), default="spark", help="what to compare with"
-    )
-    parser.add_argument(
-        "--dir", type=Path, default=Path(), help="a folder on the disk to use (default .)"
-    )
 
 
 def measure(args: argparse.Namespace) -> Report:
     """Measure on a session of its own, which has two task slots."""
-    load = os.getloadavg()[0]
-    with local_session("throughput", SLOTS) as spark:
-        report = compare(spark, args)
-    report.facts = {"cores": os.cpu_count(), "load_before": round(load, 2)} | report.facts
-    return report
+    return measured_on("throughput", SLOTS, compare, args)
 
 
 def compare(spark: SparkSession, args: argparse.Namespace) -> Report:

@@ -106,6 +106,33 @@ class Source(ABC):
             )
 
 
+class DealtSource(Source):
+    """A source of numbered pieces, dealt out in turn: part g has the numbers i with i mod N = g."""
+
+    _first, _stride = 0, 1  # of this part's numbers
+
+    @property
+    def partitions(self) -> int | None:
+        return None
+
+    def split(self, parts: int) -> list[Source]:
+        self._check_parts(parts)
+        return [self._part(part, parts) for part in range(parts)]
+
+    def initial_offset(self) -> Offset:
+        return self._first
+
+    def _part(self, part: int, parts: int) -> DealtSource:
+        source = self._copy()
+        source._first = self._first + part * self._stride
+        source._stride = self._stride * parts
+        return source
+
+    @abstractmethod
+    def _copy(self) -> DealtSource:
+        """Return another source of the same pieces, all of them."""
+
+
 class Sink(ABC):
     """A system outside the log that takes rows exactly once.
 

@@ -13,8 +13,8 @@ from typing import Literal
 import pyarrow as pa
 
 from penstock.connectors.contract import (
+    DealtSource,
     Offset,
-    Source,
     SourceBatch,
     check_rows_max,
     offset_refused,
@@ -80,7 +80,7 @@ class _At:
         return {"file": self.file, "byte": self.byte, "row": self.row}
 
 
-class FolderSource(Source):
+class FolderSource(DealtSource):
     """Files of a folder, each read once, whatever their names and whenever they appear.
 
     A look at the folder takes up the names that are not known yet, in the order of their paths, and
@@ -106,17 +106,7 @@ class FolderSource(Source):
         self._lines = _line_format(format, self.schema, self._options)
         self._registry, self._registry_key = registry, registry_key
         self._known = KnownFiles(registry, registry_key)
-        self._first, self._stride = 0, 1
         self._open: tuple[int, AnnouncedFile, FileRows] | None = None
-
-    @property
-    def partitions(self) -> int | None:
-        return None
-
-    def split(self, parts: int) -> list[Source]:
-        """Deal the files out in turn: part g has the files whose number mod parts is g."""
-        self._check_parts(parts)
-        return [self._part(part, parts) for part in range(parts)]
 
     def initial_offset(self) -> Offset:
         return _At(self._first).offset
@@ -244,8 +234,8 @@ class FolderSource(Source):
                 if not entry.is_symlink():
                     yield from self._walk(Path(entry.path), name + "/")
 
-    def _part(self, part: int, parts: int) -> FolderSource:
-        source = FolderSource(
+    def _copy(self) -> FolderSource:
+        return FolderSource(
             self._folder,
             self._format,
             self._registry,
@@ -253,9 +243,6 @@ class FolderSource(Source):
             self._options,
             self._registry_key,
         )
-        source._first = self._first + part * self._stride
-        source._stride = self._stride * parts
-        return source
 
 
 def _checked_schema(format: Format, schema: pa.Schema | None) -> pa.Schema:

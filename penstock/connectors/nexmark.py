@@ -12,8 +12,8 @@ import pyarrow as pa
 from penstock.clock import Clock
 from penstock.connectors import nexmark_kernels as kernels
 from penstock.connectors.contract import (
+    DealtSource,
     Offset,
-    Source,
     SourceBatch,
     check_offset,
     check_rows_max,
@@ -100,7 +100,7 @@ class NexmarkSettings:
         )
 
 
-class NexmarkSource(Source):
+class NexmarkSource(DealtSource):
     """The generator as a source; the offset is the number of the next event.
 
     `kind` picks one kind of event, whose columns are then the row, or "all": rows of `etype` (0
@@ -125,7 +125,6 @@ class NexmarkSource(Source):
         self._columns = columns
         self._clock = clock
         self._start_us = start_us
-        self._first, self._stride = 0, 1
         self._axis = Axis(
             self.settings.seed,
             self.settings.stream,
@@ -137,18 +136,6 @@ class NexmarkSource(Source):
         self._kind_number = kernels.ANY_KIND if kind == "all" else KINDS.index(kind)
         whole = _merged_schema() if kind == "all" else SCHEMAS[self._kind_number]
         self.schema = whole if columns is None else _pruned(whole, columns)
-
-    @property
-    def partitions(self) -> int | None:
-        return None
-
-    def split(self, parts: int) -> list[Source]:
-        """Return N generators side by side, as the settings' `parallel` says."""
-        self._check_parts(parts)
-        return [self._part(part, parts) for part in range(parts)]
-
-    def initial_offset(self) -> Offset:
-        return self._first
 
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         rows_max = check_rows_max(rows_max)
@@ -208,14 +195,17 @@ class NexmarkSource(Source):
                 columns.append(events.column(column.name))
         return columns
 
-    def _part(self, part: int, parts: int) -> NexmarkSource:
-        interleaved = self.settings.parallel == "interleaved"
-        settings = self.settings if interleaved else self.settings.part(part, parts)
-        source = NexmarkSource(settings, self._kind, self._columns, self._clock, self._start_us)
-        if interleaved:
-            source._first = self._first + part * self._stride
-            source._stride = self._stride * parts
-        return source
+    def _part(self, part: int, parts: int) -> DealtSource:
+        """As the settings' `parallel` says: events dealt out, or a generator of its own."""
+        if self.settings.parallel == "interleaved":
+            return super()._part(part, parts)
+        return self._with(self.settings.part(part, parts))
+
+    def _copy(self) -> NexmarkSource:
+        return self._with(self.settings)
+
+    def _with(self, settings: NexmarkSettings) -> NexmarkSource:
+        return NexmarkSource(settings, self._kind, self._columns, self._clock, self._start_us)
 
 
 def _merged_schema() -> pa.Schema:

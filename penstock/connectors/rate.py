@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.connectors.contract import (
+    DealtSource,
     Offset,
-    Source,
     SourceBatch,
     check_offset,
     check_rows_max,
@@ -25,7 +25,7 @@ _SECOND_US = 1_000_000
 RATE_MAX = 1_000_000_000
 
 
-class RateSource(Source):
+class RateSource(DealtSource):
     """Rows (timestamp, value): value = offset, timestamp = start + value / rate.
 
     With a clock, a row can be read from its own timestamp on; without one, all rows are there.
@@ -50,19 +50,6 @@ class RateSource(Source):
         self._start_us = start_us
         self._end = rows_total
         self._clock = clock
-        self._first, self._stride = 0, 1
-
-    @property
-    def partitions(self) -> int | None:
-        return None
-
-    def split(self, parts: int) -> list[Source]:
-        """Deal the rows out in turn: part g has the values v with v mod parts = g."""
-        self._check_parts(parts)
-        return [self._part(part, parts) for part in range(parts)]
-
-    def initial_offset(self) -> Offset:
-        return self._first
 
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         rows_max = check_rows_max(rows_max)
@@ -98,8 +85,5 @@ class RateSource(Source):
         elapsed_us = self._clock.now_us() - self._start_us
         return max(0, -(-(elapsed_us + 1) * self._rows_per_s // _SECOND_US))
 
-    def _part(self, part: int, parts: int) -> RateSource:
-        source = RateSource(self._rows_per_s, self._start_us, self._end, self._clock)
-        source._first = self._first + part * self._stride
-        source._stride = self._stride * parts
-        return source
+    def _copy(self) -> RateSource:
+        return RateSource(self._rows_per_s, self._start_us, self._end, self._clock)

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from penstock.connectors.contract import (
     READ_ROWS_MAX,
+    DealtSource,
     Offset,
-    Source,
     SourceBatch,
     check_offset,
     check_rows_max,
@@ -43,7 +43,7 @@ YSB_SCHEMA = pa.schema(
 _REPEATING = {"ad_id": ADS, "ad_type": AD_TYPES, "event_type": EVENT_TYPES}
 
 
-class YsbSource(Source):
+class YsbSource(DealtSource):
     """Rows by their number, without end or `rows_total` of them; all are there at once."""
 
     def __init__(
@@ -67,19 +67,6 @@ class YsbSource(Source):
         self._row_us = 1_000_000 // rate
         self._end = rows_total
         self._rows_at_once = min(rows_at_once, READ_ROWS_MAX)
-        self._first, self._stride = 0, 1
-
-    @property
-    def partitions(self) -> int | None:
-        return None
-
-    def split(self, parts: int) -> list[Source]:
-        """Deal the rows out in turn: part g has the rows i with i mod parts = g."""
-        self._check_parts(parts)
-        return [self._part(part, parts) for part in range(parts)]
-
-    def initial_offset(self) -> Offset:
-        return self._first
 
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         rows_max = min(check_rows_max(rows_max), self._rows_at_once)
@@ -123,10 +110,7 @@ class YsbSource(Source):
     def _steps_us(self) -> np.ndarray:
         return np.arange(self._rows_at_once) * (self._stride * self._row_us)
 
-    def _part(self, part: int, parts: int) -> YsbSource:
-        source = YsbSource(
+    def _copy(self) -> YsbSource:
+        return YsbSource(
             1_000_000 // self._row_us, self._end, self.schema.names, self._rows_at_once
         )
-        source._first = self._first + part * self._stride
-        source._stride = self._stride * parts
-        return source
