@@ -22,6 +22,8 @@ from penstock.state.checkpoints import CheckpointStore
 
 CHECKPOINTS_KEPT = 2
 
+Work = CheckpointJob | TrimJob
+
 logger = logging.getLogger(__name__)
 
 
@@ -52,82 +54,81 @@ def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> No
     store.delete_unfinished(job.vertex, oldest.position)
 
 
-class BackgroundCheckpointer:
-    """One thread that writes checkpoints and trims for all vertices of a host, one at a time."""
+class CheckpointQueue:
+    """What waits to be written or trimmed, and what came of it: all but the thread that does it.
+
+    Of each vertex one checkpoint and one trim are under way at a time. Whoever calls from several
+    threads brings a lock; `perform` may run without it.
+    """
 
     def __init__(self, store: CheckpointStore, log: Log) -> None:
         self._store = store
         self._log = log
-        self._jobs: deque[CheckpointJob | TrimJob] = deque()
+        self._jobs: deque[Work] = deque()
         self._busy: set[tuple[type, str]] = set()
         self._again: set[tuple[type, str]] = set()  # trims asked for while one was under way
-        self._changed = threading.Condition()
-        self._stopping = False
+        self._is_closed = False
         self._written = self._failed = self._trims = 0
-        self._thread = threading.Thread(target=self._run, name="penstock-checkpoint", daemon=True)
-        self._thread.start()
 
-    def submit(self, job: CheckpointJob | TrimJob) -> bool:
-        key = (type(job), job.vertex)
-        with self._changed:
-            if self._stopping:
-                return False
-            if key in self._busy:
-                # A trim takes what is needless when it begins. Refused, the last one of a vertex
-                # that ends would never be made.
-                if isinstance(job, TrimJob):
-                    self._again.add(key)
-                return isinstance(job, TrimJob)
-            self._busy.add(key)
-            self._jobs.append(job)
-            self._changed.notify_all()
+    def submit(self, job: Work) -> bool:
+        key = _key(job)
+        if self._is_closed:
+            return False
+        if key in self._busy:
+            # A trim takes what is needless when it begins. Refused, the last one of a vertex that
+            # ends would never be made.
+            if isinstance(job, TrimJob):
+                self._again.add(key)
+            return isinstance(job, TrimJob)
+        self._busy.add(key)
+        self._jobs.append(job)
         return True
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until every submitted job is done or has failed; return whether so."""
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._busy, timeout_s)
+    @property
+    def has_jobs(self) -> bool:
+        """Whether something waits to be taken."""
+        return bool(self._jobs)
 
-    def statistics(self) -> CheckpointStatistics:
-        with self._changed:
-            return CheckpointStatistics(self._written, self._failed, len(self._busy), self._trims)
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits and nothing is under way."""
+        return not self._busy
+
+    def take(self) -> Work | None:
+        """The next job, which is under way until it is settled; None if none waits."""
+        if not self._jobs:
+            return None
+        job = self._jobs.popleft()
+        self._again.discard(_key(job))  # what was asked for by now is in this one
+        return job
+
+    def perform(self, job: Work) -> StreamError | OSError | None:
+        """Do a job; return why it failed, if it did. Nothing that is needed depends on it."""
+        return self._trim(job) if isinstance(job, TrimJob) else self._write(job)
+
+    def settle(self, job: Work) -> None:
+        """A job is over, done or not."""
+        key = _key(job)
+        if key in self._again:
+            self._again.discard(key)
+            self._jobs.append(job)
+        else:
+            self._busy.discard(key)
 
     def close(self) -> None:
-        """Finish what is being done, and the trims that wait; drop the other checkpoints.
+        """Take no more; keep the trims that wait and drop the checkpoints.
 
         Trims are short, and the last ones free what a query that has ended leaves behind.
         """
-        with self._changed:
-            self._stopping = True
-            self._jobs = deque(job for job in self._jobs if isinstance(job, TrimJob))
-            self._changed.notify_all()
-        self._thread.join()
+        self._is_closed = True
+        dropped = [job for job in self._jobs if not isinstance(job, TrimJob)]
+        self._busy -= {_key(job) for job in dropped}
+        self._jobs = deque(job for job in self._jobs if isinstance(job, TrimJob))
 
-    def _run(self) -> None:
-        while (job := self._next()) is not None:
-            if isinstance(job, TrimJob):
-                self._trim(job)
-            else:
-                self._write(job)
-            key = (type(job), job.vertex)
-            with self._changed:
-                if key in self._again:
-                    self._again.discard(key)
-                    self._jobs.append(job)
-                else:
-                    self._busy.discard(key)
-                self._changed.notify_all()
+    def statistics(self) -> CheckpointStatistics:
+        return CheckpointStatistics(self._written, self._failed, len(self._busy), self._trims)
 
-    def _next(self) -> CheckpointJob | TrimJob | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._stopping)
-            if not self._jobs:
-                return None
-            job = self._jobs.popleft()
-            self._again.discard((type(job), job.vertex))  # what was asked for by now is in this one
-            return job
-
-    def _write(self, job: CheckpointJob) -> None:
+    def _write(self, job: CheckpointJob) -> StreamError | OSError | None:
         try:
             write_checkpoint(job, self._store, self._log)
         except (StreamError, OSError) as error:
@@ -136,14 +137,66 @@ class BackgroundCheckpointer:
                 "checkpoint %d of vertex %s was not written: %s", job.position, job.vertex, error
             )
             self._failed += 1
-        else:
-            self._written += 1
+            return error
+        self._written += 1
+        return None
 
-    def _trim(self, job: TrimJob) -> None:
+    def _trim(self, job: TrimJob) -> StreamError | OSError | None:
         try:
             let_go(job, self._log)
         except (StreamError, OSError) as error:
             # What should have gone takes up room until the next time; nothing else depends on it.
             logger.warning("vertex %s could not trim what it has read: %s", job.vertex, error)
-        else:
-            self._trims += 1
+            return error
+        self._trims += 1
+        return None
+
+
+def _key(job: Work) -> tuple[type, str]:
+    return type(job), job.vertex
+
+
+class BackgroundCheckpointer:
+    """One thread that writes checkpoints and trims for all vertices of a host, one at a time."""
+
+    def __init__(self, store: CheckpointStore, log: Log) -> None:
+        self._queue = CheckpointQueue(store, log)
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="penstock-checkpoint", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Work) -> bool:
+        with self._changed:
+            taken = self._queue.submit(job)
+            self._changed.notify_all()
+        return taken
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until every submitted job is done or has failed; return whether so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._queue.is_idle, timeout_s)
+
+    def statistics(self) -> CheckpointStatistics:
+        with self._changed:
+            return self._queue.statistics()
+
+    def close(self) -> None:
+        """Finish what is being done, and the trims that wait; drop the other checkpoints."""
+        with self._changed:
+            self._stopping = True
+            self._queue.close()
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._next()) is not None:
+            self._queue.perform(job)
+            with self._changed:
+                self._queue.settle(job)
+                self._changed.notify_all()
+
+    def _next(self) -> Work | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue.has_jobs or self._stopping)
+            return self._queue.take()

@@ -489,7 +489,7 @@ def _trim_newest_marker() -> AbstractContextManager[None]:
         for tag in job.own:
             log.trim(tag, log.tail())
 
-    return swapped((trimming, "let_go", greedy))
+    return swapped((checkpointing, "let_go", greedy))
 
 
 MUTANTS: tuple[Mutant, ...] = (

@@ -16,10 +16,11 @@ from penstock.log.memory import Faults, MemoryLog, MemoryStore, SimulatedCrash
 from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.operators.chain import Chain
 from penstock.runtime.assembly import Assembly
+from penstock.runtime.checkpointing import CheckpointQueue, Work
 from penstock.runtime.markers import Marker
-from penstock.runtime.trimming import TrimJob
-from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts
+from penstock.runtime.vertex import Vertex, VertexParts
 from penstock.stages.program import Stage, VertexProgram
+from penstock.state.checkpoints import CheckpointStore
 
 T = TypeVar("T")
 Point = Callable[["Process", str], None]
@@ -40,7 +41,7 @@ class Process:
     number: int
     point: Point
     log: ProcessLog = field(init=False)
-    checkpointer: QueueCheckpointer = field(init=False)
+    checkpointer: ProcessCheckpoints = field(init=False)
     vertex: Vertex | None = None
     chain: Chain | None = None
     is_dead: bool = False
@@ -57,8 +58,7 @@ class Process:
 
     def die(self) -> None:
         self.is_dead = True
-        self.checkpointer.jobs.clear()
-        self.checkpointer.trims.clear()
+        self.checkpointer.drop()
 
 
 class ProcessLog(MemoryLog):
@@ -111,28 +111,25 @@ class ProcessLog(MemoryLog):
             raise
 
 
-class QueueCheckpointer:
-    """Keeps pictures of state, and trims, until the world lets the process do them."""
+class ProcessCheckpoints(CheckpointQueue):
+    """The real queue of a process; the world is the thread that works it off."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, store: CheckpointStore) -> None:
+        super().__init__(store, process.log)
         self._process = process
-        self.jobs: list[CheckpointJob] = []
         self.is_writing = False
-        self.trims: list[TrimJob] = []
-        self.is_trimming = False
 
-    def submit(self, job: CheckpointJob | TrimJob) -> bool:
+    def submit(self, job: Work) -> bool:
         self._process.at("submit")
-        if isinstance(job, TrimJob):
-            if self.trims or self.is_trimming:
-                return False
-            self.trims.append(job)
-            return True
-        if self.jobs or self.is_writing:
-            return False
-        self.jobs.append(job)
+        taken = super().submit(job)
         self._process.at("submitted")
-        return True
+        return taken
+
+    def drop(self) -> None:
+        """Forget what waits: the process is dead."""
+        self.close()
+        while self.take() is not None:
+            pass
 
 
 class Watched:

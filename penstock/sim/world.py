@@ -22,20 +22,19 @@ from penstock.errors import (
     CheckpointError,
     Fenced,
     OutcomeUnknown,
-    StreamError,
 )
 from penstock.kernels.cache import KernelCache
 from penstock.log.committed import CommittedReader
 from penstock.log.memory import Effect, Fault, Faults, MemoryLog, SimulatedCrash
 from penstock.log.record import Position, Record
-from penstock.runtime import checkpointing, trimming
 from penstock.runtime.sources import SourceRequest
+from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import VertexState
 from penstock.sim.checks import Violation
 from penstock.sim.data import SimulatedSource
 from penstock.sim.history import RecordedStore
 from penstock.sim.oracle import Replica, plain_value
-from penstock.sim.process import Process, ProcessAssembly, ProcessLog, QueueCheckpointer
+from penstock.sim.process import Process, ProcessAssembly, ProcessCheckpoints, ProcessLog
 from penstock.sim.scenario import Scenario
 from penstock.sim.shapes import CONNECTOR, OUT
 from penstock.stages.program import VertexProgram
@@ -304,7 +303,7 @@ class World:
         process = Process(name, self._processes, self._at)
         lagging = self._is_faulty and self.scenario.troubles.lagging
         process.log = ProcessLog(process, self.store, self._clock, self._faults, lagging)
-        process.checkpointer = QueueCheckpointer(process)
+        process.checkpointer = ProcessCheckpoints(process, self.checkpoints)
         return process
 
     def _assembly(self, process: Process) -> ProcessAssembly:
@@ -374,73 +373,62 @@ class World:
     # Checkpoints ----------------------------------------------------------------------------
 
     def _work_in_some_background(self) -> None:
-        """Let the background thread of some process do one of the jobs that wait for it."""
+        """Let the background thread of some process do the job that waits for it."""
         ready = [
-            (process, work)
+            process
             for process in (*self._current.values(), *self._zombies)
-            if not process.is_dead
-            for waiting, work in (
-                (process.checkpointer.jobs, self._write_checkpoint),
-                (process.checkpointer.trims, self._trim),
-            )
-            if waiting
+            if not process.is_dead and process.checkpointer.has_jobs
         ]
         if ready:
-            process, work = self._rng.choice(ready)
-            work(process)
+            self._work_in_background(self._rng.choice(ready))
 
-    def _trim(self, process: Process) -> None:
-        """What the background thread of a process does with a trim."""
+    def _work_in_background(self, process: Process) -> None:
+        """What the background thread of a process does with one job."""
         checkpointer = process.checkpointer
-        job = checkpointer.trims.pop(0)
-        checkpointer.is_trimming = True
-        self._note("trim", process.name, process.number)
-        before = len(self.store.trims)
+        job = checkpointer.take()
+        assert job is not None
+        is_trim = isinstance(job, TrimJob)
+        self._note("trim" if is_trim else "checkpoint", process.name, process.number)
+        trims = len(self.store.trims)
+        checkpointer.is_writing = not is_trim
         self._acting.append(process)
         try:
-            trimming.let_go(job, process.log)
+            error = checkpointer.perform(job)
         except SimulatedCrash:
             self._note("died", process.name, process.number)
-            self.sometimes["crash while trimming"] += 1
+            what = "trimming" if is_trim else "writing a checkpoint"
+            self.sometimes[f"crash while {what}"] += 1
             process.die()
-        except OutcomeUnknown:
-            self.sometimes["trim of unknown outcome"] += 1
+        else:
+            checkpointer.settle(job)
+            self._judge_background(process, is_trim, error)
         finally:
             self._acting.pop()
-            checkpointer.is_trimming = False
+            checkpointer.is_writing = False
+        if isinstance(job, TrimJob):
+            self._note_trims(process, job, trims)
+        if process.is_dead:
+            self._forget(process)
+
+    def _judge_background(self, process: Process, is_trim: bool, error: Exception | None) -> None:
+        """Only what the faults explain may have gone wrong."""
+        if error is None and not is_trim:
+            self.sometimes["checkpoint written"] += 1
+            if process.is_zombie:
+                self.sometimes["checkpoint written by a zombie"] += 1
+        if error is None:
+            return
+        explained = OutcomeUnknown if is_trim else (OutcomeUnknown, CheckpointError)
+        if not (isinstance(error, explained) or (self._store_fails and not is_trim)):
+            raise error
+        self.sometimes["trim of unknown outcome" if is_trim else "checkpoint not written"] += 1
+
+    def _note_trims(self, process: Process, job: TrimJob, before: int) -> None:
         inputs = {tag for tag, _ in job.inputs}
         if any(trim.tag in inputs for trim in self.store.trims[before:]):
             self.sometimes["input trimmed"] += 1
             if process.is_zombie:
                 self.sometimes["input trimmed by a zombie"] += 1
-        if process.is_dead:
-            self._forget(process)
-
-    def _write_checkpoint(self, process: Process) -> None:
-        """What the background writer of a process does with one picture."""
-        checkpointer = process.checkpointer
-        job = checkpointer.jobs.pop(0)
-        checkpointer.is_writing = True
-        self._note("checkpoint", process.name, process.number, job.position)
-        self._acting.append(process)
-        try:
-            checkpointing.write_checkpoint(job, self.checkpoints, process.log)
-            self.sometimes["checkpoint written"] += 1
-            if process.is_zombie:
-                self.sometimes["checkpoint written by a zombie"] += 1
-        except SimulatedCrash:
-            self._note("died", process.name, process.number)
-            self.sometimes["crash while writing a checkpoint"] += 1
-            process.die()
-        except (StreamError, OSError) as error:
-            if not (self._store_fails or isinstance(error, OutcomeUnknown | CheckpointError)):
-                raise
-            self.sometimes["checkpoint not written"] += 1
-        finally:
-            self._acting.pop()
-            checkpointer.is_writing = False
-        if process.is_dead:
-            self._forget(process)
 
     def _file_step(self, step: str, path: FilePath) -> None:
         """Called before every step of the checkpoint store."""
@@ -646,10 +634,8 @@ class World:
             self._clock.advance(0.005)
             for name in self._vertices:
                 process = self._current[name]
-                if process.checkpointer.jobs:
-                    self._write_checkpoint(process)
-                if process.checkpointer.trims:
-                    self._trim(process)
+                while process.checkpointer.has_jobs:
+                    self._work_in_background(process)
                 self._step(process)
             if self._all_ended():
                 return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +16,6 @@ from penstock.config import KIB, LogConfig
 from penstock.errors import Fenced, OutcomeUnknown, Trimmed
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import LocalLog, open_log, punit, take_over
-from penstock.log.contract import Log
 from penstock.log.record import Entry, Fence, Position, RecordKind
 from penstock.log.segments import frame_bytes
 from penstock.log.survey import list_tags, summarise
@@ -25,15 +23,13 @@ from penstock.plan.build import count, query, scan_source, sum_
 from penstock.plan.columns import col
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
-from penstock.runtime import checkpointing
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
-from penstock.runtime.trimming import TRIM_COMMITS, TrimJob, trim_job
+from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.stages.tags import task_tag
-from penstock.state.checkpoints import CheckpointStore
 from tests.runtime.laboratory import UNSYNCED, Laboratory, table, table_source
 
 WAIT_S = 30.0
@@ -177,35 +173,6 @@ def test_a_stream_waits_for_the_slowest_of_its_readers(lab: Laboratory) -> None:
         if key % 2
     )
     assert not any(tag.startswith(f"S/{stream}/") for tag in inner_records(lab))
-
-
-def test_a_trim_that_is_asked_for_during_another_is_made(
-    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last one of a vertex that ends comes so, and nobody asks again."""
-    begun, go_on = threading.Event(), threading.Event()
-    seen = []
-
-    def held(job: TrimJob, log: Log) -> None:
-        seen.append(job.vertex)
-        begun.set()
-        assert go_on.wait(60)
-
-    monkeypatch.setattr(checkpointing, "let_go", held)
-    with open_log(lab.folder, create=True) as log:
-        store = CheckpointStore(lab.folder / "checkpoints")
-        worker = checkpointing.BackgroundCheckpointer(store, log)
-        job = TrimJob("v", "T/v", (), ())
-        assert worker.submit(job)
-        assert begun.wait(60)
-        assert worker.submit(job)
-        assert worker.submit(job)
-        go_on.set()
-        assert worker.wait_idle(60)
-        worker.close()
-        assert not worker.submit(job)
-    assert seen == ["v", "v"]
-    assert worker.statistics().trims == 2
 
 
 def test_streams_that_others_may_read_are_never_trimmed() -> None:

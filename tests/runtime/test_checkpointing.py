@@ -1,0 +1,156 @@
+"""The background work of a host: the queue alone, as the simulator works it off, and its thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.log.memory import MemoryLog
+from penstock.runtime.checkpointing import BackgroundCheckpointer, CheckpointQueue, Work
+from penstock.runtime.trimming import TrimJob
+from penstock.runtime.vertex import CheckpointJob
+from penstock.state.checkpoint_files import FilePath
+from penstock.state.checkpoints import MemoryCheckpoints
+
+WAIT_S = 30.0
+
+
+class HeldLog(MemoryLog):
+    """A log whose trims wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_trimming, self.may_trim = threading.Event(), threading.Event()
+        self.lasts = 0
+
+    def last(self, tag: str) -> None:
+        self.lasts += 1
+        self.is_trimming.set()
+        assert self.may_trim.wait(WAIT_S)
+
+
+class HeldStore(MemoryCheckpoints):
+    """A store whose writes wait until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__(self._hold)
+        self.is_writing, self.may_write = threading.Event(), threading.Event()
+
+    def _hold(self, step: str, path: FilePath) -> None:
+        if step == "make_folder":
+            self.is_writing.set()
+            assert self.may_write.wait(WAIT_S)
+
+
+class Background:
+    """The real thing: a thread of its own."""
+
+    def __init__(self, store: HeldStore, log: HeldLog) -> None:
+        self._store, self._log = store, log
+        self.worker = BackgroundCheckpointer(store, log)
+
+    def begin(self, work: Work) -> None:
+        """Submit, and return once it is under way."""
+        assert self.worker.submit(work)
+        begun = self._log.is_trimming if isinstance(work, TrimJob) else self._store.is_writing
+        assert begun.wait(WAIT_S)
+
+    def finish(self) -> None:
+        self._store.may_write.set()
+        self._log.may_trim.set()
+        assert self.worker.wait_idle(WAIT_S)
+
+    def close(self) -> None:
+        self._store.may_write.set()
+        self._log.may_trim.set()
+        self.worker.close()
+
+
+class Queue:
+    """The queue alone: whoever calls is the thread."""
+
+    def __init__(self, store: HeldStore, log: HeldLog) -> None:
+        store.may_write.set()
+        log.may_trim.set()
+        self.worker = CheckpointQueue(store, log)
+        self._begun: Work | None = None
+
+    def begin(self, work: Work) -> None:
+        assert self.worker.submit(work)
+        self._begun = self.worker.take()
+        assert self._begun is work
+
+    def finish(self) -> None:
+        work = self._begun or self.worker.take()
+        while work is not None:
+            assert self.worker.perform(work) is None
+            self.worker.settle(work)
+            work = self.worker.take()
+        self._begun = None
+        assert self.worker.is_idle
+
+    def close(self) -> None:
+        self.worker.close()
+        self.finish()
+
+
+@pytest.fixture
+def log() -> HeldLog:
+    return HeldLog()
+
+
+@pytest.fixture(params=[Queue, Background], ids=["queue", "thread"])
+def background(request: pytest.FixtureRequest, log: HeldLog) -> Iterator[Queue | Background]:
+    made: Queue | Background = request.param(HeldStore(), log)
+    yield made
+    made.close()
+
+
+TRIM = TrimJob("v", "T/v", (), ())
+OTHER_TRIM = TrimJob("w", "T/w", (), ())
+
+
+def picture(position: int) -> CheckpointJob:
+    return CheckpointJob("v", position, {})  # type: ignore[arg-type]
+
+
+def test_one_checkpoint_of_a_vertex_at_a_time(background: Queue | Background) -> None:
+    background.begin(picture(5))
+    assert not background.worker.submit(picture(7))
+    assert background.worker.statistics().waiting == 1
+    background.finish()
+    assert background.worker.statistics().written == 1
+    assert background.worker.submit(picture(9))
+
+
+def test_a_trim_asked_for_during_another_is_made_once_more(
+    background: Queue | Background, log: HeldLog
+) -> None:
+    background.begin(TRIM)
+    assert background.worker.submit(TRIM)
+    assert background.worker.submit(TRIM)
+    background.finish()
+    assert background.worker.statistics().trims == 2
+    assert log.lasts == 2
+
+
+def test_a_trim_that_waits_answers_for_those_asked_for_meanwhile(
+    background: Queue | Background, log: HeldLog
+) -> None:
+    background.begin(OTHER_TRIM)
+    assert background.worker.submit(TRIM)
+    assert background.worker.submit(TRIM)
+    background.finish()
+    assert log.lasts == 2  # one of each vertex
+
+
+def test_the_end_keeps_trims_and_drops_checkpoints(background: Queue | Background) -> None:
+    background.begin(OTHER_TRIM)
+    assert background.worker.submit(picture(5))
+    assert background.worker.submit(TRIM)
+    background.close()
+    assert background.worker.statistics().trims == 2
+    assert background.worker.statistics().written == 0
+    assert not background.worker.submit(TRIM)
