@@ -311,7 +311,8 @@ def project_files(root: Path) -> Iterator[Path]:
             and not name.endswith(".egg-info")
             and (not name.startswith(".") or name in SHOWN_FOLDERS)
         )
-        yield from (Path(folder, name) for name in sorted(names))
+        # In a second work tree of a repository `.git` is a file, and says where the first one is.
+        yield from (Path(folder, name) for name in sorted(names) if name != ".git")
 
 
 def text_of(path: Path) -> str | None:
