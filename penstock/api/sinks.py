@@ -126,7 +126,7 @@ class MemoryDelivery(Delivery):
         self._view = view
         self._replaces = replaces  # complete mode
         self._rows: dict[str, list[pa.Table]] = {}  # by vertex
-        self._nothing = pa.Table.from_batches([], schema)
+        self._nothing = schema.empty_table()  # with a chunk: PySpark rebuilds columns from theirs
         self.show()
 
     def deliver(self, vertex: str, epoch: int, rows: pa.Table) -> None:

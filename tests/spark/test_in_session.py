@@ -138,6 +138,22 @@ def test_the_memory_sink_holds_the_newest_result_of_every_vertex(spark: SparkSes
     assert spark.table("view").count() == len(counts)
 
 
+def test_the_memory_sink_shows_windows(spark: SparkSession) -> None:
+    """The view is there, empty, before the first row is, also with nested columns and times."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    events, rate = 20_000, 1_000
+    reader = spark.readStream.format("nexmark").option("events", events).option("rate", rate)
+    bids = reader.option("unpaced", "true").load().withWatermark("dateTime", "1 second")
+    windows = bids.groupBy(F.window("dateTime", "10 seconds"), "auction").count()
+    running = start(windows, "in_memory", parallelism=2).format("memory").start()
+    assert spark.table("in_memory").columns == ["window", "auction", "count"]
+    assert running.awaitTermination(120)
+    rows = spark.table("in_memory").collect()
+    assert len({(row.window.start, row.auction) for row in rows}) == len(rows)
+    assert sum(row["count"] for row in rows) == events * 46 // 50  # bids among the events
+
+
 def test_a_function_that_raises_and_its_epoch(
     numbers: DataFrame, publish: Callable[[int], None]
 ) -> None:
