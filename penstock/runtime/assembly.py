@@ -15,6 +15,7 @@ from penstock.log import punit
 from penstock.log.contract import Log
 from penstock.log.record import Fence, Position
 from penstock.operators.chain import Chain
+from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
 from penstock.runtime.markers import WATERMARK_END, Marker
 from penstock.runtime.outputs import Outputs, partitioner
@@ -104,6 +105,8 @@ class Assembly:
                 stage=stage.name,
             )
         late, dead = settings.late_stream, settings.dead_letter_stream
+        writes_result = self.program.stream(stage.output.stream).role == "output"
+        trigger_ms = settings.trigger_interval_ms
         return VertexParts(
             name=vertex.name,
             settings=settings,
@@ -117,6 +120,8 @@ class Assembly:
                 self._lasting(vertex),
             ),
             partition=partitioner(vertex.output_tags, stage.output.partition_by),
+            trigger_us=trigger_ms * 1000 if trigger_ms and writes_result else None,
+            backlog=self._backlog() if writes_result else None,
             marker_tags=vertex.marker_tags,
             change_tag=vertex.change_tag,
             late_tag=None if late is None else substream_tag(late, 0),
@@ -126,6 +131,10 @@ class Assembly:
             trim_commits=self.trim_commits,
             clock=self.clock,
         )
+
+    def _backlog(self) -> Backlog:
+        bytes_max = self.program.settings.undelivered_bytes_max
+        return Backlog(self.log, self.program.query, bytes_max, self.clock)
 
     def _lasting(self, vertex: VertexProgram) -> list[str]:
         """The tags that the vertex writes to and that only people trim."""

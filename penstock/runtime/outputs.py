@@ -63,6 +63,7 @@ class Outputs:
         self._rows: dict[tuple[RecordKind, str, pa.Schema], list[pa.RecordBatch]] = {}
         self._entries: list[Entry] = []
         self.bytes_waiting = 0
+        self.row_bytes = 0  # of all rows so far, as they are in the log
 
     def add(self, kind: RecordKind, tag: str, batch: pa.RecordBatch) -> None:
         """Queue a batch under one tag; it shares p-units with what else goes there."""
@@ -95,6 +96,7 @@ class Outputs:
                     self._append()
                     size_bytes = 0
                 self._queue(kind, (tag,), body)
+                self.row_bytes += memoryview(body).nbytes if kind is RecordKind.DATA else 0
 
     def _queue(self, kind: RecordKind, tags: tuple[str, ...], body: Body) -> None:
         fence = self._fence

@@ -8,12 +8,12 @@ told when rows that they ask for are gone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record, RecordKind
+from penstock.runtime.backlog import sink_progress
 from penstock.runtime.queries import needed_query, stored_names
 from penstock.runtime.streams import StreamFacts, describe_stream
 from penstock.runtime.trimming import low_water
@@ -74,8 +74,8 @@ def _least_read(log: Log, stream: StreamFacts) -> tuple[Position | None, str | N
 
 def _delivered(log: Log, query: str) -> Position:
     """How far the sink of a query has come in the stream that was made for it."""
-    found = log.get(f"sink/{query}")
-    return START if found is None else Position(int(json.loads(found.value)["resume"]))
+    found = sink_progress(log, query)
+    return START if found is None else found.facts.resume
 
 
 def _border(

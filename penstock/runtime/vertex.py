@@ -24,6 +24,7 @@ from penstock.clock import Clock
 from penstock.errors import Fenced, RowError
 from penstock.log.record import Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
+from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Delivery, Input, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs, Partitioner
@@ -78,6 +79,8 @@ class VertexParts:
     chain: Chain
     outputs: Outputs
     partition: Partitioner | None
+    trigger_us: int | None  # None: commits as soon as it may
+    backlog: Backlog | None  # None: no sink outside the log gets what this vertex writes
     marker_tags: tuple[str, ...]
     change_tag: str
     late_tag: str | None
@@ -199,7 +202,9 @@ class Vertex:
         """How long this vertex may wait before it must commit; None if it has nothing to commit."""
         if not self._is_dirty:
             return None
-        due_s = min(self._due_s, self._committed_s + COMMIT_GAP_S)
+        due_s = self._due_s
+        if self._parts.trigger_us is None:
+            due_s = min(due_s, self._committed_s + COMMIT_GAP_S)
         return max(0.0, due_s - self._parts.clock.monotonic_s())
 
     def statistics(self) -> VertexStatistics:
@@ -222,6 +227,8 @@ class Vertex:
         )
 
     def _take_and_process(self) -> bool:
+        if self._parts.backlog is not None and self._parts.backlog.is_full():
+            return False  # what was processed before is still committed when it is due
         rows_left = self._parts.settings.step_rows_max
         worked = self._pass_idle_producers()
         while rows_left > 0 and (delivery := self._parts.input.take(rows_left)) is not None:
@@ -329,20 +336,31 @@ class Vertex:
     def _mark_dirty(self) -> None:
         if not self._is_dirty:
             self._is_dirty = True
-            interval_s = self._parts.settings.commit_interval_ms / 1000
-            self._due_s = self._parts.clock.monotonic_s() + interval_s
+            self._due_s = self._parts.clock.monotonic_s() + self._interval_left_us() / 1e6
+
+    def _interval_left_us(self) -> int:
+        """How long a commit may wait from now on.
+
+        The intervals of a trigger are those of the wall clock, so that all vertices have the same.
+        """
+        trigger_us = self._parts.trigger_us
+        if trigger_us is None:
+            return self._parts.settings.commit_interval_ms * 1000
+        return trigger_us - self._parts.clock.now_us() % trigger_us
 
     def _is_commit_due(self) -> bool:
         """At once when there is nothing more to take, at the latest after the interval.
 
         "At once" leaves a short gap after the last commit, so that a trickle of rows does not make
-        the log sync for each of them.
+        the log sync for each of them. With a trigger nothing but the end comes before its time.
         """
         if not self._is_dirty:
             return False
         now_s = self._parts.clock.monotonic_s()
         if now_s >= self._due_s or self._input_ended:
             return True
+        if self._parts.trigger_us is not None:
+            return False
         return self._parts.input.is_drained() and now_s >= self._committed_s + COMMIT_GAP_S
 
     def _commit(self) -> None:
@@ -355,6 +373,8 @@ class Vertex:
         self._is_dirty = False
         self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
+        if parts.backlog is not None:
+            parts.backlog.add(position, parts.outputs.row_bytes)
         if marker.ended:
             self._move(VertexState.ENDED)
         self._begin_checkpoint_if_due(position)

@@ -30,7 +30,7 @@ from penstock.stages.tags import (
     task_tag,
 )
 
-PROGRAM_VERSION = 1
+PROGRAM_VERSION = 2
 QUERY_NAME_MAX = 40  # vertex names hold query, stage and index within 64 characters
 STAGES_MAX = 1_000
 OPERATORS_MAX = 1_000

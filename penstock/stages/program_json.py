@@ -56,7 +56,7 @@ def program_from_json(text: str) -> Program:
     """
     try:
         node = _parse(text)
-        _refuse_newer(node)
+        _refuse_other_version(node)
         program = _program(node)
         if program_to_json(program) != canonical_json(node):
             raise InvalidProgram(
@@ -182,16 +182,16 @@ def _children(node: Any) -> list[Any]:
     return node if isinstance(node, list) else []
 
 
-def _refuse_newer(node: dict[str, Any]) -> None:
+def _refuse_other_version(node: dict[str, Any]) -> None:
     version = node.get("version")
     if type(version) is not int or version < 1:
         raise InvalidProgram(f"the program's version is {version!r:.80}, not a number from 1 on")
-    if version > PROGRAM_VERSION:
+    if version != PROGRAM_VERSION:
         raise StageVersionUnsupported(
-            f"the program has version {version}; this Penstock runs up to {PROGRAM_VERSION}: "
-            "upgrade it, or plan the query again with this version",
+            f"the program has version {version}; this Penstock runs version {PROGRAM_VERSION}: run "
+            "it with the Penstock that stored it, or start the query under a new name",
             version=version,
-            version_max=PROGRAM_VERSION,
+            version_known=PROGRAM_VERSION,
         )
 
 

@@ -21,6 +21,14 @@ class Settings:
     commit_interval_ms: int = 20
     """At the latest this long after its first uncommitted row a vertex appends a marker."""
 
+    trigger_interval_ms: int | None = None
+    """Vertices that write the query's output append one marker in each such interval of the wall
+    clock, counted from 1970; None: they commit like the others."""
+
+    undelivered_bytes_max: int = 256 * MIB
+    """A vertex takes no input while a sink outside the log has more than so much of its output
+    still to get."""
+
     step_rows_max: int = 65_536
     """The most input rows of one step."""
 
@@ -47,12 +55,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         _check_range("commit_interval_ms", self.commit_interval_ms, 0, 3_600_000)
+        _check_range("undelivered_bytes_max", self.undelivered_bytes_max, 1, 1 << 44)
         _check_range("step_rows_max", self.step_rows_max, 1, 1 << 24)
         _check_range("early_append_bytes_max", self.early_append_bytes_max, 1, GIB)
         _check_range("checkpoint_interval_commits", self.checkpoint_interval_commits, 1, 1 << 31)
         _check_range("state_bytes_max", self.state_bytes_max, MIB, 1 << 44)
-        if self.idle_timeout_ms is not None:
-            _check_range("idle_timeout_ms", self.idle_timeout_ms, 1, 86_400_000)
+        for setting in ("trigger_interval_ms", "idle_timeout_ms"):
+            if (length_ms := getattr(self, setting)) is not None:
+                _check_range(setting, length_ms, 1, 86_400_000)
         for setting in ("late_stream", "dead_letter_stream"):
             stream = getattr(self, setting)
             if stream is not None:

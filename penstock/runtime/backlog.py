@@ -1,0 +1,115 @@
+"""How far a sink outside the log has come, and what a vertex has written that it has not yet got.
+
+Whoever feeds a sink keeps its progress in the log's metadata, under `sink/<query>`. A vertex looks
+there before it takes more input, once much of its output has not been delivered: so a sink that is
+slow slows the query, and the stream between them stays bounded. Nobody waits where there is no
+sink: a stream that people named is read by anyone, in their own time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import asdict, dataclass, replace
+
+from penstock.clock import Clock
+from penstock.errors import MarkerDamaged, QueryActive
+from penstock.log.contract import Log
+from penstock.log.record import START, Position
+
+LOOK_S = 0.05  # how often a vertex that waits looks again
+PIECES = 64  # into which the bound is divided: commits that are smaller are remembered together
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """How far the sink of a query has come in the stream that feeds it."""
+
+    owner: int = 0  # the run that feeds it: only the newest may move this
+    done: Position = START  # the last marker whose rows are delivered
+    resume: Position = START  # where to read on from
+    planned: Position | None = None  # the last marker of what is being delivered
+
+
+@dataclass(frozen=True, slots=True)
+class StoredProgress:
+    """A sink's progress in the log, and the version of the key that holds it."""
+
+    key: str
+    version: int
+    facts: SinkProgress
+
+    def take_over(self, log: Log) -> StoredProgress:
+        """Become the owner. From here on nobody who was it before can move the progress."""
+        return self.move(log, replace(self.facts, owner=self.facts.owner + 1))
+
+    def move(self, log: Log, facts: SinkProgress) -> StoredProgress:
+        """Store how far the sink is by now; QueryActive if another run has taken it over."""
+        assert facts.done >= self.facts.done, "delivered is delivered"
+        assert facts.resume >= self.facts.resume, "what was passed may be trimmed"
+        if not log.compare_and_set(self.key, self.version, json.dumps(asdict(facts)).encode()):
+            query = self.key.partition("/")[2]
+            raise QueryActive(
+                f"the sink of query {query!r} was taken over by another run: this one delivers "
+                "nothing more",
+                query=query,
+            )
+        return StoredProgress(self.key, self.version + 1, facts)
+
+
+def sink_progress(log: Log, query: str) -> StoredProgress | None:
+    """Read the progress of a query's sink; None if none was ever fed."""
+    key = f"sink/{query}"
+    found = log.get(key)
+    if found is None:
+        return None
+    try:
+        facts = SinkProgress(**json.loads(found.value))
+    except (ValueError, TypeError) as error:
+        raise MarkerDamaged(
+            f"the progress of the sink of query {query!r} ({key} in the log's metadata) cannot be "
+            f"read: {error}; start the query under another name, it delivers everything again",
+            key=key,
+        ) from error
+    return StoredProgress(key, found.version, facts)
+
+
+def new_sink_progress(query: str) -> StoredProgress:
+    """The progress of a sink that nobody has fed yet; nothing is stored."""
+    return StoredProgress(f"sink/{query}", 0, SinkProgress())
+
+
+class Backlog:
+    """What one instance of a vertex has committed and the query's sink has not got yet."""
+
+    def __init__(self, log: Log, query: str, bytes_max: int, clock: Clock) -> None:
+        self._log = log
+        self._query = query
+        self._bytes_max = bytes_max
+        self._clock = clock
+        self._waiting: deque[tuple[Position, int]] = deque()  # marker, bytes up to it
+        self._delivered_bytes = self._written_bytes = 0
+        self._looked_s = float("-inf")
+
+    def add(self, marker: Position, written_bytes: int) -> None:
+        """Note a commit, and how much the instance has written in its life by then."""
+        if written_bytes == self._written_bytes:
+            return
+        before = self._waiting[-2][1] if len(self._waiting) > 1 else self._delivered_bytes
+        if self._waiting and written_bytes - before < self._bytes_max / PIECES:
+            self._waiting.pop()
+        self._waiting.append((marker, written_bytes))
+        self._written_bytes = written_bytes
+
+    def is_full(self) -> bool:
+        """Whether the sink has so much to get that the vertex should wait."""
+        if self._written_bytes - self._delivered_bytes <= self._bytes_max:
+            return False
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_s < LOOK_S:
+            return True
+        self._looked_s = now_s
+        found = sink_progress(self._log, self._query)
+        while self._waiting and (found is None or self._waiting[0][0] <= found.facts.done):
+            self._delivered_bytes = self._waiting.popleft()[1]
+        return self._written_bytes - self._delivered_bytes > self._bytes_max

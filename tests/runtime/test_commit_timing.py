@@ -1,0 +1,141 @@
+"""When a vertex commits with a trigger, and when it waits for a sink outside the log."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.connectors.arrow import ArrowSource
+from penstock.errors import MarkerDamaged, QueryActive
+from penstock.log.memory import MemoryLog
+from penstock.log.record import Position
+from penstock.plan.build import query, scan_source
+from penstock.plan.query import Query
+from penstock.runtime.backlog import (
+    LOOK_S,
+    Backlog,
+    SinkProgress,
+    new_sink_progress,
+    sink_progress,
+)
+from penstock.stages.settings import Settings
+from penstock.testing.clock import ManualClock
+from tests.runtime.laboratory import Laboratory, Row
+
+INTERVAL_S = 5
+SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+def copied(**settings: int) -> Query:
+    rows = scan_source("rows", "n bigint not null", partitions=None)
+    return query("timed", rows.to_stream("out"), settings=Settings(**settings))
+
+
+def growing() -> ArrowSource:
+    return ArrowSource([], SCHEMA, growing=True)
+
+
+def feed(source: ArrowSource, *values: int) -> None:
+    source.append(pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA))
+
+
+def test_a_trigger_commits_once_in_each_interval_of_the_wall_clock(lab: Laboratory) -> None:
+    clock = ManualClock()  # at a multiple of the interval
+    clock.advance(1.5)
+    source = growing()
+    timed = copied(trigger_interval_ms=INTERVAL_S * 1000)
+    with lab.open(timed, {"rows": lambda _: source}, clock=clock) as process:
+        (vertex,) = (process.host.vertex(name) for name in process.statistics().vertices)
+
+        def seen() -> list[int]:
+            return [row["n"] for row in lab.rows("out")]
+
+        for number in range(30):  # a row every quarter of a second: from 1.5 s to 9 s
+            feed(source, number)
+            process.host.step()
+            clock.advance(0.25)
+            process.host.step()
+            due_s = vertex.commit_due_in_s()
+            assert due_s is None or 0 < due_s <= INTERVAL_S
+            assert vertex.marker.epoch == (0 if number < 13 else 1)
+        assert seen() == list(range(14))  # the last of them came before 5 s
+        assert not vertex.is_drained()
+        clock.advance(1)
+        process.host.step()
+        assert vertex.marker.epoch == 2
+        assert vertex.is_drained()
+        clock.advance(20)  # nothing came: nothing is committed
+        process.host.step()
+        assert vertex.marker.epoch == 2
+        feed(source, 30)
+        process.host.step()
+        source.finish()
+        process.host.step()  # the end of the input does not wait
+        assert vertex.marker.ended
+    assert [row["n"] for row in lab.rows("out")] == list(range(31))
+
+
+def test_a_stop_commits_before_the_interval_is_over(lab: Laboratory) -> None:
+    source = growing()
+    timed = copied(trigger_interval_ms=3_600_000)
+    with lab.open(timed, {"rows": lambda _: source}, clock=ManualClock()) as process:
+        feed(source, 7)
+        process.host.step()
+        assert lab.rows("out") == []
+    expected: list[Row] = [{"n": 7}]
+    assert lab.rows("out") == expected
+
+
+def test_a_vertex_waits_for_a_sink_that_is_behind(lab: Laboratory) -> None:
+    clock = ManualClock()
+    source = growing()
+    timed = copied(undelivered_bytes_max=1)
+    with lab.open(timed, {"rows": lambda _: source}, clock=clock) as process:
+        (name,) = process.statistics().vertices
+
+        def step() -> int:
+            clock.advance(2 * LOOK_S)
+            process.host.step()
+            return process.host.vertex(name).marker.epoch
+
+        for number in range(3):  # nobody feeds a sink from this stream: nobody is waited for
+            feed(source, number)
+            step()
+        assert step() == 3
+        run = new_sink_progress("timed").take_over(process.log)
+        for number in range(3, 5):
+            feed(source, number)
+        assert [step() for _ in range(4)] == [4, 4, 4, 4]
+        run = run.move(process.log, SinkProgress(run.facts.owner, done=process.log.tail()))
+        assert [step() for _ in range(2)] == [5, 5]
+    assert [row["n"] for row in lab.rows("out")] == list(range(5))
+
+
+def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
+    log, clock = MemoryLog(), ManualClock()
+    backlog = Backlog(log, "q", 6_400, clock)
+    run = new_sink_progress("q").take_over(log)
+    for number in range(1, 6_402):
+        backlog.add(Position(number), number)
+        assert backlog.is_full() == (number == 6_401)
+    assert len(backlog._waiting) < 200
+    run = run.move(log, SinkProgress(run.facts.owner, done=Position(200)))
+    clock.advance(2 * LOOK_S)
+    assert not backlog.is_full()
+
+
+def test_only_the_newest_owner_moves_the_progress_of_a_sink() -> None:
+    log = MemoryLog()
+    first = new_sink_progress("q").take_over(log)
+    found = sink_progress(log, "q")
+    assert found == first
+    second = found.take_over(log)
+    with pytest.raises(QueryActive, match="taken over by another run"):
+        first.move(log, SinkProgress(first.facts.owner, done=Position(9)))
+    moved = second.move(log, SinkProgress(second.facts.owner, Position(5), Position(4)))
+    assert sink_progress(log, "q") == moved
+    with pytest.raises(AssertionError):
+        moved.move(log, SinkProgress(second.facts.owner, Position(4), Position(4)))
+    log.put("sink/q", b"[]")
+    with pytest.raises(MarkerDamaged, match="sink/q"):
+        sink_progress(log, "q")
