@@ -187,7 +187,9 @@ class SinkRunner:
         self._untrimmed_epochs = TRIM_COMMITS  # the first trim is for what earlier runs left
         self._untrimmed_bytes = 0
         done, resume = (0, 0) if from_start else self._progress()
-        self._reader = CommittedReader(log, tags, Position(resume), Position(done))
+        self._reader = CommittedReader(
+            log, tags, Position(resume) if resume else None, Position(done)
+        )
         self._stopping = threading.Event()
         self._failure: SinkFailure | None = None
         self._is_hurried = False

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from penstock.errors import Trimmed
 from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record, RecordKind
 
@@ -31,18 +32,23 @@ class CommittedReader:
 
     `after` is where to read on, `consumed` the last marker that was handed out in an earlier life:
     markers at or before it only clear what they once released.
+
+    A reader that says where it stood gets all that follows: if some of it was trimmed before it was
+    read, `take` raises `Trimmed`. One without `after` is new and begins with what is still there;
+    from then on the same holds for it.
     """
 
     def __init__(
         self,
         log: Log,
         tags: Collection[str],
-        after: Position = START,
+        after: Position | None = None,
         consumed: Position = START,
     ) -> None:
         self._log = log
         self._tags = tuple(sorted(set(tags)))
-        self._cursor = after  # how far the log has been read
+        self._cursor = START if after is None else after  # how far the log has been read
+        self._begun_at = after  # nothing after it may be trimmed unread; None: not begun yet
         self._consumed = consumed
         self._pending: dict[str, list[Record]] = {}  # by producer: not covered by a marker yet
         self._ready: deque[Release] = deque()
@@ -83,7 +89,7 @@ class CommittedReader:
         tail = self._log.tail()
         if self._cursor >= tail:
             return False
-        records = self._log.read(self._tags, self._cursor, READ_RECORDS)
+        records = self._read_page() if self._begun_at is not None else self._read_first_page()
         for record in records:
             self._cursor = record.position
             if record.kind is RecordKind.MARKER:
@@ -93,6 +99,19 @@ class CommittedReader:
         if len(records) < READ_RECORDS:
             self._cursor = max(self._cursor, tail)
         return True
+
+    def _read_first_page(self) -> list[Record]:
+        while True:
+            self._begun_at = max(self._log.trimmed(tag) for tag in self._tags)
+            try:
+                return self._read_page()
+            except Trimmed:
+                continue  # between the two calls: it begins with what is left now
+
+    def _read_page(self) -> list[Record]:
+        assert self._begun_at is not None
+        come_to = max(self._cursor, self._begun_at)
+        return self._log.read(self._tags, self._cursor, READ_RECORDS, untrimmed_after=come_to)
 
     def _release(self, marker: Record) -> None:
         pending = self._pending.pop(marker.producer, [])

@@ -51,11 +51,24 @@ class Log(ABC):
         """
 
     @abstractmethod
-    def read(self, tags: Collection[str], after: Position, limit: int) -> list[Record]:
+    def read(
+        self,
+        tags: Collection[str],
+        after: Position,
+        limit: int,
+        *,
+        untrimmed_after: Position | None = None,
+    ) -> list[Record]:
         """Return up to `limit` records that carry any of the tags, after a position, in order.
+
+        Fewer than `limit` mean that there are no more: every record that was visible when the call
+        began has been looked at. What is trimmed during the call shortens no page.
 
         A record that carries several of the tags comes once. Bodies are verified before they are
         returned and stay valid as long as the caller keeps them.
+
+        With `untrimmed_after`, `Trimmed` is raised if one of the tags is trimmed beyond that
+        position: a reader that has come so far is never led past records that it had still to read.
         """
 
     @abstractmethod

@@ -392,14 +392,16 @@ class Index:
         return found[0] if found else None
 
     def trimmed(self, tag: str) -> Position:
+        return next((upto for _, upto in self.trims((tag,))), Position(0))
+
+    def trims(self, tags: Sequence[str]) -> list[tuple[str, Position]]:
+        """How far each of the tags is trimmed, of those that ever were."""
         with _named_errors(self._path, "reading"):
-            found = self._one("SELECT upto, seal FROM trim WHERE tag = ?", (tag,))
-        if found is None:
-            return Position(0)
-        upto, seal = found
-        if seal != row_seal(tag, upto):
-            raise self._damaged(tag, "has a trim row that fails its checksum")
-        return Position(upto)
+            found = self._execute(_trims_query(len(tags)), tags).fetchall()
+        for tag, upto, seal in found:
+            if seal != row_seal(tag, upto):
+                raise self._damaged(tag, "has a trim row that fails its checksum")
+        return [(tag, Position(upto)) for tag, upto, _ in found]
 
     def trim(self, tag: str, upto: Position, rows_max: int) -> bool:
         """Forget a tag of up to `rows_max` records; return whether there is more to do.
@@ -849,6 +851,12 @@ def _before_query(tags: int, fenced: bool) -> str:
         "coalesce((SELECT sequence FROM forgotten WHERE producer = ?1 AND instance = ?2), -1)), "
         f"{registered}{chain_ends}"
     )
+
+
+@lru_cache(maxsize=32)
+def _trims_query(tags: int) -> str:
+    names = ", ".join("?" * tags)
+    return f"SELECT tag, upto, seal FROM trim WHERE tag IN ({names})"
 
 
 def _all_tags(entries: Sequence[Entry]) -> tuple[str, ...]:

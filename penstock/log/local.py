@@ -61,6 +61,7 @@ from penstock.log.validate import (
     check_read,
     check_tag,
     check_timeout,
+    check_untrimmed,
     check_version,
     names_read_back,
 )
@@ -343,24 +344,37 @@ class LocalLog(Log):
         self._count_append(len(entries) if new else 0, bytes_total)
         return positions
 
-    def read(self, tags: Collection[str], after: Position, limit: int) -> list[Record]:
+    def read(
+        self,
+        tags: Collection[str],
+        after: Position,
+        limit: int,
+        *,
+        untrimmed_after: Position | None = None,
+    ) -> list[Record]:
         names = check_read(tags, limit, after)
-        while True:
+        upto = self.tail()
+        records: list[Record] = []
+        more = after < upto
+        while more:
             with self._lock:
                 self._check_open()
-                upto = self._bell.tail()
-                if after >= upto:
-                    return []
-                gap = self._first_gap(after, upto)
-                rows = self._index.read(names, after, Position(gap - 1) if gap else upto, limit)
-                if gap and len(rows) < limit:
-                    raise self._row_lost(gap)
-                records = [record for row in rows if (record := self._record(row)) is not None]
-                self._records_read += len(records)
-                self._bytes_read += sum(record.body.nbytes for record in records)
-            if records or len(rows) < limit:
-                return records
-            after = rows[-1].position  # a whole page of lost or just trimmed records
+                rows = self._rows(names, after, upto, limit - len(records))
+                found = [record for row in rows if (record := self._record(row)) is not None]
+                self._records_read += len(found)
+                self._bytes_read += sum(record.body.nbytes for record in found)
+            # A page is filled up where records of it are lost or were trimmed just now: a short one
+            # says that there is no more.
+            more = len(rows) == limit - len(records) and len(found) < len(rows)
+            records += found
+            if more:
+                after = rows[-1].position
+        if untrimmed_after is not None:
+            # Asked last: a trim that took anything from the pages above is among these.
+            with self._lock:
+                self._check_open()
+                check_untrimmed(untrimmed_after, self._index.trims(names))
+        return records
 
     def last(self, tag: str) -> Record | None:
         check_tag(tag)
@@ -679,6 +693,13 @@ class LocalLog(Log):
                 position=row.position,
             )
         return body
+
+    def _rows(self, tags: Sequence[str], after: Position, upto: Position, limit: int) -> list[Row]:
+        gap = self._first_gap(after, upto)
+        rows = self._index.read(tags, after, Position(gap - 1) if gap else upto, limit)
+        if gap and len(rows) < limit:
+            raise self._row_lost(gap)
+        return rows
 
     def _first_gap(self, after: Position, upto: Position) -> Position | None:
         """The first position whose row a repair could not save: any tag may have been its own."""

@@ -44,6 +44,7 @@ from penstock.log.validate import (
     check_read,
     check_tag,
     check_timeout,
+    check_untrimmed,
     check_version,
     first_positions,
 )
@@ -337,10 +338,19 @@ class MemoryLog(Log):
 
         return self._perform(Effect.APPEND, apply)
 
-    def read(self, tags: Collection[str], after: Position, limit: int) -> list[Record]:
+    def read(
+        self,
+        tags: Collection[str],
+        after: Position,
+        limit: int,
+        *,
+        untrimmed_after: Position | None = None,
+    ) -> list[Record]:
         checked = check_read(tags, limit, after)
         with self._changed:
             self._check_usable()
+            if untrimmed_after is not None:
+                check_untrimmed(untrimmed_after, ((t, self.store.trimmed(t)[0]) for t in checked))
             found = self.store.find(checked, after, self._view(), limit)
             records = [self.store.record(position) for position in found]
             self._count_read(records)

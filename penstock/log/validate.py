@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -276,6 +276,21 @@ def check_position(position: Position, what: str) -> Position:
     if type(position) is not int or not 0 <= position <= NUMBER_MAX:
         raise _not_a_number(what, position)
     return position
+
+
+def check_untrimmed(after: Position, trims: Iterable[tuple[str, Position]]) -> None:
+    """Raise `Trimmed` if a tag is trimmed beyond what a reader of it has read."""
+    check_position(after, "the position that a reader has come to")
+    for tag, upto in trims:
+        if upto > after:
+            raise Trimmed(
+                f"the records of tag {tag!r} were trimmed up to position {upto}, and this reader "
+                f"has come to {after}: what it had still to read of them is gone. Begin anew with "
+                "what is left, or restore the log from a copy",
+                tag=tag,
+                after=int(after),
+                upto=int(upto),
+            )
 
 
 def check_timeout(timeout_s: float) -> float:

@@ -68,7 +68,9 @@ class StreamInput(Input):
     """
 
     def __init__(self, log: Log, tags: Collection[str], schema: pa.Schema, marker: Marker) -> None:
-        self._reader = CommittedReader(log, tags, marker.resume, marker.consumed)
+        # The first instance begins with what is kept; whoever follows was promised the rest.
+        after = marker.resume if marker.epoch else None
+        self._reader = CommittedReader(log, tags, after, marker.consumed)
         self._schema = schema
 
     def take(self, rows_max: int) -> Delivery | None:

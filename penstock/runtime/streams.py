@@ -225,7 +225,7 @@ class StreamReader:
     def __init__(self, log: Log, stream: str, after: Position = START) -> None:
         self._facts = describe_stream(log, stream)
         self._schema = arrow_schema(self._facts.schema)
-        self._reader = CommittedReader(log, self._facts.tags, after, after)
+        self._reader = CommittedReader(log, self._facts.tags, after or None, after)
 
     @property
     def position(self) -> Position:

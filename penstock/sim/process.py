@@ -76,9 +76,16 @@ class ProcessLog(MemoryLog):
         self._process.at("appended")
         return positions
 
-    def read(self, tags: Collection[str], after: Position, limit: int) -> list[Record]:
+    def read(
+        self,
+        tags: Collection[str],
+        after: Position,
+        limit: int,
+        *,
+        untrimmed_after: Position | None = None,
+    ) -> list[Record]:
         self._process.at("read")
-        return super().read(tags, after, limit)
+        return super().read(tags, after, limit, untrimmed_after=untrimmed_after)
 
     def last(self, tag: str) -> Record | None:
         self._process.at("last")

@@ -425,6 +425,51 @@ class LogContract:
         assert log.append([entry(9, ("a", "never"))]) == (3,)
         assert positions(everything(log, "a")) == positions(everything(log, "never")) == [3]
 
+    def test_a_short_page_is_the_end_also_while_others_trim(self, log: Log, other: Log) -> None:
+        """Pages far smaller than the log, bodies in many segments, trims in between."""
+        total, trimmed = 300, 200
+        fill(log, [("a",)] * total)
+        for index in range(total, 2 * total):
+            log.append([entry(index, ("a",), b"x" * 2 * KIB)])
+        seen: list[int] = []
+
+        def walk() -> None:
+            cursor = START
+            page: list[Record] = []
+            while not cursor or len(page) == 3:
+                page = other.read(["a"], cursor, 3)
+                seen.extend(positions(page))
+                cursor = page[-1].position
+
+        def trim() -> None:
+            for upto in range(1, total + trimmed + 1, 50):
+                log.trim("a", Position(upto))
+
+        in_threads(walk, trim)
+        assert seen == sorted(seen)
+        assert seen[-1] == 2 * total
+        assert set(seen) >= set(range(total + trimmed, 2 * total + 1))
+
+    def test_a_reader_can_ask_for_nothing_to_be_missing(self, log: Log, other: Log) -> None:
+        fill(log, [("a",), ("b",), ("a", "b"), ("a",), ("c",)])
+
+        def read(tags: tuple[str, ...], after: int, untrimmed_after: int) -> list[int]:
+            come_to = Position(untrimmed_after)
+            return positions(other.read(tags, Position(after), 9, untrimmed_after=come_to))
+
+        assert read(("a", "b"), 0, 0) == [1, 2, 3, 4]
+        log.trim("a", Position(3))
+        assert read(("b",), 0, 0) == [2, 3]
+        assert read(("a", "b"), 3, 3) == [4]
+        assert read(("a", "b"), 0, 3) == [2, 3, 4]
+        for after in (0, 2):
+            with pytest.raises(Trimmed) as caught:
+                read(("b", "a"), after, after)
+            assert caught.value.details == {"tag": "a", "after": after, "upto": 3}
+        assert positions(other.read(("b", "a"), START, 9)) == [2, 3, 4]
+        with pytest.raises(InvalidArgument):
+            read(("a",), 3, -1)
+
     # Metadata
 
     def test_put_sets_and_counts_versions(self, log: Log, other: Log) -> None:
