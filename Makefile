@@ -14,7 +14,7 @@ WORKERS ?= 3
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test test-slow soak torture sim bench demo clean
+.PHONY: help setup java check format test test-deep soak torture sim bench demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,10 +43,10 @@ format: $(READY) ## Rewrite the sources in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: java ## Run every test; ARGS="tests/log -x" narrows it
+test: java ## Run the tests, some minutes; ARGS="tests/log -x" narrows it
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
-test-slow: java ## Compare every expression with Spark, value by value (minutes)
+test-deep: java ## Run what takes longer: kills, many seeds, every value against Spark
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m slow $(ARGS)
 
 soak: java ## Run a query on Spark for MINUTES=5 while its processes are killed
