@@ -80,6 +80,7 @@ RECORD_COLUMNS = (
     "r.position, r.kind, r.producer, r.instance, r.sequence, r.tags, r.time_us, "
     "s.name, r.offset, r.length, r.checksum, r.seal, r.body"
 )
+_SEGMENTS = "SELECT name, live, end, sealed FROM segment"
 _READ = (
     f"SELECT t.previous, {RECORD_COLUMNS} FROM tag t LEFT JOIN record r ON r.position = t.position "
     "LEFT JOIN segment s ON s.id = r.segment "
@@ -95,6 +96,15 @@ class Body(NamedTuple):
     inline: bytes | memoryview | None
     segment: str | None = None
     offset: int | None = None
+
+
+class SegmentRow(NamedTuple):
+    """What the index knows about a segment."""
+
+    name: str
+    live: int  # records that lie in it
+    end: int  # of its last frame
+    sealed: int  # 1: it gets no more frames
 
 
 class Row(NamedTuple):
@@ -457,13 +467,16 @@ class Index:
         )
         self._execute(f"DELETE {_FROM_DEAD} AND position < ?", (tail,))
 
-    def segments(self) -> list[tuple[str, int, int, bool]]:
-        """Every segment that the index knows: name, live records, end of the last frame, sealed."""
+    def segments(self) -> list[SegmentRow]:
+        """Every segment that the index knows."""
         with _named_errors(self._path, "reading"):
-            rows = self._execute(
-                "SELECT name, live, end, sealed FROM segment ORDER BY id"
-            ).fetchall()
-        return [(name, live, end, bool(sealed)) for name, live, end, sealed in rows]
+            rows = self._execute(f"{_SEGMENTS} ORDER BY id").fetchall()
+        return [SegmentRow(*row) for row in rows]
+
+    def segment(self, name: str) -> SegmentRow | None:
+        with _named_errors(self._path, "reading"):
+            found = self._one(f"{_SEGMENTS} WHERE name = ?", (name,))
+        return None if found is None else SegmentRow(*found)
 
     def seal_segment(self, name: str) -> None:
         with self._transaction("updating"):

@@ -79,6 +79,7 @@ FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 64 << 10
 _TRIM_ROWS = 128  # in one transaction, which holds appends back for a millisecond or two
 _TRIM_PAUSE_S = 0.0005  # between two of them; who waits for a lock would often not get it without
+_LOOK_AT_MAPS_S = 1.0  # how often an idle reader looks for segments that were removed
 _FOLD_CHECK_APPENDS = 64
 _FOLD_CHECK_FIRST = 8  # appends of a handle before the first look: most handles live shorter
 
@@ -271,6 +272,7 @@ class LocalLog(Log):
         self._records_read = self._bytes_read = 0
         self._syncs = self._syncs_shared = self._fenced = 0
         self._sync_fd = self._wal_fd = -1
+        self._look_at_maps_s = 0.0
         segments = folder / SEGMENTS_FOLDER
         inode = self._index_inode()
         self._index = self._open_index()
@@ -392,8 +394,15 @@ class LocalLog(Log):
 
     def wait(self, after: Position, timeout_s: float) -> Position:
         check_position(after, "the position to wait after")
+        timeout_s = check_timeout(timeout_s)
         self._check_open()
-        return self._bell.wait(after, check_timeout(timeout_s))
+        if self._bell.tail() <= after and time.monotonic() >= self._look_at_maps_s:
+            # Who has nothing to read opens no segment, and so would hold removed ones for ever.
+            with self._lock:
+                self._check_open()
+                self._reader.forget_removed()
+            self._look_at_maps_s = time.monotonic() + _LOOK_AT_MAPS_S
+        return self._bell.wait(after, timeout_s)
 
     def trim(self, tag: str, upto: Position) -> None:
         self._check_writable()
@@ -483,36 +492,30 @@ class LocalLog(Log):
         """
         self._check_writable()
         with self._lock, named_errors(f"collecting segments in {self.folder}"):
-            known = {
-                name: (live, end, sealed) for name, live, end, sealed in self._index.segments()
-            }
+            settled = {name for name, live, _, sealed in self._index.segments() if live and sealed}
             removed = 0
             for path in sorted((self.folder / SEGMENTS_FOLDER).glob("*.seg")):
-                live, end, sealed = known.get(path.stem, (0, 0, False))
-                if not (sealed and live):
-                    removed += self._collect_one(path, end, live, path.stem in known)
+                if path.stem not in settled:
+                    removed += self._collect_one(path)
         return removed
 
-    def _collect_one(self, path: Path, end: int, live: int, known: bool) -> bool:
+    def _collect_one(self, path: Path) -> bool:
         try:
             fd = self._files.open(path, os.O_RDWR)
         except FileNotFoundError:
             return False
         try:
-            if not lock(fd):
+            # Who else collects may have removed the file between the two calls.
+            if not lock(fd) or os.fstat(fd).st_nlink == 0:
                 return False
-            if live == 0:
-                # Asked again under the lock: its last writer may have indexed a frame just now.
-                if known and not self._index.drop_segment(path.stem):
-                    return False
-                if not known and any(name == path.stem for name, *_ in self._index.segments()):
-                    return False
+            # Asked under the lock, which its last writer held until its last frame was indexed.
+            found = self._index.segment(path.stem)
+            if found is None or (found.live == 0 and self._index.drop_segment(path.stem)):
                 self._files.unlink(path)
                 self._reader.forget(path.stem)
                 return True
-            end = next(row[2] for row in self._index.segments() if row[0] == path.stem)
-            if os.fstat(fd).st_size > end:
-                self._files.truncate(fd, end)
+            if os.fstat(fd).st_size > found.end:
+                self._files.truncate(fd, found.end)
             self._index.seal_segment(path.stem)
             return False
         finally:

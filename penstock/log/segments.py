@@ -42,7 +42,7 @@ ALIGNMENT = 64
 _FILE_HEADER = struct.Struct("<8sII16s24sQ")
 _FRAME_HEADER = struct.Struct("<IHHQQ40x")
 _ZEROS = memoryview(bytes(ALIGNMENT))
-_MAPS_MAX = 256
+_MAPS_MAX = 64
 assert _FILE_HEADER.size == _FRAME_HEADER.size == ALIGNMENT
 
 
@@ -272,6 +272,12 @@ class SegmentReader:
         if (entry := self._maps.pop(name, None)) is not None:
             os.close(entry[0])
 
+    def forget_removed(self) -> None:
+        """Drop the mappings of segments that others have removed: held, they keep their space."""
+        for name, (fd, _) in tuple(self._maps.items()):
+            if os.fstat(fd).st_nlink == 0:
+                self.forget(name)
+
     def close(self) -> None:
         for name in tuple(self._maps):
             self.forget(name)
@@ -279,6 +285,7 @@ class SegmentReader:
     def _view(self, name: str, path: Path, end: int) -> memoryview:
         entry = self._maps.get(name)
         if entry is None:
+            self.forget_removed()  # who reads on comes by here once in a segment
             entry = self._open(path)
             self._maps[name] = entry
             if len(self._maps) > _MAPS_MAX:

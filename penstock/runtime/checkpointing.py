@@ -106,6 +106,10 @@ class CheckpointQueue:
         """Do a job; return why it failed, if it did. Nothing that is needed depends on it."""
         return self._trim(job) if isinstance(job, TrimJob) else self._write(job)
 
+    def count_failure(self) -> None:
+        """Note a job that ended with an error which `perform` does not know."""
+        self._failed += 1
+
     def settle(self, job: Work) -> None:
         """A job is over, done or not."""
         key = _key(job)
@@ -191,7 +195,13 @@ class BackgroundCheckpointer:
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
-            self._queue.perform(job)
+            try:
+                self._queue.perform(job)
+            except Exception:
+                # A bug. Without this thread there would be no more checkpoints and trims, and
+                # nobody would notice: it says what happened and goes on with the next job.
+                logger.exception("background work of vertex %s failed unexpectedly", job.vertex)
+                self._queue.count_failure()
             with self._changed:
                 self._queue.settle(job)
                 self._changed.notify_all()

@@ -154,3 +154,22 @@ def test_the_end_keeps_trims_and_drops_checkpoints(background: Queue | Backgroun
     assert background.worker.statistics().trims == 2
     assert background.worker.statistics().written == 0
     assert not background.worker.submit(TRIM)
+
+
+class BrokenLog(MemoryLog):
+    """A log with a bug."""
+
+    def last(self, tag: str) -> None:
+        raise KeyError(tag)
+
+
+def test_a_bug_in_one_job_is_reported_and_does_not_end_the_thread(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    worker = BackgroundCheckpointer(MemoryCheckpoints(), BrokenLog())
+    for failed, job in enumerate((TRIM, OTHER_TRIM, TRIM), 1):
+        assert worker.submit(job)
+        assert worker.wait_idle(WAIT_S)
+        assert worker.statistics().failed == failed
+    worker.close()
+    assert "KeyError: 'T/w'" in caplog.text
