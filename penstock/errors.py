@@ -279,7 +279,7 @@ class InvalidProgram(ProgramError):
 
 
 class StageVersionUnsupported(ProgramError):
-    """A newer Penstock wrote this program. Action: upgrade; nothing was run."""
+    """Another version of Penstock wrote this. Action: use that one; nothing was run."""
 
 
 class ProgramIncompatible(ProgramError):

@@ -1,4 +1,15 @@
-"""The one rule for names, applied wherever a name enters: from a caller or back from a disk."""
+"""The rules for names, applied wherever a name enters: from a caller or back from a disk.
+
+People name queries, streams and producers. What the engine makes itself is named after its owner,
+what it is and its number, joined by dots, which no name of theirs can hold:
+
+    hot.s0.1         vertex 1 of stage s0 of query hot
+    hot.out          the stream that feeds the sink of query hot
+    hot.exchange.0   a stream between two stages; hot.shared.0: one that several stages read
+    <id>.write.3     who appends partition 3 of a batch write; <id>.sink.3: of micro-batches
+
+So nobody's stream is taken for one of the engine's, and no producer for a vertex.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +17,60 @@ import re
 
 from penstock.errors import InvalidName
 
-_PART = re.compile(r"[A-Za-z0-9_]{1,64}")
+NAME_MAX = 64
 TAG_PARTS_MAX = 6
+PRODUCER_KINDS = ("write", "sink")  # of producers that are no vertices: no stage is called so
+
+_PART = rf"[A-Za-z0-9_]{{1,{NAME_MAX}}}"
+_GIVEN = re.compile(_PART)
+_OWN = re.compile(rf"{_PART}(?:\.{_PART}){{1,2}}")
+_ANY = re.compile(rf"{_PART}(?:\.{_PART}){{0,2}}")
+_POSSIBLE = f"1 to {NAME_MAX} of the characters A-Z a-z 0-9 _"
 
 
 def check_name(name: str, what: str = "name") -> str:
-    """Return `name` if it is one part of the allowed alphabet; raise InvalidName if not."""
-    if not isinstance(name, str) or _PART.fullmatch(name) is None:
-        raise InvalidName(
-            f"{what} {name!r} is not allowed: use 1 to 64 of the characters A-Z a-z 0-9 _",
-            name=str(name)[:200],
-            what=what,
-        )
+    """Return a name that somebody gave, if it is of the allowed alphabet; InvalidName if not."""
+    if not isinstance(name, str) or _GIVEN.fullmatch(name) is None:
+        reserved = isinstance(name, str) and _OWN.fullmatch(name) is not None
+        why = "; names with dots are those that Penstock makes itself" if reserved else ""
+        raise _refused(name, what, _POSSIBLE + why)
+    return name
+
+
+def own_name(owner: str, kind: str, number: int | None = None) -> str:
+    """The name of something that the engine makes for an owner, such as a query or a write."""
+    name = f"{owner}.{kind}" if number is None else f"{owner}.{kind}.{number}"
+    return check_own_name(name, kind)
+
+
+def check_own_name(name: str, what: str = "name") -> str:
+    """Return a name if it is one that `own_name` makes; raise InvalidName if not."""
+    if not isinstance(name, str) or _OWN.fullmatch(name) is None:
+        raise _refused(name, what, f"two or three parts joined by '.', each of {_POSSIBLE}")
+    return name
+
+
+def check_any_name(name: str, what: str = "name") -> str:
+    """Return a name that was given or made, as found on records and in metadata."""
+    if not isinstance(name, str) or _ANY.fullmatch(name) is None:
+        raise _refused(name, what, f"one to three parts joined by '.', each of {_POSSIBLE}")
     return name
 
 
 def check_path(path: str, what: str = "tag") -> str:
     """Return `path` if it is one to six names joined by '/', as tags and metadata keys are."""
     parts = path.split("/") if isinstance(path, str) else []
-    if not 1 <= len(parts) <= TAG_PARTS_MAX or any(_PART.fullmatch(part) is None for part in parts):
-        raise InvalidName(
-            f"{what} {path!r} is not allowed: use 1 to {TAG_PARTS_MAX} parts joined by '/', "
-            "each of 1 to 64 of the characters A-Z a-z 0-9 _",
-            name=str(path)[:200],
-            what=what,
+    if not 1 <= len(parts) <= TAG_PARTS_MAX or any(_ANY.fullmatch(part) is None for part in parts):
+        raise _refused(
+            path,
+            what,
+            f"1 to {TAG_PARTS_MAX} names joined by '/', each of one to three parts joined by '.', "
+            f"each of {_POSSIBLE}",
         )
     return path
+
+
+def _refused(name: object, what: str, possible: str) -> InvalidName:
+    return InvalidName(
+        f"{what} {name!r:.200} is not allowed: use {possible}", name=str(name)[:200], what=what
+    )

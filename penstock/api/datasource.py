@@ -30,6 +30,7 @@ from pyspark.sql.types import StructType
 from penstock.api.datasource_options import Options
 from penstock.api.datasource_schema import spark_schema
 from penstock.errors import InvalidOption, UnsupportedPlan
+from penstock.names import check_name
 
 FORMAT = "penstock"
 _PLACE = ("path", "stream")
@@ -125,7 +126,7 @@ def data_source_for(path: str) -> type[PenstockDataSource]:
 
 
 def _stream(options: Options) -> str:
-    return options.needed("stream", "name")
+    return check_name(options.needed("stream", "name"), "stream")
 
 
 def _state_name(options: Options) -> str:

@@ -27,6 +27,7 @@ from penstock.log import punit
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log
 from penstock.log.local import open_log
 from penstock.log.record import Entry, Position, RecordKind
+from penstock.names import own_name
 from penstock.runtime.markers import Marker
 from penstock.runtime.streams import StreamFacts, create_stream, describe_stream
 from penstock.stages.tags import marker_tag, substream_tag
@@ -173,7 +174,7 @@ class StreamAppender(DataSourceArrowWriter):
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
         self._target = writable_stream(path, stream, schema, compression(options))
-        self._write = f"w_{uuid.uuid4().hex}"
+        self._write = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         from pyspark import TaskContext  # noqa: PLC0415 (only in a task)
@@ -201,4 +202,4 @@ class StreamAppender(DataSourceArrowWriter):
                 append_surely(log, entries)
 
     def _producer(self, partition: int) -> str:
-        return f"{self._write}_{partition}"
+        return own_name(self._write, "write", partition)

@@ -50,6 +50,7 @@ from penstock.errors import MarkerDamaged, SequenceConflict, SinkError, Trimmed
 from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
+from penstock.names import own_name
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.tags import task_tag
@@ -71,8 +72,8 @@ class StreamSink(DataSourceStreamArrowWriter):
 
         task = TaskContext.get()
         assert task is not None, "rows are written by Spark tasks"
-        sink = sink_name(task.getLocalProperty(QUERY_ID))
-        producer = f"{sink}_{task.partitionId()}"
+        query_id = task.getLocalProperty(QUERY_ID)
+        sink, producer = sink_name(query_id), sink_name(query_id, task.partitionId())
         return self._target.stage(iterator, producer, task.attemptNumber(), sink)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -85,15 +86,15 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Nothing: the next marker of each partition drops what was staged."""
 
 
-def sink_name(query_id: str | None) -> str:
-    """The producer that stands for a query's sink."""
+def sink_name(query_id: str | None, partition: int | None = None) -> str:
+    """The producer that stands for a query's sink, or for one partition of its micro-batches."""
     plain = (query_id or "").replace("-", "")
     if not plain:
         raise SinkError(
             "this task has no id of a streaming query, without which its rows cannot be written "
             f"once: Spark did not set {QUERY_ID}. Write with df.write, or inside foreachBatch"
         )
-    return f"sink_{plain}"
+    return own_name(plain, "sink", partition)
 
 
 def commit_batch(log: Log, stream: str, batch_id: int, staged: Sequence[StagedRows]) -> bool:

@@ -43,7 +43,7 @@ from penstock.errors import (
 )
 from penstock.expressions.types import arrow_schema
 from penstock.log.contract import Log
-from penstock.names import check_name
+from penstock.names import NAME_MAX, check_name
 from penstock.plan.build import Rows, query
 from penstock.plan.durations import parse_duration
 from penstock.plan.optimizer import plan_program
@@ -57,7 +57,7 @@ from penstock.runtime.queries import (
 )
 from penstock.runtime.streams import describe_stream, register_streams
 from penstock.stages.compare import compare
-from penstock.stages.program import QUERY_NAME_MAX, Program
+from penstock.stages.program import Program, sink_stream
 from penstock.stages.settings import Settings
 
 FORMATS = ("penstock", "parquet", "console", "memory")
@@ -314,7 +314,7 @@ class StreamWriter:
             words = re.sub(r"[^A-Za-z0-9_]", "_", Path(location).name)[:20]
             return f"{words}_{hashlib.sha256(location.encode()).hexdigest()[:12]}"
         if self._sink_kind() == "penstock":
-            return f"to_{self._output_stream('')}"[:QUERY_NAME_MAX]
+            return f"to_{self._output_stream('')}"[:NAME_MAX]
         return f"query_{uuid.uuid4().hex[:12]}"
 
     def _sink_kind(self) -> str:
@@ -341,7 +341,7 @@ class StreamWriter:
             if stream is None:
                 raise InvalidOption("name the output stream: toStream('name')")
             return check_name(stream, "stream")
-        return f"{name}_out"
+        return sink_stream(name)
 
     def _program(self, attached: Attached, name: str) -> Program:
         unknown: list[StreamNotFound] = []

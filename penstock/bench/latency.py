@@ -188,7 +188,7 @@ class Run:
             found = follower.end()
         finally:
             follower.close()
-        started = attached.log.get(f"source/{name}_s0/start")
+        started = attached.log.get(f"source/{name}.s0/start")
         assert started is not None
         return self.latencies(found, int(started.value))
 

@@ -167,7 +167,7 @@ def _first_commit_us(log: Log, vertex: str, after: Position, instance: int) -> i
 
 def _judge(attached: Attached, rate: int, events: int) -> tuple[int, int]:
     """Let the query end, with all input there at once; return the bids lost and doubled."""
-    attached.log.put(f"source/{QUERY}_s0/start", b"0")  # everything has been due since 1970
+    attached.log.put(f"source/{QUERY}.s0/start", b"0")  # everything has been due since 1970
     query = _start(attached, rate, events)
     query.awaitTermination(PATIENCE_S)
     if query.isActive:

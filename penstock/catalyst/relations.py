@@ -27,6 +27,7 @@ from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
 from penstock.expressions.types import Field, Schema
+from penstock.names import check_name
 from penstock.plan.nodes import Scan, Source, StreamRef
 from penstock.stages.program import ConnectorSpec, connector_spec
 
@@ -165,7 +166,7 @@ def _stream(node: JvmNode, options: _Options, substreams: SubstreamCount) -> Sca
     if not name:
         raise options.refuse("stream", "name the stream to read")
     try:
-        stream = StreamRef(name, substreams(name))
+        stream = StreamRef(check_name(name, "stream"), substreams(name))
     except InvalidName as error:
         raise options.refuse("stream", error.message) from error
     return _origin((stream,), _schema(node), options.source, options)

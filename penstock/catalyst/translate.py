@@ -12,9 +12,9 @@ from penstock.catalyst.relations import ScanOrigin, SubstreamCount
 from penstock.catalyst.rows import made
 from penstock.catalyst.session import Plans, SessionFacts, plans_of
 from penstock.errors import InvalidArgument, UnsupportedPlan
+from penstock.names import check_name
 from penstock.operators.specs import MODES
 from penstock.plan.nodes import Aggregate, Relation, walk
-from penstock.stages.program import check_query_name
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def translate(
 
     `substreams` says how many substreams a stream of the log has. No Spark job is run.
     """
-    check_query_name(query)
+    check_name(query, "query")
     if output_mode not in MODES:
         raise InvalidArgument(
             f"output mode is {output_mode!r:.80}; it is one of {', '.join(MODES)}",

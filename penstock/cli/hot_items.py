@@ -204,7 +204,7 @@ class Watcher:
 
     def _find_axis(self) -> bool:
         assert self._log is not None
-        start = self._log.get(f"source/{QUERY}_s0/start")
+        start = self._log.get(f"source/{QUERY}.s0/start")
         base = self._log.get("demo/base_us")
         if start is None or base is None:
             return False

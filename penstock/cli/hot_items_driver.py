@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     while query.isActive:
         query.awaitTermination(STATUS_S)
         status = {name: facts for name, facts in query.job.vertex_status().items() if facts}
-        rows_in = sum(f["rows_in"] for name, f in status.items() if "_s0_" in name)
+        rows_in = sum(f["rows_in"] for name, f in status.items() if ".s0." in name)
         now_s = time.monotonic()
         _tell(
             type="status",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from penstock.connectors.contract import Sink, epoch_refused
-from penstock.names import check_name
+from penstock.names import check_any_name
 
 
 class MemorySink(Sink):
@@ -18,7 +18,7 @@ class MemorySink(Sink):
         self._last: dict[str, int] = {}
 
     def write(self, vertex: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
-        check_name(vertex, "vertex")
+        check_any_name(vertex, "vertex")
         if epoch < 0:
             raise epoch_refused(epoch)
         if epoch <= self._last.get(vertex, -1):
@@ -31,7 +31,7 @@ class MemorySink(Sink):
         return True
 
     def last_epoch(self, vertex: str) -> int | None:
-        return self._last.get(check_name(vertex, "vertex"))
+        return self._last.get(check_any_name(vertex, "vertex"))
 
     def batches(self) -> list[pa.RecordBatch]:
         """Return everything that was written: each vertex's epochs in order, vertices by name."""

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.contract import Sink, epoch_refused
 from penstock.errors import SinkError
-from penstock.names import check_name
+from penstock.names import check_any_name
 
-_FILE = re.compile(r"([A-Za-z0-9_]{1,64})-([0-9]{20})\.parquet")
+_FILE = re.compile(r"([A-Za-z0-9_.]+)-([0-9]{20})\.parquet")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
 class FolderSink(Sink):
-    """Rows as files named by vertex and epoch: `count_0-00000000000000000012.parquet`.
+    """Rows as files named by vertex and epoch: `hot.s0.0-00000000000000000012.parquet`.
 
     A file appears whole under its name, by a link to a finished and synced temporary file, and an
     existing one is never replaced. So whoever lists the folder at any moment sees each epoch once,
@@ -56,7 +56,7 @@ class FolderSink(Sink):
         return new
 
     def last_epoch(self, vertex: str) -> int | None:
-        check_name(vertex, "vertex")
+        check_any_name(vertex, "vertex")
         if vertex not in self._last:
             self._last[vertex] = self._find_last(vertex)
         return self._last[vertex]

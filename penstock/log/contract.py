@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.log.record import Entry, Fence, Position, Record, Versioned
-from penstock.names import check_name
+from penstock.names import check_any_name
 
 READ_LIMIT_MAX = 65_536
 APPEND_ENTRIES_MAX = 4_096
@@ -129,7 +129,7 @@ class Log(ABC):
 
 def instance_key(vertex: str) -> str:
     """Where a vertex's newest instance number lives in the metadata, as decimal digits."""
-    return f"instance/{check_name(vertex, 'vertex')}"
+    return f"instance/{check_any_name(vertex, 'vertex')}"
 
 
 def take_over(log: Log, vertex: str) -> int:

@@ -61,7 +61,7 @@ from penstock.log.segments import (
     check_frame,
     frame_bytes,
 )
-from penstock.names import check_name, check_path
+from penstock.names import check_any_name, check_name, check_path
 
 Severity = Literal["error", "warning", "note"]
 Progress = Callable[[str, int, int], None]  # what is looked at, how many are done, of how many
@@ -435,7 +435,10 @@ class _Check:
 
     def _check_names(self, name: str, tags: list[str] | None, position: int) -> None:
         try:
-            check_name(name, "name")
+            if tags is None:
+                check_name(name, "segment")
+            else:
+                check_any_name(name, "producer")
             for tag in tags or ():
                 check_path(tag, "tag")
         except InvalidName as error:

@@ -17,13 +17,13 @@ from penstock.log.contract import (
     TAGS_PER_RECORD_MAX,
 )
 from penstock.log.record import START, Body, Entry, Fence, Position, RecordKind
-from penstock.names import check_name, check_path
+from penstock.names import check_any_name, check_path
 
 NUMBER_MAX = 2**63 - 1  # instances, sequences and positions fit a signed 64-bit column
 TAGS_CACHED_TOGETHER_MAX = 8  # longer lists are checked tag by tag: the cache stays small
 
 # The same few names come by 20,000 times a second: each is matched once. Failures are not cached.
-_known_producer = lru_cache(maxsize=16_384)(check_name)
+_known_producer = lru_cache(maxsize=16_384)(check_any_name)
 _known_tag = lru_cache(maxsize=65_536)(check_path)
 
 
@@ -223,7 +223,7 @@ def check_fence_argument(fence: Fence) -> None:
     """Refuse a fence that no vertex could ever hold."""
     if type(fence) is not Fence:
         raise InvalidArgument(f"a fence is a Fence, not {type(fence).__name__}")
-    check_name(fence.vertex, "vertex")
+    check_any_name(fence.vertex, "vertex")
     if type(fence.instance) is not int or not 0 <= fence.instance <= NUMBER_MAX:
         raise _not_a_number("a fence's instance", fence.instance)
 

@@ -227,7 +227,7 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
         yield f"S/{settings.dead_letter_stream}", "rows that failed an expression"
     for index, stage in enumerate(program.stages):
         vertices = program.stage_vertices(index)
-        name = vertices[0].name if len(vertices) == 1 else f"{program.query}_{stage.name}_*"
+        name = vertices[0].name if len(vertices) == 1 else f"{program.query}.{stage.name}.*"
         yield f"T/{name}", "markers: where to resume"
         if stage.aggregate is not None:
             every = settings.checkpoint_interval_commits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.names import own_name
 from penstock.plan.nodes import (
     Exchange,
     Relation,
@@ -20,7 +21,7 @@ from penstock.plan.query import Query, Write
 
 
 def fuse_stages(query: Query) -> Query:
-    """Cut the trees at their exchanges, into internal streams `<query>_exchange_<n>`.
+    """Cut the trees at their exchanges, into internal streams `<query>.exchange.<n>`.
 
     Everything between two cuts runs fused in one stage. Writers come before readers.
     """
@@ -48,7 +49,7 @@ class _Cutter:
             return with_children(node, tuple(self.cut(child) for child in children(node)))
         branches = node.child.inputs if isinstance(node.child, UnionAll) else (node.child,)
         fed = [self.cut(branch) for branch in branches]
-        stream = StreamRef(f"{self.query}_exchange_{self.streams}", internal=True)
+        stream = StreamRef(own_name(self.query, "exchange", self.streams), internal=True)
         self.streams += 1
         self.writes.extend(Write(branch, stream, node.keys) for branch in fed)
         return Scan((stream,), node.schema, node.event_time)

@@ -13,7 +13,7 @@ from typing import Any, Union
 from penstock.errors import ExpressionError, PlanError, UnsupportedPlan
 from penstock.expressions.tree import Call, Column, Expression, columns_of, transform
 from penstock.expressions.types import Field, Schema, parse_type
-from penstock.names import check_name
+from penstock.names import check_any_name
 from penstock.operators.specs import (
     PANE_COLUMN,
     AggregateCall,
@@ -56,7 +56,7 @@ class StreamRef:
     internal: bool = False
 
     def __post_init__(self) -> None:
-        check_name(self.name, "stream")
+        check_any_name(self.name, "stream")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.types import Schema
+from penstock.names import check_name
 from penstock.plan.columns import unknown_column
 from penstock.plan.nodes import (
     Relation,
@@ -18,7 +18,13 @@ from penstock.plan.nodes import (
     scans_of,
     stream_names,
 )
-from penstock.stages.program import ConnectorSpec, check_query_name, shape, show_schema
+from penstock.stages.program import (
+    ConnectorSpec,
+    StreamRole,
+    check_stream_name,
+    shape,
+    show_schema,
+)
 from penstock.stages.settings import Settings
 
 PARALLELISM_MAX = 4_096
@@ -62,7 +68,7 @@ class Query:
     settings: Settings = field(default_factory=Settings)
 
     def __post_init__(self) -> None:
-        check_query_name(self.name)
+        check_name(self.name, "query")
         if not self.writes:
             raise PlanError(f"query {self.name} writes nothing: add a write", query=self.name)
         if type(self.parallelism) is not int or not 1 <= self.parallelism <= PARALLELISM_MAX:
@@ -71,7 +77,7 @@ class Query:
                 f"it is a whole number from 1 to {PARALLELISM_MAX}",
                 query=self.name,
             )
-        self._check_reserved()
+        self._check_names()
         written = self._check_written()
         self._check_read(written)
         self._check_cycles()
@@ -83,20 +89,16 @@ class Query:
                     stream=side,
                 )
 
-    def _check_reserved(self) -> None:
-        """Rules name internal streams after the query; nobody else's stream may be called so."""
-        reserved = re.compile(rf"{re.escape(self.name)}_(shared|exchange)_[0-9]+")
-        scanned = [
-            s for scan in self.scans() if isinstance(scan.relation, tuple) for s in scan.relation
-        ]
-        targets = [write.target for write in self.writes if isinstance(write.target, StreamRef)]
-        for stream in (*scanned, *targets):
-            if not stream.internal and reserved.fullmatch(stream.name):
-                raise PlanError(
-                    f"stream {stream.name!r} has a name that query {self.name} uses for streams "
-                    "between its stages: rename the stream or the query",
-                    stream=stream.name,
-                )
+    def _check_names(self) -> None:
+        """Streams that the engine made are its own: this query's rules and sink may use theirs."""
+        for scan in self.scans():
+            for stream in scan.relation if isinstance(scan.relation, tuple) else ():
+                role: StreamRole = "internal" if stream.internal else "input"
+                check_stream_name(self.name, stream.name, role)
+        for write in self.writes:
+            if isinstance(write.target, StreamRef):
+                role = "internal" if write.target.internal else "output"
+                check_stream_name(self.name, write.target.name, role)
 
     def _check_written(self) -> dict[str, Schema]:
         written: dict[str, Schema] = {}

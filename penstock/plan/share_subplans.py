@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from penstock.names import own_name
 from penstock.plan.nodes import (
     Aggregate,
     Relation,
@@ -19,7 +20,7 @@ from penstock.plan.query import Query, Write
 
 
 def share_subplans(query: Query) -> Query:
-    """Write each largest repeated relation to `<query>_shared_<n>` and let its users read that.
+    """Write each largest repeated relation to `<query>.shared.<n>` and let its users read that.
 
     Worth sharing is what keeps state or reads a source, which is then read, and its rows made,
     once. Stateless work on a stream is not: the log serves any number of readers, and doing such
@@ -32,7 +33,7 @@ def share_subplans(query: Query) -> Query:
         shared = _largest_repeated(writes)
         if shared is None:
             return replace(query, writes=writes)
-        stream = StreamRef(f"{query.name}_shared_{number}", internal=True)
+        stream = StreamRef(own_name(query.name, "shared", number), internal=True)
         scan = Scan((stream,), shared.schema, shared.event_time)
         users = tuple(
             replace(write, child=_replaced(write.child, shared, scan)) for write in writes

@@ -418,6 +418,8 @@ def _partitions(tail: str) -> int | None:
 
 def _take_stream(cursor: Cursor, internal: bool) -> StreamRef:
     name, substreams = cursor.name(), 1
+    while cursor.accept("."):
+        name += f".{cursor.take('word', 'number')}"
     if cursor.accept("["):
         substreams = cursor.number()
         cursor.expect("]")

@@ -14,6 +14,7 @@ from penstock.kernels.cache import KernelCache
 from penstock.log import punit
 from penstock.log.contract import Log
 from penstock.log.record import Fence, Position
+from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
@@ -160,7 +161,7 @@ class Assembly:
                 connector=spec.connector,
             )
         parts = len(self.program.stage_vertices(vertex.stage))
-        name = f"{self.program.query}_{stage.name}"
+        name = own_name(self.program.query, stage.name)
         request = SourceRequest(
             name=name,
             options=spec.options,

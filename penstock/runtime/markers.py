@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import MarkerDamaged, StageVersionUnsupported
 from penstock.log.record import START, Position, Record
-from penstock.names import check_name
+from penstock.names import check_any_name
 
 MARKER_VERSION = 1
 WATERMARK_END = 2**63 - 1  # nothing will come any more
@@ -68,7 +68,7 @@ def decode_marker(record: Record) -> Marker:
                 position=record.position,
             )
         return Marker(
-            vertex=check_name(facts["vertex"], "vertex"),
+            vertex=check_any_name(facts["vertex"], "vertex"),
             instance=int(facts["instance"]),
             epoch=int(facts["epoch"]),
             consumed=Position(int(facts["consumed"])),
@@ -77,7 +77,7 @@ def decode_marker(record: Record) -> Marker:
             watermark_us=int(facts["watermark_us"]),
             ended=bool(facts["ended"]),
             producers={
-                check_name(name, "producer"): (int(watermark_us), bool(ended))
+                check_any_name(name, "producer"): (int(watermark_us), bool(ended))
                 for name, (watermark_us, ended) in facts["producers"].items()
             },
             progress=dict(facts["progress"]),

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.errors import InvalidProgram, QueryNotFound
 from penstock.log.contract import Log
-from penstock.names import check_name
+from penstock.names import check_any_name, check_name
 from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
 from penstock.stages.program import Program, VertexProgram
 
@@ -166,7 +166,7 @@ def _decode(name: str, value: bytes) -> StoredQuery:
             str(facts["id"]),
             check_name(facts["name"], "query"),
             Program.from_json(facts["program"]),
-            check_name(facts["output"], "stream"),
+            check_any_name(facts["output"], "stream"),
             None if location is None else str(location),
             None if sink is None else str(sink),
         )

@@ -2,7 +2,8 @@
 
 Such a stream is kept until somebody says otherwise: the log cannot know who will read it. A cut
 runs between two epochs, so a reader never sees a part of one, and never takes rows that a query of
-this log has still to read. Readers elsewhere, such as Spark queries with offsets of their own, are
+this log has still to read. Streams that a query made for itself are trimmed by it, and by nobody
+else. Readers elsewhere, such as Spark queries with offsets of their own, are
 told when rows that they ask for are gone.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record, RecordKind
-from penstock.runtime.backlog import sink_progress
+from penstock.names import check_name
 from penstock.runtime.queries import needed_query, stored_names
 from penstock.runtime.streams import StreamFacts, describe_stream
 from penstock.runtime.trimming import low_water
@@ -36,7 +37,7 @@ def plan_cut(
     log: Log, stream: str, *, before: Position | None = None, before_us: int | None = None
 ) -> Cut:
     """Find the last border of epochs before a position, or a time, that every query has passed."""
-    facts = describe_stream(log, stream)
+    facts = describe_stream(log, check_name(stream, "stream"))
     limit, query = _least_read(log, facts)
     newest = log.last(marker_tag(stream))
     wanted = START if newest is None else newest.position
@@ -67,15 +68,7 @@ def _least_read(log: Log, stream: StreamFacts) -> tuple[Position | None, str | N
         ]
         if readers:
             marks.append((low_water(log, readers), name))
-        if stored.output == stream.name == f"{name}_out":
-            marks.append((_delivered(log, name), name))
     return min(marks, default=(None, None))
-
-
-def _delivered(log: Log, query: str) -> Position:
-    """How far the sink of a query has come in the stream that was made for it."""
-    found = sink_progress(log, query)
-    return START if found is None else found.facts.resume
 
 
 def _border(

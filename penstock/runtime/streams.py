@@ -23,7 +23,7 @@ from penstock.log import punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
-from penstock.names import check_name
+from penstock.names import check_any_name, check_name
 from penstock.operators.chain import ERROR_COLUMN
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs
@@ -50,7 +50,7 @@ class StreamFacts:
 
 def describe_stream(log: Log, stream: str) -> StreamFacts:
     """Read a stream's columns and substreams; StreamNotFound lists what there is."""
-    found = log.get(f"stream/{check_name(stream, 'stream')}")
+    found = log.get(f"stream/{check_any_name(stream, 'stream')}")
     if found is None:
         known = ", ".join(key.split("/", 1)[1] for key in log.keys("stream")) or "none"
         raise StreamNotFound(
@@ -177,7 +177,7 @@ class StreamWriter:
         codec: punit.Codec = punit.Codec.NONE,
     ) -> None:
         self._log = log
-        self._facts = describe_stream(log, stream)
+        self._facts = describe_stream(log, check_name(stream, "stream"))
         self._schema = arrow_schema(self._facts.schema)
         marker, _ = fence(log, check_name(producer, "producer"), task_tag(producer))
         self._marker = marker

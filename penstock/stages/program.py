@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from penstock.errors import ExpressionError, InvalidProgram
 from penstock.expressions.types import Field, Schema
-from penstock.names import check_name
+from penstock.names import PRODUCER_KINDS, check_name, check_own_name, own_name
 from penstock.operators.specs import AggregateSpec, OperatorSpec, chain_schema
 from penstock.stages.key_ranges import KEY_SPACE, WHOLE_KEY_SPACE, KeyRange, split_key_space
 from penstock.stages.settings import Settings
@@ -31,7 +31,6 @@ from penstock.stages.tags import (
 )
 
 PROGRAM_VERSION = 2
-QUERY_NAME_MAX = 40  # vertex names hold query, stage and index within 64 characters
 STAGES_MAX = 1_000
 OPERATORS_MAX = 1_000
 VERTICES_MAX = 65_536
@@ -83,7 +82,8 @@ def connector_spec(connector: str, **options: Any) -> ConnectorSpec:
 class StreamSpec:
     """A stream that the query reads or writes.
 
-    `input`: somebody else's. `internal`: between two stages of this query. `output`: for others.
+    `input`: somebody else's. `internal`: between two stages of this query. `output`: for others,
+    or for the query's sink.
     """
 
     name: str
@@ -92,7 +92,6 @@ class StreamSpec:
     role: StreamRole
 
     def __post_init__(self) -> None:
-        check_name(self.name, "stream")
         _check(self.role in get_args(StreamRole), f"stream {self.name}: no role {self.role!r:.80}")
         _check(
             1 <= self.substreams <= SUBSTREAMS_MAX,
@@ -160,6 +159,7 @@ class Stage:
 
     def __post_init__(self) -> None:
         check_name(self.name, "stage")
+        _check(self.name not in PRODUCER_KINDS, f"no stage may be called {self.name}")
         _check(len(self.chain) <= OPERATORS_MAX, f"stage {self.name}: too many operators")
         stateful = [spec for spec in self.chain if isinstance(spec, AggregateSpec)]
         _check(len(stateful) <= 1, f"stage {self.name} has {len(stateful)} states; one is possible")
@@ -199,7 +199,7 @@ class VertexProgram:
     marker_tags: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        check_name(self.name, "vertex")
+        check_own_name(self.name, "vertex")
         low, high = self.key_range
         _check(0 <= low < high <= KEY_SPACE, f"vertex {self.name}: key range [{low}, {high})")
         for tag in (*self.input_tags, *self.output_tags, *self.marker_tags):
@@ -226,10 +226,12 @@ class Program:
     version: int = field(default=PROGRAM_VERSION)
 
     def __post_init__(self) -> None:
-        check_query_name(self.query)
+        check_name(self.query, "query")
         _check(0 < len(self.stages) <= STAGES_MAX, f"a program has 1 to {STAGES_MAX} stages")
         _check(len(self.vertices) <= VERTICES_MAX, f"more than {VERTICES_MAX} vertices")
         _check_distinct("stream", [stream.name for stream in self.streams])
+        for stream in self.streams:
+            check_stream_name(self.query, stream.name, stream.role)
         _check_distinct("stage", [stage.name for stage in self.stages])
         _check_distinct("vertex", [vertex.name for vertex in self.vertices])
         for stage in self.stages:
@@ -341,18 +343,24 @@ class Program:
 
 def vertex_name(query: str, stage: str, index: int) -> str:
     """The name of vertex `index` of a stage; also that of its logs."""
-    return check_name(f"{query}_{stage}_{index}", "vertex")
+    return own_name(query, stage, index)
 
 
-def check_query_name(name: str) -> str:
-    """Return the name if vertices can be named after it; raise a named error if not."""
-    check_name(name, "query")
-    _check(
-        len(name) <= QUERY_NAME_MAX,
-        f"query name {name!r} has {len(name)} characters; {QUERY_NAME_MAX} are possible, "
-        "because vertices are named after it",
-    )
-    return name
+def sink_stream(query: str) -> str:
+    """The stream that carries a query's result to a sink outside the log, and to nobody else."""
+    return own_name(query, "out")
+
+
+def check_stream_name(query: str, name: str, role: StreamRole) -> str:
+    """Return the name if a query may use a stream of that name so; raise InvalidName if not.
+
+    What another query made for itself is neither read nor written: its owner trims it.
+    """
+    if role == "internal":
+        check_own_name(name, "internal stream")
+        _check(name.startswith(f"{query}."), f"stream {name} is not one of query {query}'s own")
+        return name
+    return name if role == "output" and name == sink_stream(query) else check_name(name, "stream")
 
 
 def cut_stage(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from penstock.errors import InvalidName
-from penstock.names import check_name
+from penstock.names import check_any_name
 
 SUBSTREAMS_MAX = 65_536
 
@@ -56,35 +56,35 @@ def substream_tag(stream: str, index: int) -> str:
             stream=stream,
             index=index,
         )
-    return f"S/{check_name(stream, 'stream')}/{index}"
+    return f"S/{check_any_name(stream, 'stream')}/{index}"
 
 
 def marker_tag(stream: str) -> str:
     """The tag on every marker that commits rows of a stream."""
-    return f"S/{check_name(stream, 'stream')}/m"
+    return f"S/{check_any_name(stream, 'stream')}/m"
 
 
 def task_tag(vertex: str) -> str:
     """The tag on a vertex's markers."""
-    return f"T/{check_name(vertex, 'vertex')}"
+    return f"T/{check_any_name(vertex, 'vertex')}"
 
 
 def change_tag(vertex: str) -> str:
     """The tag on the changes of a vertex's state."""
-    return f"C/{check_name(vertex, 'vertex')}"
+    return f"C/{check_any_name(vertex, 'vertex')}"
 
 
 def parse_tag(text: str) -> Tag:
     """Take a tag apart; raise InvalidName for anything that the builders above do not make."""
     parts = text.split("/") if isinstance(text, str) else []
     if len(parts) == 3 and parts[0] == "S":
-        stream = check_name(parts[1], "stream")
+        stream = check_any_name(parts[1], "stream")
         if parts[2] == "m":
             return Tag(TagKind.STREAM_MARKERS, stream)
         if _INDEX.fullmatch(parts[2]) and int(parts[2]) < SUBSTREAMS_MAX:
             return Tag(TagKind.SUBSTREAM, stream, int(parts[2]))
     if len(parts) == 2 and parts[0] in ("T", "C"):
-        return Tag(TagKind(parts[0]), check_name(parts[1], "vertex"))
+        return Tag(TagKind(parts[0]), check_any_name(parts[1], "vertex"))
     raise InvalidName(
         f"tag {text!r} is not one of S/<stream>/<i>, S/<stream>/m, T/<vertex>, C/<vertex>",
         name=str(text)[:200],

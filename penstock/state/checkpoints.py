@@ -34,7 +34,7 @@ from penstock.errors import (
     PUnitError,
 )
 from penstock.log import punit
-from penstock.names import check_name
+from penstock.names import check_any_name, check_name
 from penstock.state.checkpoint_files import (
     CheckpointFiles,
     FilePath,
@@ -131,7 +131,7 @@ class CheckpointStore:
 
         If it raises CheckpointError there is no new checkpoint, and older ones are as they were.
         """
-        check_name(vertex, "vertex")
+        check_any_name(vertex, "vertex")
         for name in states:
             check_name(name, "state")
         if not 0 <= position < 1 << 63:
@@ -250,7 +250,7 @@ class CheckpointStore:
     # Reading -----------------------------------------------------------------------------------
 
     def _read_manifest(self, checkpoint: CheckpointId) -> tuple[dict[str, Any], dict[str, Units]]:
-        check_name(checkpoint.vertex, "vertex")
+        check_any_name(checkpoint.vertex, "vertex")
         content = self._read(checkpoint, MANIFEST, MANIFEST_BYTES_MAX, absent=CheckpointNotFound)
         try:
             return _parse_manifest(content.to_pybytes(), checkpoint)
@@ -296,7 +296,7 @@ class CheckpointStore:
 
     def _folders(self, vertex: str) -> Ids:
         """All checkpoints of a vertex, complete or not; other names in its folder are not ours."""
-        check_name(vertex, "vertex")
+        check_any_name(vertex, "vertex")
         matches = (_FOLDER_NAME.fullmatch(name) for name in self._names((vertex,)))
         return sorted(
             CheckpointId(vertex, int(match[1]), int(match[2])) for match in matches if match

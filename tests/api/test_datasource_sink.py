@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 IDS = StructType([StructField("id", LongType(), False)])
-SINK = "sink_0123"
+SINK = sink_name("0123")
 BATCHES = 25
 ROUND_S = 60
 
@@ -121,7 +121,8 @@ def test_two_drivers_race_in_two_processes(path: str) -> None:
 
 
 def test_rows_of_no_query_are_refused() -> None:
-    assert sink_name("01ab-cd") == "sink_01abcd"
+    assert sink_name("01ab-cd") == "01abcd.sink"
+    assert sink_name("01ab-cd", 3) == "01abcd.sink.3"
     with pytest.raises(SinkError, match="no id of a streaming query"):
         sink_name(None)
 

@@ -17,7 +17,8 @@ from penstock.log.survey import list_tags
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
 
 WAIT_S = 30.0
-VERTEX = "q_s0_0"
+STREAM = "rows"
+VERTEX = "writer"
 SCHEMA = pa.schema([pa.field("x", pa.int64(), False)])
 
 
@@ -25,7 +26,7 @@ SCHEMA = pa.schema([pa.field("x", pa.int64(), False)])
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalLog:
     monkeypatch.setattr(sinks, "TRIM_COMMITS", 4)
     log = open_log(tmp_path / "log", create=True, config=LogConfig(durability="process"))
-    create_stream(log, "q_out", (Field("x", BIGINT, False),))
+    create_stream(log, STREAM, (Field("x", BIGINT, False),))
     return log
 
 
@@ -47,14 +48,14 @@ def parquet(folder: Path, kind: type[ParquetDelivery] = ParquetDelivery) -> Parq
 
 def publish(log: LocalLog, first: int, epochs: int) -> None:
     """One row an epoch; every third epoch has none."""
-    writer = StreamWriter(log, "q_out", VERTEX)
+    writer = StreamWriter(log, STREAM, VERTEX)
     for number in range(first, first + epochs):
         rows = None if number % 3 == 0 else pa.record_batch([[number]], schema=SCHEMA)
         writer.write(rows)
 
 
 def deliver(log: LocalLog, delivery: Delivery, *, from_start: bool = False) -> SinkRunner:
-    facts = describe_stream(log, "q_out")
+    facts = describe_stream(log, STREAM)
     runner = SinkRunner(log, "q", facts.tags, facts.schema, delivery, from_start=from_start)
     runner.start()
     runner.stop(WAIT_S)
@@ -63,7 +64,9 @@ def deliver(log: LocalLog, delivery: Delivery, *, from_start: bool = False) -> S
 
 def kept(log: LocalLog) -> int:
     """How many records are left for the sink to read."""
-    return sum(each.records for each in list_tags(log.folder) if each.tag.startswith("S/q_out/"))
+    return sum(
+        each.records for each in list_tags(log.folder) if each.tag.startswith(f"S/{STREAM}/")
+    )
 
 
 def test_a_delivered_stream_is_trimmed_and_each_epoch_is_written_once(
@@ -107,5 +110,5 @@ def test_a_sink_that_begins_anew_each_time_keeps_its_stream(log: LocalLog) -> No
         view = Collected()
         deliver(log, view, from_start=True)
         assert view.numbers == expected
-    assert StreamReader(log, "q_out").read_all().column("x").to_pylist() == expected
+    assert StreamReader(log, STREAM).read_all().column("x").to_pylist() == expected
     log.close()

@@ -277,7 +277,7 @@ def test_another_sink_is_refused(attached: Attached, bids: DataFrame, tmp_path: 
     writer = penstock.writeStream(bids).queryName("moved").option("standbySlots", 0)
     writer.format("parquet").option("path", f"file:{tmp_path}/a")
     program = writer._program(attached, "moved")
-    stored = StoredQuery("m", "moved", program, "moved_out", None, f"parquet {tmp_path}/a")
+    stored = StoredQuery("m", "moved", program, "moved.out", None, f"parquet {tmp_path}/a")
     attached.log.put("query/moved", stored.encode())
     assert writer._sink_refusal(stored) is None
     with pytest.raises(ProgramIncompatible, match=r"it was parquet .*/a and is parquet .*/b"):

@@ -27,11 +27,11 @@ def test_one_vertex_runs_everything_in_one_stage() -> None:
     (stage,) = program.stages
     assert [type(spec) for spec in stage.chain] == [FilterSpec, WatermarkSpec, AggregateSpec]
     (vertex,) = program.vertices
-    assert vertex.name == "q_s0_0"
+    assert vertex.name == "q.s0.0"
     assert vertex.key_range == (0, KEY_SPACE)
     assert vertex.input_tags == ("S/bids/0", "S/bids/m")
     assert vertex.output_tags == ("S/out/0",)
-    assert vertex.marker_tags == ("T/q_s0_0", "C/q_s0_0", "S/out/m")
+    assert vertex.marker_tags == ("T/q.s0.0", "C/q.s0.0", "S/out/m")
     assert [(s.name, s.role, s.substreams) for s in program.streams] == [
         ("bids", "input", 1), ("out", "output", 1),
     ]  # fmt: skip
@@ -50,9 +50,9 @@ def test_keys_are_dealt_out_to_vertices() -> None:
     assert ranges[-1][1] == KEY_SPACE
     assert all(left[1] == right[0] for left, right in pairwise(ranges))
     writer = program.stage_vertices(0)[0]
-    assert writer.output_tags == tuple(f"S/q_exchange_0/{index}" for index in range(3))
+    assert writer.output_tags == tuple(f"S/q.exchange.0/{index}" for index in range(3))
     for index, vertex in enumerate(program.stage_vertices(1)):
-        assert vertex.input_tags == (f"S/q_exchange_0/{index}", "S/q_exchange_0/m")
+        assert vertex.input_tags == (f"S/q.exchange.0/{index}", "S/q.exchange.0/m")
         assert vertex.output_tags == (f"S/out/{index}",)
 
 
@@ -100,7 +100,7 @@ def test_late_rows_have_a_stream_with_the_columns_the_aggregate_reads() -> None:
     assert [f.name for f in program.stream("late").schema] == ["auction", "price", "ts"]
     assert [f.name for f in program.stages[1].input.schema] == ["auction", "price", "ts", "__key0"]
     reader, owner = program.stage_vertices(0)[0], program.stage_vertices(1)[0]
-    assert reader.marker_tags[2:] == ("S/q_exchange_0/m", "S/bad/m")
+    assert reader.marker_tags[2:] == ("S/q.exchange.0/m", "S/bad/m")
     assert owner.marker_tags[2:] == ("S/out/m", "S/bad/m", "S/late/m")
 
 

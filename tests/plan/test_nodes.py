@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from penstock.errors import InvalidName, PlanError, StreamError, UnknownColumn, UnsupportedPlan
+from penstock.errors import InvalidName, PlanError, UnknownColumn, UnsupportedPlan
 from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import BIGINT, Field, parse_type
 from penstock.plan.build import (
@@ -22,6 +22,7 @@ from penstock.plan.build import (
 )
 from penstock.plan.nodes import Filter, Scan, StreamRef, UnionAll, carries_time
 from penstock.plan.query import Query, Write
+from penstock.stages.program import sink_stream
 from penstock.stages.settings import Settings
 
 BIDS = scan_stream(
@@ -165,12 +166,24 @@ def test_queries_refuse_what_cannot_be_told_apart() -> None:
         query("q/1", BIDS.to_stream("a"))
     with pytest.raises(InvalidName):
         BIDS.to_stream("a b")
-    with pytest.raises(StreamError, match="named after it"):
-        query("q" * 41, BIDS.to_stream("a"))
+    with pytest.raises(InvalidName):
+        query("q" * 65, BIDS.to_stream("a"))
     with pytest.raises(PlanError, match="which is also its one for late"):
         query("q", BIDS.to_stream("a"), settings=Settings(late_stream="a"))
-    with pytest.raises(PlanError, match="uses for streams between its stages"):
-        query("q", BIDS.to_stream("q_exchange_0"))
+
+
+def test_streams_that_queries_make_for_themselves_are_out_of_reach() -> None:
+    """All but the one that feeds the query's own sink."""
+    query("q", BIDS.to_stream(sink_stream("q")))
+    for taken in ("q.exchange.0", "q.shared.0", "other.out", "q.s0.0"):
+        with pytest.raises(InvalidName, match="names with dots"):
+            query("q", BIDS.to_stream(taken))
+    for read in ("q.out", "other.out", "other.exchange.0"):
+        with pytest.raises(InvalidName, match="names with dots"):
+            query("q", scan_stream(read, "x int").to_stream("a"))
+    for side in ("late_stream", "dead_letter_stream"):
+        with pytest.raises(InvalidName, match="names with dots"):
+            Settings(**{side: "other.out"})
 
 
 def test_a_query_cannot_feed_itself() -> None:

@@ -77,7 +77,7 @@ query q parallelism 3
         assert not any(isinstance(node, UnionAll | Exchange) for node in walk(write.child))
     assert [write.vertices for write in done.writes] == [1, 3, 3, 1]
     assert [write.stream for write in done.writes] == [
-        "q_exchange_0", "q_exchange_0", "q_exchange_1", "b",
+        "q.exchange.0", "q.exchange.0", "q.exchange.1", "b",
     ]  # fmt: skip
 
 

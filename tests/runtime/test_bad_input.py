@@ -159,7 +159,7 @@ def test_a_row_that_fails_is_named_and_what_came_before_stays(lab: Laboratory, k
     process.abandon()
     details = caught.value.details
     assert (details["row"], details["origin"]) == (1, "source offset 6")
-    assert details["vertex"] == "copy_s0_0"
+    assert details["vertex"] == "copy.s0.0"
     assert "dead-letter stream" in caught.value.message
     assert ids(lab) == list(range(6))
     # It is no use to try again: the same row fails in the same way.

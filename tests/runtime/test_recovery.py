@@ -23,7 +23,7 @@ from penstock.state.checkpoints import MANIFEST, CheckpointStore
 from penstock.state.snapshot import COPY_ROWS_MAX
 from tests.runtime.laboratory import Laboratory, table, table_source
 
-VERTEX = "sums_s0_0"
+VERTEX = "sums.s0.0"
 WAIT_S = 30.0
 
 

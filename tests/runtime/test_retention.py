@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli.main import main
-from penstock.errors import StreamNotFound
+from penstock.errors import InvalidName, StreamNotFound
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.record import Fence, Position, RecordKind
@@ -21,6 +21,7 @@ from penstock.runtime.queries import StoredQuery
 from penstock.runtime.retention import Cut, cut, plan_cut
 from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
+from penstock.stages.program import sink_stream
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 SCHEMA = pa.schema([pa.field("x", pa.int64(), False)])
@@ -112,17 +113,9 @@ def test_what_a_stored_query_has_not_read_stays(lab: Laboratory) -> None:
     assert [row["x"] for row in lab.rows("copies")] == [1, 2, 3, 4]
 
 
-def test_a_sink_keeps_what_it_has_not_delivered(log: LocalLog) -> None:
-    program = plan_program(
-        query("q", scan_stream("elsewhere", "x bigint not null").to_stream("q_out"))
-    )
-    create_stream(log, "q_out", (Field("x", BIGINT, False),))
-    log.put("query/q", StoredQuery("id", "q", program, "q_out", None).encode())
-    writer = StreamWriter(log, "q_out", "q_s0_0")
-    marks = [writer.write(pa.record_batch([[n]], schema=SCHEMA)) for n in range(4)]
-    assert plan_cut(log, "q_out", before=log.tail()) == Cut("q_out", Position(0), 0, "q")
-    log.put("sink/q", json.dumps({"done": marks[1], "resume": marks[1]}).encode())
-    assert plan_cut(log, "q_out", before=log.tail()) == Cut("q_out", marks[1], 2, "q")
+def test_what_a_query_made_for_itself_is_not_for_people_to_trim(log: LocalLog) -> None:
+    with pytest.raises(InvalidName, match="names with dots are those that Penstock makes itself"):
+        plan_cut(log, sink_stream("copy"), before=log.tail())
 
 
 def test_the_command_line(log: LocalLog, capsys: pytest.CaptureFixture[str]) -> None:

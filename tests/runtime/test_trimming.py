@@ -80,7 +80,7 @@ def inner_records(lab: Laboratory) -> dict[str, int]:
 
 def run_to(process: SingleProcess, epochs: int) -> None:
     """Step to an epoch of the first vertex, at a pace at which its background keeps up."""
-    while process.host.vertex("sums_s0_0").marker.epoch < epochs:
+    while process.host.vertex("sums.s0.0").marker.epoch < epochs:
         for _ in range(10):
             process.host.step()
         process.wait_checkpoints(WAIT_S)
@@ -128,7 +128,7 @@ def test_the_last_rows_of_a_query_that_has_ended_are_trimmed_too(lab: Laboratory
     found = inner_records(lab)
     exchanged = {tag: records for tag, records in found.items() if tag.startswith("S/")}
     assert exchanged == {}
-    assert found["T/sums_s0_0"] == 1
+    assert found["T/sums.s0.0"] == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -143,7 +143,7 @@ def hurry(folder: Path, *queries: str) -> None:
     """Let the rest of paced queries' input be there at once, from their next start on."""
     with open_log(folder) as log:
         for name in queries:
-            log.put(f"source/{name}_s0/start", b"0")
+            log.put(f"source/{name}.s0/start", b"0")
 
 
 def verify(place: Path, stream: str, kind: str, events: int, rate: float) -> dict[str, Any]:

@@ -153,7 +153,7 @@ def test_a_new_reader_of_an_inner_stream_would_miss_what_is_trimmed() -> None:
     )
     found = compare(STORED, changed)
     assert verdicts(found) == ["s0 kept", "s1 kept", "s2 refused"]
-    assert "q_exchange_0 that have been trimmed" in found.stages[2].reasons[0]
+    assert "q.exchange.0 that have been trimmed" in found.stages[2].reasons[0]
 
 
 def test_sinks_and_sources_by_what_their_offsets_mean() -> None:

@@ -24,8 +24,8 @@ NAMES = st.from_regex(r"[A-Za-z0-9_]{1,64}", fullmatch=True)
 def test_texts() -> None:
     assert substream_tag("bids", 3) == "S/bids/3"
     assert marker_tag("bids") == "S/bids/m"
-    assert task_tag("q_s0_1") == "T/q_s0_1"
-    assert change_tag("q_s0_1") == "C/q_s0_1"
+    assert task_tag("q.s0.1") == "T/q.s0.1"
+    assert change_tag("q.s0.1") == "C/q.s0.1"
 
 
 @given(NAMES, st.integers(0, SUBSTREAMS_MAX - 1))
