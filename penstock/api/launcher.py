@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +18,10 @@ _RESULT_SCHEMA = "slot bigint, steps bigint"
 
 
 class SparkLauncher:
-    """Starts each slot as the only task of a Spark job of its own, under one tag per query run.
+    """Starts each slot as the only task of a Spark job of its own, under two tags.
 
-    The session is used as it is. Cancelling goes by the tag, so no other job is touched.
+    One is the query run's, one the slot's. The session is used as it is. Cancelling goes by tag, so
+    no other job is touched.
     """
 
     def __init__(self, spark: SparkSession, tag: str, description: str) -> None:
@@ -33,9 +35,11 @@ class SparkLauncher:
         )
         thread.start()
 
+    def cancel_slot(self, slot: int) -> None:
+        self._cancel(self._slot_tag(slot))
+
     def cancel(self) -> None:
-        if self.ended() is None:  # else the user has stopped the session already
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+        self._cancel(self._tag)
 
     def ended(self) -> str | None:
         context = self._spark.sparkContext
@@ -47,11 +51,19 @@ class SparkLauncher:
             return "the Java process of the Spark session is gone"
         return "the Spark session was stopped" if stopped else None
 
+    def _slot_tag(self, slot: int) -> str:
+        return f"{self._tag}-slot-{slot}"
+
+    def _cancel(self, tag: str) -> None:
+        if self.ended() is None:  # else the user has stopped the session already
+            self._spark.sparkContext.cancelJobsWithTag(tag)
+
     def _run(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
         context = self._spark.sparkContext
         error: str | None = None
         try:
             context.addJobTag(self._tag)
+            context.addJobTag(self._slot_tag(order.slot))
             context.setLocalProperty("spark.job.description", f"{self._description} {order.slot}")
             rows = self._spark.range(0, 1, 1, 1)
             rows.mapInArrow(slot_task(order), _RESULT_SCHEMA).collect()
@@ -62,14 +74,14 @@ class SparkLauncher:
 
 def slot_task(order: SlotOrder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function that Spark ships: small, because the executor has the package."""
-    facts = (order.host, order.port, order.token, order.slot)
+    facts = asdict(order)
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:
         from penstock.runtime.slot import SlotOrder, run_slot  # noqa: PLC0415 - on the executor
 
         for _ in batches:
             pass
-        done = run_slot(SlotOrder(*facts))
-        yield pa.RecordBatch.from_pydict({"slot": [facts[3]], "steps": [done["steps"]]})
+        done = run_slot(SlotOrder(**facts))
+        yield pa.RecordBatch.from_pydict({"slot": [facts["slot"]], "steps": [done["steps"]]})
 
     return task

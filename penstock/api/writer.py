@@ -47,7 +47,8 @@ from penstock.names import NAME_MAX, check_name
 from penstock.plan.build import Rows, query
 from penstock.plan.durations import parse_duration
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.job import START_TIMEOUT_S, Job, task_slots_needed
+from penstock.runtime.job import Job
+from penstock.runtime.placement import Patience, task_slots_needed
 from penstock.runtime.queries import (
     StoredQuery,
     lock_path,
@@ -103,6 +104,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "slots": _count(1),
     "standbyslots": _count(0),
     "starttimeout": parse_duration,
+    "steptimeout": parse_duration,
     "latestream": str,
     "deadletterstream": str,
     "idletimeout": parse_duration,
@@ -430,12 +432,12 @@ class StreamWriter:
         )
         job = Job(
             program,
-            str(attached.path),
+            attached.log,
             launcher,
             host=control_host(spark),
             slots=slots,
             standbys=standbys,
-            start_timeout_s=self._options.get("starttimeout", START_TIMEOUT_S * 1e6) / 1e6,
+            patience=self._patience(),
             kernels=attached.kernels,
         )
         job.start()
@@ -455,6 +457,14 @@ class StreamWriter:
         )
         note_started(spark, started)
         return started
+
+    def _patience(self) -> Patience:
+        given = Patience()
+        if (start_us := self._options.get("starttimeout")) is not None:
+            given = replace(given, start_s=start_us / 1e6)
+        if (step_us := self._options.get("steptimeout")) is not None:
+            given = replace(given, step_s=step_us / 1e6, recovery_s=10 * step_us / 1e6)
+        return given
 
     def _slots(self, program: Program) -> tuple[int, int]:
         """How many slots work, and how many wait to take over."""

@@ -163,7 +163,7 @@ class _Bench:
         process = self.process(vertices=())
         try:
             start_s, start_cpu_s = time.perf_counter(), time.process_time()
-            process.host.add(self.vertex)
+            process.host.begin(self.vertex)
             elapsed_ms = (time.perf_counter() - start_s) * 1e3
             cpu_ms = (time.process_time() - start_cpu_s) * 1e3
             rows = process.statistics().vertices[self.vertex].state_rows

@@ -1,6 +1,6 @@
 """The shared log: one total order, many tags, atomic fenced appends."""
 
-from penstock.log.contract import Log, LogStatistics, take_over
+from penstock.log.contract import Log, LogStatistics, register, take_over
 from penstock.log.local import LocalLog, open_log
 from penstock.log.record import (
     START,
@@ -24,5 +24,6 @@ __all__ = [
     "RecordKind",
     "Versioned",
     "open_log",
+    "register",
     "take_over",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from penstock.errors import Fenced
 from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.names import check_any_name
 
@@ -132,9 +133,30 @@ def instance_key(vertex: str) -> str:
     return f"instance/{check_any_name(vertex, 'vertex')}"
 
 
+def register(log: Log, vertex: str, instance: int) -> None:
+    """Register an instance that was handed out; every smaller one is fenced from here on.
+
+    Raises `Fenced` if a number that is not smaller is registered: then this one comes too late, or
+    somebody has it already.
+    """
+    key = instance_key(vertex)
+    while True:
+        current = log.get(key)
+        if current is not None and int(current.value) >= instance:
+            raise Fenced(
+                f"instance {instance} of vertex {vertex} comes too late: instance "
+                f"{int(current.value)} is registered; nothing was changed, this instance must stop",
+                vertex=vertex,
+                instance=instance,
+                newest=str(int(current.value)),
+            )
+        if log.compare_and_set(key, current.version if current else 0, b"%d" % instance):
+            return
+
+
 def take_over(log: Log, vertex: str) -> int:
-    """Register a new instance of a vertex and return its number; every older one is fenced from
-    here on.
+    """Register the next instance of a vertex for a program that is its own judge of when to begin;
+    return its number.
     """
     key = instance_key(vertex)
     while True:

@@ -46,11 +46,14 @@ class Assembly:
     sources: Mapping[str, SourceBuilder] = field(default_factory=lambda: SOURCES)
     trim_commits: int = TRIM_COMMITS
 
-    def start(self, name: str) -> Vertex:
-        """Recover a vertex and return its new instance, ready to step."""
+    def start(self, name: str, instance: int) -> Vertex:
+        """Recover a vertex under the number that was handed out for it; return it, ready to step.
+
+        Raises `Fenced` if a newer one is registered.
+        """
         vertex = next(v for v in self.program.vertices if v.name == name)
         stage = self.program.stage_of(vertex)
-        marker, position = fence(self.log, name, vertex.task_tag)
+        marker, position = fence(self.log, name, vertex.task_tag, instance)
         chain = self._new_chain(stage)
         replayed = self._restore(vertex, chain, marker, position)
         return Vertex(self._parts(vertex, stage, marker, chain), marker, replayed)

@@ -1,22 +1,34 @@
-"""A host: steps vertices in one thread, over a real log, until their input ends or for ever.
+"""A host: steps vertices in one thread, over a real log. It is what a slot runs.
 
-It is what a slot runs, and what a notebook or a unit test uses with no Spark at all.
+It does as it is told: a vertex comes with the instance number that was handed out for it, and one
+that cannot go on is let go, with the reason. Whoever hands out numbers decides what becomes of it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.errors import Fenced, LogBusy, LogIOError, OutcomeUnknown, StreamError
+from penstock.errors import (
+    ChangeLogBroken,
+    Fenced,
+    LogBusy,
+    LogIOError,
+    OutcomeUnknown,
+    StreamError,
+)
 from penstock.log.record import START
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.vertex import Vertex, VertexState, VertexStatistics
 
 WAIT_S = 0.005  # how often a source that had nothing is asked again
-RESTARTS_MAX = 5
+
+# A vertex that meets one of these is recovered from its last marker, under a new number.
+PASSING = (OutcomeUnknown, LogIOError, LogBusy)
+# In a recovery this one too: a newer instance may trim what an older one still reads.
+PASSING_IN_RECOVERY = (*PASSING, ChangeLogBroken)
 
 logger = logging.getLogger(__name__)
 
@@ -32,29 +44,49 @@ class HostStatistics:
     dropped: tuple[str, ...]  # taken over by another process
 
 
+@dataclass(frozen=True, slots=True)
+class VertexEnd:
+    """A vertex that is no longer here, and why."""
+
+    vertex: str
+    instance: int
+    error: StreamError
+    can_go_on: bool  # under a new number, from its last marker
+
+    @property
+    def is_fenced(self) -> bool:
+        return isinstance(self.error, Fenced)
+
+
+class Activity:
+    """What the thread of a host does now, and how often that has changed; any thread may look."""
+
+    def __init__(self) -> None:
+        self.now: tuple[int, str, str] = (0, "start", "")  # replaced as a whole
+
+    def turn_to(self, what: str, vertex: str = "") -> None:
+        self.now = (self.now[0] + 1, what, vertex)
+
+
 class Host:
     """Vertices of one program that live in this thread."""
 
-    def __init__(self, assembly: Assembly, vertices: Iterable[str] | None = None) -> None:
+    def __init__(self, assembly: Assembly) -> None:
+        self.activity = Activity()
         self._assembly = assembly
-        names = [v.name for v in assembly.program.vertices] if vertices is None else list(vertices)
         self._vertices: dict[str, Vertex] = {}
-        self._restarts: dict[str, int] = {}
         self._dropped: list[str] = []
-        self._failures: list[tuple[str, StreamError]] = []
+        self._ends: list[VertexEnd] = []
         self._tail = START  # of the log, when the last step began
-        if names:
-            assembly.register_streams()
-        for name in names:
-            self.add(name)
 
-    def add(self, name: str) -> None:
-        """Recover a vertex here and step it from now on."""
-        self._vertices[name] = self._assembly.start(name)
-
-    def remove(self, name: str) -> None:
-        """Commit what a vertex has done and let it go."""
-        self._let_go(self._vertices.pop(name))
+    def add(self, name: str, instance: int) -> bool:
+        """Recover a vertex here and step it from now on; return whether it is here now."""
+        self.activity.turn_to("recover", name)
+        try:
+            self._vertices[name] = self._assembly.start(name, instance)
+        except StreamError as error:
+            self._note_end(name, instance, error, isinstance(error, PASSING_IN_RECOVERY))
+        return name in self._vertices
 
     def is_empty(self) -> bool:
         return not self._vertices
@@ -64,47 +96,23 @@ class Host:
         worked = False
         self._tail = self._assembly.log.tail()
         for name in tuple(self._vertices):
-            worked |= self._do_or_recover(name, Vertex.step)
+            self.activity.turn_to("step", name)
+            worked |= self._do_or_end(name, Vertex.step)
+        self.activity.turn_to("wait")
         return worked
 
-    def run(self, until: Callable[[], bool] | None = None) -> None:
-        """Step until every vertex has ended or been taken over, or `until` says so."""
-        while self._is_alive() and not (until is not None and until()):
-            if not self.step():
-                self.wait()
-            self._raise_failure()
-
-    def run_available(self) -> None:
-        """Process everything that is there now, commit it and return."""
-        while self._is_alive():
-            worked = self.step()
-            self._raise_failure()
-            if worked:
-                continue
-            waiting = [v.name for v in self._running() if not v.is_drained()]
-            if not waiting:
-                return
-            for name in waiting:  # not when its next commit is due by the clock, but now
-                self._do_or_recover(name, Vertex.flush)
-
     def close(self) -> None:
-        """Commit what has been done and let the vertices go."""
+        """Commit what has been done and let the vertices go; `take_ends` tells what failed."""
         for name in tuple(self._vertices):
-            self.remove(name)
+            self.activity.turn_to("close", name)
+            self._do_or_end(name, Vertex.flush)
+            if name in self._vertices:
+                self._vertices.pop(name).close()
 
     def abandon(self) -> None:
         """Let the vertices go without committing; what they have not committed is forgotten."""
         while self._vertices:
             self._vertices.popitem()[1].close()
-
-    def _let_go(self, vertex: Vertex) -> None:
-        try:
-            vertex.flush()
-        except Fenced:
-            logger.warning("vertex %s was taken over before its last commit", vertex.name)
-            self._dropped.append(vertex.name)
-        finally:
-            vertex.close()
 
     def vertex(self, name: str) -> Vertex:
         return self._vertices[name]
@@ -112,19 +120,14 @@ class Host:
     def statistics(self) -> HostStatistics:
         return HostStatistics(
             vertices={name: vertex.statistics() for name, vertex in self._vertices.items()},
-            restarts=sum(self._restarts.values()),
+            restarts=0,
             dropped=tuple(self._dropped),
         )
 
-    def take_failures(self) -> list[tuple[str, StreamError]]:
-        """Vertices that failed for good since the last call, and why; they are no longer here."""
-        failures, self._failures = self._failures, []
-        return failures
-
-    def take_dropped(self) -> list[str]:
-        """Vertices that another process took over since the last call."""
-        dropped, self._dropped = self._dropped, []
-        return dropped
+    def take_ends(self) -> list[VertexEnd]:
+        """Vertices that could not go on since the last call; they are no longer here."""
+        ends, self._ends = self._ends, []
+        return ends
 
     def wait(self) -> None:
         """Sleep until the log grows, a commit is due or a source may have more.
@@ -135,40 +138,22 @@ class Host:
         due = [s for v in self._running() if (s := v.commit_due_in_s()) is not None]
         self._assembly.log.wait(self._tail, min([WAIT_S, *due]))
 
-    def _do_or_recover(self, name: str, action: Callable[[Vertex], T]) -> T | bool:
-        """The recovery table: one arm per kind of error. What has no arm is a bug."""
+    def _do_or_end(self, name: str, action: Callable[[Vertex], T]) -> T | bool:
+        """Let a vertex do something; one that meets an error is let go. Any other is a bug."""
+        vertex = self._vertices[name]
         try:
-            return action(self._vertices[name])
-        except Fenced:
-            logger.warning("vertex %s was taken over by a newer instance: dropping it here", name)
-            self._vertices.pop(name).close()
-            self._dropped.append(name)
-        except (OutcomeUnknown, LogIOError, LogBusy) as error:
-            self._restart(name, error)
+            return action(vertex)
         except StreamError as error:
-            self._give_up(name, error)
+            self._vertices.pop(name).close()
+            self._note_end(name, vertex.marker.instance, error, isinstance(error, PASSING))
         return True
 
-    def _restart(self, name: str, error: StreamError) -> None:
-        """Begin again from the last marker, as a new instance; give up if it keeps failing."""
-        self._restarts[name] = self._restarts.get(name, 0) + 1
-        if self._restarts[name] > RESTARTS_MAX:
-            self._give_up(name, error)
-            return
-        logger.warning("vertex %s failed (%s): recovering it from its last marker", name, error)
-        self._vertices[name].close()
-        self._vertices[name] = self._assembly.start(name)
+    def _note_end(self, name: str, instance: int, error: StreamError, can_go_on: bool) -> None:
+        end = VertexEnd(name, instance, error, can_go_on)
+        if end.is_fenced:
+            logger.warning("vertex %s was taken over by a newer instance: dropping it here", name)
+            self._dropped.append(name)
+        self._ends.append(end)
 
     def _running(self) -> list[Vertex]:
         return [v for v in self._vertices.values() if v.state is VertexState.RUNNING]
-
-    def _is_alive(self) -> bool:
-        return bool(self._running())
-
-    def _give_up(self, name: str, error: StreamError) -> None:
-        self._vertices.pop(name).close()
-        self._failures.append((name, error))
-
-    def _raise_failure(self) -> None:
-        if self._failures:
-            raise self._failures[0][1]

@@ -1,6 +1,6 @@
 """Recovery: how an instance of a vertex begins, whether it is the first or follows a dead one.
 
-    1. fence        register a new instance: from here on the old one can append nothing
+    1. fence        register the instance that was handed out: older ones can append nothing more
     2. last marker  what is committed, and where to read on
     3. checkpoint   the newest whole picture of the state at or before that marker
     4. changes      the committed ones between the picture and the marker, in order
@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.errors import ChangeLogBroken
 from penstock.log import punit
 from penstock.log.committed import CommittedReader
-from penstock.log.contract import Log, take_over
+from penstock.log.contract import Log, register
 from penstock.log.record import START, Position
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
@@ -34,9 +34,9 @@ REPLAY_ROWS_MAX = 65_536
 logger = logging.getLogger(__name__)
 
 
-def fence(log: Log, vertex: str, task_tag: str) -> tuple[Marker, Position]:
+def fence(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, Position]:
     """Steps 1 and 2: take the vertex over; return its last marker, renumbered, and where it is."""
-    instance = take_over(log, vertex)
+    register(log, vertex, instance)
     record = log.last(task_tag)
     if record is None:
         return Marker(vertex=vertex, instance=instance, epoch=0), START

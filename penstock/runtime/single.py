@@ -23,9 +23,10 @@ from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.local import LocalLog, open_log
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer, CheckpointStatistics
-from penstock.runtime.host import Host, HostStatistics
+from penstock.runtime.host import HostStatistics
 from penstock.runtime.slot import CHECKPOINTS_FOLDER
 from penstock.runtime.sources import SOURCES, SourceBuilder
+from penstock.runtime.standalone import StandaloneHost
 from penstock.runtime.streams import StreamReader
 from penstock.runtime.trimming import TRIM_COMMITS
 from penstock.stages.program import Program
@@ -70,7 +71,7 @@ class SingleProcess:
                 sources={**SOURCES, **(sources or {})},
                 trim_commits=trim_commits,
             )
-            self.host = Host(assembly, vertices)
+            self.host = StandaloneHost(assembly, vertices)
         except BaseException:
             self._close_files()
             raise

@@ -5,7 +5,12 @@
 A slot without vertices is a standby: everything slow is behind it, so that taking over the
 vertices of a dead slot is only their recovery. When the connection to the job ends, the slot ends.
 
-A thread of its own tells the job that the process is alive, however long a recovery takes.
+`Slot` obeys and works, with no thread, socket or clock of its own; `run_slot` gives it these. A
+thread beside it tells the job every moment that the process is alive, and what its main thread is
+at: a long recovery is no death, and a step that hangs is no life.
+
+What names code or data (the program, the log, the folder of compiled kernels) comes with the
+order, inside the Spark task; over the connection come only names of vertices, and numbers.
 """
 
 from __future__ import annotations
@@ -17,9 +22,9 @@ import os
 import queue
 import socket
 import threading
-import time
 import traceback
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +33,22 @@ from penstock.errors import StreamError
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
-from penstock.log.local import LocalLog, open_log
+from penstock.log.local import open_log
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
 from penstock.runtime.control import Channel, Message, connect
-from penstock.runtime.host import Host
+from penstock.runtime.host import PASSING, Host, VertexEnd
 from penstock.runtime.sources import SOURCES
 from penstock.stages.program import Program
 from penstock.state.checkpoints import CheckpointStore
 
 STATUS_INTERVAL_S = 0.2
 CHECKPOINTS_FOLDER = "checkpoints"
+TRACEBACK_CHARACTERS_MAX = 20_000
 
 logger = logging.getLogger(__name__)
+
+Send = Callable[[Message], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +57,121 @@ class SlotOrder:
 
     host: str
     port: int
-    token: str
+    token: str = field(repr=False)
     slot: int
+    program: str = field(repr=False)  # as JSON
+    log: str
+    kernels: str | None = None
+
+
+class Slot:
+    """Hosts the vertices that its job assigns. For one thread; `beat` is for another one."""
+
+    def __init__(self, assembly: Assembly, send: Send) -> None:
+        self._log = assembly.log
+        self._clock = assembly.clock
+        self._send = send
+        self._host = Host(assembly)
+        self._status_at_s = assembly.clock.monotonic_s()
+        self._reports = 0
+
+    def obey(self, message: Message) -> bool:
+        """Carry out an order; return whether there will be more."""
+        if message["type"] == "stop":
+            return False
+        if message["type"] == "assign":
+            for vertex, instance in message["vertices"]:
+                if self._host.add(vertex, instance):
+                    self._send({"type": "started", "vertex": vertex, "instance": instance})
+                self._report_ends()
+        else:
+            logger.warning("an order of unknown type %r is ignored", message["type"])
+        return True
+
+    def work(self) -> bool:
+        """Step every vertex once and say what there is to say; return whether there was work."""
+        worked = self._host.step()
+        self._report_ends()
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._status_at_s:
+            self._status_at_s = now_s + STATUS_INTERVAL_S
+            self._send_status()
+        return worked
+
+    def wait(self) -> None:
+        """Sleep until there may be work again."""
+        self._host.wait()
+
+    def is_standby(self) -> bool:
+        return self._host.is_empty()
+
+    def beat(self) -> Message:
+        """That the process is alive, and what its main thread does."""
+        moves, doing, vertex = self._host.activity.now
+        return {"type": "alive", "moves": moves, "doing": doing, "vertex": vertex}
+
+    def close(self) -> None:
+        """Commit what has been done and let the vertices go."""
+        self._host.close()
+        for end in self._host.take_ends():
+            if end.is_fenced:
+                note_refusal(self._log, end.vertex)
+            else:
+                logger.warning("vertex %s ends without its last commit", end.vertex)
+
+    def _report_ends(self) -> None:
+        for end in self._host.take_ends():
+            if end.is_fenced:
+                note_refusal(self._log, end.vertex)
+            self._send(_ended(end))
+
+    def _send_status(self) -> None:
+        self._reports += 1
+        vertices = {
+            name: {**asdict(facts), "state": facts.state.value, "reports": self._reports}
+            for name, facts in self._host.statistics().vertices.items()
+        }
+        self._send({"type": "status", "vertices": vertices})
+
+
+def _ended(end: VertexEnd) -> Message:
+    """How the job is told that a vertex is no longer here.
+
+    It is `fenced` if a newer number is registered, `returned` if it can go on under a new one, and
+    `failed` if it cannot.
+    """
+    kind = "fenced" if end.is_fenced else "returned" if end.can_go_on else "failed"
+    return {"type": kind, "vertex": end.vertex, "instance": end.instance, **_facts(end.error)}
+
+
+def _facts(error: StreamError) -> Message:
+    return {
+        "error_class": error.error_class,
+        "message": error.message,
+        "traceback": "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:],
+    }
+
+
+def note_refusal(log: Log, vertex: str) -> None:
+    """Count a refused marker where people can see it: in the metadata, under refused/<vertex>.
+
+    It is a courtesy: a log that cannot take the note has refused the marker all the same.
+    """
+    try:
+        found = log.get(f"refused/{vertex}")
+        before = 0 if found is None else int(json.loads(found.value)["times"])
+        newest = log.get(instance_key(vertex))
+        facts = {
+            "times": before + 1,
+            "pid": os.getpid(),
+            "newest_instance": 0 if newest is None else int(newest.value),
+        }
+        log.put(f"refused/{vertex}", json.dumps(facts).encode())
+    except PASSING:
+        logger.warning("that a marker of %s was refused could not be noted", vertex, exc_info=True)
+
+
+# Threads and sockets --------------------------------------------------------------------------
 
 
 def run_slot(order: SlotOrder) -> dict[str, Any]:
@@ -63,48 +184,81 @@ def run_slot(order: SlotOrder) -> dict[str, Any]:
     }
     channel = connect((order.host, order.port), hello)
     try:
-        return _Slot(channel).run()
+        return _SlotProcess(channel, order).run()
     finally:
         channel.close()
 
 
-def note_refusal(log: Log, vertex: str) -> None:
-    """Count a refused marker where people can see it: in the metadata, under refused/<vertex>."""
-    found = log.get(f"refused/{vertex}")
-    before = 0 if found is None else int(json.loads(found.value)["times"])
-    newest = log.get(instance_key(vertex))
-    facts = {
-        "times": before + 1,
-        "pid": os.getpid(),
-        "newest_instance": 0 if newest is None else int(newest.value),
-    }
-    log.put(f"refused/{vertex}", json.dumps(facts).encode())
+class _SlotProcess:
+    """A slot with a connection, a queue of orders and a heart."""
 
-
-class _Slot:
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, order: SlotOrder) -> None:
         self._channel = channel
+        self._order = order
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
-        self._log: LocalLog | None = None
-        self._checkpointer: BackgroundCheckpointer | None = None
-        self._host: Host | None = None
+        self._slot: Slot | None = None
         self._is_over = threading.Event()
         self._steps = 0
-        self._reports = 0
 
     def run(self) -> dict[str, Any]:
-        reader = threading.Thread(target=self._listen, name="penstock-orders", daemon=True)
-        reader.start()
+        threading.Thread(target=self._listen, name="penstock-orders", daemon=True).start()
         threading.Thread(target=self._beat, name="penstock-beat", daemon=True).start()
+        folder = Path(self._order.log)
         try:
-            while self._obey():
-                self._work()
+            with open_log(folder) as log:
+                checkpointer = BackgroundCheckpointer(_checkpoints(folder), log)
+                try:
+                    self._live(self._assembly(folder, log, checkpointer))
+                finally:
+                    checkpointer.close()
         except (BrokenPipeError, ConnectionError):
             logger.warning("the job is gone: this slot stops")
+        except PASSING:
+            raise  # another slot may have more luck
+        except StreamError as error:
+            self._channel.send({"type": "failed", "vertex": None, **_facts(error)})
         finally:
-            self._let_go()
             self._is_over.set()
         return {"steps": self._steps}
+
+    def _assembly(self, folder: Path, log: Log, checkpointer: BackgroundCheckpointer) -> Assembly:
+        return Assembly(
+            program=Program.from_json(self._order.program),
+            log=log,
+            clock=SystemClock(),
+            checkpoints=_checkpoints(folder),
+            checkpointer=checkpointer,
+            kernels=KernelCache(self._order.kernels or private_kernels_folder()),
+            sources=SOURCES,
+        )
+
+    def _live(self, assembly: Assembly) -> None:
+        assembly.warm()
+        slot = self._slot = Slot(assembly, self._channel.send)
+        # What is loaded by now stays: a full collection that looks through it again would hold
+        # every vertex up for as long as some hundred commits take.
+        gc.freeze()
+        try:
+            self._channel.send({"type": "ready"})
+            while self._obey(slot):
+                worked = slot.work()
+                self._steps += 1
+                if not worked and not slot.is_standby():
+                    slot.wait()
+        finally:
+            slot.close()
+
+    def _obey(self, slot: Slot) -> bool:
+        """Carry out what has arrived; return whether to go on."""
+        while True:
+            try:
+                # A standby has nothing else to do than to wait for orders.
+                wait_s = STATUS_INTERVAL_S if slot.is_standby() else 0
+                message = self._orders.get(block=wait_s > 0, timeout=wait_s)
+            except queue.Empty:
+                return True
+            if message is None or not slot.obey(message):
+                return False
 
     def _listen(self) -> None:
         try:
@@ -115,124 +269,16 @@ class _Slot:
 
     def _beat(self) -> None:
         while not self._is_over.wait(STATUS_INTERVAL_S):
+            slot = self._slot
             try:
-                self._channel.send({"type": "alive"})
+                self._channel.send(
+                    {"type": "alive", "moves": 0, "doing": "warm", "vertex": ""}
+                    if slot is None
+                    else slot.beat()
+                )
             except OSError:
                 return
 
-    def _obey(self) -> bool:
-        """Carry out what has arrived; return whether to go on."""
-        while True:
-            try:
-                message = self._next_order()
-            except queue.Empty:
-                return True
-            if message is None or message["type"] == "stop":
-                return False
-            try:
-                self._carry_out(message)
-            except StreamError as error:
-                self._report(message.get("vertices", []), error)
 
-    def _next_order(self) -> Message | None:
-        if self._host is None:
-            return self._orders.get()
-        if self._host.is_empty():  # a standby has nothing else to do
-            return self._orders.get(timeout=STATUS_INTERVAL_S)
-        return self._orders.get_nowait()
-
-    def _carry_out(self, message: Message) -> None:
-        if message["type"] == "program":
-            self._warm(message)
-        elif message["type"] == "assign":
-            assert self._host is not None
-            for vertex in message["vertices"]:
-                self._host.add(vertex)
-                instance = self._host.vertex(vertex).marker.instance
-                self._channel.send({"type": "started", "vertex": vertex, "instance": instance})
-        elif message["type"] == "release":
-            assert self._host is not None
-            for vertex in message["vertices"]:
-                self._host.remove(vertex)
-        else:
-            logger.warning("an order of unknown type %r is ignored", message["type"])
-
-    def _warm(self, message: Message) -> None:
-        program = Program.from_json(message["program"])
-        folder = Path(message["log"])
-        self._log = open_log(folder)
-        store = CheckpointStore(folder / CHECKPOINTS_FOLDER)
-        self._checkpointer = BackgroundCheckpointer(
-            CheckpointStore(folder / CHECKPOINTS_FOLDER), self._log
-        )
-        assembly = Assembly(
-            program=program,
-            log=self._log,
-            clock=SystemClock(),
-            checkpoints=store,
-            checkpointer=self._checkpointer,
-            kernels=KernelCache(message.get("kernels") or private_kernels_folder()),
-            sources=SOURCES,
-        )
-        assembly.warm()
-        self._host = Host(assembly, vertices=())
-        # What is loaded by now stays: a full collection that looks through it again would hold
-        # every vertex up for as long as some hundred commits take.
-        gc.freeze()
-        self._status_at_s = 0.0
-        self._channel.send({"type": "ready"})
-
-    def _work(self) -> None:
-        host = self._host
-        assert host is not None
-        worked = host.step()
-        self._steps += 1
-        for vertex, error in host.take_failures():
-            self._report([vertex], error)
-        for vertex in self._note_refused(host):
-            self._channel.send({"type": "fenced", "vertex": vertex})
-        now_s = time.monotonic()
-        if now_s >= self._status_at_s:
-            self._status_at_s = now_s + STATUS_INTERVAL_S
-            self._send_status(host)
-        if not worked and not host.is_empty():
-            host.wait()
-
-    def _note_refused(self, host: Host) -> list[str]:
-        """Write down in the log that a marker of this process was refused."""
-        assert self._log is not None
-        refused = host.take_dropped()
-        for vertex in refused:
-            note_refusal(self._log, vertex)
-        return refused
-
-    def _send_status(self, host: Host) -> None:
-        self._reports += 1
-        statistics = host.statistics()
-        vertices = {
-            name: {**asdict(facts), "state": facts.state.value, "reports": self._reports}
-            for name, facts in statistics.vertices.items()
-        }
-        self._channel.send(
-            {"type": "status", "vertices": vertices, "restarts": statistics.restarts}
-        )
-
-    def _report(self, vertices: list[str], error: StreamError) -> None:
-        self._channel.send(
-            {
-                "type": "failed",
-                "vertices": vertices,
-                "error_class": error.error_class,
-                "message": error.message,
-                "traceback": "".join(traceback.format_exception(error))[-20_000:],
-            }
-        )
-
-    def _let_go(self) -> None:
-        if self._host is not None:
-            self._host.close()
-            self._note_refused(self._host)
-        if self._checkpointer is not None:
-            self._checkpointer.close()
-        if self._log is not None:
-            self._log.close()
+def _checkpoints(folder: Path) -> CheckpointStore:
+    return CheckpointStore(folder / CHECKPOINTS_FOLDER)

@@ -25,6 +25,7 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name
 from penstock.operators.chain import ERROR_COLUMN
+from penstock.runtime.instances import next_instance
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.recovery import fence
@@ -179,7 +180,8 @@ class StreamWriter:
         self._log = log
         self._facts = describe_stream(log, check_name(stream, "stream"))
         self._schema = arrow_schema(self._facts.schema)
-        marker, _ = fence(log, check_name(producer, "producer"), task_tag(producer))
+        instance = next_instance(log, check_name(producer, "producer"))
+        marker, _ = fence(log, producer, task_tag(producer), instance)
         self._marker = marker
         self._outputs = Outputs(log, Fence(producer, marker.instance), codec)
         self._tags = (task_tag(producer), marker_tag(stream))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.errors import OutcomeUnknown
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
-from penstock.log.contract import Log, instance_key, take_over
+from penstock.log.contract import Log, instance_key, register
 from penstock.log.record import START, Position, Record, RecordKind
 from penstock.operators.chain import Chain, ChainOutput
 from penstock.runtime import assembly, checkpointing, recovery, trimming
@@ -67,20 +67,29 @@ def _skip_fence() -> AbstractContextManager[None]:
 
 
 def _reuse_instance() -> AbstractContextManager[None]:
-    def take_nothing(log: Log, vertex: str) -> int:
+    def take_nothing(
+        log: Log, vertex: str, task_tag: str, instance: int
+    ) -> tuple[Marker, Position]:
         current = log.get(instance_key(vertex))
-        return int(current.value) if current else take_over(log, vertex)
+        if current is None:
+            register(log, vertex, instance)
+        return _last_marker(log, vertex, task_tag, int(current.value) if current else instance)
 
-    return swapped((recovery, "take_over", take_nothing))
+    return swapped((assembly, "fence", take_nothing))
+
+
+def _last_marker(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, Position]:
+    record = log.last(task_tag)
+    if record is None:
+        return Marker(vertex=vertex, instance=instance, epoch=0), START
+    return replace(decode_marker(record), instance=instance), record.position
 
 
 def _marker_before_fence() -> AbstractContextManager[None]:
-    def fence(log: Log, vertex: str, task_tag: str) -> tuple[Marker, Position]:
-        record = log.last(task_tag)
-        instance = take_over(log, vertex)
-        if record is None:
-            return Marker(vertex=vertex, instance=instance, epoch=0), START
-        return replace(decode_marker(record), instance=instance), record.position
+    def fence(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, Position]:
+        last = _last_marker(log, vertex, task_tag, instance)
+        register(log, vertex, instance)
+        return last
 
     return swapped((assembly, "fence", fence))
 

@@ -171,9 +171,9 @@ class ProcessAssembly(Assembly):
 
     process: Process = field(kw_only=True)
 
-    def start(self, name: str) -> Vertex:
+    def start(self, name: str, instance: int) -> Vertex:
         self.process.at("start")
-        vertex = super().start(name)
+        vertex = super().start(name, instance)
         self.process.at("started")
         return vertex
 

@@ -66,6 +66,7 @@ class World:
         self._zombies: list[Process] = []
         self._acting: list[Process] = []  # the stack of processes in the middle of an action
         self._processes = 0
+        self._handed_out = 0
         self._arrived = dict.fromkeys(scenario.parts, 0)
         self._damaged: set[CheckpointId] = set()
         self._replicas = {
@@ -256,7 +257,7 @@ class World:
         assembly = self._assembly(process)
         self._loaded.clear()
         try:
-            process.vertex = self._within(process, lambda: assembly.start(name))
+            process.vertex = self._within(process, lambda: assembly.start(name, self._hand_out()))
         except SimulatedCrash:
             self._note("died", name, process.number)
             self.sometimes["crash during recovery"] += 1
@@ -265,7 +266,10 @@ class World:
             self.sometimes["recovery of unknown outcome"] += 1
             process.die()
         except Fenced:
-            raise Violation(f"{name}: recovery was fenced") from None
+            if not process.is_zombie:
+                raise Violation(f"{name}: recovery was fenced") from None
+            self.sometimes["late recovery refused"] += 1
+            process.die()
         except (CheckpointError, ChangeLogBroken):
             if not self._store_fails:
                 raise
@@ -279,21 +283,16 @@ class World:
     def _owns(self, process: Process) -> bool:
         """Whether a process that has just recovered its vertex has it now.
 
-        Of two that recover it at the same time the last to register wins, whoever began first.
+        One that was held up, and whose successor has a greater number, has it for a moment at most.
         """
         assert process.vertex is not None
-        if process.vertex.marker.instance != self._newest_instance(process.name):
-            return False
-        if process.is_zombie:
-            self.sometimes["slow recovery wins"] += 1
-            self._zombies.remove(process)
-            other = self._current[process.name]
-            if not other.is_dead:
-                other.is_zombie = True
-                self._zombies.append(other)
-            process.is_zombie = False
-            self._current[process.name] = process
-        return True
+        newest = self._newest_instance(process.name)
+        return process.vertex.marker.instance == newest and not process.is_zombie
+
+    def _hand_out(self) -> int:
+        """The next instance number, as the job of this run would hand it out."""
+        self._handed_out += 1
+        return self._handed_out
 
     def _newest_instance(self, name: str) -> int:
         return max((r.instance for r in self.store.registrations if r.vertex == name), default=0)

@@ -20,7 +20,7 @@ from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
-from penstock.runtime.host import Host
+from penstock.runtime.standalone import StandaloneHost
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -58,7 +58,6 @@ class Outcome:
     rows: pa.Table
     late_rows: int
     late: pa.Table | None
-    instances: int  # of all vertices: more than there are vertices if one was lost
 
 
 def program_of(translated: Translated, manner: Manner) -> Program:
@@ -91,7 +90,7 @@ class _Process:
         checkpoints = CheckpointStore(folder)
         self._checkpointer = BackgroundCheckpointer(checkpoints, self.log)
         clock = ManualClock()
-        self.host = Host(
+        self.host = StandaloneHost(
             Assembly(program, self.log, clock, checkpoints, self._checkpointer, kernels)  # type: ignore[arg-type]
         )
 
@@ -129,7 +128,6 @@ def run(
             rows=StreamReader(log, OUTPUT).read_all(),
             late_rows=sum(vertex.late_rows for vertex in vertices),
             late=StreamReader(log, LATE).read_all() if manner.keep_late else None,
-            instances=sum(vertex.instance for vertex in vertices),
         )
     finally:
         process.close()

@@ -20,7 +20,7 @@ class ProcessLauncher:
 
     def __init__(self, module: str = "tests.spark.slot_process") -> None:
         self._module = module
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: dict[int, subprocess.Popen[str]] = {}
 
     def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
         process = subprocess.Popen(
@@ -32,7 +32,7 @@ class ProcessLauncher:
         assert process.stdin is not None
         process.stdin.write(json.dumps(asdict(order)) + "\n")
         process.stdin.close()
-        self._processes.append(process)
+        self._processes[order.slot] = process
 
         def wait() -> None:
             code = process.wait()
@@ -40,9 +40,12 @@ class ProcessLauncher:
 
         threading.Thread(target=wait, daemon=True).start()
 
+    def cancel_slot(self, slot: int) -> None:
+        self._processes[slot].kill()
+
     def cancel(self) -> None:
         """End what still runs; a slot that was told to stop gets the time to do so."""
-        for process in self._processes:
+        for process in self._processes.values():
             try:
                 process.wait(timeout=10)
             except subprocess.TimeoutExpired:

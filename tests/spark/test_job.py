@@ -21,6 +21,7 @@ from penstock.log.local import LocalLog
 from penstock.plan.build import count, query, scan_source
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.job import Job
+from penstock.runtime.placement import Patience
 from penstock.runtime.streams import register_streams
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -57,8 +58,8 @@ def running(log_folder: Path, name: str, events: int) -> Iterator[tuple[Job, Loc
     with open_log(log_folder) as log:
         register_streams(log, program)
         job = Job(
-            program, str(log_folder), ProcessLauncher(), host="127.0.0.1", slots=2, standbys=1,
-            slot_silence_s=1.5,
+            program, log, ProcessLauncher(), host="127.0.0.1", slots=2, standbys=1,
+            patience=Patience(silence_s=1.5),
         )  # fmt: skip
         job.start()
         try:
@@ -182,11 +183,10 @@ def test_a_job_that_slept_does_not_take_its_slots_for_lost(log_folder: Path) -> 
 def test_slots_that_end_at_once_end_the_query(log_folder: Path) -> None:
     """Starting them for ever would only hide what is wrong."""
     launcher = ProcessLauncher("this")  # prints a poem and ends
-    job = Job(
-        counting("ending", RATE), str(log_folder), launcher, host="127.0.0.1", slots=2, standbys=0
-    )
-    job.start()
-    assert job.wait_over(60)
+    with open_log(log_folder) as log:
+        job = Job(counting("ending", RATE), log, launcher, host="127.0.0.1", slots=2, standbys=0)
+        job.start()
+        assert job.wait_over(60)
     assert isinstance(job.error, TooFewSlots)
     assert "slots of query ending keep ending (21 times in 60 s)" in job.error.message
 
