@@ -341,7 +341,7 @@ class StateError(StreamError):
 class StateTooLarge(StateError):
     """The state would grow beyond its memory bound.
 
-    Nothing changed. Action: raise the bound or rescale.
+    Nothing changed. Action: raise the bound.
     """
 
 

@@ -9,12 +9,21 @@ from penstock.catalyst.aggregates import CallCollector, is_aggregate
 from penstock.catalyst.expressions import shifted_time
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
-from penstock.catalyst.rows import Names, Rows, filtered, made, named, passed_on, selected
+from penstock.catalyst.rows import (
+    Names,
+    Rows,
+    filtered,
+    is_watermarked,
+    made,
+    named,
+    passed_on,
+    selected,
+)
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Column, Expression, call
 from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
-from penstock.plan.nodes import Aggregate, Project, Relation, carries_time
+from penstock.plan.nodes import Aggregate, Project, Relation
 
 
 class Grouping:
@@ -33,6 +42,7 @@ class Grouping:
         self.conditions: tuple[JvmNode, ...] = ()
         self.columns: dict[int, Expression] = {}
         self.window_id: int | None = None
+        self.is_watermarked = False  # whether Spark ends the windows with a watermark
 
     def add(self, expression: JvmNode) -> None:
         """One thing that rows are grouped by."""
@@ -73,12 +83,20 @@ class Grouping:
             expression,
         )
         self.span, self.window_id = shown, expression.expr_id
+        self.is_watermarked = is_watermarked(expression)
         self.columns[expression.expr_id] = Column(name, self.window.type, False)
 
     def _group_by_key(self, expression: JvmNode) -> None:
         name = self._shown_name(expression)
         key = self.inputs.read(expression, name)
         is_column = expression.kind == "AttributeReference"
+        if is_column and self.mode != "complete" and is_watermarked(expression):
+            raise unsupported(
+                self.node.kind,
+                "rows are grouped by the column of withWatermark itself, whose groups end with the "
+                "watermark; here only windows do: group by window(), or use outputMode complete",
+                column=name,
+            )
         given = self.names.give(name)
         self.keys.append((given, key))
         if is_column:
@@ -125,9 +143,9 @@ class Grouping:
     def _aggregate(self) -> Relation:
         if not self.calls.calls:  # grouping alone: count something, so that there is a state
             self.calls.calls.append(AggregateCall("count", None, self.names.give("rows")))
-        if self.mode == "append" and self.window is None:
+        if self.mode == "append" and not self.is_watermarked:
             raise self._endless()
-        return made(
+        aggregate = made(
             self.node,
             lambda: Aggregate(
                 self.rows.relation,
@@ -137,19 +155,39 @@ class Grouping:
                 self.mode,
             ),
         )
+        if self.mode != "complete" and aggregate.is_watermarked != self.is_watermarked:
+            raise self._judged_otherwise(aggregate.is_watermarked)
+        return aggregate
 
     def _endless(self) -> UnsupportedPlan:
-        """Append mode without a window: Spark runs it if a key is the event time itself."""
+        """Append mode where no group ever ends."""
         reason = (
-            "append mode needs a time window here, because a group without one never ends; "
-            "add window(), or use outputMode update or complete"
+            "append mode needs a time window here, because a group without one never ends; add "
+            "window() over the column of withWatermark"
         )
-        for name, key in self.keys:
-            if carries_time(key, self.rows.relation.event_time):
-                return unsupported(self.node.kind, reason, column=name)
+        if self.window is not None:
+            reason = (
+                f"append mode needs a watermark on the window's time {self.window.time}: "
+                "withWatermark on that very column, which may be renamed but not computed with"
+            )
         return UnsupportedPlan(
-            f"{self.node.kind}: {reason}. Structured Streaming asks for the same",
+            f"{self.node.kind}: {reason}, or use outputMode update or complete. Structured "
+            "Streaming asks for the same",
             node=self.node.kind,
+        )
+
+    def _judged_otherwise(self, here: bool) -> UnsupportedPlan:
+        """Spark and this plan differ in whether a watermark ends the windows."""
+        assert self.window is not None
+        reason = (
+            "Spark sees no watermark on it, though it is the column of one; call withWatermark "
+            "after it was computed"
+            if here
+            else "Spark judges rows by a watermark that only a part of them has; call withWatermark"
+            " on every side of a union, or after it"
+        )
+        return unsupported(
+            self.node.kind, f"which rows are late for a window of {self.window.time}: {reason}"
         )
 
     def _window_as_shown(self, rows: Rows) -> Rows:

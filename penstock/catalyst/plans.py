@@ -205,13 +205,34 @@ class PlanReader:
     def union(self, node: JvmNode) -> Rows:
         names = Names()
         given = [names.give(str(item.read("name"))) for item in node.output]
-        inputs = tuple(self.exact(self.read(child), child.output, given) for child in node.children)
+        sides = [(self.read(child), child.output) for child in node.children]
+        pending = [_common_window(sides, index) for index in range(len(given))]
+        inputs = tuple(self._side(*side, given, pending) for side in sides)
         relation = made(node, lambda: UnionAll(inputs))
-        columns = {
-            item.expr_id: Column(found.name, found.type, found.nullable)
-            for item, found in zip(node.output, relation.schema, strict=True)
-        }
-        return Rows(relation, columns)
+        columns: dict[int, Expression] = {}
+        windows: dict[int, PendingWindow] = {}
+        for item, found, window in zip(node.output, relation.schema, pending, strict=True):
+            column = Column(found.name, found.type, found.nullable)
+            if window is None:
+                columns[item.expr_id] = column
+            else:
+                windows[item.expr_id] = replace(window, time=column)
+                _show_window(columns, item.expr_id, windows[item.expr_id])
+        return Rows(relation, columns, windows)
+
+    def _side(
+        self,
+        rows: Rows,
+        output: Sequence[JvmNode],
+        names: Sequence[str],
+        pending: Sequence[PendingWindow | None],
+    ) -> Relation:
+        """One input of a union: where all have the same windows, the times of its own."""
+        columns = tuple(
+            (name, self._visible(rows, item) if window is None else rows.windows[item.expr_id].time)
+            for name, item, window in zip(names, output, pending, strict=True)
+        )
+        return selected(rows.relation, columns)
 
     def watermark(self, node: JvmNode) -> Rows:
         rows = self.read(node.children[0])
@@ -276,6 +297,18 @@ def _show_window(columns: dict[int, Expression], expr_id: int, window: PendingWi
     """A window beside others can also be used as a value."""
     if not window.span.overlaps and window.time.type.kind == "timestamp":
         columns[expr_id] = window_struct(window)
+
+
+def _common_window(
+    sides: Sequence[tuple[Rows, Sequence[JvmNode]]], index: int
+) -> PendingWindow | None:
+    """The windows that a column stands for on every side of a union, if they are the same."""
+    found = [rows.windows.get(output[index].expr_id) for rows, output in sides]
+    first = found[0]
+    if first is None or first.conditions:
+        return None
+    same = all(window and replace(window, time=first.time) == first for window in found)
+    return first if same else None
 
 
 def _is_session(item: JvmNode) -> bool:

@@ -20,6 +20,8 @@ _SLIDING = "a window that overlaps others has a value only once an aggregate has
 
 _NUMBERED = re.compile(r"^(_common_expr)_\d+$")  # Spark counts them through its whole life
 
+_WATERMARK_MARK = "spark.watermarkDelayMs"
+
 T = TypeVar("T")
 
 
@@ -93,6 +95,14 @@ def named(item: JvmNode) -> tuple[str, JvmNode]:
     """The name of an output column and what it holds; an attribute holds itself."""
     value = item.children[0] if item.kind == "Alias" else item
     return str(item.read("name")), value
+
+
+def is_watermarked(attribute: JvmNode) -> bool:
+    """Whether Spark judges by a column which rows are late.
+
+    Its analyser marks the column of withWatermark, and what merely renames it or is a window of it.
+    """
+    return bool(attribute.read("metadata").contains(_WATERMARK_MARK))
 
 
 def passed_on(relation: Relation) -> tuple[NamedExpression, ...]:

@@ -45,11 +45,6 @@ class Aggregator:
             self._sliding = SlidingWindows(spec, self._windows, self.state)
         self._schema = arrow_schema(spec.schema)
 
-    @property
-    def _evicts(self) -> bool:
-        """Complete mode keeps every group for ever, and so knows no late rows."""
-        return self._windows is not None and self.spec.mode != "complete"
-
     def restore(self, watermark_us: int | None) -> None:
         """The state was restored to a marker; this is what the marker knew beside it."""
         self.watermark_us = watermark_us
@@ -60,7 +55,7 @@ class Aggregator:
 
     def closed_pane(self, watermark_us: int | None) -> int:
         """Rows of this pane and before are late, by the newer of this mark and the last one."""
-        if not self._evicts or self._windows is None:
+        if not self.spec.forgets or self._windows is None:
             return PANE_NONE
         known = [mark for mark in (watermark_us, self.watermark_us) if mark is not None]
         return self._windows.closed_pane(max(known) if known else None)
@@ -87,7 +82,7 @@ class Aggregator:
         if before is not None and watermark_us <= before:
             return ()
         self.watermark_us = watermark_us
-        if self._windows is None or not self._evicts:
+        if self._windows is None or not self.spec.forgets:
             return ()
         last = self._windows.last_closed(watermark_us)
         if before is not None and last == self._windows.last_closed(before):
@@ -114,7 +109,7 @@ class Aggregator:
         return self._window_batches(first, last)
 
     def _first_open(self, watermark_us: int | None) -> int | None:
-        if self._windows is None or watermark_us is None or not self._evicts:
+        if self._windows is None or watermark_us is None or not self.spec.forgets:
             return None
         return self._windows.last_closed(watermark_us) + 1
 

@@ -442,7 +442,8 @@ class AggregateSpec:
     append: each window once, when the watermark passes its end. update: the groups that changed,
     at each commit. complete: every group, at each commit. The output has the window (a struct of
     start and end) first, then the keys, then the aggregates. With `merge_partials` the input is
-    what a PartialAggregateSpec of the same keys, window and aggregates wrote.
+    what a PartialAggregateSpec of the same keys, window and aggregates wrote. Only a watermark that
+    speaks of the window's time (`is_watermarked`) ends windows and makes rows late.
     """
 
     keys: tuple[NamedExpression, ...]
@@ -450,12 +451,25 @@ class AggregateSpec:
     aggregates: tuple[AggregateCall, ...]
     mode: str = "append"
     merge_partials: bool = False
+    is_watermarked: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise _refuse(f"there is no mode {self.mode!r}; known: {', '.join(MODES)}")
         if self.mode == "append" and self.window is None:
             raise _refuse("an aggregate in append mode needs a window: without one it never ends")
+        if self.mode == "append" and not self.is_watermarked:
+            raise _refuse(
+                "an aggregate in append mode needs a watermark on its window's time: without one "
+                "no window ever ends"
+            )
+        if self.window is None and self.is_watermarked:
+            raise _refuse("a watermark ends the windows of an aggregate, and it has none")
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the watermark ends windows; complete mode keeps every group for ever."""
+        return self.is_watermarked and self.mode != "complete"
 
     @property
     def partial(self) -> PartialAggregateSpec:
@@ -491,6 +505,7 @@ class AggregateSpec:
             **_grouping_to_json(self),
             "mode": self.mode,
             "merge_partials": self.merge_partials,
+            "is_watermarked": self.is_watermarked,
         }
 
     @classmethod
@@ -499,6 +514,7 @@ class AggregateSpec:
             **_grouping_from_json(node),
             mode=str(node["mode"]),
             merge_partials=bool(node.get("merge_partials", False)),
+            is_watermarked=bool(node.get("is_watermarked", False)),
         )
 
 

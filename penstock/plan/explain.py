@@ -202,9 +202,12 @@ def _state_lines(program: Program, stage: Stage) -> list[str]:
 
 
 def _closing(spec: AggregateSpec) -> str:
+    """What makes the state forget a group."""
     if spec.window is None or spec.mode == "complete":
         return "groups are never forgotten"
-    return "panes are forgotten when the watermark has passed their last window"
+    if not spec.forgets:
+        return f"groups are never forgotten: no watermark speaks of {spec.window.time}"
+    return f"panes are forgotten when the watermark of {spec.window.time} has passed their windows"
 
 
 # --- what is kept, what is promised ---------------------------------------------------------------
@@ -251,10 +254,16 @@ def _guarantees(
         yield f"stream {stream}", "exactly once: rows count when a marker covers them"
     if len(set(results)) > 1:
         yield "together", "each result commits with its own markers, not atomically with the others"
-    late = program.settings.late_stream
-    yield "late rows", f"kept in stream {late}" if late else "counted and dropped"
+    yield "late rows", _late_text(program)
     dead = program.settings.dead_letter_stream
     yield "bad rows", f"moved to stream {dead}, once" if dead else "stop the vertex with an error"
+
+
+def _late_text(program: Program) -> str:
+    if not any(stage.aggregate and stage.aggregate.forgets for stage in program.stages):
+        return "none: no watermark ends a window"
+    late = program.settings.late_stream
+    return f"kept in stream {late}" if late else "counted and dropped"
 
 
 def _aligned(rows: Iterator[tuple[str, str]]) -> list[str]:

@@ -119,14 +119,14 @@ def _late_stream(query: Query) -> tuple[StreamSpec, ...]:
             found = found or schema
     if found is None:
         raise PlanError(
-            f"late_stream is {name!r}, but no aggregate of query {query.name} has a window: "
-            "no row can be late",
+            f"late_stream is {name!r}, but no watermark ends a window of query {query.name}: no "
+            "row can be late",
             stream=name,
         )
     return (StreamSpec(name, found, 1, "output"),)
 
 
 def _late_rows(node: Relation) -> Schema | None:
-    if not isinstance(node, Aggregate) or node.window is None:
+    if not isinstance(node, Aggregate) or not node.spec.forgets:
         return None
     return tuple(f for f in node.child.schema if not f.name.startswith(KEY_PREFIX))

@@ -1,6 +1,7 @@
 """The logical plan: small immutable nodes that check their types when they are built.
 
-Every relation has a `schema` and its `event_time`: the columns whose values the watermark bounds.
+Every relation has a `schema` and its `event_time`: the columns that the watermark speaks of. Where
+it stands at a time, a row with an earlier one there is late.
 `plan/query.py` holds what stands above them: writes and the query.
 """
 
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from penstock.errors import ExpressionError, PlanError, UnsupportedPlan
-from penstock.expressions.tree import Call, Column, Expression, columns_of, transform
+from penstock.expressions.tree import Call, Column, Expression, Literal, transform
 from penstock.expressions.types import Field, Schema, parse_type
 from penstock.names import check_any_name
 from penstock.operators.specs import (
@@ -173,7 +174,19 @@ class Watermark:
 
     def __post_init__(self) -> None:
         field_of(self.child.schema, self.column, self.label)
-        _finish(self, tuple(dict.fromkeys((*self.child.event_time, self.column))))
+        self._check_only()
+        _finish(self, (self.column,))
+
+    def _check_only(self) -> None:
+        """Two on one way would both bound the time, by the slower: no vertex keeps two."""
+        for node in walk(self.child):
+            if isinstance(node, Watermark):
+                raise UnsupportedPlan(
+                    f"{self.label}: the rows have a watermark on {node.column} already; keep one "
+                    "of the two",
+                    node=self.label,
+                    column=self.column,
+                )
 
     @property
     def label(self) -> str:
@@ -263,20 +276,21 @@ class Aggregate:
     def __post_init__(self) -> None:
         if not self.merge_partials:
             _bind_grouping(self)
-        timed = self._is_timed()
-        self._check_mode(timed)
+        self._check_mode()
         _check_appended(self.child, self.label)
         append = self.mode == "append" and self.window is not None
         _finish(self, (self.window.output,) if append and self.window is not None else ())
 
-    def _is_timed(self) -> bool:
+    @property
+    def is_watermarked(self) -> bool:
+        """Whether the watermark speaks of the window's time; else none of its groups ever ends."""
         if self.window is None:
             return False
         if self.merge_partials:
             return PANE_COLUMN in self.child.event_time
         return carries_time(self.window.time, self.child.event_time)
 
-    def _check_mode(self, timed: bool) -> None:
+    def _check_mode(self) -> None:
         if self.mode != "append":
             return
         if self.window is None:
@@ -285,10 +299,11 @@ class Aggregate:
                 "ends; add a window, or use update or complete mode",
                 node=self.label,
             )
-        if not timed:
+        if not self.is_watermarked:
             raise UnsupportedPlan(
                 f"{self.label}: append mode needs a watermark on the window's time "
-                f"{self.window.time}; add a watermark before it, or use update or complete mode",
+                f"{self.window.time}, which must be the watermark's own column; add a watermark "
+                "before it, or use update or complete mode",
                 node=self.label,
             )
 
@@ -299,7 +314,12 @@ class Aggregate:
     @property
     def spec(self) -> AggregateSpec:
         return AggregateSpec(
-            self.keys, self.window, self.aggregates, self.mode, self.merge_partials
+            self.keys,
+            self.window,
+            self.aggregates,
+            self.mode,
+            self.merge_partials,
+            self.is_watermarked,
         )
 
 
@@ -382,21 +402,44 @@ def column_refs(schema: Schema) -> tuple[NamedExpression, ...]:
 
 
 def carries_time(expression: Expression, event_time: EventTime) -> bool:
-    """Whether the watermark bounds what an expression gives.
+    """Whether what the watermark says of its columns holds for what an expression gives.
 
-    A window closes at its end: the watermark says nothing about rows that would be stamped with its
-    start, so that field does not carry it.
+    It holds for the column itself and for the end of a window that the watermark has closed; also
+    for a microsecond before that end, which is the last instant inside the window. A window's start
+    lies behind the watermark, and so may anything that is computed from a time.
     """
     if isinstance(expression, Column):
         return expression.name in event_time
     if not isinstance(expression, Call):
         return False
-    if expression.function == "get_field" and expression.option("name") == "start":
-        return False
-    if expression.type.kind not in ("timestamp", "timestamp_ntz", "struct", "bigint"):
-        return False
-    varying = [arg for arg in expression.args if columns_of(arg)]
-    return bool(varying) and all(carries_time(arg, event_time) for arg in varying)
+    if _is_end(expression, event_time):
+        return True
+    if expression.function == "struct":  # the same windows, shown with another start
+        members = dict(zip(expression.option("names"), expression.args, strict=True))
+        return set(members) == {"start", "end"} and _is_end(members["end"], event_time)
+    return _is_end(_before_last_instant(expression), event_time)
+
+
+def _is_end(expression: Expression | None, event_time: EventTime) -> bool:
+    return (
+        isinstance(expression, Call)
+        and expression.function == "get_field"
+        and expression.option("name") == "end"
+        and carries_time(expression.args[0], event_time)
+    )
+
+
+def _before_last_instant(expression: Call) -> Expression | None:
+    """x of timestamp_micros(unix_micros(x) - 1), or + -1."""
+    moved = expression.args[0] if expression.function == "timestamp_micros" else None
+    if not isinstance(moved, Call) or moved.function not in ("add", "subtract"):
+        return None
+    micros, by = moved.args
+    if not isinstance(by, Literal) or by.value != (-1 if moved.function == "add" else 1):
+        return None
+    if not isinstance(micros, Call) or micros.function != "unix_micros":
+        return None
+    return micros.args[0]
 
 
 # --- checks ---------------------------------------------------------------------------------------

@@ -162,8 +162,16 @@ def _state_refusals(old: AggregateSpec | None, new: AggregateSpec | None) -> Ite
         yield f"the values of the state were {_values(old)} and are {_values(new)}"
     if old.merge_partials != new.merge_partials:
         yield "partials were exchanged before and rows are now, or the reverse"
-    if old.mode != new.mode and "complete" in (old.mode, new.mode):
-        yield f"the mode was {old.mode} and is {new.mode}: one forgets groups, the other does not"
+    if old.mode != new.mode:
+        yield (
+            f"the mode was {old.mode} and is {new.mode}: its output would hold rows of both kinds; "
+            "choose a new query name and a new stream"
+        )
+    elif old.forgets != new.forgets:
+        yield (
+            "a watermark ended its windows and no longer does, or the reverse: rows would count "
+            "that were late, or be late that counted"
+        )
 
 
 def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
@@ -187,7 +195,10 @@ def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
 def _vertex_refusals(stored: Program, before: int, new: Program, after: int) -> Iterator[str]:
     count, wanted = len(stored.stage_vertices(before)), len(new.stage_vertices(after))
     if count != wanted:
-        yield f"it ran as {count} vertices and would run as {wanted}: rescale it while it runs"
+        yield (
+            f"it ran as {count} vertices and would run as {wanted}: its state and positions are "
+            f"those of {count}; keep the parallelism"
+        )
 
 
 def _changes(old: Stage, new: Stage) -> Iterator[str]:

@@ -30,7 +30,7 @@ from penstock.stages.tags import (
     task_tag,
 )
 
-PROGRAM_VERSION = 2
+PROGRAM_VERSION = 3
 STAGES_MAX = 1_000
 OPERATORS_MAX = 1_000
 VERTICES_MAX = 65_536

@@ -37,6 +37,7 @@ def fields(*pairs: tuple[str, str]) -> Schema:
 
 TEXT = fields(("line", "string"), ("n", "int"))
 line, n = column("line", "string"), column("n", "int")
+z = column("z", "timestamp")
 words = call("split", line, pattern=" ")
 word = column("word", "string")
 WORD_COUNT: tuple[OperatorSpec, ...] = (
@@ -275,12 +276,13 @@ def test_an_aggregate_of_an_aggregate(kernel_cache: KernelCache) -> None:
     counted, found = AggregateCall("count", None, "n"), column("n", "bigint")
     specs: tuple[OperatorSpec, ...] = (
         WatermarkSpec("time", 0),
-        AggregateSpec((("word", word),), WindowSpec(time, 10, 10), (counted,)),
+        AggregateSpec((("word", word),), WindowSpec(time, 10, 10), (counted,), is_watermarked=True),
         ProjectSpec((("start", call("get_field", window, name="start")), ("n", found))),
         AggregateSpec(
             (),
             WindowSpec(column("start", "timestamp"), 20, 20),
             (AggregateCall("max", found, "most"), AggregateCall("count", None, "rows")),
+            is_watermarked=True,
         ),
     )
     chain = Chain(specs, schema, kernel_cache)
@@ -307,7 +309,7 @@ def test_an_aggregate_of_an_aggregate(kernel_cache: KernelCache) -> None:
 
 
 def test_specs_survive_json() -> None:
-    window = WindowSpec(column("z", "timestamp"), 60, 10, 3, "w")
+    window = WindowSpec(z, 60, 10, 3, "w")
     calls = (
         AggregateCall("avg", column("d", "decimal(8,2)"), "a"),
         AggregateCall("count", None, "c"),
@@ -317,7 +319,7 @@ def test_specs_survive_json() -> None:
         *WORD_COUNT,
         WatermarkSpec("z", 5),
         PartialAggregateSpec(keys, window, calls),
-        AggregateSpec(keys, window, calls, "update", merge_partials=True),
+        AggregateSpec(keys, window, calls, "update", merge_partials=True, is_watermarked=True),
         GenerateSpec(words, "w", True, "at"),
     )
     for spec in specs:
@@ -350,7 +352,9 @@ def projected(expression: Expression) -> Schema:
         (lambda: AggregateCall("median", n, "s"), "no aggregate 'median'"),
         (lambda: AggregateCall("max", line, "s"), "not supported"),
         (lambda: AggregateSpec((), None, (), "append"), "needs a window"),
-        (lambda: WindowSpec(column("z", "timestamp"), 5, 10), "slide <= size"),
+        (lambda: AggregateSpec((), WindowSpec(z, 1, 1), (), "append"), "needs a watermark"),
+        (lambda: AggregateSpec((), None, (), "update", is_watermarked=True), "it has none"),
+        (lambda: WindowSpec(z, 5, 10), "slide <= size"),
         (lambda: Chain((WORD_COUNT[-1], WORD_COUNT[-1]), TEXT, None), "no column 'word'"),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -58,7 +59,7 @@ SHAPES = {
 def spec_of(shape: str, mode: str, aggregates: tuple[AggregateCall, ...]) -> AggregateSpec:
     size, slide, start = SHAPES[shape]
     window = WindowSpec(time, size, slide, start)
-    return AggregateSpec((("key", key),), window, aggregates, mode)
+    return AggregateSpec((("key", key),), window, aggregates, mode, is_watermarked=True)
 
 
 def rows_of(random: Random, count: int, around: int) -> list[Row]:
@@ -241,7 +242,7 @@ def test_partials_through_an_exchange(kernel_cache: KernelCache, shape: str) -> 
     aggregates = EXACT + OTHERS
     whole = spec_of(shape, "append", aggregates)
     partial = PartialAggregateSpec(whole.keys, whole.window, aggregates)
-    merging = AggregateSpec(whole.keys, whole.window, aggregates, "append", merge_partials=True)
+    merging = replace(whole, merge_partials=True)
     upstream = [Chain((WatermarkSpec("time", 5), partial), SCHEMA, kernel_cache) for _ in range(2)]
     downstream = Chain((merging,), upstream[0].output_schema, kernel_cache)
     oracle = WindowOracle(*SHAPES[shape])

@@ -50,7 +50,6 @@ class Lateness:
     size_us: int
     slide_us: int
     start_us: int = 0
-    shift_us: int = 0  # the window's time is that much after the watermark's
     time: str = "ts"
     counted: Predicate = always
 
@@ -86,7 +85,7 @@ class Lateness:
             if mark_us is not None
             and row[self.time] is not None
             and self.counted(row)
-            and self._last_end_us(row[self.time] + self.shift_us) <= mark_us
+            and self._last_end_us(row[self.time]) <= mark_us
         ]
 
     def _last_end_us(self, at_us: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 
 import pytest
 
@@ -20,7 +21,8 @@ from penstock.plan.build import (
     sum_,
     window,
 )
-from penstock.plan.nodes import Filter, Scan, StreamRef, UnionAll, carries_time
+from penstock.plan.columns import ColumnExpression, apply
+from penstock.plan.nodes import Aggregate, Filter, Scan, StreamRef, UnionAll, carries_time
 from penstock.plan.query import Query, Write
 from penstock.stages.program import sink_stream
 from penstock.stages.settings import Settings
@@ -129,9 +131,60 @@ def test_the_watermark_follows_its_column() -> None:
     assert renamed.group_by(window=window("at", 10)).agg(count()).relation.event_time == ("window",)
     dropped = timed().select("price", col("ts").cast("string", "UTC").alias("at"))
     assert dropped.relation.event_time == ()
-    shifted = col("w")["end"].resolve(parse_window_schema(), "test")
-    assert carries_time(shifted, ("w",))
-    assert not carries_time(col("w")["start"].resolve(parse_window_schema(), "test"), ("w",))
+
+
+@pytest.mark.parametrize(
+    ("time", "is_bound"),
+    [
+        (lambda w: w["end"], True),
+        (lambda w: _moved(w["end"], -1), True),  # window_time()
+        (lambda w: apply("struct", _moved(w["end"], -9), w["end"], names=["start", "end"]), True),
+        (lambda w: w["start"], False),
+        (lambda w: _moved(w["end"], -2), False),
+        (lambda w: apply("struct", w["start"], w["start"], names=["start", "end"]), False),
+        (lambda w: apply("struct", w["end"], w["end"], names=["end", "other"]), False),
+        (lambda w: apply("date_trunc", w["end"], unit="minute", time_zone="UTC"), False),
+    ],
+    ids=range(8),
+)
+def test_a_closed_window_carries_time_up_to_its_last_instant(
+    time: Callable[[ColumnExpression], ColumnExpression], is_bound: bool
+) -> None:
+    expression = time(col("w")).resolve(parse_window_schema(), "test")
+    assert carries_time(expression, ("w",)) == is_bound
+    assert not carries_time(expression, ("v",))
+
+
+def _moved(time: ColumnExpression, by_us: int) -> ColumnExpression:
+    return apply("timestamp_micros", apply("unix_micros", time) + by_us)
+
+
+@pytest.mark.parametrize(
+    "time",
+    [
+        lambda: apply("date_trunc", col("ts"), unit="minute", time_zone="UTC"),
+        lambda: _moved(col("ts"), -3_600_000_000),
+        lambda: _moved(col("ts"), 0),
+        lambda: apply("timestamp_seconds", col("price")),
+    ],
+    ids=["truncated", "moved back", "moved nowhere", "another column"],
+)
+def test_a_watermark_says_nothing_about_what_is_computed(
+    time: Callable[[], ColumnExpression],
+) -> None:
+    """Such a time may lie behind the watermark: no window of it ends, and no row of it is late."""
+    rows = timed().with_column("at", time()).group_by(window=window("at", 10))
+    with pytest.raises(UnsupportedPlan, match="append mode needs a watermark on the window's time"):
+        rows.agg(count())
+    aggregate = rows.agg(count(), mode="update").relation
+    assert isinstance(aggregate, Aggregate)
+    assert not aggregate.spec.forgets
+
+
+def test_one_watermark_on_the_way_to_a_window() -> None:
+    for again in (timed(), timed().union(BIDS), timed().select("ts", "price")):
+        with pytest.raises(UnsupportedPlan, match="have a watermark on ts already"):
+            again.with_watermark("ts", 5)
 
 
 def parse_window_schema() -> tuple[Field, ...]:

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.connectors.arrow import ArrowSource
-from penstock.plan.build import Rows, count, query, scan_source, window
+from penstock.plan.build import Rows, col, count, query, scan_source, window
+from penstock.plan.columns import apply
 from penstock.plan.query import Query
 from penstock.runtime.markers import WATERMARK_END
 from penstock.stages.settings import Settings
@@ -119,6 +120,37 @@ def test_in_parallel_every_row_is_counted_or_late_exactly_once(
     found = {(row["window"][0], row["key"]): row["n"] for row in lab.rows("out")}
     assert found == {group: n for group, n in by_window.items() if n}
     assert len(lab.rows("out")) == len(found)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_watermark_makes_rows_of_its_own_column_late_and_no_others(
+    lab: Laboratory, parallelism: int
+) -> None:
+    """`key` is a time too, far behind the watermark's: every row counts, in every step."""
+    rows = [(number, number % 10 * SECOND_US, number * SECOND_US) for number in range(200)]
+    at = apply("timestamp_micros", col("key"))
+    grouped = counted().with_column("at", at).group_by(window=window("at", WINDOW_US))
+    tested = query(
+        "other_time",
+        grouped.agg(count().alias("n"), mode="update").to_stream("out"),
+        parallelism=parallelism,
+        settings=Settings(step_rows_max=10, commit_interval_ms=0),
+    )
+    lab.run(tested, {"rows": table_source(rows_table(rows))})
+    assert read_counts(lab) == {0: 80, WINDOW_US: 80, 2 * WINDOW_US: 40}
+
+
+def test_without_a_watermark_no_row_is_late(lab: Laboratory) -> None:
+    """The source says how far its times have come, which is not the query's business."""
+    hour_us = 3600 * SECOND_US
+    ago = apply("timestamp_micros", apply("unix_micros", col("timestamp")) - hour_us)
+    rows = scan_source(
+        "rate", "timestamp timestamp, value bigint", rows_per_s=1000, rows_total=2000
+    )
+    grouped = rows.select(ago.alias("at")).group_by(window=window("at", WINDOW_US))
+    written = grouped.agg(count().alias("n"), mode="update").to_stream("out")
+    lab.run(query("unmarked", written, settings=Settings(step_rows_max=100)))
+    assert sum(read_counts(lab).values()) == 2000
 
 
 def growing(rows: list[Arrival]) -> ArrowSource:

@@ -72,6 +72,7 @@ def test_a_filter_after_the_state_is_rebuilt() -> None:
         (lambda: plan(hot(bids()), parallelism=3), "it ran as 2 vertices and would run as 3"),
         (lambda: plan(hot(bids()), stream="other"), "it wrote out and now writes other"),
         (lambda: plan(grouped("complete")), "the mode was append and is complete"),
+        (lambda: plan(grouped("update")), "the mode was append and is update: its output would"),
         (
             lambda: plan(hot(bids().with_column("auction", col("auction") % 7))),
             None,  # the key is computed before the exchange: its name and type are the same
@@ -118,8 +119,14 @@ def test_what_the_state_cannot_follow_is_refused(
     assert "cannot go on from what is stored" in str(found)
 
 
-def test_update_and_append_share_a_state() -> None:
-    assert compare(STORED, plan(grouped("update"))).is_compatible
+def test_a_watermark_that_comes_or_goes_is_refused() -> None:
+    """Over the same window: its rows were late by one of the two programs and not by the other."""
+    other = bids().with_column("ts", col("ts")).group_by("auction", window=window("ts", 10))
+    kept = plan(other.agg(count().alias("n"), mode="update"), parallelism=1)
+    timed = bids().with_watermark("ts", "1 second").group_by("auction", window=window("ts", 10))
+    ended = plan(timed.agg(count().alias("n"), mode="update"), parallelism=1)
+    for before, after in ((kept, ended), (ended, kept)):
+        assert "a watermark ended its windows" in str(compare(before, after))
 
 
 def test_stages_come_and_go() -> None:

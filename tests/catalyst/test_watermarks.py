@@ -1,0 +1,165 @@
+"""Which watermark ends which windows: Spark's own analysis is the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.catalyst.translate import translate
+from penstock.errors import UnsupportedPlan
+from penstock.plan.nodes import Aggregate, walk
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def _windows(df: DataFrame, time: Any = "ts") -> DataFrame:
+    return df.groupBy(_tumbling(time)).count()
+
+
+def _timed(df: DataFrame) -> DataFrame:
+    return df.withWatermark("ts", "5 seconds")
+
+
+def _with_other(df: DataFrame) -> DataFrame:
+    return df.selectExpr("ts", "timestamp_seconds(price) AS other")
+
+
+Build = Callable[["DataFrame"], "DataFrame"]
+
+# What runs here wherever it runs in Spark, and is refused in append mode where Spark refuses it.
+LIKE_SPARK: dict[str, Build] = {
+    "the column itself": lambda df: _windows(_timed(df)),
+    "renamed": lambda df: _windows(_timed(df).selectExpr("ts AS t"), "t"),
+    "overlapping": lambda df: _timed(df).groupBy(_sliding("ts")).count(),
+    "no watermark": _windows,
+    "another column": lambda df: _windows(_timed(_with_other(df)), "other"),
+    "moved": lambda df: _windows(_timed(df).selectExpr("ts - INTERVAL 1 HOUR AS t"), "t"),
+    "truncated": lambda df: _windows(_timed(df).selectExpr("date_trunc('minute', ts) AS t"), "t"),
+    "out of a struct": lambda df: _windows(
+        _timed(df).selectExpr("struct(ts) AS s").selectExpr("s.ts AS t"), "t"
+    ),
+    "both sides of a union": lambda df: _windows(_timed(df).union(_timed(df))),
+    "second side of a union": lambda df: _windows(df.union(_timed(df))),
+    "after a union": lambda df: _windows(_timed(df.union(df))),
+    "a window's end": lambda df: _timed(df).groupBy(_tumbling("ts").getField("end")).count(),
+    "windows of windows": lambda df: _windows(_windows(_timed(df)), "window"),
+    "the same windows again": lambda df: _windows(_timed(df)).groupBy("window").count(),
+    "window_time": lambda df: _windows(
+        _windows(_timed(df)).selectExpr("window_time(window) AS t"), "t"
+    ),
+    "end of a closed window": lambda df: _windows(
+        _windows(_timed(df)).selectExpr("window.end AS t"), "t"
+    ),
+    "other keys": lambda df: _timed(df).groupBy("auction").count(),
+}
+
+# What Spark runs and is refused here: by name, and what the error says.
+REFUSED: dict[str, tuple[Build, str]] = {
+    "the column as a key": (lambda df: _timed(df).groupBy("ts").count(), "column of withWatermark"),
+    "the column as a key beside its window": (
+        lambda df: _timed(df).groupBy("ts", _sliding("ts")).count(),
+        "column of withWatermark",
+    ),
+    "first side of a union": (
+        lambda df: _windows(_timed(df).union(df)),
+        "on every side of a union|which must be the watermark's own column",
+    ),
+    "twice": (
+        lambda df: _windows(_timed(_timed(df))),
+        "a watermark on ts already",
+    ),
+    "another column after it": (
+        lambda df: _windows(_timed(_with_other(df)).withWatermark("other", "1 second"), "other"),
+        "a watermark on ts already",
+    ),
+}
+# What Spark's optimizer turns into the column, after its analyser has taken the mark away.
+SIMPLIFIED: dict[str, Build] = {
+    "cast": lambda df: _windows(_timed(df).selectExpr("CAST(ts AS timestamp) AS t"), "t"),
+    "in a struct": lambda df: _windows(_timed(df).selectExpr("struct(ts) AS s"), "s.ts"),
+}
+
+
+def _tumbling(time: Any) -> Any:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return F.window(time, "10 seconds")
+
+
+def _sliding(time: str) -> Any:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    return F.window(time, "10 seconds", "5 seconds")
+
+
+def _refused_by_spark(spark: SparkSession, df: DataFrame, mode: str) -> bool:
+    """Whether Structured Streaming would refuse to start the query."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
+    jvm: Any = spark._jvm
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    wanted = {"append": modes.Append, "update": modes.Update}[mode]()
+    try:
+        checker.checkForStreaming(df._jdf.queryExecution().analyzed(), wanted)
+    except (AnalysisException, Py4JJavaError):
+        return True
+    return False
+
+
+def _ended_by_spark(df: DataFrame) -> bool:
+    output = df._jdf.queryExecution().analyzed().output()  # type: ignore[operator]
+    return any(
+        output.apply(index).metadata().contains("spark.watermarkDelayMs")
+        for index in range(output.size())
+    )
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("name", LIKE_SPARK)
+def test_as_spark_does(spark: SparkSession, bids: DataFrame, name: str, mode: str) -> None:
+    df = LIKE_SPARK[name](bids)
+    if _refused_by_spark(spark, df, mode):
+        with pytest.raises(UnsupportedPlan):
+            translate(df, output_mode=mode, query="q")
+        return
+    relation = translate(df, output_mode=mode, query="q").relation
+    last = next(node for node in walk(relation) if isinstance(node, Aggregate))
+    assert last.spec.forgets == _ended_by_spark(df)
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_only_spark_runs(spark: SparkSession, bids: DataFrame, name: str, mode: str) -> None:
+    build, message = REFUSED[name]
+    df = build(bids)
+    assert not _refused_by_spark(spark, df, mode)
+    with pytest.raises(UnsupportedPlan, match=message):
+        translate(df, output_mode=mode, query="q")
+
+
+def test_append_without_a_watermark_says_what_it_needs(bids: DataFrame) -> None:
+    with pytest.raises(UnsupportedPlan, match="withWatermark on that very column") as caught:
+        translate(LIKE_SPARK["truncated"](bids), query="q")
+    assert "Structured Streaming asks for the same" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SIMPLIFIED)
+def test_what_spark_simplifies_to_the_column_is_not_the_column(bids: DataFrame, name: str) -> None:
+    df = SIMPLIFIED[name](bids)
+    assert not _ended_by_spark(df)
+    with pytest.raises(UnsupportedPlan, match="Spark sees no watermark on it"):
+        translate(df, output_mode="update", query="q")
+
+
+def test_in_complete_mode_nothing_ends(bids: DataFrame) -> None:
+    relation = translate(
+        _timed(bids).groupBy("ts").count(), output_mode="complete", query="q"
+    ).relation
+    assert not any(node.spec.forgets for node in walk(relation) if isinstance(node, Aggregate))
