@@ -39,7 +39,8 @@
     │   └── StateOverflow       a sum left the range of its column; nothing changed
     ├── CheckpointError         a checkpoint cannot be written or read
     │   ├── CheckpointNotFound  no checkpoint of that name is there
-    │   └── CheckpointDamaged   its bytes are not what was written; an older one may be whole
+    │   ├── CheckpointDamaged   its bytes are not what was written; an older one may be whole
+    │   └── CheckpointForeign   it is of a marker that is not in this log; an older one may fit
     ├── RuntimeFailure          a vertex cannot start or go on
     │   ├── JobFailed           a running query ended with an error of one of its vertices
     │   ├── TooFewSlots         Spark has not enough task slots, or they keep ending
@@ -367,6 +368,14 @@ class CheckpointDamaged(CheckpointError):
     """A checkpoint's bytes are not what was written.
 
     Action: recovery falls back to an older one.
+    """
+
+
+class CheckpointForeign(CheckpointError):
+    """A checkpoint shows the state of a marker that is not in this log.
+
+    A power cut took the marker with it, or the folder is another log's. Action: recovery falls
+    back to an older one.
     """
 
 

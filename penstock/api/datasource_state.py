@@ -25,7 +25,7 @@ from penstock.api.datasource_schema import (
     schema_of_spark,
     spark_arrow_schema,
 )
-from penstock.errors import ChangeLogBroken, StreamNotFound
+from penstock.errors import StreamNotFound
 from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arrow_type
 from penstock.log.contract import Log
 from penstock.log.local import open_log
@@ -42,7 +42,6 @@ from penstock.state.keyed import KeyedState
 PANE_COLUMN = "_pane"
 VERTEX_COLUMN = "_vertex"
 STATE_OF_A_CHAIN = "aggregate0"  # a stage keeps one state, and chains name it so
-READ_TRIES = 4
 
 
 @dataclass(frozen=True)
@@ -139,17 +138,6 @@ def _states(program: Program) -> list[FoundState]:
 
 def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram) -> pa.RecordBatch:
     """The groups of one vertex as of its last marker."""
-    for last_try in (*(False,) * (READ_TRIES - 1), True):
-        try:
-            return _read_once(log, folder, state, vertex)
-        except ChangeLogBroken:
-            # A newer checkpoint let the changes go while an older one was being read.
-            if last_try:
-                raise
-    raise AssertionError("the last try returns or raises")
-
-
-def _read_once(log: Log, folder: Path, state: FoundState, vertex: VertexProgram) -> pa.RecordBatch:
     kept = KeyedState(STATE_OF_A_CHAIN, aggregate_state(state.spec))
     marker = log.last(vertex.task_tag)
     if marker is not None:

@@ -85,10 +85,12 @@ class Log(ABC):
         """Block until the tail is past `after` or the time is over; return the tail."""
 
     @abstractmethod
-    def trim(self, tag: str, upto: Position) -> None:
+    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         """Forget this tag of the records up to and including a position.
 
         A record without any tag left is gone, and its bytes are freed. The tail does not change.
+        With a `fence` that is not the newest instance of its vertex nothing is forgotten and
+        `Fenced` is raised: check and act are one, as in an append.
         """
 
     @abstractmethod

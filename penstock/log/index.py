@@ -413,12 +413,16 @@ class Index:
                 raise self._damaged(tag, "has a trim row that fails its checksum")
         return [(tag, Position(upto)) for tag, upto, _ in found]
 
-    def trim(self, tag: str, upto: Position, rows_max: int) -> bool:
+    def trim(self, tag: str, upto: Position, rows_max: int, fence: Fence | None = None) -> bool:
         """Forget a tag of up to `rows_max` records; return whether there is more to do.
 
-        A piece at a time, so that appends of other processes get in between.
+        A piece at a time, so that appends of other processes get in between. Each piece looks at
+        the fence: whoever takes over in between finds the rest as it was.
         """
         with self._transaction("trimming"):
+            if fence is not None:
+                registered = self.get(instance_key(fence.vertex))
+                check_fence(fence, None if registered is None else registered.value)
             tail = self.tail()
             upto = min(upto, tail)
             page = (

@@ -404,16 +404,22 @@ class LocalLog(Log):
             self._look_at_maps_s = time.monotonic() + _LOOK_AT_MAPS_S
         return self._bell.wait(after, timeout_s)
 
-    def trim(self, tag: str, upto: Position) -> None:
+    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         self._check_writable()
         check_tag(tag)
         check_position(upto, "the position to trim up to")
+        if fence is not None:
+            check_fence_argument(fence)
         upto = min(upto, self._bell.tail())
-        more = upto > 0
+        more = upto > 0 or fence is not None
         while more:
             with self._lock:
                 self._check_open()
-                more = self._index.trim(tag, upto, _TRIM_ROWS)
+                try:
+                    more = self._index.trim(tag, upto, _TRIM_ROWS, fence)
+                except Fenced:
+                    self._fenced += 1
+                    raise
             self._folder_fold.maybe()
             if more:
                 time.sleep(_TRIM_PAUSE_S)

@@ -143,14 +143,17 @@ class MemoryStore:
         if known is not None:
             return known, False
         if fence is not None:
-            registered = self._metadata.get(instance_key(fence.vertex))
-            check_fence(fence, registered.versioned.value if registered else None)
+            self._check_fence(fence)
         if clock is not None:
             self._time_us = max(self._time_us, clock.now_us())
         positions = tuple(self._add(entry, clock is None) for entry in entries)
         self._append_ends.append(self.tail)
         self.changed.notify_all()
         return positions, True
+
+    def _check_fence(self, fence: Fence) -> None:
+        registered = self._metadata.get(instance_key(fence.vertex))
+        check_fence(fence, registered.versioned.value if registered else None)
 
     def _prior(self, entry: Entry) -> Prior:
         writer = self._writers.get((entry.producer, entry.instance))
@@ -224,8 +227,10 @@ class MemoryStore:
         index = bisect_left(self._append_ends, position)
         return Position(self._append_ends[index]) if index < len(self._append_ends) else self.tail
 
-    def trim(self, tag: str, upto: Position) -> None:
+    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         """Forget a tag of the records up to a position, or to the tail if that is lower."""
+        if fence is not None:
+            self._check_fence(fence)
         upto = min(upto, self.tail)
         if upto <= self.trimmed(tag)[0]:
             return
@@ -382,10 +387,16 @@ class MemoryLog(Log):
             self._check_usable()
             return self._view()
 
-    def trim(self, tag: str, upto: Position) -> None:
+    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         check_tag(tag)
         check_position(upto, "the position to trim to")
-        self._perform(Effect.TRIM, lambda: self.store.trim(tag, upto))
+        if fence is not None:
+            check_fence_argument(fence)
+        try:
+            self._perform(Effect.TRIM, lambda: self.store.trim(tag, upto, fence))
+        except Fenced:
+            self._fenced += 1
+            raise
 
     def trimmed(self, tag: str) -> Position:
         check_tag(tag)

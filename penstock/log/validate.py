@@ -15,6 +15,8 @@ from penstock.log.contract import (
     METADATA_BYTES_MAX,
     READ_LIMIT_MAX,
     TAGS_PER_RECORD_MAX,
+    Log,
+    instance_key,
 )
 from penstock.log.record import START, Body, Entry, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_path
@@ -234,12 +236,22 @@ def check_fence(fence: Fence, registered: bytes | None) -> None:
         return
     newest = "none" if registered is None else registered[:40].decode("ascii", "replace")
     raise Fenced(
-        f"instance {fence.instance} of vertex {fence.vertex} may not append: the registered "
-        f"instance is {newest}; nothing was appended, this instance must stop",
+        f"instance {fence.instance} of vertex {fence.vertex} may neither append nor trim: the "
+        f"registered instance is {newest}; nothing was changed, this instance must stop",
         vertex=fence.vertex,
         instance=fence.instance,
         newest=newest,
     )
+
+
+def check_newest(log: Log, fence: Fence) -> None:
+    """Raise `Fenced` if a newer instance is registered by now.
+
+    For who has lost something and wants to know whether it was still his; an append or a trim that
+    depends on it carries the fence itself.
+    """
+    newest = log.get(instance_key(fence.vertex))
+    check_fence(fence, None if newest is None else newest.value)
 
 
 def check_read(tags: Collection[str], limit: int, after: Position = START) -> tuple[str, ...]:

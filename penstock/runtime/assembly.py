@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.errors import UnsupportedPlan
+from penstock.errors import ChangeLogBroken, CheckpointError, UnsupportedPlan
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.log import punit
 from penstock.log.contract import Log
 from penstock.log.record import Fence, Position
+from penstock.log.validate import check_newest
 from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.runtime.backlog import Backlog
@@ -27,8 +29,10 @@ from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
 from penstock.stages.program import Program, Stage, VertexProgram
 from penstock.stages.tags import TagKind, parse_tag, substream_tag
-from penstock.state.checkpoints import CheckpointStore
+from penstock.state.checkpoints import CheckpointId, CheckpointStore
 from penstock.state.keyed import KeyedState
+
+logger = logging.getLogger(__name__)
 
 CODECS = {"none": punit.Codec.NONE, "lz4": punit.Codec.LZ4, "zstd": punit.Codec.ZSTD}
 
@@ -82,11 +86,25 @@ class Assembly:
         """Bring a new chain to where the marker was; return how many commits were replayed."""
         if not marker.epoch:
             return 0
-        replayed = restore_states(
-            self.log, self.checkpoints, vertex.name, vertex.change_tag, position, chain.states
-        )
+        try:
+            restored = restore_states(
+                self.log, self.checkpoints, vertex.name, vertex.change_tag, position, chain.states
+            )
+        except ChangeLogBroken:
+            # Whoever was overtaken meanwhile lacks what his successor no longer needs.
+            check_newest(self.log, Fence(vertex.name, marker.instance))
+            raise
+        for checkpoint in restored.unusable:
+            self._set_aside(checkpoint)
         chain.restore_progress(marker.progress)
-        return replayed
+        return restored.commits_replayed
+
+    def _set_aside(self, checkpoint: CheckpointId) -> None:
+        """See to it that no unusable checkpoint counts as one of those that are kept."""
+        try:
+            self.checkpoints.set_aside(checkpoint)
+        except CheckpointError as error:
+            logger.warning("%s", error.message)
 
     def _new_chain(self, stage: Stage) -> Chain:
         settings = self.program.settings

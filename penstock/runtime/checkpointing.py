@@ -1,7 +1,15 @@
 """Checkpoints in the background: a picture of state goes to the store while its vertex goes on.
 
-When a checkpoint is safe, what it makes needless is trimmed: the changes before the oldest
-checkpoint that is kept. Two are kept, so that a damaged file costs a longer replay, not the state.
+When a checkpoint is safe, what it makes needless is trimmed: the changes before the older of two.
+Two are kept, so that a damaged file costs a longer replay, not the state; while there is only one,
+all changes stay.
+
+These trims are fenced, unlike others (`trimming`). Which changes are needless follows from files,
+and a recovery may find one of them damaged: it then needs the changes that a zombie, who knows
+nothing of that, would let go. Once a new instance is registered, only it trims. Checkpoints are
+removed after the trim that made them needless went through: they were listed before it, so none of
+them is a newer instance's.
+
 The same thread trims what needs no checkpoint (`trimming`).
 """
 
@@ -11,14 +19,16 @@ import logging
 import threading
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
-from penstock.errors import StreamError
+from penstock.errors import CheckpointError, CheckpointForeign, Fenced, StreamError
 from penstock.log.contract import Log
-from penstock.log.record import Position
+from penstock.log.record import Position, Record
+from penstock.runtime.markers import decode_marker, marker_at, marker_digest
 from penstock.runtime.trimming import TrimJob, let_go
 from penstock.runtime.vertex import CheckpointJob
 from penstock.stages.tags import change_tag, task_tag
-from penstock.state.checkpoints import CheckpointStore
+from penstock.state.checkpoints import CheckpointId, CheckpointStore
 
 CHECKPOINTS_KEPT = 2
 
@@ -39,19 +49,59 @@ class CheckpointStatistics:
 
 def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
     """Store a job's picture, then let go of what it makes needless."""
-    store.write(
-        job.vertex,
-        job.position,
-        {name: snapshot.batches() for name, snapshot in job.snapshots.items()},
-    )
-    complete = store.list(job.vertex)
-    oldest = complete[-CHECKPOINTS_KEPT:][0]
-    log.trim(change_tag(job.vertex), Position(oldest.position))
-    # The marker itself stays: it may be the last one, where the next recovery begins.
-    log.trim(task_tag(job.vertex), Position(oldest.position - 1))
-    for checkpoint in complete[:-CHECKPOINTS_KEPT]:
-        store.delete(checkpoint)
-    store.delete_unfinished(job.vertex, oldest.position)
+    marker = marker_at(log, task_tag(job.vertex), job.position)
+    if marker is None:
+        raise CheckpointError(
+            f"the marker of vertex {job.vertex} at position {job.position} is no longer in the "
+            "log: a newer instance has gone on from there",
+            vertex=job.vertex,
+            position=job.position,
+        )
+    states = {name: snapshot.batches() for name, snapshot in job.snapshots.items()}
+    written = store.write(job.vertex, job.position, states, bound_to(marker))
+    usable: list[CheckpointId] = []
+    unusable: list[CheckpointId] = []
+    for checkpoint in store.list(job.vertex):
+        fits = checkpoint == written or _is_bound(checkpoint, store, log)
+        (usable if fits else unusable).append(checkpoint)
+    if len(usable) >= CHECKPOINTS_KEPT:
+        oldest = usable[-CHECKPOINTS_KEPT].position
+        log.trim(change_tag(job.vertex), Position(oldest), job.fence)
+        # The marker itself stays: it is what the checkpoint is known by, and may be the last one.
+        log.trim(task_tag(job.vertex), Position(oldest - 1), job.fence)
+        for checkpoint in usable[:-CHECKPOINTS_KEPT]:
+            store.delete(checkpoint)
+        for checkpoint in unusable:
+            store.set_aside(checkpoint)
+        store.delete_unfinished(job.vertex, oldest)
+
+
+def bound_to(marker: Record) -> dict[str, Any]:
+    """What a checkpoint notes about the marker whose state it shows."""
+    facts = decode_marker(marker)
+    return {"instance": facts.instance, "epoch": facts.epoch, "marker": marker_digest(marker)}
+
+
+def check_bound(checkpoint: CheckpointId, store: CheckpointStore, log: Log) -> None:
+    """Raise CheckpointForeign unless the marker that a checkpoint belongs to is in the log."""
+    marker = marker_at(log, task_tag(checkpoint.vertex), Position(checkpoint.position))
+    noted = store.read_meta(checkpoint).get("marker")
+    if marker is None or noted != marker_digest(marker):
+        raise CheckpointForeign(
+            f"checkpoint {checkpoint} shows the state of a marker that is not in this log. "
+            "Recovery falls back to an older one and the changes after it",
+            checkpoint=str(checkpoint),
+            vertex=checkpoint.vertex,
+            position=checkpoint.position,
+        )
+
+
+def _is_bound(checkpoint: CheckpointId, store: CheckpointStore, log: Log) -> bool:
+    try:
+        check_bound(checkpoint, store, log)
+    except CheckpointError:
+        return False
+    return True
 
 
 class CheckpointQueue:
@@ -135,6 +185,11 @@ class CheckpointQueue:
     def _write(self, job: CheckpointJob) -> StreamError | OSError | None:
         try:
             write_checkpoint(job, self._store, self._log)
+        except Fenced as error:
+            # The picture is a true one and may serve; what it makes needless is another's to trim.
+            logger.info("vertex %s was taken over while a checkpoint was written", job.vertex)
+            self._failed += 1
+            return error
         except (StreamError, OSError) as error:
             # The change log still has everything: only the next recovery takes longer.
             logger.warning(

@@ -11,7 +11,10 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from xxhash import xxh3_128_hexdigest
+
 from penstock.errors import MarkerDamaged, StageVersionUnsupported
+from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record
 from penstock.names import check_any_name
 
@@ -55,6 +58,22 @@ class Marker:
             "rejected_rows": self.rejected_rows,
         }
         return json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+
+
+def marker_at(log: Log, task_tag: str, position: Position) -> Record | None:
+    """The marker of a vertex at a position; None if there is none, or none any more."""
+    found = log.read([task_tag], Position(position - 1), 1) if position > START else []
+    return found[0] if found and found[0].position == position else None
+
+
+def marker_digest(marker: Record) -> str:
+    """A name for this very record.
+
+    After a power cut that lost the end of a log, a position may be taken by another marker of the
+    same vertex, instance and epoch. It was not taken at the same microsecond.
+    """
+    name = (marker.position, marker.producer, marker.instance, marker.sequence, marker.time_us)
+    return xxh3_128_hexdigest(repr(name).encode() + marker.body)
 
 
 def decode_marker(record: Record) -> Marker:

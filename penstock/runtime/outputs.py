@@ -15,9 +15,9 @@ import pyarrow as pa
 from penstock.errors import OutcomeUnknown, Trimmed
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
-from penstock.log.contract import APPEND_ENTRIES_MAX, Log, instance_key
+from penstock.log.contract import APPEND_ENTRIES_MAX, Log
 from penstock.log.record import Body, Entry, Fence, Position, RecordKind
-from penstock.log.validate import check_fence
+from penstock.log.validate import check_newest
 from penstock.stages.key_ranges import split_key_space
 
 UNKNOWN_RETRIES = 8
@@ -82,6 +82,10 @@ class Outputs:
         self._queue(RecordKind.MARKER, tags, marker)
         return self._append()[-1]
 
+    def check_fence(self) -> None:
+        """Raise `Fenced` if a newer instance owns the vertex by now."""
+        check_newest(self._log, self._fence)
+
     def _seal_rows(self) -> None:
         """Turn queued rows into p-units: many small records would cost far more than few."""
         waiting, self._rows = self._rows, {}
@@ -128,8 +132,7 @@ class Outputs:
         Its marker is still there, since a vertex's last one is never trimmed. If it is not, nobody
         waits for this append: a newer instance has passed it by.
         """
-        newest = self._log.get(instance_key(self._fence.vertex))
-        check_fence(self._fence, None if newest is None else newest.value)
+        self.check_fence()
         marker = self._entries[-1]
         found = self._log.last(marker.tags[0])
         name = (marker.producer, marker.instance, marker.sequence)

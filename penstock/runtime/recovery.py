@@ -2,7 +2,7 @@
 
     1. fence        register the instance that was handed out: older ones can append nothing more
     2. last marker  what is committed, and where to read on
-    3. checkpoint   the newest whole picture of the state at or before that marker
+    3. checkpoint   the newest whole picture of the state at that marker or an earlier one
     4. changes      the committed ones between the picture and the marker, in order
     5. resume       read the input from where the marker says
 
@@ -14,22 +14,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.errors import ChangeLogBroken
+from penstock.errors import ChangeLogBroken, Trimmed
 from penstock.log import punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log, register
 from penstock.log.record import START, Position
+from penstock.runtime.checkpointing import check_bound
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
-from penstock.state.checkpoints import CheckpointStore
+from penstock.state.checkpoints import CheckpointId, CheckpointStore
 from penstock.state.columns import CHANGE_NAME
 from penstock.state.keyed import KeyedState
 
 REPLAY_ROWS_MAX = 65_536
+RESTORE_TRIES = 8
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +46,14 @@ def fence(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, 
     return replace(decode_marker(record), instance=instance), record.position
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """How the states were rebuilt."""
+
+    commits_replayed: int
+    unusable: tuple[CheckpointId, ...]  # passed over: damaged, or of a marker that is not there
+
+
 def restore_states(
     log: Log,
     checkpoints: CheckpointStore,
@@ -50,40 +61,60 @@ def restore_states(
     change_tag: str,
     upto: Position,
     states: Mapping[str, KeyedState],
-) -> int:
-    """Steps 3 and 4: rebuild the states as of the marker at `upto`; return the commits replayed."""
+) -> Restored:
+    """Steps 3 and 4: rebuild the states as of the marker at `upto`.
+
+    Whoever has registered an instance is the only one to trim its changes. But this is also done
+    without, by those who only look at a state, and by one who was overtaken in the middle of it. So
+    the trim is looked at when all changes were read: if it went past the checkpoint, some may be
+    missing. Then there is a newer checkpoint to begin with, since trims come after one.
+    """
     if not states:
-        return 0
-    base = _load_newest(checkpoints, vertex, upto, states)
-    if base < log.trimmed(change_tag):
-        raise ChangeLogBroken(
-            f"vertex {vertex} cannot be restored: its changes are kept from position "
-            f"{log.trimmed(change_tag)} on, and no whole checkpoint is that young. Restore the "
-            "checkpoint folder, or rebuild the query from its input",
-            vertex=vertex,
-            kept_from=log.trimmed(change_tag),
-            checkpoint=base,
-        )
-    return _replay_changes(log, change_tag, base, upto, states)
+        return Restored(0, ())
+    tried = None
+    for _ in range(RESTORE_TRIES):
+        base, unusable = _load_newest(log, checkpoints, vertex, upto, states)
+        with suppress(Trimmed):
+            replayed = _replay_changes(log, change_tag, base, upto, states)
+            if log.trimmed(change_tag) <= base:
+                return Restored(replayed, unusable)
+        if base == tried:
+            break
+        tried = base
+    raise ChangeLogBroken(
+        f"vertex {vertex} cannot be restored: its changes are kept from position "
+        f"{log.trimmed(change_tag)} on, and no whole checkpoint is that young. Restore the "
+        "checkpoint folder, or rebuild the query from its input",
+        vertex=vertex,
+        kept_from=log.trimmed(change_tag),
+        checkpoint=base,
+    )
 
 
 def _load_newest(
-    checkpoints: CheckpointStore, vertex: str, upto: Position, states: Mapping[str, KeyedState]
-) -> Position:
-    """Restore from the newest whole checkpoint at or before a position; 0 if there is none."""
-    checkpoint, problems = checkpoints.load_newest(vertex, upto)
-    for problem in problems:
+    log: Log,
+    checkpoints: CheckpointStore,
+    vertex: str,
+    upto: Position,
+    states: Mapping[str, KeyedState],
+) -> tuple[Position, tuple[CheckpointId, ...]]:
+    """Restore from the newest checkpoint of a marker up to a position; 0 if there is none.
+
+    Returned with those that were passed over.
+    """
+    checkpoint, problems = checkpoints.load_newest(
+        vertex, upto, lambda checkpoint: check_bound(checkpoint, checkpoints, log)
+    )
+    for problem in problems.values():
         logger.warning(
             "a checkpoint of vertex %s is unusable (%s): falling back to an older one or to the "
             "change log",
             vertex,
             problem.message,
         )
-    if checkpoint is None:
-        return START
     for name, state in states.items():
-        state.restore(checkpoint.states.get(name, []))
-    return Position(checkpoint.id.position)
+        state.restore([] if checkpoint is None else checkpoint.states.get(name, []))
+    return Position(START if checkpoint is None else checkpoint.id.position), tuple(problems)
 
 
 def _replay_changes(
@@ -116,7 +147,8 @@ class _Replay:
     """Applies one state's changes in order, many commits at a time.
 
     Commits are small and come by the hundred. Those that only set rows are put together, where the
-    last value of a row wins as it does one by one. Rows that go must go in their turn.
+    last value of a row wins as it does one by one. A commit that removes rows is applied by
+    itself: put together with others, it could remove a row that a later one sets again.
     """
 
     def __init__(self, state: KeyedState) -> None:

@@ -21,8 +21,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.errors import Fenced, RowError
-from penstock.log.record import Position, RecordKind
+from penstock.errors import Fenced, RowError, Trimmed
+from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Delivery, Input, Watermarks
@@ -56,9 +56,13 @@ _MOVES = {
 class CheckpointJob:
     """A complete picture of a vertex's state at a marker, to be written away from the hot path."""
 
-    vertex: str
+    fence: Fence  # of the instance whose state it is
     position: Position  # of the marker whose state this is
     snapshots: dict[str, Snapshot]
+
+    @property
+    def vertex(self) -> str:
+        return self.fence.vertex
 
 
 class Checkpointer(Protocol):
@@ -163,10 +167,25 @@ class Vertex:
         except Fenced:
             self._move(VertexState.FENCED)
             raise
+        except Trimmed:
+            self._stop_at_trimmed_input()
+            raise
         except Exception:
             self._move(VertexState.FAILED)
             raise
         return worked
+
+    def _stop_at_trimmed_input(self) -> None:
+        """Input that was trimmed before it was read is an error, unless a newer instance read it.
+
+        Then that one has committed it and let it go, and this one is merely fenced.
+        """
+        try:
+            self._parts.outputs.check_fence()
+        except Fenced:
+            self._move(VertexState.FENCED)
+            raise
+        self._move(VertexState.FAILED)
 
     def flush(self) -> None:
         """Commit whatever has been done so far, without waiting for the interval."""
@@ -408,11 +427,13 @@ class Vertex:
         self._commits_to_checkpoint -= 1
         if self._commits_to_checkpoint > 0 or self._snapshots is not None:
             return
+        self._begin_checkpoint(position)
+
+    def _begin_checkpoint(self, position: Position) -> None:
         states = self._parts.chain.states
-        if not states:
-            return
-        self._snapshots = {name: state.begin_snapshot() for name, state in states.items()}
-        self._snapshot_position = position
+        if states:
+            self._snapshots = {name: state.begin_snapshot() for name, state in states.items()}
+            self._snapshot_position = position
 
     def _trim_if_due(self) -> None:
         """Have what this marker made needless trimmed, after many commits or much input.
@@ -437,7 +458,8 @@ class Vertex:
         for snapshot in self._snapshots.values():
             if not snapshot.copy_some():
                 return
-        job = CheckpointJob(self.name, self._snapshot_position, self._snapshots)
+        fence = Fence(self.name, self._marker.instance)
+        job = CheckpointJob(fence, self._snapshot_position, self._snapshots)
         if self._parts.checkpointer.submit(job):
             self._snapshots = None
             self._checkpoints += 1

@@ -73,8 +73,8 @@ class RecordedStore(MemoryStore):
                 )
         return positions, new
 
-    def trim(self, tag: str, upto: Position) -> None:
-        super().trim(tag, upto)
+    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
+        super().trim(tag, upto, fence)
         self.trims.append(Trim(tag, min(upto, self.tail), self.tail))
 
     def set(self, key: str, value: bytes, expected: int | None) -> int:

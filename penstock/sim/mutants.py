@@ -17,7 +17,7 @@ from penstock.errors import OutcomeUnknown
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log, instance_key, register
-from penstock.log.record import START, Position, Record, RecordKind
+from penstock.log.record import START, Fence, Position, Record, RecordKind
 from penstock.operators.chain import Chain, ChainOutput
 from penstock.runtime import assembly, checkpointing, recovery, trimming
 from penstock.runtime.inputs import Delivery, SourceInput, StreamInput, Watermarks
@@ -364,14 +364,14 @@ def _skip_changes() -> AbstractContextManager[None]:
 def _replay_from_newest() -> AbstractContextManager[None]:
     """The oldest picture is restored, the changes are taken from the newest one on."""
 
-    def load(store: CheckpointStore, vertex: str, upto: Position, states: States) -> Position:
+    def load(log: Log, store: CheckpointStore, vertex: str, upto: Position, states: States) -> Any:
         fitting = [each for each in store.list(vertex) if each.position <= upto]
         if not fitting:
-            return START
+            return START, ()
         rows = store.load(fitting[0]).states
         for name, state in states.items():
             state.restore(rows.get(name, []))
-        return Position(fitting[-1].position)
+        return Position(fitting[-1].position), ()
 
     return swapped((recovery, "_load_newest", load))
 
@@ -382,11 +382,11 @@ def _replay_from_newest() -> AbstractContextManager[None]:
 def _damaged_taken_for_empty() -> AbstractContextManager[None]:
     load_newest = recovery._load_newest
 
-    def load(store: CheckpointStore, vertex: str, upto: Position, states: States) -> Position:
+    def load(log: Log, store: CheckpointStore, vertex: str, upto: Position, states: States) -> Any:
         _, problems = store.load_newest(vertex, upto)
         if problems:
-            return Position(int(problems[0].details.get("position", upto)))
-        return load_newest(store, vertex, upto, states)
+            return Position(max(each.position for each in problems)), ()
+        return load_newest(log, store, vertex, upto, states)
 
     return swapped((recovery, "_load_newest", load))
 
@@ -426,7 +426,8 @@ def _picture_of_the_moment() -> AbstractContextManager[None]:
         states = self._parts.chain.states
         pictures: Any = {name: _LivePicture(state) for name, state in states.items()}
         self._snapshots = None
-        self._parts.checkpointer.submit(CheckpointJob(self.name, self._snapshot_position, pictures))
+        fence = Fence(self.name, self._marker.instance)
+        self._parts.checkpointer.submit(CheckpointJob(fence, self._snapshot_position, pictures))
 
     return swapped((Vertex, "_copy_some_state", copy_some))
 

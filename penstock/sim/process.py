@@ -101,9 +101,9 @@ class ProcessLog(MemoryLog):
         self._process.at("registered")
         return done
 
-    def trim(self, tag: str, upto: Position) -> None:
+    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         self._process.at("trim")
-        self._effect(lambda: super(ProcessLog, self).trim(tag, upto))
+        self._effect(lambda: super(ProcessLog, self).trim(tag, upto, fence))
 
     def show_all(self) -> None:
         """See everything from now on."""

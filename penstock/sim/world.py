@@ -417,6 +417,9 @@ class World:
                 self.sometimes["checkpoint written by a zombie"] += 1
         if error is None:
             return
+        if isinstance(error, Fenced) and process.is_zombie and not is_trim:
+            self.sometimes["zombie's checkpoint trims nothing"] += 1
+            return
         explained = OutcomeUnknown if is_trim else (OutcomeUnknown, CheckpointError)
         if not (isinstance(error, explained) or (self._store_fails and not is_trim)):
             raise error

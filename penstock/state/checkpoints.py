@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ from penstock.state.checkpoint_files import (
 )
 
 FORMAT = "penstock-checkpoint"
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 MANIFEST_UNFINISHED = "manifest.unfinished"
 MANIFEST_BYTES_MAX = 64 << 20
@@ -93,7 +93,7 @@ class _Unit:
 
 # The store has a method `list`, which hides the type of that name inside its class.
 Ids = list[CheckpointId]
-Problems = list[CheckpointError]
+Problems = dict[CheckpointId, CheckpointError]
 UnitNotes = list[dict[str, Any]]
 Units = list[_Unit]
 FileNames = list[str]
@@ -162,15 +162,28 @@ class CheckpointStore:
         }
         return Checkpoint(checkpoint, meta, states)
 
-    def load_newest(self, vertex: str, upto_position: int) -> tuple[Checkpoint | None, Problems]:
-        """Return the newest checkpoint that is whole, and what was wrong with the newer ones."""
-        problems: Problems = []
+    def read_meta(self, checkpoint: CheckpointId) -> dict[str, Any]:
+        """Return what the writer noted with a checkpoint, without reading the states."""
+        return self._read_manifest(checkpoint)[0]
+
+    def load_newest(
+        self,
+        vertex: str,
+        upto_position: int,
+        check: Callable[[CheckpointId], None] = lambda checkpoint: None,
+    ) -> tuple[Checkpoint | None, Problems]:
+        """Return the newest checkpoint that is whole, and what was wrong with the newer ones.
+
+        `check` raises a CheckpointError for one that is not to be taken.
+        """
+        problems: Problems = {}
         for checkpoint in reversed(self.list(vertex)):
             if checkpoint.position <= upto_position:
                 try:
+                    check(checkpoint)
                     return self.load(checkpoint), problems
                 except CheckpointError as problem:
-                    problems.append(problem)
+                    problems[checkpoint] = problem
         return None, problems
 
     def delete(self, checkpoint: CheckpointId) -> None:
@@ -184,6 +197,16 @@ class CheckpointStore:
                 with suppress(FileNotFoundError):
                     self._files.remove_file((*checkpoint.path, f"{name}.units"))
             self._remove_folder(checkpoint.path)
+
+    def set_aside(self, checkpoint: CheckpointId) -> None:
+        """Make a checkpoint that cannot be used an unfinished one, whatever its files are like.
+
+        It is no longer listed, and goes with the other unfinished ones.
+        """
+        check_any_name(checkpoint.vertex, "vertex")
+        with _named_errors(f"setting checkpoint {checkpoint} aside"), suppress(FileNotFoundError):
+            self._files.rename((*checkpoint.path, MANIFEST), MANIFEST_UNFINISHED)
+            self._files.sync_folder(checkpoint.path)
 
     def delete_unfinished(self, vertex: str, below_position: int) -> int:
         """Remove what crashed writers left below a position; return how many folders went.

@@ -417,6 +417,20 @@ class LogContract:
         assert other.append([entry(0, ("a",), producer="second")]) == (4,)
         assert positions(everything(log, "a", "b")) == [4]
 
+    def test_a_fenced_instance_trims_nothing(self, log: Log, other: Log) -> None:
+        first = take_over(log, "v")
+        fill(log, [("a",)] * 3)
+        log.trim("a", Position(1), Fence("v", first))
+        second = take_over(other, "v")
+        for upto in (START, Position(2)):
+            with pytest.raises(Fenced, match="nor trim"):
+                log.trim("a", upto, Fence("v", first))
+        assert other.trimmed("a") == 1
+        assert positions(everything(other, "a")) == [2, 3]
+        assert log.statistics().fenced == 2
+        other.trim("a", Position(2), Fence("v", second))
+        assert positions(everything(log, "a")) == [3]
+
     def test_a_trim_beyond_the_tail_does_not_reach_later_records(self, log: Log) -> None:
         fill(log, [("a",), ("b",)])
         log.trim("a", Position(1_000))

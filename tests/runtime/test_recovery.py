@@ -4,27 +4,37 @@ from __future__ import annotations
 
 import logging
 import random
+import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.errors import ChangeLogBroken, Fenced
 from penstock.log import open_log
+from penstock.log.contract import Log
+from penstock.log.record import Position
 from penstock.plan.build import count, query, scan_source, sum_
+from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
+from penstock.runtime import recovery
+from penstock.runtime.checkpointing import write_checkpoint
 from penstock.runtime.instances import COUNTER_BITS
+from penstock.runtime.recovery import restore_states
 from penstock.runtime.single import SingleProcess
 from penstock.runtime.slot import CHECKPOINTS_FOLDER
-from penstock.runtime.vertex import VertexState
+from penstock.runtime.trimming import TrimJob
+from penstock.runtime.vertex import CheckpointJob, VertexState
 from penstock.stages.settings import Settings
 from penstock.stages.tags import change_tag, marker_tag, task_tag
 from penstock.state.checkpoints import MANIFEST, CheckpointStore
+from penstock.state.keyed import KeyedState
 from penstock.state.snapshot import COPY_ROWS_MAX
 from tests.runtime.laboratory import Laboratory, table, table_source
 
-VERTEX = "sums.s0.0"
 WAIT_S = 30.0
 
 
@@ -35,6 +45,9 @@ def sums(step_rows: int = 10, interval: int = 3) -> Query:
         step_rows_max=step_rows, commit_interval_ms=0, checkpoint_interval_commits=interval
     )
     return query("sums", totals.to_stream("out"), settings=settings)
+
+
+VERTEX = plan_program(sums()).vertices[0].name
 
 
 def numbered(rows: int, keys: int) -> pa.Table:
@@ -93,6 +106,171 @@ def test_a_damaged_checkpoint_costs_a_longer_replay_and_is_reported(
     (warning,) = [record for record in caplog.records if "falling back" in record.getMessage()]
     assert VERTEX in warning.getMessage()
     assert found(lab) == expected(rows)
+
+
+class Slow:
+    """Takes the place of a checkpointer, and keeps the pictures it is given."""
+
+    def __init__(self) -> None:
+        self.jobs: list[CheckpointJob] = []
+
+    def submit(self, job: CheckpointJob | TrimJob) -> bool:
+        if isinstance(job, CheckpointJob):
+            self.jobs.append(job)
+        return True
+
+
+def test_a_zombies_checkpoint_takes_nothing_from_a_recovery_under_way(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest checkpoint is damaged, so the recovery needs the changes since the older one."""
+    rows = numbered(300, 30)
+    sources = {"rows": table_source(rows)}
+    zombie = lab.open(sums(), sources)
+    step(zombie, 8)
+    vertex = zombie.host.vertex(VERTEX)
+    slow = Slow()
+    vertex._parts = replace(vertex._parts, checkpointer=slow)
+    while not slow.jobs:
+        zombie.host.step()
+    older, newer = store(lab).list(VERTEX)
+    flip(unit_files(lab)[-1])
+    refused = []
+
+    def replay(*args: Any) -> int:
+        with pytest.raises(Fenced):
+            write_checkpoint(slow.jobs[0], store(lab), zombie.log)
+        refused.append(slow.jobs[0].position)
+        return replay_changes(*args)
+
+    replay_changes = recovery._replay_changes
+    monkeypatch.setattr(recovery, "_replay_changes", replay)
+    process = lab.open(sums(), sources)
+    monkeypatch.undo()
+    assert refused
+    assert process.log.trimmed(change_tag(VERTEX)) == older.position
+    # The damaged one counts no longer; the zombie's picture is a true one, and may serve.
+    assert [c.position for c in store(lab).list(VERTEX)] == [older.position, refused[0]]
+    zombie.abandon()
+    process.run()
+    process.close()
+    assert found(lab) == expected(rows)
+    assert newer not in store(lab).list(VERTEX)
+
+
+def test_what_reads_a_state_without_owning_it_begins_again_if_the_changes_go(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The owner writes checkpoints and trims while somebody looks at its state."""
+    rows = numbered(300, 30)
+    owner = lab.open(sums(), {"rows": table_source(rows)})
+    step(owner, 8)
+    state = owner.host.vertex(VERTEX)._parts.chain.states["aggregate0"]
+    upto = owner.log.last(task_tag(VERTEX)).position
+    looked = KeyedState("aggregate0", state.schema)
+    as_of_marker = state.scan().to_pylist()
+    tries = []
+
+    def replay(log: Log, tag: str, *rest: Any) -> int:
+        if not tries:
+            log.trim(tag, upto)  # as if two checkpoints at this marker had come by
+        tries.append(rest[0])
+        return replay_changes(log, tag, *rest)
+
+    replay_changes = recovery._replay_changes
+    monkeypatch.setattr(recovery, "_replay_changes", replay)
+    with pytest.raises(ChangeLogBroken):
+        restore(lab, owner, upto, looked)
+    assert len(tries) == 2  # it looked once more, and there was no younger checkpoint
+    owner.host.vertex(VERTEX)._begin_checkpoint(upto)
+    step(owner, 1)
+    restore(lab, owner, upto, looked)
+    assert looked.scan().to_pylist() == as_of_marker
+    owner.abandon()
+
+
+def test_who_was_overtaken_in_its_recovery_is_fenced_not_broken(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = numbered(300, 30)
+    sources = {"rows": table_source(rows)}
+    first = lab.open(sums(), sources)
+    step(first, 8)
+    first.abandon()
+
+    def overtaken(*args: Any) -> int:
+        monkeypatch.undo()
+        with lab.open(sums(), sources) as newer:
+            newer.run()
+            newer.wait_checkpoints(WAIT_S)
+        return replay_changes(*args)
+
+    replay_changes = recovery._replay_changes
+    monkeypatch.setattr(recovery, "_replay_changes", overtaken)
+    with pytest.raises(Fenced):
+        lab.open(sums(), sources)
+    assert found(lab) == expected(rows)
+
+
+def test_a_checkpoint_of_a_lost_timeline_is_passed_over(
+    lab: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A power cut takes the end of the log and leaves a checkpoint; positions are used again."""
+    rows = numbered(600, 30)
+    sources = {"rows": table_source(rows)}
+    process = lab.open(sums(step_rows=50, interval=5), sources)
+    step(process, 2)
+    (lab.folder / "keep").mkdir()
+    for name in ("index.db", "index.db-wal", "bell"):
+        shutil.copy(lab.folder / name, lab.folder / "keep" / name)
+    step(process, 4)
+    (lost,) = store(lab).list(VERTEX)
+    process.abandon()
+    (lab.folder / "index.db-shm").unlink(missing_ok=True)
+    for name in ("index.db", "index.db-wal", "bell"):
+        shutil.move(lab.folder / "keep" / name, lab.folder / name)
+
+    process = lab.open(sums(step_rows=7, interval=1000), sources)
+    while process.log.tail() < lost.position + 3:
+        process.host.step()
+    process.abandon()
+    assert store(lab).list(VERTEX) == [lost]
+    with caplog.at_level(logging.WARNING, "penstock.runtime.recovery"):
+        process = lab.open(sums(), sources)
+    assert any("not in this log" in record.getMessage() for record in caplog.records)
+    assert store(lab).list(VERTEX) == []  # it does not count as one of the two that are kept
+    process.run()
+    process.close()
+    assert found(lab) == expected(rows)
+
+
+def test_a_checkpoint_from_beyond_the_end_of_the_log_does_not_count(lab: Laboratory) -> None:
+    rows = numbered(300, 30)
+    process = lab.open(sums(), {"rows": table_source(rows)})
+    step(process, 5)
+    beyond = store(lab).write(VERTEX, 1 << 40, {"aggregate0": []}, {"marker": "of another log"})
+    step(process, 4)
+    whole = store(lab).list(VERTEX)
+    assert beyond not in whole
+    assert len(whole) == 2
+    assert process.log.trimmed(change_tag(VERTEX)) == whole[0].position
+    process.abandon()
+
+
+def test_the_first_checkpoint_alone_takes_no_change_away(lab: Laboratory) -> None:
+    rows = numbered(300, 30)
+    sources = {"rows": table_source(rows)}
+    process = lab.open(sums(), sources)
+    step(process, 4)
+    process.abandon()
+    assert len(store(lab).list(VERTEX)) == 1
+    flip(unit_files(lab)[0])
+    lab.run(sums(), sources)
+    assert found(lab) == expected(rows)
+
+
+def restore(lab: Laboratory, owner: SingleProcess, upto: Position, looked: KeyedState) -> None:
+    restore_states(owner.log, store(lab), VERTEX, change_tag(VERTEX), upto, {"aggregate0": looked})
 
 
 def test_with_every_checkpoint_damaged_and_the_changes_trimmed_the_vertex_stops(

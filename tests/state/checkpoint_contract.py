@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import (
     CheckpointDamaged,
     CheckpointError,
+    CheckpointForeign,
     CheckpointNotFound,
     InvalidName,
 )
@@ -146,8 +147,33 @@ class CheckpointContract:
         loaded, problems = store.load_newest("v", 3)
         assert loaded is not None
         assert loaded.id == old
-        assert [problem.details["position"] for problem in problems] == [3, 2]
-        assert store.load_newest("v", 0) == (None, [])
+        assert list(problems) == [new, middle]
+        assert [problem.details["position"] for problem in problems.values()] == [3, 2]
+        assert store.load_newest("v", 0) == (None, {})
+
+    def test_what_the_caller_refuses_is_passed_over_unread(self, store: CheckpointStore) -> None:
+        old, new = (store.write("v", at, {"s": [NUMBERS]}, {"who": at}) for at in (1, 2))
+        store._files.remove_file((*new.path, "s.units"))
+
+        def check(checkpoint: CheckpointId) -> None:
+            if store.read_meta(checkpoint) == {"who": 2}:
+                raise CheckpointForeign("not ours")
+
+        loaded, problems = store.load_newest("v", 3, check)
+        assert loaded is not None
+        assert loaded.id == old
+        assert [(each, type(why)) for each, why in problems.items()] == [(new, CheckpointForeign)]
+
+    def test_a_checkpoint_that_is_set_aside_goes_with_the_unfinished(
+        self, store: CheckpointStore
+    ) -> None:
+        bad, good = (store.write("v", at, {"s": [NUMBERS]}) for at in (1, 2))
+        self.write_raw(store, (*bad.path, MANIFEST), b"{")
+        store.set_aside(bad)
+        store.set_aside(bad)
+        assert store.list("v") == [good]
+        assert store.delete_unfinished("v", 2) == 1
+        assert store._files.list_folder(("v",)) == [good.path[-1]]
 
     def test_a_manifest_cannot_point_elsewhere(self, store: CheckpointStore) -> None:
         """A manifest with a fitting checksum, but not ours: nothing outside is read or removed."""
@@ -169,7 +195,7 @@ class CheckpointContract:
             {"states": None},
             {"position": 2},
             {"vertex": "victim"},
-            {"version": 2},
+            {"version": 1},
             {"format": "other"},
             {"meta": []},
         ]
