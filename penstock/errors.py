@@ -49,6 +49,7 @@
     │   ├── ChangeLogBroken     neither a checkpoint nor the change log gives the state back
     │   ├── StreamNotFound      no stream of that name is described in the log
     │   ├── StreamConflict      a stream of that name is there with other columns
+    │   ├── AlreadyWritten      a write that raised an error is in the log after all
     │   └── StreamInputError    rows of a stream do not fit the query that reads them
     ├── RowError                one row failed: overflow, division by zero, a bad cast
     ├── DemoFailed              the demonstration itself could not be carried out
@@ -421,6 +422,13 @@ class StreamNotFound(RuntimeFailure):
 
 class StreamConflict(RuntimeFailure):
     """The stream to be written is another writer's, with other columns. Action: another name."""
+
+
+class AlreadyWritten(RuntimeFailure):
+    """A write that raised an error is in the log after all.
+
+    Action: do not repeat it; open the writer again, its `offset` says how far the rows go.
+    """
 
 
 class StreamInputError(RuntimeFailure):

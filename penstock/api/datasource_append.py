@@ -29,13 +29,13 @@ from penstock.log.local import open_log
 from penstock.log.record import Entry, Position, RecordKind
 from penstock.names import own_name
 from penstock.runtime.markers import Marker
+from penstock.runtime.outputs import check_rows, pieces
 from penstock.runtime.streams import StreamFacts, create_stream, describe_stream
 from penstock.stages.tags import marker_tag, substream_tag
 
 CODECS = {"none": punit.Codec.NONE, "lz4": punit.Codec.LZ4, "zstd": punit.Codec.ZSTD}
 APPEND_BYTES = 8 << 20
 APPEND_ENTRIES = 256
-UNIT_BYTES_MAX = 16 << 20
 UNKNOWN_RETRIES = 8
 CLEARING_INSTANCE = 0  # no attempt has this number: such a marker commits nothing
 
@@ -109,29 +109,20 @@ def stage_rows(
     waiting: list[Entry] = []
     waiting_bytes = sequence = rows = 0
     for batch in batches:
-        for unit_rows, body in _units(into_stream(batch, target.facts.schema), target.codec):
+        fitting = into_stream(batch, target.facts.schema)
+        check_rows(fitting)
+        for piece in pieces(fitting) if fitting.num_rows else ():
+            body = punit.encode(piece, target.codec)
             waiting.append(Entry(RecordKind.DATA, tags, producer, instance, sequence, body))
             waiting_bytes += body.size
             sequence += 1
-            rows += unit_rows
+            rows += piece.num_rows
             if waiting_bytes >= APPEND_BYTES or len(waiting) >= APPEND_ENTRIES:
                 append_surely(log, waiting)
                 waiting, waiting_bytes = [], 0
     if waiting:
         append_surely(log, waiting)
     return StagedRows(producer, instance, sequence, rows, attempt, sink)
-
-
-def _units(batch: pa.RecordBatch, codec: punit.Codec) -> Iterator[tuple[int, pa.Buffer]]:
-    """The batch as p-units, halved until each fits a record."""
-    if not batch.num_rows:
-        return
-    if batch.num_rows > 1 and batch.nbytes > UNIT_BYTES_MAX:
-        half = batch.num_rows // 2
-        yield from _units(batch.slice(0, half), codec)
-        yield from _units(batch.slice(half), codec)
-    else:
-        yield batch.num_rows, punit.encode(batch, codec)
 
 
 def append_surely(log: Log, entries: Sequence[Entry]) -> tuple[Position, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import OutcomeUnknown, Trimmed
+from penstock.errors import OutcomeUnknown, RecordTooLarge, Trimmed
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log
@@ -21,7 +21,8 @@ from penstock.log.validate import check_newest
 from penstock.stages.key_ranges import split_key_space
 
 UNKNOWN_RETRIES = 8
-UNIT_BYTES_MAX = 8 << 20  # before compression; a log takes 64 MiB in one record
+UNIT_BYTES_MAX = 8 << 20  # before compression
+ROW_BYTES_MAX = (64 << 20) - (64 << 10)  # a log takes 64 MiB in one record, with the unit's frame
 APPEND_BYTES_MAX = 64 << 20  # a log takes 256 MiB in one append
 
 Partitioner = Callable[[pa.RecordBatch], Sequence[tuple[str, pa.RecordBatch]]]
@@ -49,7 +50,11 @@ def partitioner(tags: Sequence[str], partition_by: Sequence[str]) -> Partitioner
 
 
 class Outputs:
-    """What one instance has produced since its last append."""
+    """What one instance has produced since its last append.
+
+    Once a call has raised, nobody knows what is queued and what is in the log: the instance is
+    over. Its successor begins after the last marker, which the log knows.
+    """
 
     def __init__(
         self, log: Log, fence: Fence, codec: punit.Codec, lasting: Collection[str] = ()
@@ -66,7 +71,11 @@ class Outputs:
         self.row_bytes = 0  # of all rows so far, as they are in the log
 
     def add(self, kind: RecordKind, tag: str, batch: pa.RecordBatch) -> None:
-        """Queue a batch under one tag; it shares p-units with what else goes there."""
+        """Queue a batch under one tag; it shares p-units with what else goes there.
+
+        RecordTooLarge if one of its rows can never be appended; then nothing is queued.
+        """
+        check_rows(batch)
         self._rows.setdefault((kind, tag, batch.schema), []).append(batch)
         self.bytes_waiting += batch.nbytes
 
@@ -92,13 +101,14 @@ class Outputs:
         size_bytes = 0
         for (kind, tag, _), batches in waiting.items():
             rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            for piece in _pieces(rows):
+            for piece in pieces(rows):
                 body = punit.encode(piece, self._codec)
-                size_bytes += memoryview(body).nbytes
                 # A marker must find room in the last append.
-                if len(self._entries) >= APPEND_ENTRIES_MAX - 1 or size_bytes > APPEND_BYTES_MAX:
+                is_full = len(self._entries) >= APPEND_ENTRIES_MAX - 1
+                if self._entries and (is_full or size_bytes + body.size > APPEND_BYTES_MAX):
                     self._append()
                     size_bytes = 0
+                size_bytes += body.size
                 self._queue(kind, (tag,), body)
                 self.row_bytes += memoryview(body).nbytes if kind is RecordKind.DATA else 0
 
@@ -142,11 +152,28 @@ class Outputs:
         return tuple(Position(first + i) for i in range(len(self._entries)))
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch, in slices if it is large. Changes may be cut too: they apply one by one."""
-    if batch.nbytes <= UNIT_BYTES_MAX:
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch, halved until each piece is a unit of its own or a single row.
+
+    Changes may be cut too: they apply one by one.
+    """
+    if batch.nbytes <= UNIT_BYTES_MAX or batch.num_rows < 2:
         yield batch
         return
-    rows = max(1, batch.num_rows * UNIT_BYTES_MAX // batch.nbytes)
-    for first in range(0, batch.num_rows, rows):
-        yield batch.slice(first, rows)
+    half = batch.num_rows // 2
+    yield from pieces(batch.slice(0, half))
+    yield from pieces(batch.slice(half))
+
+
+def check_rows(batch: pa.RecordBatch) -> None:
+    """Raise RecordTooLarge if a row alone is more than a record may hold."""
+    if batch.nbytes <= ROW_BYTES_MAX:
+        return
+    size_bytes = max(piece.nbytes for piece in pieces(batch))
+    if size_bytes > ROW_BYTES_MAX:
+        raise RecordTooLarge(
+            f"a row of {size_bytes:,} bytes is over the bound of {ROW_BYTES_MAX:,} before "
+            "compression; nothing was appended: keep such values outside, and their names in rows",
+            bytes=size_bytes,
+            bytes_max=ROW_BYTES_MAX,
+        )

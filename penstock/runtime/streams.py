@@ -10,7 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.contract import REJECTED_SCHEMA
-from penstock.errors import SchemaMismatch, StreamConflict, StreamInputError, StreamNotFound
+from penstock.errors import (
+    AlreadyWritten,
+    InvalidArgument,
+    SchemaMismatch,
+    StreamConflict,
+    StreamInputError,
+    StreamNotFound,
+)
 from penstock.expressions.types import (
     STRING,
     Field,
@@ -27,7 +34,7 @@ from penstock.names import check_any_name, check_name
 from penstock.operators.chain import ERROR_COLUMN
 from penstock.runtime.instances import next_instance
 from penstock.runtime.markers import WATERMARK_NONE, Marker
-from penstock.runtime.outputs import Outputs
+from penstock.runtime.outputs import Outputs, check_rows
 from penstock.runtime.recovery import fence
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.program import Program, StreamSpec, shape, show_schema
@@ -168,6 +175,11 @@ class StreamWriter:
     A producer is one writer at a time: opening it again fences the earlier one. `offset` is the
     caller's own progress, kept with the rows it belongs to: after a crash `offset` says how far
     the committed rows go, so the caller goes on there and nothing is lost or doubled.
+
+    A write that raised may be repeated as it is: its rows are then published once. What the failed
+    one left in the log is never committed, because the next write begins as a new instance. Should
+    the failed one be in the log after all, which an outcome that stayed unknown can mean, that
+    instance finds its marker and every later write raises `AlreadyWritten`.
     """
 
     def __init__(
@@ -180,11 +192,14 @@ class StreamWriter:
         self._log = log
         self._facts = describe_stream(log, check_name(stream, "stream"))
         self._schema = arrow_schema(self._facts.schema)
-        instance = next_instance(log, check_name(producer, "producer"))
-        marker, _ = fence(log, producer, task_tag(producer), instance)
-        self._marker = marker
-        self._outputs = Outputs(log, Fence(producer, marker.instance), codec)
+        self._producer = check_name(producer, "producer")
+        self._codec = codec
         self._tags = (task_tag(producer), marker_tag(stream))
+        self._marker: Marker
+        self._outputs: Outputs
+        self._begin(next_instance(log, producer))
+        self._has_failed = False  # the last write has raised
+        self._refusal: AlreadyWritten | None = None
 
     @property
     def offset(self) -> Any:
@@ -200,25 +215,68 @@ class StreamWriter:
         ended: bool = False,
     ) -> Position:
         """Publish a batch (or only progress); it is durable and visible when this returns."""
-        if batch is not None and batch.num_rows:
-            rows = punit.conform(batch, self._schema)
+        rows = None if batch is None or not batch.num_rows else punit.conform(batch, self._schema)
+        if rows is not None:
+            check_rows(rows)
+        if self._has_failed:
+            self._begin_again()
+        marker = self._next_marker(offset, watermark_us, ended)
+        encoded = _encode(marker)
+        self._has_failed = True  # until it is known not to have
+        if rows is not None:
             self._outputs.add(RecordKind.DATA, substream_tag(self._facts.name, 0), rows)
-        last = self._marker
-        marker = Marker(
-            vertex=last.vertex,
-            instance=last.instance,
-            epoch=last.epoch + 1,
-            offset=offset,
-            watermark_us=max(
-                last.watermark_us, WATERMARK_NONE if watermark_us is None else watermark_us
-            ),
-            ended=ended,
-        )
-        position = self._outputs.commit(self._tags, marker.encode())
+        position = self._outputs.commit(self._tags, encoded)
+        self._has_failed = False
         self._marker = marker
         if marker.epoch % TRIM_COMMITS == 0:
             let_markers_go(self._log, self._tags[0], position)
         return position
+
+    def _begin(self, instance: int) -> None:
+        self._marker, _ = fence(self._log, self._producer, self._tags[0], instance)
+        self._outputs = Outputs(self._log, Fence(self._producer, instance), self._codec)
+
+    def _begin_again(self) -> None:
+        """Become a new instance after a failed write, unless that write is in the log.
+
+        The next number, and no other: somebody who opened this producer since then keeps it.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        epoch = self._marker.epoch
+        self._begin(self._marker.instance + 1)
+        if self._marker.epoch > epoch:
+            self._refusal = AlreadyWritten(
+                f"the last write of producer {self._producer} to stream {self._facts.name} raised "
+                f"an error, and is in the log after all: do not repeat it. Open a new "
+                f"StreamWriter and go on after its offset, {self.offset!r:.200}",
+                stream=self._facts.name,
+                producer=self._producer,
+            )
+            raise self._refusal
+
+    def _next_marker(self, offset: Any, watermark_us: int | None, ended: bool) -> Marker:
+        last = self._marker
+        given_us = WATERMARK_NONE if watermark_us is None else watermark_us
+        return Marker(
+            vertex=last.vertex,
+            instance=last.instance,
+            epoch=last.epoch + 1,
+            offset=offset,
+            watermark_us=max(last.watermark_us, given_us),
+            ended=ended,
+        )
+
+
+def _encode(marker: Marker) -> bytes:
+    try:
+        return marker.encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"the offset {marker.offset!r:.200} does not fit JSON ({error}); nothing was written: "
+            "use numbers, texts, lists and objects of them",
+            offset=repr(marker.offset)[:200],
+        ) from error
 
 
 class StreamReader:

@@ -13,7 +13,6 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from penstock.api.datasource import PenstockDataSource
 from penstock.api.datasource_append import (
-    UNIT_BYTES_MAX,
     StagedRows,
     StreamAppender,
     commit_markers,
@@ -24,6 +23,7 @@ from penstock.errors import RecordTooLarge, SchemaMismatch
 from penstock.log.committed import CommittedReader
 from penstock.log.local import open_log
 from penstock.log.record import RecordKind
+from penstock.runtime.outputs import UNIT_BYTES_MAX
 from penstock.runtime.streams import StreamReader, describe_stream
 from tests.api.datasource_logs import EVENTS, PROCESS, STREAM, Scenario, committed_ids
 from tests.api.test_datasource_read import in_order, load
