@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import JobFailed, StreamError
+from penstock.errors import ControlError, JobFailed, StreamError
 from penstock.log.blockers import blockers
 from penstock.log.local import LocalLog
 from penstock.runtime.control import Channel, ControlServer, Message
@@ -100,7 +100,7 @@ class Job:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._connections = itertools.count()
         self._channels: dict[int, Channel] = {}  # by connection
-        self._server = ControlServer(host, self._serve)
+        self._server = ControlServer(host, self._serve, self._port_gone)
         threading.Thread(target=self._run, name="penstock-job", daemon=True).start()
 
     def start(self) -> None:
@@ -251,9 +251,12 @@ class Job:
 
     # What other threads hear --------------------------------------------------------------------
 
-    def _serve(self, hello: Message, channel: Channel) -> None:
+    def _serve(self, facts: Message, channel: Channel) -> None:
         """Read what one slot says, until its connection ends."""
-        slot, pid, machine = int(hello["slot"]), int(hello["pid"]), str(hello["machine"])
+        try:
+            slot, pid, machine = int(facts["slot"]), int(facts["pid"]), str(facts["machine"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ControlError("a slot does not say which one it is") from error
         placement, connection = self._placement, next(self._connections)
         self._channels[connection] = channel
         self._events.put(partial(placement.connected, connection, slot, pid, machine))
@@ -262,6 +265,9 @@ class Job:
                 self._events.put(partial(placement.hear, connection, message))
         finally:
             self._events.put(partial(placement.lost, connection))
+
+    def _port_gone(self, error: ControlError) -> None:
+        self._events.put(partial(self._placement.fail, error))
 
     def _task_over(self, slot: int, error: str | None) -> None:
         if (gone := self.session_error()) is not None:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.clock import SystemClock
-from penstock.errors import StreamError
+from penstock.errors import ControlError, StreamError
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
@@ -176,13 +176,8 @@ def note_refusal(log: Log, vertex: str) -> None:
 
 def run_slot(order: SlotOrder) -> dict[str, Any]:
     """Be a slot until the job says stop or goes away; return what it did, for Spark's result."""
-    hello = {
-        "token": order.token,
-        "slot": order.slot,
-        "pid": os.getpid(),
-        "machine": socket.gethostname(),
-    }
-    channel = connect((order.host, order.port), hello)
+    facts = {"slot": order.slot, "pid": os.getpid(), "machine": socket.gethostname()}
+    channel = connect((order.host, order.port), order.token, facts)
     try:
         return _SlotProcess(channel, order).run()
     finally:
@@ -264,6 +259,8 @@ class _SlotProcess:
         try:
             for message in self._channel.messages():
                 self._orders.put(message)
+        except ControlError as error:
+            logger.error("the job sent what is no order: %s", error.message)
         finally:
             self._orders.put(None)
 
