@@ -150,9 +150,9 @@ class StreamWriter:
         name = key.lower()
         if name not in _OPTIONS:
             known = "checkpointLocation, queryId, commitInterval, parallelism, slots, "
-            known += "standbySlots, startTimeout, lateStream, deadLetterStream, idleTimeout, "
-            known += "checkpointInterval, stateBytesMax, stepRowsMax, numRows, truncate, path, "
-            known += "stream"
+            known += "standbySlots, startTimeout, stepTimeout, lateStream, deadLetterStream, "
+            known += "idleTimeout, checkpointInterval, stateBytesMax, stepRowsMax, numRows, "
+            known += "truncate, path, stream"
             raise InvalidOption(f"there is no option {key!r}; known: {known}", option=key)
         try:
             self._options[name] = _OPTIONS[name](str(value))

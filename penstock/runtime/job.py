@@ -174,6 +174,21 @@ class Job:
     # The thread that acts -----------------------------------------------------------------------
 
     def _run(self) -> None:
+        """Act until the query is over, whatever happens: nobody else would end it."""
+        try:
+            self._act()
+        except Exception as bug:
+            logger.exception("the job of query %s cannot go on", self._program.query)
+            with self._changed:
+                self._placement.error = JobFailed(
+                    f"the job of query {self._program.query} failed ({type(bug).__name__}: {bug}): "
+                    "this is a bug. What the query has committed is in the log; start it again",
+                    query=self._program.query,
+                    reason=type(bug).__name__,
+                )
+            self._finish()
+
+    def _act(self) -> None:
         """Tell the placement what happened, and now and then what time it is."""
         pause_s = self._patience.silence_s / LOOKS
         look_at_s = self._clock.monotonic_s() + pause_s
@@ -215,7 +230,10 @@ class Job:
             log=str(self._log.folder),
             kernels=self._kernels,
         )
-        self._launcher.launch(order, self._task_over)
+        try:
+            self._launcher.launch(order, self._task_over)
+        except Exception as failure:  # py4j raises many kinds; all mean that there is no task
+            self._task_over(slot, str(failure))
 
     def _send(self, connection: int, message: Message) -> None:
         try:

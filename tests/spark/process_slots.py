@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 class ProcessLauncher:
     """Starts a module as a process for each slot, and tells when it has ended."""
 
-    def __init__(self, module: str = "tests.spark.slot_process") -> None:
-        self._module = module
+    def __init__(self, module: str = "tests.spark.slot_process", *arguments: str) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
         self._processes: dict[int, subprocess.Popen[str]] = {}
 
     def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-m", self._module],
+            self._command,
             stdin=subprocess.PIPE,
             cwd=ROOT,
             text=True,

@@ -52,14 +52,16 @@ def counting(name: str, events: int) -> Program:
 
 
 @contextmanager
-def running(log_folder: Path, name: str, events: int) -> Iterator[tuple[Job, LocalLog]]:
+def running(
+    log_folder: Path, name: str, events: int, launcher: ProcessLauncher | None = None
+) -> Iterator[tuple[Job, LocalLog]]:
     """The count on two slots and a standby."""
     program = counting(name, events)
     with open_log(log_folder) as log:
         register_streams(log, program)
         job = Job(
-            program, log, ProcessLauncher(), host="127.0.0.1", slots=2, standbys=1,
-            patience=Patience(silence_s=1.5),
+            program, log, launcher or ProcessLauncher(), host="127.0.0.1", slots=2, standbys=1,
+            patience=Patience(silence_s=1.5, step_s=3.0),
         )  # fmt: skip
         job.start()
         try:
@@ -138,6 +140,41 @@ def test_a_stopped_slot_is_replaced_and_its_marker_refused(log_folder: Path) -> 
         assert job.wait_over(90)
         assert job.error is None
     verify(log_folder, "stopped", events)
+
+
+@pytest.mark.slow  # tests/runtime/test_job.py does it with a slot that only says so
+def test_a_slot_whose_step_hangs_is_ended_and_its_vertices_go_on(
+    log_folder: Path, tmp_path: Path
+) -> None:
+    events = 9 * RATE
+    flag = tmp_path / "hangs"
+    launcher = ProcessLauncher("tests.spark.troubled_slot_process", "step", str(flag))
+    with running(log_folder, "hanging", events, launcher) as (job, _):
+        wait_for("the loss", lambda: [r for r in job.recoveries() if r.reason == "stuck"])
+        pid = int(flag.read_text())
+        assert pid in {recovery.pid for recovery in job.recoveries()}
+        wait_for("the end of the process that hangs", lambda: not _is_running(pid))
+        assert job.wait_over(90)
+        assert job.error is None
+    verify(log_folder, "hanging", events)
+
+
+@pytest.mark.slow  # tests/runtime/test_slot.py does it in one thread
+def test_a_slot_stopped_in_its_recovery_wakes_and_its_successor_goes_on(
+    log_folder: Path, tmp_path: Path
+) -> None:
+    events = 9 * RATE
+    flag = tmp_path / "stopped"
+    launcher = ProcessLauncher("tests.spark.troubled_slot_process", "recovery", str(flag))
+    with running(log_folder, "woken", events, launcher) as (job, _):
+        wait_progress(job)
+        pid = int(flag.read_text())
+        assert pid in {recovery.pid for recovery in job.recoveries()}
+        os.kill(pid, signal.SIGCONT)
+        wait_for("the end of the process that was stopped", lambda: not _is_running(pid))
+        assert job.wait_over(90)
+        assert job.error is None
+    verify(log_folder, "woken", events)
 
 
 def test_a_slot_stopped_with_a_lock_of_the_log_is_ended(log_folder: Path) -> None:

@@ -1,0 +1,328 @@
+"""Slots and their job in one thread: real vertices over a log in memory, orders by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import JobFailed, LogBusy
+from penstock.kernels.cache import KernelCache
+from penstock.log.contract import instance_key
+from penstock.log.memory import MemoryLog, MemoryStore
+from penstock.log.record import Entry, Fence, Position
+from penstock.plan.build import count, query, scan_source
+from penstock.plan.optimizer import plan_program
+from penstock.runtime.assembly import Assembly
+from penstock.runtime.checkpointing import CheckpointQueue
+from penstock.runtime.control import Message
+from penstock.runtime.instances import InstanceNumbers
+from penstock.runtime.placement import Assign, Command, GiveUp, Launch, Placement, StopSlot
+from penstock.runtime.slot import Slot
+from penstock.runtime.standalone import RESTARTS_MAX, StandaloneHost
+from penstock.runtime.streams import StreamReader, register_streams
+from penstock.stages.program import Program
+from penstock.stages.settings import Settings
+from penstock.state.checkpoints import MemoryCheckpoints
+from penstock.testing.clock import ManualClock
+from tests.runtime.laboratory import plain, table, table_source
+
+ROWS = 200
+TABLE = table([(i % 7,) for i in range(ROWS)], key=pa.int64())
+
+
+def counting() -> Program:
+    rows = scan_source("rows", "key bigint not null", partitions=1)
+    counted = rows.group_by("key").agg(count().alias("n"), mode="update")
+    settings = Settings(step_rows_max=10, commit_interval_ms=0)
+    return plan_program(query("q", counted.to_stream("out"), settings=settings))
+
+
+PROGRAM = counting()
+VERTICES = [vertex.name for vertex in PROGRAM.vertices]
+
+
+class BusyLog(MemoryLog):
+    """A log that is busy for as many appends, or registrations, as a test says."""
+
+    appends_busy = 0
+    registrations_busy = 0
+
+    def append(self, entries: Any, fence: Fence | None = None) -> tuple[Position, ...]:
+        if self.appends_busy:
+            self.appends_busy -= 1
+            raise LogBusy("busy")
+        return super().append(entries, fence)
+
+    def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
+        if self.registrations_busy and key.startswith("instance/"):
+            self.registrations_busy -= 1
+            raise LogBusy("busy")
+        return super().compare_and_set(key, version, value)
+
+
+@dataclass
+class Member:
+    """One slot's process: it reads its orders when a test lets it."""
+
+    slot: Slot
+    log: BusyLog
+    said: list[Message]
+    orders: list[Message] = field(default_factory=list)
+    is_heard: bool = True  # whether its connection still stands
+
+
+class Cluster:
+    """One run of the query, with slots that come as soon as they are asked for."""
+
+    def __init__(
+        self, store: MemoryStore, kernels: KernelCache, slots: int = 1, standbys: int = 1
+    ) -> None:
+        self.store, self._kernels = store, kernels
+        self.clock = ManualClock()
+        log = MemoryLog(store)
+        register_streams(log, PROGRAM)
+        numbers = InstanceNumbers(log, "q", VERTICES)
+        self.placement = Placement(PROGRAM, numbers, slots=slots, standbys=standbys)
+        self.members: list[Member] = []  # by connection
+        self.do(self.placement.start(self.now_s))
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.monotonic_s()
+
+    def do(self, commands: list[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Launch):
+                self._launch(command.slot)
+            elif isinstance(command, Assign):
+                vertices = [list(each) for each in command.vertices]
+                order = {"type": "assign", "vertices": vertices}
+                self.members[command.connection].orders.append(order)
+            elif isinstance(command, StopSlot):
+                self.members[command.connection].orders.append({"type": "stop"})
+            elif isinstance(command, GiveUp):
+                self.members[command.connection].is_heard = False
+
+    def turn(self, member: Member) -> bool:
+        """What a slot's main thread does in one round; whether it goes on."""
+        goes_on = True
+        while member.orders and goes_on:
+            goes_on = member.slot.obey(member.orders.pop(0))
+        if goes_on:
+            member.slot.work()
+        else:
+            member.slot.close()
+        self._hear(member)
+        return goes_on
+
+    def pass_time(self, seconds: int, *alive: Member) -> None:
+        for _ in range(seconds):
+            self.clock.advance(1)
+            for member in alive:
+                member.said.append(member.slot.beat())
+                self._hear(member)
+            self.do(self.placement.tick(self.now_s))
+
+    def finish(self, *members: Member) -> None:
+        """Let these slots work until the query is over."""
+        working = list(members)
+        for _ in range(500):
+            for member in tuple(working):
+                if not self.turn(member):
+                    working.remove(member)
+                    self.do(self.placement.lost(self.members.index(member), self.now_s))
+            self.clock.advance(0.01)
+            if self.placement.is_over:
+                return
+        raise AssertionError("the query does not end")
+
+    def owner(self) -> int:
+        found = MemoryLog(self.store).get(instance_key(VERTICES[0]))
+        return 0 if found is None else int(found.value)
+
+    def counts(self) -> dict[int, int]:
+        """The last count of each key; each count must come once."""
+        rows = plain(StreamReader(MemoryLog(self.store), "out").read_all())
+        seen = [(row["key"], row["n"]) for row in rows]
+        assert len(seen) == len(set(seen))
+        return dict(sorted(seen))
+
+    def _launch(self, number: int) -> None:
+        log = BusyLog(self.store)
+        checkpoints = MemoryCheckpoints()
+        said: list[Message] = []
+        assembly = Assembly(
+            program=PROGRAM,
+            log=log,
+            clock=self.clock,
+            checkpoints=checkpoints,
+            checkpointer=CheckpointQueue(checkpoints, log),
+            kernels=self._kernels,
+            sources={"rows": table_source(TABLE)},
+        )
+        self.members.append(Member(Slot(assembly, said.append), log, said))
+        connection = len(self.members) - 1
+        self.do(self.placement.connected(connection, number, number, "here", self.now_s))
+        self.do(self.placement.hear(connection, {"type": "ready"}, self.now_s))
+
+    def _hear(self, member: Member) -> None:
+        connection = self.members.index(member)
+        said, member.said[:] = list(member.said), []
+        for message in said:
+            if member.is_heard:
+                self.do(self.placement.hear(connection, message, self.now_s))
+
+
+EXPECTED = {key: len(range(key, ROWS, 7)) for key in range(7)}
+
+
+@pytest.fixture
+def cluster(kernels: KernelCache) -> Cluster:
+    """A slot that has an order in its hands, and a standby."""
+    return Cluster(MemoryStore(), kernels)
+
+
+def test_a_query_runs_to_its_end(cluster: Cluster) -> None:
+    cluster.finish(*cluster.members)
+    assert cluster.placement.error is None
+    assert cluster.counts() == EXPECTED
+
+
+def test_a_slot_that_froze_in_its_recovery_wakes_and_its_successor_goes_on(
+    cluster: Cluster,
+) -> None:
+    frozen, standby = cluster.members
+    cluster.pass_time(5, standby)
+    assert not frozen.is_heard
+    for _ in range(5):
+        cluster.turn(standby)
+    owner = cluster.owner()
+    cluster.turn(frozen)  # wakes with its order in its hands, and registers
+    assert cluster.owner() == owner
+    cluster.finish(*cluster.members[1:])
+    assert cluster.placement.error is None
+    assert cluster.counts() == EXPECTED
+
+
+def test_a_new_driver_is_not_disturbed_by_a_slot_of_the_old_one(
+    cluster: Cluster, kernels: KernelCache
+) -> None:
+    late = cluster.members[0]  # the old driver is gone, and its slot still recovers
+    new = Cluster(cluster.store, kernels)
+    for _ in range(5):
+        new.turn(new.members[0])
+    owner = new.owner()
+    cluster.turn(late)
+    assert new.owner() == owner
+    new.finish(*new.members)
+    assert new.placement.error is None
+    assert new.counts() == EXPECTED
+    assert isinstance(cluster.placement.error, JobFailed)
+    assert "another run of query q" in cluster.placement.error.message
+
+
+def test_a_vertex_whose_recovery_fails_for_a_while_is_placed_again(cluster: Cluster) -> None:
+    cluster.members[0].log.registrations_busy = 3
+    cluster.finish(*cluster.members)
+    assert cluster.placement.error is None
+    assert cluster.counts() == EXPECTED
+
+
+def test_a_vertex_whose_commit_fails_begins_again_under_a_new_number(cluster: Cluster) -> None:
+    (first, *_) = cluster.members
+    for _ in range(5):
+        cluster.turn(first)
+    before = cluster.owner()
+    first.log.appends_busy = 2
+    cluster.finish(*cluster.members)
+    assert cluster.owner() > before
+    assert cluster.placement.error is None
+    assert cluster.counts() == EXPECTED
+
+
+def test_a_slot_with_nothing_but_trouble_ends_the_query_by_name(cluster: Cluster) -> None:
+    cluster.members[0].log.appends_busy = 100
+    cluster.finish(*cluster.members)
+    assert isinstance(cluster.placement.error, JobFailed)
+    assert "[LOG_BUSY] busy" in cluster.placement.error.message
+    cluster.members[0].log.appends_busy = 0
+
+
+def test_the_beat_says_what_the_main_thread_is_at(cluster: Cluster) -> None:
+    (first, *_) = cluster.members
+    beats = [first.slot.beat()]
+    cluster.turn(first)
+    beats.append(first.slot.beat())
+    assert beats[0]["moves"] < beats[1]["moves"]
+    seen: list[Message] = []
+    append = first.log.append
+
+    def look(entries: list[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
+        seen.append(first.slot.beat())
+        return append(entries, fence)
+
+    first.log.append = look  # type: ignore[method-assign]
+    cluster.turn(first)
+    assert [(beat["doing"], beat["vertex"]) for beat in seen][:1] == [("step", VERTICES[0])]
+
+
+# Without a job --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def standalone(kernels: KernelCache) -> tuple[StandaloneHost, BusyLog, ManualClock]:
+    log, clock, checkpoints = BusyLog(MemoryStore()), ManualClock(), MemoryCheckpoints()
+    assembly = Assembly(
+        program=PROGRAM,
+        log=log,
+        clock=clock,
+        checkpoints=checkpoints,
+        checkpointer=CheckpointQueue(checkpoints, log),
+        kernels=kernels,
+        sources={"rows": table_source(TABLE)},
+    )
+    return StandaloneHost(assembly), log, clock
+
+
+def test_a_standalone_host_survives_any_number_of_failures_that_pass(
+    standalone: tuple[StandaloneHost, BusyLog, ManualClock],
+) -> None:
+    host, log, clock = standalone
+    for _ in range(3 * RESTARTS_MAX):
+        log.appends_busy = 1
+        host.step()
+        clock.advance(20)
+    clock.advance(60)
+    log.registrations_busy = 2  # and so does one that meets another in its recovery
+    log.appends_busy = 1
+    host.run()
+    host.close()
+    assert host.statistics().restarts == 3 * RESTARTS_MAX + 3
+    rows = plain(StreamReader(log, "out").read_all())
+    assert {row["key"]: row["n"] for row in rows} == EXPECTED
+
+
+def test_a_standalone_host_gives_up_what_fails_all_the_time(
+    standalone: tuple[StandaloneHost, BusyLog, ManualClock],
+) -> None:
+    host, log, _ = standalone
+    log.appends_busy = 1_000
+    with pytest.raises(LogBusy):
+        host.run()
+    assert host.statistics().restarts == RESTARTS_MAX
+    host.abandon()
+
+
+def test_closing_a_standalone_host_lets_every_vertex_go_and_tells_what_failed(
+    standalone: tuple[StandaloneHost, BusyLog, ManualClock],
+) -> None:
+    host, log, _ = standalone
+    host.step()
+    host.vertex(VERTICES[0])._mark_dirty()
+    log.appends_busy = 1
+    with pytest.raises(LogBusy):
+        host.close()
+    assert host.is_empty()
