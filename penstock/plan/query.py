@@ -81,11 +81,13 @@ class Query:
         written = self._check_written()
         self._check_read(written)
         self._check_cycles()
+        read = {name for scan in self.scans() for name in stream_names(scan)}
         for side in (self.settings.late_stream, self.settings.dead_letter_stream):
-            if side in written:
+            if side in written or side in read:
+                does = "writes results to" if side in written else "reads"
                 raise PlanError(
-                    f"query {self.name} writes results to stream {side!r}, which is also its one "
-                    "for late or dead-lettered rows: name two streams",
+                    f"query {self.name} {does} stream {side!r}, which is also its one for late or "
+                    "dead-lettered rows: name two streams",
                     stream=side,
                 )
 

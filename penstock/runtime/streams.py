@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
@@ -40,6 +40,8 @@ from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.program import Program, StreamSpec, shape, show_schema
 from penstock.stages.tags import marker_tag, substream_tag, task_tag
 
+Use = Literal["rows", "late rows", "dead letters"]
+
 
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
@@ -47,7 +49,9 @@ class StreamFacts:
 
     name: str
     schema: Schema
-    substreams: int
+    substreams: int = 1
+    use: Use = "rows"
+    query: str | None = None  # which described it; None: somebody who publishes to it
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -72,7 +76,10 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
             Field(str(name), parse_type(kind), bool(nullable))
             for name, kind, nullable in facts["columns"]
         )
-        return StreamFacts(stream, schema, int(facts["substreams"]))
+        use, query = facts["use"], facts["query"]
+        if use not in get_args(Use):
+            raise ValueError(f"its use is {use!r:.80}")
+        return StreamFacts(stream, schema, int(facts["substreams"]), use, query)
     except (ValueError, KeyError, TypeError) as error:
         raise StreamNotFound(
             f"the description of stream {stream!r} cannot be read ({error}): run `penstock fsck`",
@@ -82,8 +89,8 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
 
 def create_stream(log: Log, stream: str, schema: Schema) -> StreamFacts:
     """Describe a stream with one substream, unless it is described already."""
-    text = _description(None, schema, 1)
-    log.compare_and_set(f"stream/{check_name(stream, 'stream')}", 0, text)
+    wanted = StreamFacts(check_name(stream, "stream"), schema)
+    log.compare_and_set(f"stream/{stream}", 0, _encode_facts(wanted))
     return describe_stream(log, stream)
 
 
@@ -92,24 +99,36 @@ def register_streams(log: Log, program: Program) -> None:
 
     Nothing is described unless everything fits: a query that cannot run leaves no trace.
     """
-    written = [stream for stream in program.streams if stream.role != "input"]
     for stream in program.streams:
         if stream.role == "input":
             _check_input(describe_stream(log, stream.name), stream)
-    for stream in written:
-        _check_output(log, program.query, stream)
-    for stream in written:
-        _describe(log, program.query, stream.name, stream.schema, stream.substreams)
-    dead = program.settings.dead_letter_stream
+    written = list(_written(program))
+    for wanted in written:
+        _check_written(log, wanted)
+    for wanted in written:
+        _describe(log, wanted)
+
+
+def _written(program: Program) -> Iterator[StreamFacts]:
+    query, settings = program.query, program.settings
+    for stream in program.streams:
+        if stream.role != "input":
+            use: Use = "late rows" if stream.name == settings.late_stream else "rows"
+            yield StreamFacts(stream.name, stream.schema, stream.substreams, use, query)
+    dead = settings.dead_letter_stream
     if dead is not None:
-        _describe(log, program.query, dead, _dead_letter_schema(program), 1)
+        yield StreamFacts(dead, _dead_letter_schema(program), 1, "dead letters", query)
 
 
-def _describe(log: Log, query: str, stream: str, schema: Schema, substreams: int) -> None:
-    text = _description(query, schema, substreams)
-    known = log.get(f"stream/{stream}")
-    if known is None or known.value != text:
-        log.put(f"stream/{stream}", text)
+def _describe(log: Log, wanted: StreamFacts) -> None:
+    """Describe a stream, unless its description is another writer's, which fits."""
+    key, text = f"stream/{wanted.name}", _encode_facts(wanted)
+    while True:
+        known = log.get(key)
+        if known is not None and (known.value == text or not _check_written(log, wanted)):
+            return
+        if log.compare_and_set(key, 0 if known is None else known.version, text):
+            return
 
 
 def _check_input(facts: StreamFacts, wanted: StreamSpec) -> None:
@@ -131,22 +150,31 @@ def _check_input(facts: StreamFacts, wanted: StreamSpec) -> None:
         )
 
 
-def _check_output(log: Log, query: str, wanted: StreamSpec) -> None:
-    """Raise StreamConflict if the name is another writer's, with other columns."""
-    known = log.get(f"stream/{wanted.name}")
-    if known is None:
-        return
+def _check_written(log: Log, wanted: StreamFacts) -> bool:
+    """Whether the query may describe the stream; StreamConflict if it may not even write it.
+
+    The name may be new, or the query's own, perhaps of an earlier version. Another writer's stream
+    is shared if it is for the same and the rows fit, and keeps its description.
+    """
+    if log.get(f"stream/{wanted.name}") is None:
+        return True
     facts = describe_stream(log, wanted.name)
-    if json.loads(known.value).get("query") == query:
-        return  # its own, perhaps of an earlier version
-    if shape(facts.schema) != shape(wanted.schema) or facts.substreams != wanted.substreams:
+    if facts.use == wanted.use and facts.query == wanted.query:
+        return True
+    if (
+        facts.use != wanted.use
+        or shape(facts.schema) != shape(wanted.schema)
+        or facts.substreams != wanted.substreams
+    ):
         raise StreamConflict(
-            f"stream {wanted.name} is there already with the columns {show_schema(facts.schema)} "
-            f"in {facts.substreams} substreams; query {query} would write "
-            f"{show_schema(wanted.schema)} in {wanted.substreams}: choose another name",
+            f"stream {wanted.name} is there already for {facts.use}, with the columns "
+            f"{show_schema(facts.schema)} in {facts.substreams} substreams; query {wanted.query} "
+            f"would write {wanted.use}, {show_schema(wanted.schema)} in {wanted.substreams}: "
+            "choose another name",
             stream=wanted.name,
-            query=query,
+            query=wanted.query,
         )
+    return False
 
 
 def _dead_letter_schema(program: Program) -> Schema:
@@ -163,10 +191,10 @@ def _dead_letter_schema(program: Program) -> Schema:
     return tuple(column for name, column in columns.items() if name not in clashing)
 
 
-def _description(query: str | None, schema: Schema, substreams: int) -> bytes:
-    columns = [[field.name, str(field.type), field.nullable] for field in schema]
-    facts = {"query": query, "substreams": substreams, "columns": columns}
-    return json.dumps(facts).encode()
+def _encode_facts(facts: StreamFacts) -> bytes:
+    columns = [[field.name, str(field.type), field.nullable] for field in facts.schema]
+    kept = {"query": facts.query, "use": facts.use, "substreams": facts.substreams}
+    return json.dumps(kept | {"columns": columns}).encode()
 
 
 class StreamWriter:

@@ -223,6 +223,8 @@ def test_queries_refuse_what_cannot_be_told_apart() -> None:
         query("q" * 65, BIDS.to_stream("a"))
     with pytest.raises(PlanError, match="which is also its one for late"):
         query("q", BIDS.to_stream("a"), settings=Settings(late_stream="a"))
+    with pytest.raises(PlanError, match="q reads stream 'bids', which is also its one for late"):
+        query("q", BIDS.to_stream("a"), settings=Settings(dead_letter_stream="bids"))
 
 
 def test_streams_that_queries_make_for_themselves_are_out_of_reach() -> None:

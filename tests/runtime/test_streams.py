@@ -8,10 +8,19 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Fenced, SchemaMismatch, StreamNotFound
+from penstock.errors import Fenced, SchemaMismatch, StreamConflict, StreamNotFound
 from penstock.log import LocalLog, open_log
-from penstock.plan.build import count, parse_schema, query, scan_stream
-from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
+from penstock.log.memory import MemoryLog
+from penstock.plan.build import count, parse_schema, query, scan_stream, window
+from penstock.plan.optimizer import plan_program
+from penstock.runtime.streams import (
+    StreamReader,
+    StreamWriter,
+    create_stream,
+    describe_stream,
+    register_streams,
+)
+from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from tests.runtime.laboratory import UNSYNCED, Laboratory, plain
 
@@ -104,3 +113,66 @@ def test_a_query_over_streams_takes_rows_in_the_logs_order(lab: Laboratory, log:
             writer.write(None, ended=True)
         process.run()  # ends because both writers have
     log.close()
+
+
+DEAD = "dead_letter_stream"
+LATE = "late_stream"
+
+
+def windowed(name: str, output: str, **sides: str) -> Program:
+    times = scan_stream("times", "at timestamp").with_watermark("at", "1 second")
+    counted = times.group_by(window=window("at", "1 second")).agg(count().alias("n"))
+    return plan_program(query(name, counted.to_stream(output), settings=Settings(**sides)))
+
+
+def described(log: MemoryLog) -> dict[str, bytes]:
+    return {key: found.value for key in log.keys("stream") if (found := log.get(key))}
+
+
+@pytest.mark.parametrize(
+    ("output", "sides"),
+    [
+        ("orders", {}),
+        ("counts", {LATE: "orders"}),
+        ("counts", {DEAD: "orders"}),
+        ("counts", {LATE: "moments"}),  # the same columns, but rows of their own
+        ("bad", {}),
+        ("counts", {LATE: "bad"}),
+        ("counts", {DEAD: "old"}),
+        ("old", {}),
+    ],
+)
+def test_a_stream_that_is_there_for_something_else_is_refused_and_left_as_it_is(
+    output: str, sides: dict[str, str]
+) -> None:
+    log = MemoryLog()
+    create_stream(log, "orders", ORDERS)
+    create_stream(log, "times", parse_schema("at timestamp"))
+    create_stream(log, "moments", parse_schema("at timestamp"))
+    register_streams(log, windowed("other", "others", late_stream="old", dead_letter_stream="bad"))
+    before = described(log)
+    with pytest.raises(StreamConflict, match="is there already for") as refused:
+        register_streams(log, windowed("q", output, **sides))
+    assert refused.value.details["stream"] in (output, *sides.values())
+    assert described(log) == before
+
+
+def test_a_stream_is_shared_by_those_who_mean_the_same_and_keeps_its_description() -> None:
+    log = MemoryLog()
+    create_stream(log, "times", parse_schema("at timestamp"))
+    register_streams(log, windowed("first", "counts", late_stream="late", dead_letter_stream="bad"))
+    before = described(log)
+    again = windowed("second", "counts", late_stream="late", dead_letter_stream="bad")
+    register_streams(log, again)
+    register_streams(log, again)
+    assert described(log) == before
+
+
+def test_a_query_does_not_make_its_result_of_what_held_its_late_rows() -> None:
+    log = MemoryLog()
+    create_stream(log, "times", parse_schema("at timestamp"))
+    register_streams(log, windowed("q", "counts", late_stream="late"))
+    with pytest.raises(StreamConflict, match="for late rows"):
+        register_streams(log, windowed("q", "late"))
+    with pytest.raises(StreamConflict, match="would write dead letters"):
+        register_streams(log, windowed("q", "counts", dead_letter_stream="late"))
