@@ -14,12 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.connectors.contract import Source
-from penstock.errors import PUnitError, StreamInputError
+from penstock.errors import PUnitError, StreamInputError, Trimmed
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.record import START, Record
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, decode_marker
+from penstock.stages.tags import parse_tag
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,12 @@ class StreamInput(Input):
         self._schema = schema
 
     def take(self, rows_max: int) -> Delivery | None:
-        release = self._reader.take()
+        try:
+            release = self._reader.take()
+        except Trimmed as gone:
+            raise rows_gone(
+                gone, "Start the query under another name: it begins with what is kept"
+            ) from gone
         return None if release is None else self._delivery(release)
 
     def is_drained(self) -> bool:
@@ -105,6 +111,17 @@ class StreamInput(Input):
                 tag=record.tags[0],
                 cause=error.error_class,
             ) from error
+
+
+def rows_gone(gone: Trimmed, advice: str) -> Trimmed:
+    """The error of a reader that was overtaken by a trim, for people."""
+    stream = parse_tag(gone.details["tag"]).name
+    after, upto = gone.details["after"], gone.details["upto"]
+    return Trimmed(
+        f"{upto - after} positions of stream {stream}, {after + 1} to {upto}, were trimmed before "
+        f"they were read here: their rows are gone. {advice}, or restore the log from a copy",
+        **(gone.details | {"stream": stream}),
+    )
 
 
 class SourceInput(Input):

@@ -17,6 +17,7 @@ from penstock.errors import (
     StreamConflict,
     StreamInputError,
     StreamNotFound,
+    Trimmed,
 )
 from penstock.expressions.types import (
     STRING,
@@ -27,11 +28,12 @@ from penstock.expressions.types import (
     parse_type,
 )
 from penstock.log import punit
-from penstock.log.committed import CommittedReader
+from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name
 from penstock.operators.chain import ERROR_COLUMN
+from penstock.runtime.inputs import rows_gone
 from penstock.runtime.instances import next_instance
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs, check_rows
@@ -308,23 +310,48 @@ def _encode(marker: Marker) -> bytes:
 
 
 class StreamReader:
-    """Reads the committed rows of a stream, in log order."""
+    """Reads the committed rows of a stream, in log order.
 
-    def __init__(self, log: Log, stream: str, after: Position = START) -> None:
+    Without `after` it begins with what is kept. With the `position` of an earlier reader it goes on
+    behind that, or `Trimmed` says that some of it is gone. Rows may stand before a position and be
+    committed after it, so all that is kept is looked through for them; `resume` of the same reader
+    says where it is enough to begin.
+    """
+
+    def __init__(
+        self, log: Log, stream: str, after: Position = START, resume: Position | None = None
+    ) -> None:
         self._facts = describe_stream(log, stream)
         self._schema = arrow_schema(self._facts.schema)
-        self._reader = CommittedReader(log, self._facts.tags, after or None, after)
+        begin = resume
+        if after and resume is None:
+            begin = max(log.trimmed(tag) for tag in self._facts.tags)
+            begin = min(begin, after)  # which the first read refuses
+        self._reader = CommittedReader(log, self._facts.tags, begin, after)
 
     @property
     def position(self) -> Position:
         """The marker of the last rows that were read."""
         return self._reader.consumed
 
+    @property
+    def resume(self) -> Position:
+        """Where a reader that goes on behind `position` must begin, at the latest."""
+        return self._reader.resume
+
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield everything that is committed by now and has not been read."""
-        while (release := self._reader.take()) is not None:
+        while (release := self._take()) is not None:
             for record in release.records:
                 yield punit.conform(punit.decode(record.body), self._schema)
+
+    def _take(self) -> Release | None:
+        try:
+            return self._reader.take()
+        except Trimmed as gone:
+            raise rows_gone(
+                gone, "Open a reader without `after`: it begins with what is kept"
+            ) from gone
 
     def read_all(self) -> pa.Table:
         """Everything committed and not yet read, as one table."""

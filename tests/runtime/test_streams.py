@@ -8,11 +8,15 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Fenced, SchemaMismatch, StreamConflict, StreamNotFound
-from penstock.log import LocalLog, open_log
+from penstock.errors import Fenced, SchemaMismatch, StreamConflict, StreamNotFound, Trimmed
+from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.memory import MemoryLog
+from penstock.log.record import Fence, Position, RecordKind
 from penstock.plan.build import count, parse_schema, query, scan_stream, window
 from penstock.plan.optimizer import plan_program
+from penstock.runtime.markers import Marker
+from penstock.runtime.outputs import Outputs
+from penstock.runtime.retention import cut, plan_cut
 from penstock.runtime.streams import (
     StreamReader,
     StreamWriter,
@@ -176,3 +180,61 @@ def test_a_query_does_not_make_its_result_of_what_held_its_late_rows() -> None:
         register_streams(log, windowed("q", "late"))
     with pytest.raises(StreamConflict, match="would write dead letters"):
         register_streams(log, windowed("q", "counts", dead_letter_stream="late"))
+
+
+def test_a_reader_that_goes_on_gets_what_was_committed_late(log: LocalLog) -> None:
+    """Rows may stand before the position that a reader has come to, and be committed after it."""
+    create_stream(log, "orders", ORDERS)
+    slow = Outputs(log, Fence("slow", take_over(log, "slow")), punit.Codec.NONE)
+    slow.add(RecordKind.DATA, "S/orders/0", batch(("early", 1)))
+    slow.append_early()
+    StreamWriter(log, "orders", "shop").write(batch(("a", 2)))
+    first = StreamReader(log, "orders")
+    assert [row["amount"] for row in plain(first.read_all())] == [2]
+    slow.commit(("S/orders/m",), Marker("slow", 1, 1).encode())
+    for later in (
+        StreamReader(log, "orders", after=first.position),
+        StreamReader(log, "orders", after=first.position, resume=first.resume),
+    ):
+        assert [row["amount"] for row in plain(later.read_all())] == [1]
+    log.close()
+
+
+def test_a_reader_is_told_how_much_was_trimmed_before_it_read_it(log: LocalLog) -> None:
+    create_stream(log, "orders", ORDERS)
+    writer = StreamWriter(log, "orders", "shop")
+    marks = [writer.write(batch(("a", number))) for number in range(6)]
+    cut(log, plan_cut(log, "orders", before=Position(marks[3] + 1)))
+    assert [row["amount"] for row in plain(StreamReader(log, "orders").read_all())] == [4, 5]
+    kept = StreamReader(log, "orders", after=marks[3])
+    assert [row["amount"] for row in plain(kept.read_all())] == [4, 5]
+    missed = f"{marks[3] - marks[1]} positions of stream orders, {marks[1] + 1} to {marks[3]}, were"
+    for resume in (None, marks[1]):
+        reader = StreamReader(log, "orders", after=marks[1], resume=resume)
+        with pytest.raises(Trimmed, match=missed):
+            reader.read_all()
+    log.close()
+
+
+def test_a_query_whose_input_was_trimmed_stops_and_says_what_is_missing(
+    lab: Laboratory, log: LocalLog
+) -> None:
+    """`penstock log trim` never does that to a stored query; a trim by tag can."""
+    create_stream(log, "orders", ORDERS)
+    writer = StreamWriter(log, "orders", "shop")
+    writer.write(batch(("a", 0)))
+    copied = query("copies", scan_stream("orders", ORDERS).to_stream("out"))
+    with lab.open(copied) as process:
+        process.run_available()
+    marks = [writer.write(batch(("a", number))) for number in range(1, 5)]
+    for tag in ("S/orders/0", "S/orders/m"):
+        log.trim(tag, marks[2])
+    with lab.open(copied) as process, pytest.raises(Trimmed, match="of stream orders") as caught:
+        process.run_available()
+    assert caught.value.details["upto"] == marks[2]
+    assert "under another name" in caught.value.message
+    fresh = query("fresh", scan_stream("orders", ORDERS).to_stream("rest"))
+    with lab.open(fresh) as process:
+        process.run_available()
+        assert [row["amount"] for row in plain(process.read("rest"))] == [4]
+    log.close()
