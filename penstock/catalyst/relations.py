@@ -4,7 +4,8 @@ Connectors and their options, as the scans name them:
 
 - a stream of the log: no connector, `StreamRef`;
 - `folder`: format (parquet, jsonl, csv, text), path, columns (name and type of each, in the order
-  of the file), and as given: pattern, recursive, header, delimiter;
+  of the file), and as given: pattern, recursive, header, delimiter, escape, check_header,
+  case_sensitive;
 - `rate`: rows_per_s;
 - `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
 - `ysb`: as given: rate, rows_total.
@@ -241,12 +242,14 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
         _refuse_folders_below(options, path)
     schema = _schema(node)
     _check_times(options, schema, session)
+    _check_readable(options, file_format, schema)
     spec = connector_spec(
         "folder",
         format=file_format,
         path=path,
         columns=[[field.name, str(field.type)] for field in schema],
         **_file_options(options, file_format, recursive),
+        **({"case_sensitive": True} if session.case_sensitive else {}),
     )
     options.finish()
     return _origin(Source(spec, None), schema, source, options)
@@ -259,25 +262,61 @@ def _file_options(options: _Options, file_format: str, recursive: bool) -> dict[
         raise options.refuse("pathGlobFilter", f"only * and ? are known in {pattern!r}")
     if pattern:
         wanted["pattern"] = pattern
-    if file_format == "csv":
-        wanted["header"] = options.flag("header", False)
-        wanted["delimiter"] = options.take("sep", options.take("delimiter", ","))
-        options.require("quote", '"')
-        options.require("multiLine", "false")
-    if file_format == "jsonl":
-        options.require("multiLine", "false")
-    if file_format in ("csv", "jsonl"):
-        # A line that does not fit stops the query or goes to the dead letters: never a null row.
-        options.require("mode", "FAILFAST")
-        options.require("encoding", "UTF-8")
-    if file_format == "text":
-        options.require("wholetext", "false")
-    if file_format == "parquet":
-        options.require("mergeSchema", "false")
+    wanted |= _FORMAT_OPTIONS[file_format](options)
     options.require("latestFirst", "false")
     options.require("cleanSource", "off")
     options.ignore("maxFilesPerTrigger", "maxBytesPerTrigger", "maxFileAge", "maxCachedFiles")
     return wanted
+
+
+def _csv_options(options: _Options) -> dict[str, Any]:
+    wanted: dict[str, Any] = {
+        "header": options.flag("header", False),
+        "delimiter": options.take("sep", options.take("delimiter", ",")),
+    }
+    if len(wanted["delimiter"]) != 1:
+        raise options.refuse("sep", f"{wanted['delimiter']!r} is not one character")
+    escape = options.take("escape", "\\")
+    if escape not in ("\\", '"'):
+        raise options.refuse("escape", f"{escape!r} is not possible here, only \\ or a quote")
+    if escape != "\\":
+        wanted["escape"] = escape
+    if not options.flag("enforceSchema", True):
+        wanted["check_header"] = True
+    options.require("quote", '"')
+    _require_lines(options)
+    return wanted
+
+
+def _json_options(options: _Options) -> dict[str, Any]:
+    _require_lines(options)
+    return {}
+
+
+def _require_lines(options: _Options) -> None:
+    """Accept what CSV and JSON have in common, with the values that are read here."""
+    options.require("multiLine", "false")
+    # A line that does not fit stops the query or goes to the dead letters: never a null row.
+    options.require("mode", "FAILFAST")
+    options.require("encoding", "UTF-8")
+
+
+def _text_options(options: _Options) -> dict[str, Any]:
+    options.require("wholetext", "false")
+    return {}
+
+
+def _parquet_options(options: _Options) -> dict[str, Any]:
+    options.require("mergeSchema", "false")
+    return {}
+
+
+_FORMAT_OPTIONS: Mapping[str, Callable[[_Options], dict[str, Any]]] = {
+    "parquet": _parquet_options,
+    "jsonl": _json_options,
+    "csv": _csv_options,
+    "text": _text_options,
+}
 
 
 def _local_path(options: _Options, paths: list[Any]) -> str:
@@ -308,6 +347,23 @@ def _refuse_folders_below(options: _Options, path: str) -> None:
             f"{path!r} has folders below it ({shown[0]!r}), which Spark takes for partitions; "
             "set recursiveFileLookup to true to read their files as they are",
         )
+
+
+def _check_readable(options: _Options, file_format: str, schema: Schema) -> None:
+    """Refuse columns that a format cannot fill, or that Spark fills with something else."""
+    if file_format not in ("csv", "jsonl"):
+        return
+    for field in schema:
+        why = None
+        kind = str(field.type)
+        if field.name == "_corrupt_record":
+            why = "a line that does not fit is no row here: name a deadLetterStream for it"
+        elif file_format == "csv" and kind.startswith(("array", "map", "struct", "binary")):
+            why = f"a column of type {kind} is not read from CSV here"
+        elif file_format == "jsonl" and "map<" in kind:
+            why = "maps are not read from JSON here: read a struct, or a string"
+        if why is not None:
+            raise unsupported(f"source {options.source}", why, column=field.name)
 
 
 def _check_times(options: _Options, schema: Schema, session: SessionFacts) -> None:

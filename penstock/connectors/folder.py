@@ -21,7 +21,12 @@ from penstock.connectors.contract import (
 )
 from penstock.connectors.folder_files import AnnouncedFile, FileRows, Piece, refuse_ways_out
 from penstock.connectors.folder_registry import FileEntry, KnownFiles, Registry
-from penstock.connectors.line_files import BLOCK_BYTES_MIN, LineFileRows
+from penstock.connectors.line_files import (
+    BLOCK_BYTES_MIN,
+    COMPRESSED,
+    CompressedFileRows,
+    LineFileRows,
+)
 from penstock.connectors.line_formats import CsvLines, JsonLines, LineFormat, TextLines
 from penstock.connectors.parquet_files import ParquetFileRows
 from penstock.connectors.rejects import rejected_batch
@@ -41,7 +46,8 @@ class FolderOptions:
     - bounded: read what is there at the first look, then end;
     - recursive: also folders below; names that begin with '_' or '.' are skipped at every level;
     - pattern: which file names count, as a shell would match them;
-    - header, delimiter: of CSV.
+    - header, delimiter, escape: of CSV; check_header: its names must be those of the schema;
+    - case_sensitive: whether a Parquet column is found by its name's very letters.
     """
 
     mode: Literal["fail", "deadletter"] = "fail"
@@ -50,6 +56,9 @@ class FolderOptions:
     pattern: str = "*"
     header: bool = False
     delimiter: str = ","
+    escape: str = "\\"
+    check_header: bool = False
+    case_sensitive: bool = False
     block_bytes: int = 4 << 20
     line_bytes_max: int = 16 << 20
 
@@ -156,7 +165,9 @@ class FolderSource(DealtSource):
         options = self._options
         stop_at_first = options.mode == "fail"
         if self._lines is None:
-            return ParquetFileRows(file, self.schema, stop_at_first)
+            return ParquetFileRows(file, self.schema, stop_at_first, options.case_sensitive)
+        if file.entry.name.lower().endswith(COMPRESSED):
+            return CompressedFileRows(file)
         return LineFileRows(
             file, self._lines, stop_at_first, options.block_bytes, options.line_bytes_max
         )
@@ -262,7 +273,9 @@ def _line_format(format: Format, schema: pa.Schema, options: FolderOptions) -> L
     if format == "jsonl":
         return JsonLines(schema)
     if format == "csv":
-        return CsvLines(schema, options.delimiter, options.header)
+        return CsvLines(
+            schema, options.delimiter, options.header, options.escape, options.check_header
+        )
     if format == "text":
         return TextLines(schema)
     raise InvalidArgument(f"format is {format!r}, possible are parquet, jsonl, csv and text")

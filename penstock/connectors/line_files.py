@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,12 +11,16 @@ from penstock.connectors import line_kernels as kernels
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import AnnouncedFile, FileRows, Piece
 from penstock.connectors.line_formats import CsvLines, LineFormat, Lines
-from penstock.connectors.rejects import Misfit, Reject
+from penstock.connectors.rejects import Reject
 
 BLOCK_BYTES_MIN = 1 << 16
 LINE_BYTES_GUESS = 256
 LONG_LINE_KEPT_BYTES = 4_096
+HEADER_LINES = 64
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# Endings of names by which Spark knows that a file is compressed.
+COMPRESSED = (".gz", ".bz2", ".deflate", ".lz4", ".snappy", ".zst", ".zstd")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class LineFileRows(FileRows):
@@ -34,9 +39,8 @@ class LineFileRows(FileRows):
         self._stop_at_first = stop_at_first
         self._block_bytes = block_bytes
         self._line_bytes_max = line_bytes_max
-        self._names: list[str] | None = None
         self._header_misfit: str | None = None
-        self._header_bytes = 0
+        self._header_bytes = self._header_lines = 0
         self._header_read = not form.header
 
     def read(self, byte: int, row: int, rows_max: int) -> Piece:
@@ -55,7 +59,7 @@ class LineFileRows(FileRows):
         if self._header_misfit is not None:
             rejects = [(line, self._header_misfit) for line in range(len(lines))]
             return self._piece(byte + used, row + len(lines), None, self._kept(lines, rejects, row))
-        batch, misfits = self._form.rows(lines, self._stop_at_first, self._names)
+        batch, misfits = self._form.rows(lines, self._stop_at_first)
         rejects_kept = self._kept(lines, misfits, row)
         return self._piece(byte + used, row + len(lines), batch, rejects_kept)
 
@@ -73,15 +77,15 @@ class LineFileRows(FileRows):
         left = self._file.entry.size_bytes - byte
         guess = min(max(lines_max * LINE_BYTES_GUESS, BLOCK_BYTES_MIN), self._block_bytes)
         while True:
-            # One byte more than the longest line: its line end.
-            take = min(guess, left, self._line_bytes_max + 1)
+            # Two bytes more than the longest line: its line end.
+            take = min(guess, left, self._line_bytes_max + 2)
             data = np.frombuffer(self._file.pread(byte, take, row), np.uint8)
             starts, ends, used = kernels.find_lines(data, lines_max, take == left)
             if starts.size:
                 if byte == 0 and data[:3].tobytes() == BYTE_ORDER_MARK:
                     starts[0] = 3
                 return Lines(data, starts, ends), int(used)
-            if take == left or take > self._line_bytes_max:
+            if take == left or take > self._line_bytes_max + 1:
                 return None, 0
             guess *= 4
 
@@ -89,32 +93,59 @@ class LineFileRows(FileRows):
         """Set a line beyond the bound aside, of which only the beginning is kept."""
         size = self._file.entry.size_bytes
         head = self._file.pread(byte, min(LONG_LINE_KEPT_BYTES, size - byte), row)
-        at = byte
-        while at < size:
-            block = self._file.pread(at, min(self._block_bytes, size - at), row)
-            found = block.find(b"\n")
-            at += len(block) if found < 0 else found + 1
-            if found >= 0:
-                break
         reason = f"the line has more than {self._line_bytes_max} bytes; its beginning is kept"
-        text = head.decode("utf-8", "backslashreplace")
-        return self._piece(at, row + 1, None, [Reject(self._file.shown, row + 1, text, reason)])
+        reject = Reject(self._file.shown, row + 1, head.decode("utf-8", "backslashreplace"), reason)
+        return self._piece(self._line_end(byte, row), row + 1, None, [reject])
+
+    def _line_end(self, byte: int, row: int) -> int:
+        """Return where the line after the one at `byte` begins, however long that is."""
+        size = self._file.entry.size_bytes
+        while byte < size:
+            block = self._file.pread(byte, min(self._block_bytes, size - byte), row)
+            found = _LINE_END.search(block)
+            if found is None:
+                byte += len(block)
+            elif found[0] == b"\r" and found.end() == len(block):
+                byte += found.end()
+                return byte + (self._file.pread(byte, min(1, size - byte), row) == b"\n")
+            else:
+                return byte + found.end()
+        return byte
 
     def _read_header(self) -> None:
+        """Find the header, which is the first line that is not blank."""
         assert isinstance(self._form, CsvLines)
-        lines, self._header_bytes = self._lines(0, 0, 1)
-        if lines is None:
-            self._header_misfit = "the header line is too long"
-        else:
-            try:
-                self._names = self._form.header_names(lines)
-            except Misfit as misfit:
-                self._header_misfit = str(misfit)
         self._header_read = True
+        byte = row = 0
+        while byte < self._file.entry.size_bytes:
+            lines, used = self._lines(byte, row, HEADER_LINES)
+            if lines is None:
+                self._header_misfit = "the header line is too long"
+                self._header_bytes, self._header_lines = self._line_end(byte, row), row + 1
+                return
+            filled = np.flatnonzero(self._form.judge(lines) != kernels.BLANK)
+            if filled.size:
+                line = filled[:1]
+                self._header_misfit = self._form.header_misfit(lines.pick(line))
+                lines, used = self._lines(byte, row, int(line[0]) + 1)
+                self._header_bytes, self._header_lines = byte + used, row + int(line[0]) + 1
+                return
+            byte, row = byte + used, row + len(lines)
+        self._header_bytes, self._header_lines = byte, row
 
     def _after_header(self) -> Piece:
         if self._header_misfit is not None and self._stop_at_first:
-            lines, _ = self._lines(0, 0, 1)
-            assert lines is not None
-            return self._piece(0, 0, None, self._kept(lines, [(0, self._header_misfit)], 0))
-        return self._piece(self._header_bytes, 1)
+            reject = Reject(self._file.shown, self._header_lines, "", self._header_misfit)
+            return self._piece(0, 0, None, [reject])
+        return self._piece(self._header_bytes, self._header_lines)
+
+
+class CompressedFileRows(FileRows):
+    """A file that Spark would decompress, by its name. Here it is set aside as a whole."""
+
+    def __init__(self, file: AnnouncedFile) -> None:
+        self._file = file
+
+    def read(self, byte: int, row: int, rows_max: int) -> Piece:
+        told = "its name says that it is compressed: decompress it, compressed text is not read"
+        return Piece(None, (Reject(self._file.shown, 0, "", told),), 0, 0, True)

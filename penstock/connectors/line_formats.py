@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from penstock.connectors import line_kernels as kernels
-from penstock.connectors.rejects import Misfit, fitted, joined, reason_of, sift
+from penstock.connectors.rejects import (
+    Misfit,
+    Misfits,
+    joined,
+    reason_of,
+    sift,
+    sound_rows,
+    unsound,
+)
+from penstock.connectors.text_values import Texts, bytes_of, can_be_text, present, values_of
 from penstock.errors import InvalidArgument
 
 _VERDICT_REASONS = {
+    kernels.NOT_UTF8: "not UTF-8",
     kernels.NOT_AN_OBJECT: "not a JSON object",
     kernels.UNFINISHED: "the JSON object is not closed",
     kernels.TRAILING: "more than one JSON object",
+    kernels.TOO_DEEP: f"nested deeper than {kernels.JSON_DEPTH_MAX}",
     kernels.UNQUOTED: "a quoted value is not closed on its line",
+    kernels.LOOSE_QUOTE: "a quote inside a quoted value is not escaped (if quotes are doubled in "
+    "this file, set the option escape to a quote)",
+    kernels.FEW_FIELDS: "fewer fields than columns",
+    kernels.MANY_FIELDS: "more fields than columns",
 }
-# A time of day with a zone behind it; a date alone must not pass for one.
-_ZONED = r"\d{2}:\d{2}(:\d{2}([.,]\d+)?)?\s*(Z|[+-]\d{2}(:?\d{2})?)$"
 
 
 @dataclass(frozen=True)
@@ -43,16 +53,18 @@ class Lines:
         raw = self.data[self.starts[line] : self.ends[line]].tobytes()
         return raw.decode("utf-8", "backslashreplace")
 
-    def pack(self, picks: np.ndarray, separate: bool) -> tuple[bytes, np.ndarray]:
-        """Return some lines as one run of valid UTF-8, or raise Misfit."""
-        packed, offsets = kernels.pack_lines(self.data, self.starts, self.ends, picks, separate)
-        raw = packed.tobytes()
+    def pick(self, picks: np.ndarray) -> Lines:
+        """Return some of the lines."""
+        return Lines(self.data, self.starts[picks], self.ends[picks])
+
+    @property
+    def utf8(self) -> bool:
+        """Whether all of them are UTF-8. Line ends are never inside a character."""
         try:
-            # Line ends are never inside a character: what is valid together is valid line by line.
-            raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise Misfit(f"not UTF-8: {error.reason}") from error
-        return raw, offsets
+            self.data[self.starts[0] : self.ends[-1]].tobytes().decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return True
 
 
 class LineFormat(ABC):
@@ -63,48 +75,30 @@ class LineFormat(ABC):
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
 
-    def rows(
-        self, lines: Lines, first_only: bool, names: Sequence[str] | None = None
-    ) -> tuple[pa.RecordBatch | None, list[tuple[int, str]]]:
-        """Return the rows, and (line, reason) of each line that is none. `names`: of the header."""
+    def rows(self, lines: Lines, first_only: bool) -> tuple[pa.RecordBatch | None, Misfits]:
+        """Return the rows, and (line, reason) of each line that is none.
+
+        With `first_only` nothing behind the first of these is needed.
+        """
         verdicts = self.judge(lines)
+        if not lines.utf8:
+            kernels.judge_utf8(lines.data, lines.starts, lines.ends, verdicts)
         rejected = [
             (int(line), _VERDICT_REASONS[int(verdicts[line])])
-            for line in np.flatnonzero(verdicts > kernels.ODD)
+            for line in np.flatnonzero(verdicts > kernels.BLANK)
         ]
-        batches: list[pa.RecordBatch] = []
-        for begin, end in self._runs(verdicts):
-            picks = np.arange(begin, end)[verdicts[begin:end] <= kernels.ODD]
-            picks = picks[verdicts[picks] != kernels.BLANK]
-            found, misfits = self._sifted(lines, picks, first_only, names)
-            batches += found
-            rejected += [(int(picks[row]), reason) for row, reason in misfits]
-            if misfits and first_only:
-                break
-        return joined(batches), sorted(rejected)
-
-    def _sifted(
-        self, lines: Lines, picks: np.ndarray, first_only: bool, names: Sequence[str] | None
-    ) -> tuple[list[pa.RecordBatch], list[tuple[int, str]]]:
-        def convert(begin: int, end: int) -> pa.RecordBatch:
-            return self.parse(lines, picks[begin:end], names)
-
-        return sift(0, picks.size, convert, first_only)
-
-    @staticmethod
-    def _runs(verdicts: np.ndarray) -> list[tuple[int, int]]:
-        """Cut the lines into ranges that may be parsed together: an odd line stands alone."""
-        odd = np.flatnonzero(verdicts == kernels.ODD)
-        cuts = np.unique(np.concatenate([[0, verdicts.size], odd, odd + 1]))
-        return [(int(low), int(high)) for low, high in pairwise(cuts)]
+        picks = np.flatnonzero(verdicts == kernels.PLAIN)
+        batch, misfits = self.parse(lines.pick(picks), first_only) if picks.size else (None, [])
+        rejected += [(int(picks[row]), reason) for row, reason in misfits]
+        return batch, sorted(rejected)
 
     def judge(self, lines: Lines) -> np.ndarray:
         """Return what the lines' bytes alone say about them."""
         return np.zeros(len(lines), np.uint8)
 
     @abstractmethod
-    def parse(self, lines: Lines, picks: np.ndarray, names: Sequence[str] | None) -> pa.RecordBatch:
-        """Return exactly one row for each picked line, or raise Misfit."""
+    def parse(self, lines: Lines, first_only: bool) -> tuple[pa.RecordBatch | None, Misfits]:
+        """Return rows, and (line, reason) for each line that is none."""
 
 
 class TextLines(LineFormat):
@@ -117,17 +111,18 @@ class TextLines(LineFormat):
                 f"text files need a schema of one string column, not {schema.names}"
             )
 
-    def parse(self, lines: Lines, picks: np.ndarray, names: Sequence[str] | None) -> pa.RecordBatch:
-        raw, offsets = lines.pack(picks, False)
-        column = pa.StringArray.from_buffers(picks.size, pa.py_buffer(offsets), pa.py_buffer(raw))
-        return fitted([column], self.schema)
+    def parse(self, lines: Lines, first_only: bool) -> tuple[pa.RecordBatch | None, Misfits]:
+        there = np.ones(len(lines), np.bool_)
+        column, _ = values_of(Texts(lines.data, lines.starts, lines.ends, there), pa.string())
+        return sound_rows([column], [~there], self.schema)
 
 
 class JsonLines(LineFormat):
     """Each line is one JSON object. Missing fields are null, others ignored, blank lines skipped.
 
     The brackets are checked before the parser sees a line: it would take two objects of a line, or
-    one of two lines, and it does not survive a lone `null`.
+    one of two lines, and it does not survive a lone `null`. Times and bytes come from it as texts,
+    for which Spark's rules are another matter than the parser's.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -142,18 +137,37 @@ class JsonLines(LineFormat):
         verdicts: np.ndarray = kernels.judge_json(lines.data, lines.starts, lines.ends)
         return verdicts
 
-    def parse(self, lines: Lines, picks: np.ndarray, names: Sequence[str] | None) -> pa.RecordBatch:
-        raw, _ = lines.pack(picks, True)
-        try:
-            table = self._read(raw)
-            columns = [
-                pc.cast(_array(table.column(field.name)), field.type) for field in self.schema
-            ]
-        except pa.ArrowException as error:
-            raise Misfit(reason_of(error)) from error
-        if table.num_rows != picks.size:
-            raise Misfit(f"{table.num_rows} rows in {picks.size} lines")
-        return fitted(columns, self.schema)
+    def parse(self, lines: Lines, first_only: bool) -> tuple[pa.RecordBatch | None, Misfits]:
+        found, misfits = sift(0, len(lines), self._convert(lines), first_only)
+        parsed = joined(found)
+        if parsed is None:
+            return None, misfits
+        columns, unfit = [], []
+        for column, field in zip(parsed.columns, self.schema, strict=True):
+            values, wrong = _from_json(column, field.type)
+            columns.append(values)
+            unfit.append(wrong | unsound(values))
+        batch, more = sound_rows(columns, unfit, self.schema)
+        if not more:
+            return batch, misfits
+        away = [row for row, _ in misfits]
+        places = np.delete(np.arange(parsed.num_rows + len(away)), away)
+        return batch, misfits + [(int(places[row]), reason) for row, reason in more]
+
+    def _convert(self, lines: Lines) -> Callable[[int, int], pa.RecordBatch]:
+        def convert(begin: int, end: int) -> pa.RecordBatch:
+            picks = np.arange(begin, end)
+            packed, _ = kernels.pack_lines(lines.data, lines.starts, lines.ends, picks, True)
+            try:
+                table = self._read(packed.tobytes())
+            except pa.ArrowException as error:
+                raise Misfit(reason_of(error)) from error
+            if table.num_rows != picks.size:
+                raise Misfit(f"{table.num_rows} rows in {picks.size} lines")
+            columns = [_array(table.column(name)) for name in self._parsed.names]
+            return pa.RecordBatch.from_arrays(columns, schema=self._parsed)
+
+        return convert
 
     def _read(self, raw: bytes) -> pa.Table:
         return pa_json.read_json(
@@ -168,94 +182,80 @@ class JsonLines(LineFormat):
 
 
 class CsvLines(LineFormat):
-    """Each line is one record; empty lines are skipped; an empty field is null, quoted or not: so
-    Spark reads it.
+    """Each line is one record of exactly the schema's columns, by their places.
 
-    With a header, columns are found by their names and further ones are ignored; without, a record
-    has exactly the schema's columns. Times without a zone are UTC.
+    Blank lines are skipped; an empty field is null, quoted or not. Times without a zone are UTC.
+    A header is passed over; with `check_header` its names must be those of the schema.
     """
 
-    def __init__(self, schema: pa.Schema, delimiter: str = ",", header: bool = False) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        delimiter: str = ",",
+        header: bool = False,
+        escape: str = "\\",
+        check_header: bool = False,
+    ) -> None:
         super().__init__(schema)
-        nested = [field.name for field in schema if pa.types.is_nested(field.type)]
-        if nested:
-            raise InvalidArgument(f"CSV cannot hold the nested columns {', '.join(nested)}")
-        if len(delimiter) != 1 or delimiter in '"\r\n' or ord(delimiter) > 127:
-            raise InvalidArgument(f"the delimiter {delimiter!r} is not one plain ASCII character")
+        strange = [field.name for field in schema if not can_be_text(field.type)]
+        if strange:
+            raise InvalidArgument(f"CSV cannot hold the types of {', '.join(strange)}")
+        for name, char in (("delimiter", delimiter), ("escape", escape)):
+            if len(char) != 1 or char in "\r\n\0" or ord(char) > 127:
+                raise InvalidArgument(f"the {name} {char!r} is not one plain ASCII character")
+        if delimiter in ('"', escape):
+            raise InvalidArgument(f"the delimiter {delimiter!r} is the quote or the escape")
         self.header = header
-        self._delimiter = delimiter
+        self._check_header = check_header
+        self._delimiter, self._escape = np.uint8(ord(delimiter)), np.uint8(ord(escape))
 
     def judge(self, lines: Lines) -> np.ndarray:
-        verdicts: np.ndarray = kernels.judge_csv(
-            lines.data, lines.starts, lines.ends, np.uint8(ord(self._delimiter))
+        blank = kernels.blank_lines(lines.data, lines.starts, lines.ends)
+        return np.where(blank, np.uint8(kernels.BLANK), np.uint8(kernels.PLAIN))
+
+    def header_misfit(self, line: Lines) -> str | None:
+        """Return why a header line does not serve the schema, None if it does."""
+        if not self._check_header:
+            return None
+        if not line.utf8:
+            return "the header is not UTF-8"
+        columns, _, verdicts = self._cut(line)
+        if verdicts[0] != kernels.PLAIN:
+            return f"the header line: {_VERDICT_REASONS[int(verdicts[0])]}"
+        texts = [values_of(texts, pa.string())[0][0].as_py() for texts in columns]
+        for found, name in zip(texts, self.schema.names, strict=True):
+            # As Spark compares them when it is not told to mind the case.
+            if (found or "").lower() != name.lower():
+                return f"the header has {found!r} where the schema has the column {name}"
+        return None
+
+    def parse(self, lines: Lines, first_only: bool) -> tuple[pa.RecordBatch | None, Misfits]:
+        cut, whole, verdicts = self._cut(lines)
+        columns, unfit = [], []
+        for texts, field in zip(cut, self.schema, strict=True):
+            column, wrong = values_of(texts, field.type)
+            columns.append(column)
+            unfit.append(wrong & whole)
+        batch, misfits = sound_rows(columns, unfit, self.schema, ~whole)
+        broken = [
+            (int(row), _VERDICT_REASONS[int(verdicts[row])]) for row in np.flatnonzero(~whole)
+        ]
+        return batch, sorted(misfits + broken)
+
+    def _cut(self, lines: Lines) -> tuple[list[Texts], np.ndarray, np.ndarray]:
+        """Return each column's texts, and which lines have them all."""
+        begins, ends, escaped, verdicts = kernels.cut_csv(
+            lines.data, lines.starts, lines.ends, len(self.schema), self._delimiter, self._escape
         )
-        return verdicts
-
-    def header_names(self, lines: Lines) -> list[str]:
-        """Return a header line's column names; raise Misfit if it does not serve the schema."""
-        if self.judge(lines)[0] != kernels.PLAIN:
-            raise Misfit("the header line is not CSV")
-        raw, _ = lines.pack(np.arange(1), True)
-        width = raw.count(self._delimiter.encode()) + 1
-        # A quoted name may hold delimiters: try fewer columns until they fit.
-        for count in range(width, 0, -1):
-            types = {str(number): pa.string() for number in range(count)}
-            try:
-                table = self._read(raw, list(types), types)
-            except pa.ArrowException:
-                continue
-            names = [str(_array(column)[0]).strip() for column in table.columns]
-            self._check_header(names)
-            return names
-        raise Misfit("the header line is not CSV")
-
-    def _check_header(self, names: list[str]) -> None:
-        missing = [name for name in self.schema.names if name not in names]
-        if missing:
-            raise Misfit(f"the header has no column {', '.join(missing)}")
-        twice = [name for name in self.schema.names if names.count(name) > 1]
-        if twice:
-            raise Misfit(f"the header has the column {', '.join(twice)} twice")
-
-    def parse(self, lines: Lines, picks: np.ndarray, names: Sequence[str] | None) -> pa.RecordBatch:
-        raw, _ = lines.pack(picks, True)
-        # Names that the schema does not use may repeat in a header: number them instead.
-        places = [names.index(name) for name in self.schema.names] if names else None
-        width = len(names) if names else len(self.schema)
-        labels = [str(number) for number in range(width)]
-        wanted = [str(number) for number in (places or range(width))]
-        types = {
-            label: _csv_type(field.type) for label, field in zip(wanted, self.schema, strict=True)
-        }
-        try:
-            table = self._read(raw, labels, types)
-            columns = [
-                _from_csv(_array(table.column(label)), field.type)
-                for label, field in zip(wanted, self.schema, strict=True)
-            ]
-        except pa.ArrowException as error:
-            raise Misfit(reason_of(error)) from error
-        if table.num_rows != picks.size:
-            raise Misfit(f"{table.num_rows} records in {picks.size} lines")
-        return fitted(columns, self.schema)
-
-    def _read(self, raw: bytes, labels: list[str], types: dict[str, pa.DataType]) -> pa.Table:
-        return pa_csv.read_csv(
-            pa.BufferReader(raw),
-            read_options=pa_csv.ReadOptions(
-                use_threads=False, block_size=len(raw) + 1, column_names=labels
-            ),
-            parse_options=pa_csv.ParseOptions(
-                delimiter=self._delimiter, newlines_in_values=False, ignore_empty_lines=True
-            ),
-            convert_options=pa_csv.ConvertOptions(
-                column_types=types,
-                include_columns=list(types),
-                null_values=[""],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=True,
-            ),
-        )
+        whole = verdicts == kernels.PLAIN
+        columns = []
+        for column in range(len(self.schema)):
+            there = (ends[column] > begins[column]) & whole
+            texts = Texts(lines.data, begins[column], ends[column], there)
+            if escaped[column].any():
+                texts = texts.unescaped(escaped[column], self._escape)
+            columns.append(texts)
+        return columns, whole, verdicts
 
 
 def _array(column: pa.ChunkedArray) -> pa.Array:
@@ -265,8 +265,8 @@ def _array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _json_type(wanted: pa.DataType) -> pa.DataType:
-    """Return the type to parse JSON as: dates come as text, the parser takes numbers only."""
-    if pa.types.is_date(wanted) or pa.types.is_time(wanted):
+    """Return the type to parse JSON as."""
+    if pa.types.is_date(wanted) or pa.types.is_timestamp(wanted) or pa.types.is_binary(wanted):
         return pa.string()
     if pa.types.is_struct(wanted):
         return pa.struct([(field.name, _json_type(field.type)) for field in wanted])
@@ -275,16 +275,30 @@ def _json_type(wanted: pa.DataType) -> pa.DataType:
     return wanted
 
 
-def _csv_type(wanted: pa.DataType) -> pa.DataType:
-    """Return the type to parse CSV as: the parser insists on a zone where the type has one."""
-    return pa.string() if pa.types.is_timestamp(wanted) and wanted.tz else wanted
+def _from_json(column: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Return a column as the type that is wanted, and which rows hold a text that is no value."""
+    if column.type == wanted:
+        return column, np.zeros(len(column), np.bool_)
+    if pa.types.is_struct(wanted):
+        there = present(column)
+        children, wrong = [], np.zeros(len(column), np.bool_)
+        for place, field in enumerate(wanted):
+            child, unfit = _from_json(column.field(place), field.type)
+            children.append(child)
+            wrong |= unfit & there
+        mask = pa.array(~there) if column.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(wanted), mask=mask), wrong
+    if pa.types.is_list(wanted):
+        return _list_from_json(column, wanted)
+    texts = Texts.of(column)
+    return bytes_of(texts) if wanted == pa.binary() else values_of(texts, wanted)
 
 
-def _from_csv(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if not (pa.types.is_timestamp(wanted) and wanted.tz):
-        return column
-    has_zone = pc.match_substring_regex(column, _ZONED)
-    nothing = pa.scalar(None, pa.string())
-    zoned = pc.cast(pc.if_else(has_zone, column, nothing), wanted)
-    plain = pc.cast(pc.if_else(has_zone, nothing, column), pa.timestamp(wanted.unit))
-    return pc.coalesce(zoned, pc.cast(pc.assume_timezone(plain, "UTC"), wanted))
+def _list_from_json(column: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    offsets = column.offsets
+    values, unfit = _from_json(column.values, wanted.value_type)
+    mask = pa.array(~present(column)) if column.null_count else None
+    wrong = np.zeros(len(column), np.bool_)
+    rows = np.searchsorted(offsets.to_numpy(), np.flatnonzero(unfit), side="right") - 1
+    wrong[rows[(rows >= 0) & (rows < wrong.size)]] = True
+    return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=mask), wrong

@@ -4,20 +4,44 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import AnnouncedFile, FileRows, Piece
-from penstock.connectors.rejects import Misfit, Reject, fitted, joined, reason_of, sift
+from penstock.connectors.parquet_types import (
+    as_type,
+    decoded_bytes,
+    is_before_the_calendar,
+    is_time_inside,
+    place_of,
+    type_misfit,
+)
+from penstock.connectors.rejects import (
+    Misfit,
+    Misfits,
+    Reject,
+    joined,
+    reason_of,
+    sift,
+    sound_rows,
+    unsound,
+)
 
 PAGE_ROWS = 8_192
 PAGE_BUFFER_BYTES = 1 << 20
 ROW_TEXT_MAX = 4_096
+# A few hundred bytes of a file can stand for any amount of memory: a value that is stored once and
+# named by every row, or a list of a billion nulls. What is built from them is bounded here.
+BATCH_BYTES_MAX = 64 << 20
+ROW_BYTES_MAX = 64 << 20
+
+REPEATED_VALUES_MAX = 1 << 26
+ROWS_MAX = 1 << 62
 
 
 class _Bytes(io.RawIOBase):
@@ -57,15 +81,24 @@ class ParquetFileRows(FileRows):
 
     Row groups are read in pages of a fixed number of rows, so that what is found unreadable does
     not depend on how many rows a caller asks for. Reading on is cheap; going back starts the row
-    group again.
+    group again. Texts that the file stores once for many rows come as dictionaries, so that what
+    the rows will need is known before it is built.
     """
 
-    def __init__(self, file: AnnouncedFile, schema: pa.Schema, stop_at_first: bool) -> None:
+    def __init__(
+        self,
+        file: AnnouncedFile,
+        schema: pa.Schema,
+        stop_at_first: bool,
+        case_sensitive: bool = False,
+    ) -> None:
         self._file = file
         self._schema = schema
         self._stop_at_first = stop_at_first
+        self._case_sensitive = case_sensitive
         self._ends: list[int] = []  # number of the row after each row group
         self._misfit: str | None = None  # of the file as a whole
+        self._old_calendar = False
         self._pages: Iterator[pa.RecordBatch] = iter(())
         self._page: pa.RecordBatch | None = None
         self._page_row = -1  # number of the first row of the page, -1: none is open
@@ -73,16 +106,28 @@ class ParquetFileRows(FileRows):
 
     def _open(self) -> None:
         try:
-            self._parquet = pq.ParquetFile(
-                _Bytes(self._file), buffer_size=PAGE_BUFFER_BYTES, pre_buffer=False
-            )
-            metadata = self._parquet.metadata
-            groups = range(metadata.num_row_groups)
-            self._ends = list(accumulate(metadata.row_group(group).num_rows for group in groups))
-            self._misfit = _file_misfit(self._parquet.schema_arrow, self._schema)
-        except (pa.ArrowException, OSError) as error:
+            plain = self._parquet_file()
+            metadata, self._there = plain.metadata, plain.schema_arrow
+            self._parquet = self._parquet_file(metadata, _dictionaries(metadata))
+            groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+            self._ends = list(accumulate(group.num_rows for group in groups))
+            self._old_calendar = _has_old_calendar(metadata)
+            self._misfit = self._schema_misfit() or _size_misfit(groups, self._columns())
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._file.check(0, 0)
             self._misfit = f"not a readable Parquet file: {reason_of(error)}"
+
+    def _parquet_file(
+        self, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
+    ) -> pq.ParquetFile:
+        return pq.ParquetFile(
+            _Bytes(self._file),
+            metadata=metadata,
+            read_dictionary=dictionaries,
+            buffer_size=PAGE_BUFFER_BYTES,
+            pre_buffer=False,
+            coerce_int96_timestamp_unit="us",
+        )
 
     def close(self) -> None:
         self._pages, self._page, self._page_row = iter(()), None, -1
@@ -101,13 +146,33 @@ class ParquetFileRows(FileRows):
             self._file.check(0, row)
             return self._unreadable(row, reason_of(error))
         rows = page.slice(row - self._page_row, rows_max)
-        batches, misfits = sift(0, rows.num_rows, self._convert(rows), self._stop_at_first)
+        fitting = _fitting_rows(rows)
+        if not fitting:
+            told = f"the row takes more than {ROW_BYTES_MAX} bytes"
+            reject = Reject(self._file.shown, row + 1, "", told)
+            return Piece(None, (reject,), 0, row + 1, row + 1 == total)
+        rows = rows.slice(0, fitting)
+        batch, misfits = self._fitted(rows)
         rejects = tuple(
             Reject(self._file.shown, row + place + 1, _row_text(rows, place), reason)
             for place, reason in misfits
         )
         following = row + rows.num_rows
-        return Piece(joined(batches), rejects, 0, following, following == total)
+        return Piece(batch, rejects, 0, following, following == total)
+
+    def _fitted(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch | None, Misfits]:
+        found, misfits = sift(0, rows.num_rows, self._convert(rows), self._stop_at_first)
+        cast = joined(found)
+        if cast is None:
+            return None, misfits
+        unfit = [unsound(column) for column in cast.columns]
+        if self._old_calendar:
+            old = [is_before_the_calendar(column) for column in cast.columns]
+            unfit = [wrong | before for wrong, before in zip(unfit, old, strict=True)]
+        batch, more = sound_rows(cast.columns, unfit, self._schema)
+        away = [row for row, _ in misfits]
+        places = np.delete(np.arange(rows.num_rows), away)
+        return batch, sorted(misfits + [(int(places[row]), reason) for row, reason in more])
 
     def _page_at(self, row: int) -> pa.RecordBatch:
         """Return the page that holds a row, going on from the last one where that is possible."""
@@ -133,19 +198,48 @@ class ParquetFileRows(FileRows):
         return bisect_right(self._ends, row) == bisect_right(self._ends, self._page_row)
 
     def _columns(self) -> list[str]:
-        there = self._parquet.schema_arrow.names
-        return [name for name in self._schema.names if name in there]
+        """Return the file's names of the columns that are wanted and there."""
+        there = self._there.names
+        places = [place_of(name, there, self._case_sensitive) for name in self._schema.names]
+        return [there[place] for place in places if place >= 0]
+
+    def _schema_misfit(self) -> str | None:
+        """Return why the file's columns can never be the wanted ones, None if they can."""
+        there = self._there
+        for field in self._schema:
+            try:
+                place = place_of(field.name, there.names, self._case_sensitive)
+            except Misfit as misfit:
+                return str(misfit)
+            if place < 0 and not field.nullable:
+                return f"the file has no column {field.name}, which must not be null"
+            if place < 0:
+                continue
+            found = there.field(place).type
+            why = type_misfit(found, field.type, self._case_sensitive)
+            if why is not None:
+                return f"column {field.name} is {found}, {field.type} is wanted: {why}"
+            if self._old_calendar and is_time_inside(field.type):
+                return f"column {field.name} holds times of Spark 2 inside other values"
+        return None
 
     def _convert(self, rows: pa.RecordBatch) -> Callable[[int, int], pa.RecordBatch]:
         def convert(begin: int, end: int) -> pa.RecordBatch:
             part = rows.slice(begin, end - begin)
             try:
-                columns = [_cast(part, field) for field in self._schema]
+                columns = [self._cast(part, field) for field in self._schema]
             except pa.ArrowException as error:
                 raise Misfit(reason_of(error)) from error
-            return fitted(columns, self._schema)
+            names = self._schema.names
+            return pa.RecordBatch.from_arrays(columns, names)
 
         return convert
+
+    def _cast(self, rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        place = place_of(field.name, rows.schema.names, self._case_sensitive)
+        if place < 0:
+            return pa.nulls(rows.num_rows, field.type)
+        return as_type(rows.column(place), field.type, self._case_sensitive)
 
     def _unreadable(self, row: int, reason: str) -> Piece:
         """Set the rest of a row group aside, from the first row that cannot be read."""
@@ -158,49 +252,71 @@ class ParquetFileRows(FileRows):
         return Piece(None, (reject,), 0, end, end == self._ends[-1])
 
 
-def _cast(rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    place = rows.schema.get_field_index(field.name)
-    if place < 0:
-        return pa.nulls(rows.num_rows, field.type)
-    return pc.cast(rows.column(place), field.type)
+def _dictionaries(metadata: pq.FileMetaData) -> list[str]:
+    """Return the paths of the columns whose texts are stored once for many rows."""
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    paths = []
+    for number in range(metadata.num_columns):
+        column = metadata.schema.column(number)
+        if column.physical_type == "BYTE_ARRAY" and any(
+            group.column(number).has_dictionary_page for group in groups
+        ):
+            paths.append(column.path)
+    return paths
 
 
-def _file_misfit(there: pa.Schema, wanted: pa.Schema) -> str | None:
-    """Return why a file's columns can never be the wanted ones, None if they can."""
-    for field in wanted:
-        count = there.names.count(field.name)
-        if count > 1:
-            return f"the file has the column {field.name} twice"
-        if count == 0 and not field.nullable:
-            return f"the file has no column {field.name}, which must not be null"
-        if count and not _comparable(there.field(field.name).type, field.type):
-            found = there.field(field.name).type
-            return f"column {field.name} is {found}, {field.type} is wanted"
+def _size_misfit(groups: Sequence[pq.RowGroupMetaData], wanted: Sequence[str]) -> str | None:
+    """Return why a file is beyond the bounds by what it says of itself, None if it is within."""
+    if any(group.num_rows < 0 for group in groups) or sum(g.num_rows for g in groups) > ROWS_MAX:
+        return "the file gives an impossible number of rows"
+    for group in groups:
+        for number in range(group.num_columns):
+            chunk = group.column(number)
+            name = chunk.path_in_schema
+            # A name may hold dots itself, so it is compared from the beginning.
+            if not any(name == top or name.startswith(f"{top}.") for top in wanted):
+                continue
+            if "." in name and chunk.num_values > REPEATED_VALUES_MAX:
+                return f"column {name} has more than {REPEATED_VALUES_MAX} values in a row group"
     return None
 
 
-def _comparable(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Say whether values keep their meaning from type to type; each is checked when cast."""
-    if pa.types.is_dictionary(found):
-        found = found.value_type
-    if found == wanted:
-        return True
-    families = (
-        (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
-        (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-        (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary),
-        (pa.types.is_timestamp,),
-        (pa.types.is_date,),
-        (pa.types.is_time,),
-        (pa.types.is_struct,),
-        (pa.types.is_list, pa.types.is_large_list),
-        (pa.types.is_map,),
+def _has_old_calendar(metadata: pq.FileMetaData) -> bool:
+    """Say whether old dates of a file are of the Julian calendar: Spark 2 wrote them so."""
+    told = metadata.metadata or {}
+    version = told.get(b"org.apache.spark.version", b"3")
+    return version < b"3" or any(
+        key in told for key in (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
     )
-    for family in families:
-        if any(test(found) for test in family):
-            return any(test(wanted) for test in family)
-    return False
+
+
+def _fitting_rows(rows: pa.RecordBatch) -> int:
+    """Return how many rows from the first on can be built at once; 0 if not even one."""
+    sizes = decoded_bytes(rows)
+    if sizes is None:
+        return int(rows.num_rows)
+    fitting = int(np.searchsorted(np.cumsum(sizes), BATCH_BYTES_MAX, side="right"))
+    if not fitting and sizes[0] <= ROW_BYTES_MAX:
+        return 1
+    return fitting
 
 
 def _row_text(rows: pa.RecordBatch, place: int) -> str:
-    return str(rows.slice(place, 1).to_pylist()[0])[:ROW_TEXT_MAX]
+    """Return a row for people to read, whatever its values."""
+    texts = [
+        f"{name}: {_value_text(column.slice(place, 1))}"
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+    return f"{{{', '.join(texts)}}}"[:ROW_TEXT_MAX]
+
+
+def _value_text(value: pa.Array) -> str:
+    try:
+        if pa.types.is_dictionary(value.type):
+            value = value.dictionary_decode()
+        if pa.types.is_string(value.type) and value[0].is_valid:
+            raw = value.cast(pa.binary())[0].as_buffer()[:ROW_TEXT_MAX].to_pybytes()
+            return repr(raw.decode("utf-8", "backslashreplace"))
+        return repr(value[0].as_py())[:ROW_TEXT_MAX]
+    except (pa.ArrowException, ValueError, OverflowError):
+        return "?"  # what Python cannot show, such as a date after the year 9999

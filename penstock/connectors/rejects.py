@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.connectors.contract import REJECTED_SCHEMA
 from penstock.errors import MalformedInput
 
 TEXT_SHOWN_MAX = 200
 REASON_MAX = 300
+
+Misfits = list[tuple[int, str]]  # row and reason of each that is none
 
 
 class Misfit(Exception):
@@ -63,7 +67,7 @@ def sift(
     end: int,
     convert: Callable[[int, int], pa.RecordBatch],
     first_only: bool,
-) -> tuple[list[pa.RecordBatch], list[tuple[int, str]]]:
+) -> tuple[list[pa.RecordBatch], Misfits]:
     """Convert the rows of a range; return batches of those that fit, and (row, reason) of the rest.
 
     A range that fails is halved until single rows fail: all together when all fit, and about
@@ -84,12 +88,60 @@ def sift(
     return batches, misfits
 
 
-def fitted(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """Return columns as a batch of the schema; raise Misfit if a null stands where none may."""
-    for column, field in zip(columns, schema, strict=True):
+def unsound(column: pa.Array) -> np.ndarray:
+    """Return which rows hold what is no value of the column's type.
+
+    Files may hold it and Arrow hands it out: texts that are not UTF-8, decimals beyond their
+    precision. Whatever is computed from it later fails, or is wrong.
+    """
+    found = np.zeros(len(column), np.bool_)
+    ranges = [(0, len(column))]
+    while ranges:
+        begin, end = ranges.pop()
+        some = column.slice(begin, end - begin)
+        if pa.types.is_nested(column.type) and end - begin < len(column):
+            # A slice still has the others' inner values; a copy has not.
+            some = column.take(pa.array(range(begin, end)))
+        try:
+            some.validate(full=True)
+        except pa.ArrowInvalid:
+            if end - begin == 1:
+                found[begin] = True
+            else:
+                middle = (begin + end) // 2
+                ranges += [(begin, middle), (middle, end)]
+    return found
+
+
+def sound_rows(
+    columns: Sequence[pa.Array],
+    unfit: Sequence[np.ndarray],
+    schema: pa.Schema,
+    away: np.ndarray | None = None,
+) -> tuple[pa.RecordBatch | None, Misfits]:
+    """Return the rows that fit, and (row, reason) of the others, but not of those that are `away`.
+
+    `unfit`: of each column, the rows whose value is none. A null where none may be is no better.
+    """
+    rows = len(columns[0])
+    gone = np.zeros(rows, np.bool_) if away is None else away
+    misfits: Misfits = []
+    for column, wrong, field in zip(columns, unfit, schema, strict=True):
+        told = f"column {field.name} is not of type {field.type}"
+        misfits += [(int(row), told) for row in np.flatnonzero(wrong & ~gone)]
+        gone = gone | wrong
         if not field.nullable and column.null_count:
-            raise Misfit(f"column {field.name} is null or missing")
-    return pa.RecordBatch.from_arrays(list(columns), schema=schema)
+            empty = pc.is_null(column).to_numpy(zero_copy_only=False) & ~gone
+            told = f"column {field.name} is null or missing"
+            misfits += [(int(row), told) for row in np.flatnonzero(empty)]
+            gone = gone | empty
+    if not gone.any():
+        return pa.RecordBatch.from_arrays(list(columns), schema=schema), misfits
+    kept = pa.array(np.flatnonzero(~gone))
+    batch = None
+    if len(kept):
+        batch = pa.RecordBatch.from_arrays([c.take(kept) for c in columns], schema=schema)
+    return batch, sorted(misfits)
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:

@@ -69,7 +69,8 @@ def _ysb(request: SourceRequest) -> Source:
 
 
 def _folder(request: SourceRequest) -> Source:
-    reading = {"mode", "bounded", "recursive", "pattern", "header", "delimiter"}
+    reading = {"mode", "bounded", "recursive", "pattern"}
+    reading |= {"header", "delimiter", "escape", "check_header", "case_sensitive"}
     options = _taken(request, {"format", "path", "columns", *reading})
     schema = request.schema
     if options["format"] == "csv" and "columns" in options:  # by place: all of them are needed

@@ -165,6 +165,8 @@ def test_csv(spark: SparkSession, tmp_path: Path) -> None:
         "format": "csv", "path": str(tmp_path), "columns": COLUMNS, "header": True,
         "delimiter": ";", "pattern": "*.csv",
     }  # fmt: skip
+    doubled = options(files(spark, "csv", tmp_path, escape='"', enforceSchema="false"))
+    assert (doubled["escape"], doubled["check_header"]) == ('"', True)
 
 
 def test_text(spark: SparkSession, tmp_path: Path) -> None:
@@ -194,6 +196,11 @@ def test_what_only_cuts_micro_batches_is_accepted(spark: SparkSession, tmp_path:
         ("csv", "mode", "PERMISSIVE"),
         ("csv", "multiLine", "true"),
         ("csv", "quote", "'"),
+        ("csv", "escape", "|"),
+        ("csv", "sep", "||"),
+        ("csv", "nullValue", "NA"),
+        ("csv", "dateFormat", "dd.MM.yyyy"),
+        ("csv", "lineSep", ";"),
         ("csv", "header", "maybe"),
         ("json", "mode", "DROPMALFORMED"),
         ("json", "multiLine", "true"),
@@ -209,6 +216,29 @@ def test_files_refuse_options_by_name(
 ) -> None:
     text = refusal(files(spark, name, tmp_path, **{option: value}))
     assert text.startswith(f"source {name}: option '{option}'")
+
+
+@pytest.mark.parametrize(
+    ("name", "schema", "column"),
+    [
+        ("csv", "k bigint, _corrupt_record string", "_corrupt_record"),
+        ("json", "k bigint, _corrupt_record string", "_corrupt_record"),
+        ("json", "k bigint, m array<map<string,int>>", "m"),
+        ("csv", "k bigint, b binary", "b"),
+    ],
+)
+def test_files_refuse_columns_by_name(
+    spark: SparkSession, tmp_path: Path, name: str, schema: str, column: str
+) -> None:
+    frame = spark.readStream.format(name).schema(schema).load(str(tmp_path))
+    assert f"column '{column}'" in refusal(frame)
+
+
+def test_names_of_parquet_columns_are_compared_as_the_session_does(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    assert options(files(spark, "parquet", tmp_path))["case_sensitive"] is True
 
 
 def test_files_of_another_format_are_refused(spark: SparkSession, tmp_path: Path) -> None:

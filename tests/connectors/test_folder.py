@@ -7,6 +7,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from penstock.connectors.contract import Offset, Source
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_registry import MemoryRegistry
-from penstock.connectors.parquet_files import PAGE_ROWS
+from penstock.connectors.parquet_files import BATCH_BYTES_MAX, PAGE_ROWS, ROW_BYTES_MAX
 from penstock.errors import (
     InvalidArgument,
     InvalidOffset,
@@ -330,12 +331,25 @@ def test_the_text_in_an_error_is_cut(tmp_path: Path) -> None:
 
 
 def test_a_header_that_does_not_serve_stops_the_source(tmp_path: Path) -> None:
-    drop(tmp_path, "a", b"a,c\n1,2\n")
-    options = FolderOptions(header=True)
+    drop(tmp_path, "a", b"\na,c\n1,2\n")
+    options = FolderOptions(header=True, check_header=True)
     source = FolderSource(tmp_path, "csv", MemoryRegistry(), PAIR, options)
-    with pytest.raises(MalformedInput, match="no column b") as caught:
+    with pytest.raises(MalformedInput, match="where the schema has the column b") as caught:
         read_through(source, lambda: 10)
-    assert caught.value.details["line"] == 1
+    assert caught.value.details["line"] == 2
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv", "text"])
+def test_compressed_lines_are_set_aside_by_their_name(tmp_path: Path, format: Format) -> None:
+    drop(tmp_path, "a.GZ", b"\x1f\x8b")
+    drop(tmp_path, "b", content(format, 0, 3))
+    schema = None if format == "text" else PAIR
+    options = FolderOptions(mode="deadletter", bounded=True)
+    source = FolderSource(tmp_path, format, MemoryRegistry(), schema, options)
+    seen = read_through(source, lambda: 10)
+    assert len(seen.rows) == 3
+    assert [(entry["file"], entry["line"]) for entry in seen.rejected] == [("a.GZ", 0)]
+    assert "compressed" in seen.rejected[0]["reason"]
 
 
 def test_large_files_are_read_in_blocks(tmp_path: Path) -> None:
@@ -412,7 +426,7 @@ def test_parquet_columns_are_cast_where_no_value_changes(tmp_path: Path) -> None
         }
     )
     write_parquet(tmp_path / "one", table)
-    write_parquet(tmp_path / "two", pa.table({"a": [3.0, 4.0]}))
+    write_parquet(tmp_path / "two", pa.table({"A": pa.array([3, 4], pa.uint32())}))
     write_parquet(tmp_path / "zero", pa.table({"unused": [1, 2, 3]}))
     source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR)
     rows = read_through(source, lambda: 100).rows
@@ -425,16 +439,51 @@ def test_parquet_columns_are_cast_where_no_value_changes(tmp_path: Path) -> None
     ]
 
 
-def test_a_parquet_value_that_does_not_fit_is_set_aside_alone(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "one", pa.table({"a": [1.0, 2.5, 3.0, float("nan"), 5.0]}))
+def unchecked_texts(*texts: bytes) -> pa.Array:
+    """A string column of any bytes, as a careless writer has it."""
+    offsets = pa.array([0, *accumulate(map(len, texts))], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(
+        pa.string(), len(texts), [None, offsets, pa.py_buffer(b"".join(texts))]
+    )
+
+
+def unchecked_decimals(kind: pa.DataType, *numbers: int) -> pa.Array:
+    """A decimal column of any digits."""
+    raw = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(raw)])
+
+
+_TEXTS = unchecked_texts(b"ok", b"\xff\xfe", "é".encode(), b"\xed\xa0\x80", b"end")
+_DECIMAL = pa.decimal128(5, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (_TEXTS, "\\\\xff\\\\xfe"),
+        (_TEXTS.dictionary_encode(), "\\\\xff\\\\xfe"),
+        (pa.ListArray.from_arrays(pa.array(range(6), pa.int32()), _TEXTS), "a: "),
+        (pa.StructArray.from_arrays([_TEXTS], ["x"]), "a: "),
+        (unchecked_decimals(_DECIMAL, 1, 100_000, 99_999, -100_000, 0), "1000.00"),
+        (pa.array([0, 2**62, 1, -(2**62), 5], pa.timestamp("ms", "UTC")), "a: "),
+    ],
+)
+def test_a_parquet_value_that_is_none_is_set_aside_alone(
+    tmp_path: Path, column: pa.Array, shown: str
+) -> None:
+    wanted = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_timestamp(wanted):
+        wanted = pa.timestamp("us", "UTC")
+    schema = pa.schema([("n", pa.int64()), ("a", wanted)])
+    write_parquet(tmp_path / "one", pa.table({"n": range(5), "a": column}), version="2.6")
     options = FolderOptions(mode="deadletter", bounded=True)
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR, options)
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema, options)
     for rows_max in (100, 2):
         seen = read_through(source, lambda rows_max=rows_max: rows_max)
-        assert [row[0] for row in seen.rows] == ["1", "3", "5"]
+        assert [row[0] for row in seen.rows] == ["0", "2", "4"]
         assert [entry["line"] for entry in seen.rejected] == [2, 4]
-        assert "2.5" in seen.rejected[0]["text"]
-    strict = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR)
+        assert shown in seen.rejected[0]["text"]
+    strict = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema)
     with pytest.raises(MalformedInput, match="line 2 of one"):
         strict.read(strict.initial_offset(), 10)
 
@@ -527,3 +576,72 @@ def test_a_large_row_group_is_read_from_the_middle(tmp_path: Path) -> None:
         source.read(source.initial_offset(), 1)
         got = [int(found[0]) for found in read_through(source, lambda: 3_000, offset).rows]
         assert got == list(range(row, rows))
+
+
+@pytest.mark.parametrize("shape", ["flat", "stored", "list", "struct", "map"])
+def test_a_text_that_is_stored_once_for_many_rows_is_built_in_bounded_batches(
+    tmp_path: Path, shape: str
+) -> None:
+    """A file of some hundred bytes that stands for gigabytes."""
+    rows, long = 4_000, "x" * (1 << 20)
+    texts: Any = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([long]))
+    kind: Any = pa.string()
+    if shape == "list":
+        offsets = pa.array(range(rows + 1), pa.int32())
+        texts, kind = pa.ListArray.from_arrays(offsets, texts), pa.list_(kind)
+    if shape == "map":
+        offsets, keys = pa.array(range(rows + 1), pa.int32()), pa.array(range(rows))
+        texts = pa.MapArray.from_arrays(offsets, keys, texts)
+        kind = pa.map_(pa.int64(), kind)
+    if shape == "struct":
+        texts, kind = pa.StructArray.from_arrays([texts], ["x"]), pa.struct([("x", kind)])
+    table = pa.table({"n": range(rows), "s": texts})
+    write_parquet(
+        tmp_path / "one", table, compression="zstd", store_schema=shape == "stored",
+        use_dictionary=["s", "s.list.element", "s.key_value.value", "s.x"],
+    )  # fmt: skip
+    assert (tmp_path / "one").stat().st_size < 50_000
+    schema = pa.schema([("n", pa.int64()), ("s", kind)])
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema)
+    before = pa.total_allocated_bytes()
+    offset = source.initial_offset()
+    for _ in range(3):
+        answer = source.read(offset, 1 << 20)
+        assert answer.batch.nbytes <= 2 * BATCH_BYTES_MAX
+        assert answer.batch["n"][0].as_py() == offset["row"]
+        offset = answer.next_offset
+    assert pa.total_allocated_bytes() - before < 4 * BATCH_BYTES_MAX
+
+
+def test_a_row_beyond_the_bound_is_set_aside(tmp_path: Path) -> None:
+    half = pa.array(["x" * (ROW_BYTES_MAX // 2 + 1)])
+    big = pa.DictionaryArray.from_arrays(pa.array([0, 0, 0], pa.int32()), half)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 3, 3], pa.int32()), big)
+    table = pa.table({"n": [1, 2, 3], "s": lists})
+    write_parquet(tmp_path / "one", table, compression="zstd")
+    schema = pa.schema([("n", pa.int64()), ("s", pa.list_(pa.string()))])
+    options = FolderOptions(mode="deadletter", bounded=True)
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema, options)
+    offset, ended, rows, rejected = source.initial_offset(), False, [], []
+    while not ended:
+        answer = source.read(offset, 10)
+        rows += answer.batch["n"].to_pylist() if answer.batch is not None else []
+        rejected += answer.rejected["line"].to_pylist() if answer.rejected is not None else []
+        offset, ended = answer.next_offset, answer.ended
+    assert (rows, rejected) == ([1, 3], [2])
+
+
+def test_old_times_of_spark_2_are_set_aside(tmp_path: Path) -> None:
+    """They are of another calendar; those of our days mean the same in both."""
+    schema = pa.schema([("d", pa.date32()), ("t", pa.timestamp("us", "UTC"))])
+    columns = [[-141_428, 0, None, 1], [0, -2_208_988_800_000_001, 0, None]]
+    table = pa.table(
+        [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)],
+        schema=schema.with_metadata({"org.apache.spark.version": "2.4.8"}),
+    )
+    write_parquet(tmp_path / "one", table)
+    options = FolderOptions(mode="deadletter", bounded=True)
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema, options)
+    seen = read_through(source, lambda: 10)
+    assert len(seen.rows) == 2
+    assert [entry["line"] for entry in seen.rejected] == [1, 2]
