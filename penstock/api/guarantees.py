@@ -11,7 +11,7 @@ from penstock.stages.program import Program
 FOREACH_BATCH = "foreachBatch"
 # A query's own output stream is exactly once; this is what holds on the way from there to the sink.
 SINK_GUARANTEES: Mapping[str, str] = {
-    "parquet": "exactly once: each epoch is one file that appears whole, or not at all",
+    "parquet": "exactly once: rows are in one file, which appears whole or not at all",
     "console": "at least once: the newest epoch is printed again after a crash",
     "memory": "exactly once within a run; the view is built anew from the stream at each start",
     FOREACH_BATCH: (

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
+from penstock.api.sink_runner import SinkLag
 from penstock.clock import Clock
 from penstock.log.contract import Log
 from penstock.runtime.job import Job
@@ -69,8 +70,8 @@ class ProgressLog:
         """How long ago the last entry was made."""
         return self._clock.monotonic_s() - self._noted_s
 
-    def note(self, job: Job) -> None:
-        """Make an entry."""
+    def note(self, job: Job, lag: SinkLag | None) -> None:
+        """Make an entry; `lag` is that of a sink outside the log."""
         vertices = {name: facts for name, facts in job.vertex_status().items() if facts}
         elapsed_s = max(self.age_s(), 1e-3)
         self._noted_s += elapsed_s
@@ -95,7 +96,7 @@ class ProgressLog:
                 "numOutputRows": sum(
                     count for name, count in rows_out.items() if self._writes_result(name)
                 ),
-                "metrics": {},
+                "metrics": {} if lag is None else _sink_metrics(lag),
             },
             "observedMetrics": {},
             "metrics": _metrics(job, vertices),
@@ -189,6 +190,15 @@ def _offsets(names: list[str], markers: dict[str, Marker | None]) -> dict[str, A
         if (marker := markers[name]) is not None
     }
     return reached or None
+
+
+def _sink_metrics(lag: SinkLag) -> dict[str, str]:
+    """What a sink outside the log has still to get; Spark's metrics of sinks are texts too."""
+    return {
+        "epochsBehind": str(lag.epochs),
+        "secondsBehind": f"{lag.seconds:.3f}",
+        "rowsUnderWay": str(lag.rows_under_way),
+    }
 
 
 def _metrics(job: Job, vertices: VertexFacts) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from penstock.api.progress import ProgressLog
-from penstock.api.sinks import SinkRunner, sink_error
+from penstock.api.sink_runner import SinkRunner, sink_error
 from penstock.clock import SystemClock
 from penstock.errors import StreamError
 from penstock.log.contract import Log
@@ -24,7 +24,8 @@ from penstock.stages.program import Program
 
 PROGRESS_INTERVAL_S = 1.0
 POLL_S = 0.02
-SINK_STOP_TIMEOUT_S = 30.0
+SINK_STOP_TIMEOUT_S = 30.0  # for rows that are committed; what is under way then has no limit
+STOP_TOLD_S = (2.0, 10.0)  # when a stop that takes long says why: first after, then every
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class StreamingQuery:
         self._error: StreamError | None = None
         self._stop_lock = threading.Lock()
         self._is_stopped = False
+        self._waits_for = ""  # while it stops
         self._finished = threading.Event()  # stopped, and everything committed is delivered
         self._watcher = threading.Thread(
             target=self._watch, args=(available_now,), name=f"penstock-{name}", daemon=True
@@ -145,17 +147,19 @@ class StreamingQuery:
             print(json.dumps(json.loads(self._program.to_json()), indent=1))
 
     def stop(self) -> None:
-        """Commit what has been processed and end. Stopping twice is harmless."""
-        with self._stop_lock:
-            first, self._is_stopped = not self._is_stopped, True
+        """Commit what has been processed, deliver it and end. Stopping twice is harmless.
+
+        A foreachBatch function that is under way is waited for, however long it takes: until it has
+        returned, nobody else may run the query.
+        """
+        self._begin_end()
         if self._sink is not None and self._sink.is_current_thread():
-            # A foreachBatch function ends its query: that epoch counts once the function returns.
-            if first:
-                threading.Thread(target=self._end, name="penstock-stop", daemon=True).start()
-        elif first:
-            self._end()
-        else:
-            self._finished.wait()
+            return  # a function ends its own query: its epoch counts once it has returned
+        first_s, then_s = STOP_TOLD_S
+        if not self._finished.wait(first_s):
+            self._say_what_is_waited_for()
+            while not self._finished.wait(then_s):
+                self._say_what_is_waited_for()
 
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"
@@ -166,7 +170,7 @@ class StreamingQuery:
         while not self._is_done(available_now) and not self._is_stopped:
             if self._progress.age_s() >= PROGRESS_INTERVAL_S:
                 self._note_progress()
-        self.stop()
+        self._begin_end()
 
     def _is_done(self, available_now: bool) -> bool:
         """Wait a moment; whether the input has ended and been delivered, or something failed."""
@@ -174,26 +178,49 @@ class StreamingQuery:
         if self._sink is not None and self._sink.failure is not None:
             return True
         if over:
-            return self._job.error is not None or self._sink is None or self._sink.is_drained()
+            return self._job.error is not None or self._is_delivered()
         return available_now and self._is_quiet()
+
+    def _is_delivered(self) -> bool:
+        """Whether the sink has all that is committed; what waits for more to come need not wait."""
+        if self._sink is None:
+            return True
+        self._sink.hurry()
+        return self._sink.is_drained()
 
     def _note_progress(self) -> None:
         try:
-            self._progress.note(self._job)
+            self._progress.note(self._job, None if self._sink is None else self._sink.lag())
         except StreamError:  # whatever is wrong with the log, the vertices will meet it too
             logger.warning("the progress of query %s cannot be told", self._name, exc_info=True)
+
+    def _begin_end(self) -> None:
+        with self._stop_lock:
+            first, self._is_stopped = not self._is_stopped, True
+        if first:
+            threading.Thread(target=self._end, name="penstock-stop", daemon=True).start()
 
     def _end(self) -> None:
         try:
             gone = self._job.session_error()  # asked first: what fails next fails because of it
+            self._waits_for = "its slots to commit and end"
             self._job.stop()
             if self._sink is not None:
-                self._sink.stop(SINK_STOP_TIMEOUT_S)
+                self._waits_for = f"the sink {self._sink_text}"
+                self._sink.stop()
+                if not self._sink.wait_ended(SINK_STOP_TIMEOUT_S):
+                    self._sink.abandon()  # what is not under way by now is for the next start
+                    self._sink.wait_ended(None)
             self._error = self._job.error or self._sink_error(gone)
             self._note_progress()
         finally:
             self._on_stop()
             self._finished.set()
+
+    def _say_what_is_waited_for(self) -> None:
+        under_way = None if self._sink is None else self._sink.under_way()
+        doing = "" if under_way is None else f" ({under_way})"
+        logger.warning("stop() of query %s waits for %s%s", self._name, self._waits_for, doing)
 
     def _sink_error(self, gone: StreamError | None) -> StreamError | None:
         if self._sink is None or self._sink.failure is None:
@@ -218,7 +245,7 @@ class StreamingQuery:
                 later > earlier
                 for (_, earlier, _), (_, later, _) in zip(first, second, strict=True)
             ):
-                return self._sink is None or self._sink.is_drained()
+                return self._is_delivered()
         return False
 
     def _picture(self) -> list[tuple[str, int, int]] | None:

@@ -16,18 +16,19 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql import DataFrame
 
 from penstock.api.datasource_options import Options
-from penstock.api.guarantees import FOREACH_BATCH, explain_with_sink
+from penstock.api.guarantees import explain_with_sink
 from penstock.api.launcher import SparkLauncher
 from penstock.api.query import StreamingQuery
 from penstock.api.session import Attached, attached_log, note_started
+from penstock.api.sink_runner import SinkRunner, Trigger
 from penstock.api.sinks import (
-    ConsoleDelivery,
-    Delivery,
+    ConsoleSink,
     ForeachBatch,
-    ForeachBatchDelivery,
-    MemoryDelivery,
-    ParquetDelivery,
-    SinkRunner,
+    ForeachBatchSink,
+    MemorySink,
+    ParquetSink,
+    Sink,
+    StreamSink,
 )
 from penstock.api.task_slots import check_task_slots, control_host
 from penstock.catalyst.relations import ScanOrigin
@@ -41,9 +42,8 @@ from penstock.errors import (
     QueryMismatch,
     StreamNotFound,
 )
-from penstock.expressions.types import arrow_schema
 from penstock.log.contract import Log
-from penstock.names import NAME_MAX, check_name
+from penstock.names import check_name
 from penstock.plan.build import Rows, query
 from penstock.plan.durations import parse_duration
 from penstock.plan.optimizer import plan_program
@@ -58,7 +58,7 @@ from penstock.runtime.queries import (
 )
 from penstock.runtime.streams import describe_stream, register_streams
 from penstock.stages.compare import compare
-from penstock.stages.program import Program, sink_stream
+from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 
 FORMATS = ("penstock", "parquet", "console", "memory")
@@ -118,6 +118,19 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
 }
 
 
+def _trigger_ms(text: str) -> int | None:
+    """The interval of a trigger; Spark's "0 seconds" means none."""
+    try:
+        length_us = parse_duration(text)
+        if length_us % 1_000:
+            raise ValueError("it is a whole number of milliseconds")
+    except (ValueError, PlanError) as error:
+        raise InvalidOption(
+            f"trigger(processingTime={text!r}) is not possible: {error}", value=str(text)[:200]
+        ) from error
+    return length_us // 1_000 or None
+
+
 class StreamWriter:
     """Collects what a query should do; `start()` runs it. Every method returns the writer."""
 
@@ -129,6 +142,7 @@ class StreamWriter:
         self._stream: str | None = None
         self._function: ForeachBatch | None = None
         self._options: dict[str, Any] = {}
+        self._trigger_ms: int | None = None
         self._available_now = False
 
     def outputMode(self, outputMode: str) -> StreamWriter:
@@ -174,7 +188,7 @@ class StreamWriter:
         availableNow: bool | None = None,
         **others: Any,
     ) -> StreamWriter:
-        """processingTime: the longest time between commits. availableNow: drain and stop."""
+        """processingTime: one commit, and one batch, per interval. availableNow: drain and stop."""
         given = [t for t in (processingTime, availableNow, *others.values()) if t]
         if len(given) != 1:
             raise InvalidOption("a trigger has exactly one argument")
@@ -183,8 +197,7 @@ class StreamWriter:
                 f"trigger({next(iter(others))}=...) is not supported: use processingTime or "
                 "availableNow=True"
             )
-        if processingTime is not None:
-            self.option("commitInterval", processingTime)
+        self._trigger_ms = None if processingTime is None else _trigger_ms(processingTime)
         self._available_now = bool(availableNow)
         return self
 
@@ -234,15 +247,15 @@ class StreamWriter:
     def explain(self) -> None:
         """Print what would run, and what a stored query of this name would keep."""
         attached = attached_log(self._df.sparkSession)
-        self._check_sink()
-        name = self._query_name(attached.log)
-        program = self._program(attached, name)
+        sink = self._sink()
+        name = self._query_name(attached.log, sink)
+        program = self._program(attached, name, sink)
         stored = stored_query(attached.log, name)
         if stored is not None:
             print(compare(stored.program, program))
-            if (refusal := self._sink_refusal(stored)) is not None:
+            if (refusal := _sink_refusal(stored, sink)) is not None:
                 print(f"  sink refused: {refusal}")
-        print(self._explanation(attached, program))
+        print(_explanation(attached, program, sink))
 
     def start(
         self,
@@ -258,14 +271,14 @@ class StreamWriter:
         if path is not None:
             self.option("path", path)
         attached = attached_log(self._df.sparkSession)
-        self._check_sink()
-        name = self._query_name(attached.log)
-        program = self._program(attached, name)
+        sink = self._sink()
+        name = self._query_name(attached.log, sink)
+        program = self._program(attached, name, sink)
         guard = _lock_query(attached.path, name)
         try:
             check_task_slots(attached.spark, task_slots_needed(program, *self._slots(program)))
-            stored = self._store(attached.log, name, program)
-            return self._run(attached, stored, guard)
+            stored = self._store(attached.log, name, program, sink)
+            return self._run(attached, stored, sink, guard)
         except BaseException:
             os.close(guard)
             raise
@@ -290,7 +303,7 @@ class StreamWriter:
 
     # Planning ---------------------------------------------------------------------------------
 
-    def _query_name(self, log: Log) -> str:
+    def _query_name(self, log: Log, sink: Sink) -> str:
         """The name that was given, or that of the query which the location or the id belongs to."""
         location = self._options.get("checkpointlocation")
         known: dict[str, StoredQuery] = {}
@@ -309,43 +322,43 @@ class StreamWriter:
                     query=name,
                     owner=stored.name,
                 )
-        return name or self._new_name(location)
+        if name is not None:
+            return name
+        if location is None:
+            return sink.query_name()
+        words = re.sub(r"[^A-Za-z0-9_]", "_", Path(location).name)[:20]
+        return f"{words}_{hashlib.sha256(location.encode()).hexdigest()[:12]}"
 
-    def _new_name(self, location: str | None) -> str:
-        if location is not None:
-            words = re.sub(r"[^A-Za-z0-9_]", "_", Path(location).name)[:20]
-            return f"{words}_{hashlib.sha256(location.encode()).hexdigest()[:12]}"
-        if self._sink_kind() == "penstock":
-            return f"to_{self._output_stream('')}"[:NAME_MAX]
-        return f"query_{uuid.uuid4().hex[:12]}"
-
-    def _sink_kind(self) -> str:
-        return FOREACH_BATCH if self._function is not None else self._format
-
-    def _check_sink(self) -> None:
-        """Refuse what a sink cannot do before anything is planned, stored or made."""
-        kind = self._sink_kind()
-        if kind == "parquet" and "path" not in self._options:
-            raise InvalidOption("the parquet sink needs a folder: start('path')")
-        if kind == "memory" and self._name is None:
-            raise InvalidOption("the memory sink needs a queryName: it names the view")
-        if kind == "penstock":
-            self._output_stream("")
-        elif self._stream is not None:
-            raise InvalidOption(
-                f"a query has one sink, and both toStream({self._stream!r}) and {kind} were asked "
-                f"for: start two queries, or let the second one read stream {self._stream!r}"
-            )
-
-    def _output_stream(self, name: str) -> str:
-        if self._sink_kind() == "penstock":
+    def _sink(self) -> Sink:
+        """The sink that was asked for, complete, before anything is planned, stored or made."""
+        if self._function is None and self._format == "penstock":
             stream = self._stream or self._options.get("stream")
             if stream is None:
                 raise InvalidOption("name the output stream: toStream('name')")
-            return check_name(stream, "stream")
-        return sink_stream(name)
+            return StreamSink(check_name(stream, "stream"))
+        sink = self._sink_outside()
+        if self._stream is not None:
+            raise InvalidOption(
+                f"a query has one sink, and both toStream({self._stream!r}) and {sink.kind} were "
+                f"asked for: start two queries, or let the second one read stream {self._stream!r}"
+            )
+        return sink
 
-    def _program(self, attached: Attached, name: str) -> Program:
+    def _sink_outside(self) -> Sink:
+        options = self._options
+        if self._function is not None:
+            return ForeachBatchSink(self._function)
+        if self._format == "parquet":
+            if "path" not in options:
+                raise InvalidOption("the parquet sink needs a folder: start('path')")
+            return ParquetSink(options["path"])
+        if self._format == "memory":
+            if self._name is None:
+                raise InvalidOption("the memory sink needs a queryName: it names the view")
+            return MemorySink()
+        return ConsoleSink(options.get("numrows", 20), options.get("truncate", True))
+
+    def _program(self, attached: Attached, name: str, sink: Sink) -> Program:
         unknown: list[StreamNotFound] = []
 
         def substreams(stream: str) -> int:
@@ -360,7 +373,7 @@ class StreamWriter:
             _check_same_log(scan, attached.path)
         if unknown:
             raise unknown[0]
-        write = Rows(translated.relation).to_stream(self._output_stream(name))
+        write = Rows(translated.relation).to_stream(sink.stream(name))
         parallelism = self._options.get("parallelism", 1)
         return plan_program(query(name, write, parallelism=parallelism, settings=self._settings()))
 
@@ -381,9 +394,9 @@ class StreamWriter:
         ):
             if option in self._options:
                 given[setting] = self._options[option]
-        return replace(Settings(), **given)
+        return replace(Settings(), trigger_interval_ms=self._trigger_ms, **given)
 
-    def _store(self, log: Log, name: str, program: Program) -> StoredQuery:
+    def _store(self, log: Log, name: str, program: Program, sink: Sink) -> StoredQuery:
         """Store the query, or check it against the stored one and keep that one's id.
 
         It is stored last: a query that cannot run leaves the stored one as it is.
@@ -399,7 +412,7 @@ class StreamWriter:
                     query=name,
                 )
             compare(before.program, program).check()
-            if (refusal := self._sink_refusal(before)) is not None:
+            if (refusal := _sink_refusal(before, sink)) is not None:
                 raise ProgramIncompatible(
                     f"query {name} cannot go on with another sink: {refusal}. Start it under a new "
                     "name, or with the stored sink",
@@ -407,25 +420,19 @@ class StreamWriter:
                     sink=before.sink,
                 )
             query_id, location = before.id, location or before.location
-        output, sink = self._output_stream(name), self._sink_text(name)
-        stored = StoredQuery(query_id, name, program, output, location, sink)
+        stored = StoredQuery(query_id, name, program, sink.stream(name), location, sink.text(name))
         register_streams(log, program)
         log.put(f"query/{name}", stored.encode())
         return stored
 
-    def _sink_refusal(self, stored: StoredQuery) -> str | None:
-        """Why the sink cannot take the place of the stored one; None if it is the same."""
-        sink = self._sink_text(stored.name)
-        if stored.sink in (None, sink):
-            return None
-        return f"it was {stored.sink} and is {sink}, which lacks what the first one was given"
-
     # Running ----------------------------------------------------------------------------------
 
-    def _run(self, attached: Attached, stored: StoredQuery, guard: int) -> StreamingQuery:
+    def _run(
+        self, attached: Attached, stored: StoredQuery, sink: Sink, guard: int
+    ) -> StreamingQuery:
         spark, program = attached.spark, stored.program
         slots, standbys = self._slots(program)
-        runner = self._runner(attached, stored)
+        runner = self._runner(attached, stored, sink)
         run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
         launcher = SparkLauncher(
             spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot"
@@ -450,8 +457,8 @@ class StreamWriter:
             log=attached.log,
             job=job,
             sink=runner,
-            sink_text=self._sink_text(stored.name),
-            explanation=self._explanation(attached, program),
+            sink_text=sink.text(stored.name),
+            explanation=_explanation(attached, program, sink),
             on_stop=lambda: os.close(guard),
             available_now=self._available_now,
         )
@@ -471,45 +478,25 @@ class StreamWriter:
         slots = self._options.get("slots", self._options.get("parallelism", 1))
         return min(slots, len(program.vertices)), self._options.get("standbyslots", 1)
 
-    def _delivery(self, attached: Attached, stored: StoredQuery) -> Delivery | None:
-        spark, kind = attached.spark, self._sink_kind()
-        if self._function is not None:
-            return ForeachBatchDelivery(spark, self._function)
-        if kind == "parquet":
-            vertices = [vertex.name for vertex in stored.program.vertices]
-            return ParquetDelivery(self._options["path"], stored.name, stored.id, vertices)
-        if kind == "console":
-            rows = self._options.get("numrows", 20)
-            return ConsoleDelivery(spark, rows, self._options.get("truncate", True))
-        if kind == "memory":
-            schema = arrow_schema(stored.program.stream(stored.output).schema)
-            return MemoryDelivery(spark, stored.name, schema, self._mode == "complete")
-        return None
-
-    def _runner(self, attached: Attached, stored: StoredQuery) -> SinkRunner | None:
-        delivery = self._delivery(attached, stored)
+    def _runner(self, attached: Attached, stored: StoredQuery, sink: Sink) -> SinkRunner | None:
+        replaces = self._mode == "complete"
+        delivery = sink.open(attached.spark, stored, replaces=replaces)
         if delivery is None:
             return None
-        facts = describe_stream(attached.log, stored.output)
+        program, facts = stored.program, describe_stream(attached.log, stored.output)
+        trigger = None
+        if self._trigger_ms is not None:
+            writers = [v for v in program.vertices if set(v.marker_tags) & set(facts.tags)]
+            trigger = Trigger(self._trigger_ms * 1_000, len(writers))
         return SinkRunner(
             attached.log,
             stored.name,
             facts.tags,
             facts.schema,
             delivery,
-            from_start=isinstance(delivery, MemoryDelivery),
+            trigger=trigger,
+            replaces=replaces,
         )
-
-    def _sink_text(self, name: str) -> str:
-        kind = self._sink_kind()
-        if kind == "penstock":
-            return f"stream {self._output_stream(name)}"
-        where = {"parquet": self._options.get("path"), "memory": name}.get(kind)
-        return kind if where is None else f"{kind} {where}"
-
-    def _explanation(self, attached: Attached, program: Program) -> str:
-        sink = self._sink_text(program.query)
-        return explain_with_sink(program, attached.log.durability, sink)
 
 
 def writeStream(df: DataFrame) -> StreamWriter:
@@ -517,6 +504,18 @@ def writeStream(df: DataFrame) -> StreamWriter:
     if not getattr(df, "isStreaming", False):
         raise InvalidOption("this DataFrame is not a streaming one: build it from spark.readStream")
     return StreamWriter(df)
+
+
+def _sink_refusal(stored: StoredQuery, sink: Sink) -> str | None:
+    """Why the sink cannot take the place of the stored one; None if it is the same."""
+    text = sink.text(stored.name)
+    if stored.sink in (None, text):
+        return None
+    return f"it was {stored.sink} and is {text}, which lacks what the first one was given"
+
+
+def _explanation(attached: Attached, program: Program, sink: Sink) -> str:
+    return explain_with_sink(program, attached.log.durability, sink.text(program.query))
 
 
 def _lock_query(folder: Path, name: str) -> int:

@@ -17,24 +17,24 @@ class MemorySink(Sink):
         self._epochs: dict[tuple[str, int], list[pa.RecordBatch]] = {}
         self._last: dict[str, int] = {}
 
-    def write(self, vertex: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
-        check_any_name(vertex, "vertex")
+    def write(self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
+        check_any_name(writer, "writer")
         if epoch < 0:
             raise epoch_refused(epoch)
-        if epoch <= self._last.get(vertex, -1):
+        if epoch <= self._last.get(writer, -1):
             return False
         kept = [batch for batch in batches if batch.num_rows]
         if not kept:
             return False
-        self._epochs[vertex, epoch] = kept
-        self._last[vertex] = epoch
+        self._epochs[writer, epoch] = kept
+        self._last[writer] = epoch
         return True
 
-    def last_epoch(self, vertex: str) -> int | None:
-        return self._last.get(check_any_name(vertex, "vertex"))
+    def last_epoch(self, writer: str) -> int | None:
+        return self._last.get(check_any_name(writer, "writer"))
 
     def batches(self) -> list[pa.RecordBatch]:
-        """Return everything that was written: each vertex's epochs in order, vertices by name."""
+        """Return everything that was written: each writer's epochs in order, vertices by name."""
         return [batch for key in sorted(self._epochs) for batch in self._epochs[key]]
 
     def table(self) -> pa.Table:

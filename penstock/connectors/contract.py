@@ -136,18 +136,18 @@ class DealtSource(Source):
 class Sink(ABC):
     """A system outside the log that takes rows exactly once.
 
-    Order of calls, per vertex: `last_epoch` when an instance starts, then `write` with epochs that
-    only rise. The rows of an epoch become visible all together or not at all, and an epoch at or
-    below the last one is not written again: a restarted vertex may repeat what it is not sure of.
+    Order of calls, per writer: `last_epoch` when it starts, then `write` with epochs that only
+    rise. The rows of an epoch become visible all together or not at all, and an epoch at or below
+    the last one is not written again: a writer that restarts may repeat what it is not sure of.
     """
 
     @abstractmethod
-    def write(self, vertex: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
+    def write(self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
         """Store an epoch's rows; return whether they were new. Durable when it returns."""
 
     @abstractmethod
-    def last_epoch(self, vertex: str) -> int | None:
-        """Return the newest epoch with rows of this vertex that is in the sink, or None."""
+    def last_epoch(self, writer: str) -> int | None:
+        """Return the newest epoch with rows of this writer that is in the sink, or None."""
 
     def close(self) -> None:  # noqa: B027 (a sink may hold nothing)
         """Release what the sink holds. Closing twice is harmless."""

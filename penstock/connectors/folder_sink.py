@@ -1,14 +1,16 @@
-"""A sink that keeps one Parquet file per vertex and epoch in a folder that anyone may read."""
+"""A sink that keeps one Parquet file per writer and epoch in a folder."""
 
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,86 +20,136 @@ from penstock.errors import SinkError
 from penstock.names import check_any_name
 
 _FILE = re.compile(r"([A-Za-z0-9_.]+)-([0-9]{20})\.parquet")
+_OWNER_KEY = b"penstock.owner"  # in the metadata of every file: the rows know whose they are
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
 class FolderSink(Sink):
-    """Rows as files named by vertex and epoch: `hot.s0.0-00000000000000000012.parquet`.
+    """Rows as files named by writer and epoch: `hot-00000000000000000012.parquet`.
 
     A file appears whole under its name, by a link to a finished and synced temporary file, and an
     existing one is never replaced. So whoever lists the folder at any moment sees each epoch once,
     and a zombie and its heir can both write the same epoch: the first one stays. Temporary files
-    begin with a dot, which directory readers skip; those of a vertex are cleared when its next
-    instance asks for the last epoch.
+    begin with a dot, which directory readers skip; those of a writer are cleared when it asks for
+    the last epoch for the first time. Modes are those that the process's umask allows.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
         self._last: dict[str, int | None] = {}
+        self._owners: dict[str, str] = {}
         with _told("create the folder", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
 
-    def write(self, vertex: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
+    def write(self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
         if epoch < 0:
             raise epoch_refused(epoch)
-        last = self.last_epoch(vertex)
+        last = self.last_epoch(writer)
         if last is not None and epoch <= last:
             return False
-        temporary = self._write_temporary(vertex, epoch, batches)
+        temporary = self._write_temporary(writer, epoch, batches)
         if temporary is None:
             return False
-        final = self._folder / f"{vertex}-{epoch:020d}.parquet"
+        final = self._file(writer, epoch)
         try:
             new = _publish(temporary, final)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
-        self._last[vertex] = epoch
+        self._last[writer] = epoch
         return new
 
-    def last_epoch(self, vertex: str) -> int | None:
-        check_any_name(vertex, "vertex")
-        if vertex not in self._last:
-            self._last[vertex] = self._find_last(vertex)
-        return self._last[vertex]
+    def last_epoch(self, writer: str) -> int | None:
+        check_any_name(writer, "writer")
+        if writer not in self._last:
+            self._last[writer] = self._find_last(writer)
+        return self._last[writer]
 
-    def _find_last(self, vertex: str) -> int | None:
+    def claim(self, writer: str, owner: str) -> str | None:
+        """Take a writer's files for an owner; return whose they are, None if they do not say.
+
+        Epochs have a meaning for their owner only: to anybody else's, those that are there would
+        look written. The owner stands in a file that readers of Parquet pass over, and in each
+        file's own metadata, which counts where the first is missing or was never filled.
+        """
+        place = self._folder / f"_penstock_{check_any_name(writer, 'writer')}"
+        with _told("claim the folder", place):
+            written = place.read_text("ascii", "replace") if place.exists() else ""
+        found = written or self._owner_of_newest(writer, owner)
+        if found == owner:
+            self._owners[writer] = owner
+            if not written:
+                self._put(writer, place, owner.encode("ascii"))
+        return found
+
+    def _owner_of_newest(self, writer: str, owner: str) -> str | None:
+        """Whose the newest file is; `owner` may have a folder that has none."""
+        if (last := self.last_epoch(writer)) is None:
+            return owner
+        with _told("read", file := self._file(writer, last)):
+            metadata = pq.read_schema(file).metadata or {}
+        return metadata.get(_OWNER_KEY, b"").decode("ascii", "replace") or None
+
+    def _put(self, writer: str, place: Path, content: bytes) -> None:
+        """Write a small file, whole or not at all, also after a power cut."""
+        temporary = str(self._folder / f".{writer}-owner-{secrets.token_hex(8)}.tmp")
+        with _told("write", place):
+            with _created(temporary) as file:
+                file.write(content)
+            os.replace(temporary, place)
+            _sync_folder(self._folder)
+
+    def _file(self, writer: str, epoch: int) -> Path:
+        return self._folder / f"{writer}-{epoch:020d}.parquet"
+
+    def _find_last(self, writer: str) -> int | None:
         last: int | None = None
         with _told("list the folder", self._folder), os.scandir(self._folder) as entries:
             for entry in entries:
-                if entry.name.startswith(f".{vertex}-") and entry.name.endswith(".tmp"):
+                if entry.name.startswith(f".{writer}-") and entry.name.endswith(".tmp"):
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path)
                 found = _FILE.fullmatch(entry.name)
-                if found is not None and found[1] == vertex:
+                if found is not None and found[1] == writer:
                     last = max(int(found[2]), -1 if last is None else last)
         return last
 
     def _write_temporary(
-        self, vertex: str, epoch: int, batches: Iterable[pa.RecordBatch]
+        self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]
     ) -> str | None:
         """Write and sync the rows; return the file's path, or None if there is no row."""
         rows = (batch for batch in batches if batch.num_rows)
         first = next(rows, None)
         if first is None:
             return None
-        with _told("write", self._folder):
-            handle, path = tempfile.mkstemp(".tmp", f".{vertex}-{epoch:020d}-", self._folder)
+        kept = first.schema.metadata or {}
+        if (owner := self._owners.get(writer)) is not None:
+            kept = {**kept, _OWNER_KEY: owner.encode("ascii")}
+        path = str(self._folder / f".{writer}-{epoch:020d}-{secrets.token_hex(8)}.tmp")
         try:
-            with _told("write", Path(path)), os.fdopen(handle, "wb") as file:
-                with pq.ParquetWriter(file, first.schema) as writer:
-                    writer.write_batch(first)
-                    for batch in rows:
-                        _check_schema(batch.schema, first.schema)
-                        writer.write_batch(batch)
-                file.flush()
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
+            with (
+                _told("write", Path(path)),
+                _created(path) as file,
+                pq.ParquetWriter(file, first.schema.with_metadata(kept)) as parquet,
+            ):
+                for batch in itertools.chain((first,), rows):
+                    _check_schema(batch.schema, first.schema)
+                    parquet.write_batch(batch.replace_schema_metadata(kept))
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             raise
         return path
+
+
+@contextmanager
+def _created(path: str) -> Iterator[IO[bytes]]:
+    """A new file with the mode that the umask leaves, synced when it is closed."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    with os.fdopen(handle, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _check_schema(schema: pa.Schema, expected: pa.Schema) -> None:

@@ -86,7 +86,7 @@ def words() -> dict[str, tuple[str, Callable[[StreamWriter], Any]]]:
         "option": ("known: checkpointLocation, queryId", lambda w: w.option("batchSize", 1)),
         "number": ("option slots cannot be 'many'", lambda w: w.option("slots", "many")),
         "no slot": ("a whole number from 1 on", lambda w: w.option("slots", 0)),
-        "time": ("commitInterval cannot be 'soon'", lambda w: w.trigger(processingTime="soon")),
+        "time": ("'soon' is not a length of time", lambda w: w.trigger(processingTime="soon")),
         "address": ("folders of this machine", lambda w: w.option("path", "s3://bucket/x")),
         "format": ("known: penstock, parquet", lambda w: w.format("kafka")),
         "trigger": ("processingTime or availableNow", lambda w: w.trigger(continuous="1 second")),
@@ -227,7 +227,7 @@ def test_a_query_is_known_by_its_location_or_id(attached: Attached, bids: DataFr
     place = f"file:{attached.path}/place"
     for key, value in (("checkpointLocation", place), ("queryId", "an-id")):
         writer = penstock.writeStream(bids).toStream("old_rows").option(key, value)
-        assert writer._query_name(attached.log) == "old"
+        assert writer._query_name(attached.log, writer._sink()) == "old"
         with pytest.raises(QueryMismatch, match=f"{key} .*belongs to query 'old', not to 'new'"):
             writer.queryName("new").start()
     both = penstock.writeStream(bids).toStream("x").queryName("old")
@@ -253,7 +253,7 @@ def test_a_changed_query_is_compared_with_the_stored_one(
 ) -> None:
     first = penstock.writeStream(bids.select("auction", "price"))
     first.queryName("kept").toStream("kept_rows")
-    program = first._program(attached, "kept")
+    program = first._program(attached, "kept", first._sink())
     attached.log.put("query/kept", StoredQuery("k", "kept", program, "kept_rows", None).encode())
     first.explain()
     assert "query kept: unchanged" in capsys.readouterr().out
@@ -276,17 +276,16 @@ def test_another_sink_is_refused(attached: Attached, bids: DataFrame, tmp_path: 
     """It would get what comes from now on, and look like the whole."""
     writer = penstock.writeStream(bids).queryName("moved").option("standbySlots", 0)
     writer.format("parquet").option("path", f"file:{tmp_path}/a")
-    program = writer._program(attached, "moved")
+    program = writer._program(attached, "moved", writer._sink())
     stored = StoredQuery("m", "moved", program, "moved.out", None, f"parquet {tmp_path}/a")
     attached.log.put("query/moved", stored.encode())
-    assert writer._sink_refusal(stored) is None
     with pytest.raises(ProgramIncompatible, match=r"it was parquet .*/a and is parquet .*/b"):
         writer.start(str(tmp_path / "b"))
     assert not (tmp_path / "b").exists()
 
 
 SINKS = {
-    "parquet": "exactly once: each epoch is one file that appears whole",
+    "parquet": "exactly once: rows are in one file, which appears whole",
     "console": "at least once: the newest epoch is printed again",
     "memory": "exactly once within a run",
     "foreachBatch": "a function that skips epochs it has seen is exactly once",

@@ -147,6 +147,56 @@ class TestFolderSink(SinkContract):
         assert table.schema.field("value").type == pa.int64()
         assert table.num_rows == 2
 
+    @pytest.mark.parametrize("left", ["whole", "empty", "none"])
+    def test_a_folder_knows_its_owner(self, tmp_path: Path, left: str) -> None:
+        """By a file of its own; if a power cut took what is in it, by the rows."""
+        sink = FolderSink(tmp_path)
+        assert sink.claim("q", "id-1") == "id-1"
+        owner = tmp_path / "_penstock_q"
+        assert owner.read_text() == "id-1"
+        assert FolderSink(tmp_path).claim("q", "id-2") == "id-1"
+        sink.write("q", 7, [self.batch(1)])
+        if left != "whole":
+            owner.unlink()
+        if left == "empty":
+            owner.touch()
+        assert FolderSink(tmp_path).claim("q", "id-2") == "id-1"
+        assert FolderSink(tmp_path).claim("q", "id-1") == "id-1"
+        assert owner.read_text() == "id-1"
+        assert [path.name for path in tmp_path.glob(".*")] == []
+
+    def test_rows_that_say_nothing_of_an_owner_are_nobodys(self, tmp_path: Path) -> None:
+        FolderSink(tmp_path).write("q", 7, [self.batch(1)])
+        assert FolderSink(tmp_path).claim("q", "id-1") is None
+
+    def test_the_owner_is_as_durable_as_the_rows(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: list[str] = []
+        sync = os.fsync
+
+        def noted(fd: int) -> None:
+            synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+            sync(fd)
+
+        monkeypatch.setattr(os, "fsync", noted)
+        FolderSink(tmp_path).claim("q", "id-1")
+        (file, folder) = synced
+        assert file.startswith(".q-owner-")
+        assert folder == tmp_path.name
+
+    @pytest.mark.parametrize("mask", [0o022, 0o077])
+    def test_files_obey_the_umask(self, tmp_path: Path, mask: int) -> None:
+        before = os.umask(mask)
+        try:
+            sink = FolderSink(tmp_path / "out")
+            sink.claim("q", "id-1")
+            sink.write("q", 7, [self.batch(1)])
+        finally:
+            os.umask(before)
+        modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+        assert modes == {0o666 & ~mask}
+
     def test_a_folder_that_cannot_be_made_is_told(self, tmp_path: Path) -> None:
         (tmp_path / "taken").write_text("a file")
         with pytest.raises(SinkError, match="taken"):

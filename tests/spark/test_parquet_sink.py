@@ -27,11 +27,11 @@ from penstock.api.sinks import ParquetDelivery
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
-sink = ParquetDelivery(sys.argv[1], "q", "id-1", ["q.s0.0", "q.s0.1"])
-sink.deliver("q.s0.0", 10, pa.table({"n": [1, 2]}))
-sink.deliver("q.s0.1", 11, pa.table({"n": [3]}))
+sink = ParquetDelivery(sys.argv[1], "q", "id-1")
+sink.deliver(10, pa.table({"n": [1, 2]}))
+sink.deliver(11, pa.table({"n": [3]}))
 setattr(os, sys.argv[2], die)
-sink.deliver("q.s0.0", 12, pa.table({"n": [4, 5]}))
+sink.deliver(12, pa.table({"n": [4, 5]}))
 """
 
 
@@ -56,27 +56,24 @@ def test_a_driver_that_is_killed_leaves_whole_files_only(
     assert len(left) == 1
     spark = shared_session()
     assert values(spark, folder) == seen
-    again = ParquetDelivery(str(folder), "q", "id-1", ["q.s0.0", "q.s0.1"])
+    again = ParquetDelivery(str(folder), "q", "id-1")
     assert again.last_epoch() == (12 if len(seen) == 5 else 11)
-    again.deliver("q.s0.0", 12, pa.table({"n": [4, 5]}))
-    again.deliver("q.s0.1", 13, pa.table({"n": [6]}))
-    again.deliver("q.s0.1", 13, pa.table({"n": [6]}))  # once more changes nothing
+    again.deliver(12, pa.table({"n": [4, 5]}))
+    again.deliver(13, pa.table({"n": [6]}))
+    again.deliver(13, pa.table({"n": [6]}))  # once more changes nothing
     assert values(spark, folder) == [1, 2, 3, 4, 5, 6]
     assert not left[0].exists()
 
 
 def test_a_folder_of_another_query_is_refused(tmp_path: Path) -> None:
-    first = ParquetDelivery(str(tmp_path), "q", "id-1", ["q.s0.0"])
-    first.deliver("q.s0.0", 10, pa.table({"n": [1]}))
+    first = ParquetDelivery(str(tmp_path), "q", "id-1")
+    first.deliver(10, pa.table({"n": [1]}))
     with pytest.raises(QueryMismatch, match=r"id id-1, this one is id-2\): choose another folder"):
-        ParquetDelivery(str(tmp_path), "q", "id-2", ["q.s0.0"])
-    (tmp_path / "_penstock_q").unlink()
-    with pytest.raises(QueryMismatch, match="id unknown"):
-        ParquetDelivery(str(tmp_path), "q", "id-1", ["q.s0.0"])
-    ParquetDelivery(str(tmp_path), "other", "id-3", ["other.s0.0"])  # beside it
+        ParquetDelivery(str(tmp_path), "q", "id-2")
+    ParquetDelivery(str(tmp_path), "other", "id-3")  # beside it
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SinkError, match="file"):
-        ParquetDelivery(str(tmp_path / "file"), "q", "id-1", ["q.s0.0"])
+        ParquetDelivery(str(tmp_path / "file"), "q", "id-1")

@@ -1,0 +1,381 @@
+"""Feeding a sink outside the log: a thread on the driver that carries committed rows to it.
+
+What one marker committed is released at once, and the runner puts releases together to batches:
+all that is there, or what a trigger's interval or a file's size makes of it. A batch ends with a
+marker, whose position is its epoch. Before the batch is handed over, that end is stored in the log
+under the number of this run; only afterwards is the batch noted as done. So
+
+- a batch that was begun is delivered again exactly as it was, by whoever comes next;
+- a run that was followed by another can neither begin a batch nor note one: its number is old.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from penstock.api.guarantees import FOREACH_BATCH
+from penstock.api.sinks import Delivery
+from penstock.clock import Clock, SystemClock
+from penstock.errors import JobFailed, QueryActive, SinkError, StreamError
+from penstock.expressions.types import Schema, arrow_schema
+from penstock.log import punit
+from penstock.log.committed import CommittedReader, Release
+from penstock.log.contract import Log
+from penstock.log.record import START, Position
+from penstock.runtime.backlog import StoredProgress, new_sink_progress, sink_progress
+from penstock.runtime.trimming import TRIM_BYTES, TRIM_COMMITS
+from penstock.stages.tags import TagKind, parse_tag
+
+WAIT_S = 0.2
+STRAGGLERS_S = 1.0  # how long after a trigger's interval the commits of all vertices are waited for
+BEHIND_MAX = 1_000  # epochs: beyond this it is only told that there are so many
+TRACEBACK_CHARACTERS_MAX = 8_000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """One batch in each interval of the wall clock, once all who write have committed."""
+
+    interval_us: int
+    writers: int
+
+    def is_due(self, now_us: int, delivered_us: int, spoken: set[str]) -> bool:
+        """Whether to deliver now; `spoken` are those whose commits of this interval are there."""
+        if now_us // self.interval_us == delivered_us // self.interval_us:
+            return False
+        patience_us = min(STRAGGLERS_S * 1e6, self.interval_us / 4)
+        return len(spoken) >= self.writers or now_us % self.interval_us >= patience_us
+
+
+@dataclass(frozen=True, slots=True)
+class SinkFailure:
+    """What a sink or a user's function raised, and for which rows."""
+
+    error: BaseException
+    epoch: int | None = None  # None: not while a batch was handed over
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkLag:
+    """What is committed and not delivered yet."""
+
+    epochs: int  # of all vertices; at most BEHIND_MAX are counted
+    seconds: float  # since the oldest of them was committed
+    rows_under_way: int  # of the batch that is being handed over
+
+
+class _Batch:
+    """Releases on their way to the sink.
+
+    Where a batch is the whole result, each vertex's newest rows stay here after they were handed
+    over: the next batch has them again, unless the vertex has newer ones.
+    """
+
+    def __init__(self, *, replaces: bool) -> None:
+        self._replaces = replaces
+        self._releases: list[Release] = []
+        self._whole: dict[str, Release] = {}  # by vertex: its newest result
+        self.has_rows = False
+        self.bytes = 0
+        self.epochs = 0
+        self.begun_s = 0.0
+        self.spoken_us: dict[str, int] = {}  # by vertex: when it last committed
+
+    def add(self, release: Release, now_s: float) -> None:
+        self.epochs += 1
+        self.spoken_us[release.marker.producer] = release.marker.time_us
+        if not release.records:
+            return
+        if not self.has_rows:
+            self.has_rows, self.begun_s = True, now_s
+        self.bytes += sum(record.body.nbytes for record in release.records)
+        if self._replaces:
+            self._whole[release.marker.producer] = release
+        else:
+            self._releases.append(release)
+
+    def rows(self, schema: pa.Schema) -> pa.Table:
+        releases = self._whole.values() if self._replaces else self._releases
+        batches = [
+            punit.conform(punit.decode(record.body), schema)
+            for release in releases
+            for record in release.records
+        ]
+        return pa.Table.from_batches(batches, schema)
+
+    def resume(self, reader: CommittedReader) -> Position:
+        """Where the next runner must begin to read, once this batch is delivered."""
+        kept = [Position(each.records[0].position - 1) for each in self._whole.values()]
+        return min([reader.resume, *kept])
+
+    def clear(self) -> None:
+        self._releases.clear()
+        self.has_rows = False
+        self.bytes = self.epochs = 0
+
+
+class SinkRunner:
+    """Follows a query's output stream and delivers batches of it, one after the other."""
+
+    def __init__(
+        self,
+        log: Log,
+        query: str,
+        tags: tuple[str, ...],
+        schema: Schema,
+        delivery: Delivery,
+        *,
+        trigger: Trigger | None = None,
+        replaces: bool = False,
+        clock: Clock | None = None,
+    ) -> None:
+        self._log = log
+        self._query = query
+        self._schema = arrow_schema(schema)
+        self._delivery = delivery
+        self._tags = tags
+        self._trigger = trigger
+        self._clock = clock or SystemClock()
+        self._untrimmed_epochs = TRIM_COMMITS  # the first trim is for what earlier runs left
+        self._untrimmed_bytes = 0
+        self._delivered_us = 0
+        self._progress = self._take_over() if delivery.is_kept else None
+        facts = (self._progress or new_sink_progress(query)).facts
+        self._done = max(facts.done, Position(delivery.last_epoch() or START))
+        self._planned = facts.planned
+        self._batch = _Batch(replaces=replaces)
+        # What was delivered is passed over, unless it is a part of the next result.
+        passed = facts.resume if replaces else self._done
+        self._reader = CommittedReader(log, tags, facts.resume or None, passed)
+        self._reached = self._done  # nothing up to here waits to be delivered
+        self._stopping = threading.Event()
+        self._is_hurried = False
+        self._is_abandoned = False
+        self._is_busy = True  # until the thread has looked for the first time
+        self._under_way: tuple[int, int, float] | None = None  # epoch, rows, since when
+        self._failure: SinkFailure | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"penstock-sink-{query}", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Deliver what is committed by now, then end; returns at once."""
+        self._stopping.set()
+
+    def abandon(self) -> None:
+        """End with the batch that is under way; the rest is for the next run. Returns at once."""
+        self._is_abandoned = True
+        self._stopping.set()
+
+    def wait_ended(self, timeout_s: float | None) -> bool:
+        """Wait until the thread has ended, and nothing is handed over any more; whether so."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def hurry(self) -> None:
+        """Deliver what there is without waiting for more to come; returns at once."""
+        self._is_hurried = True
+
+    def is_current_thread(self) -> bool:
+        """Whether the caller is the sink's own thread, such as a function given to foreachBatch."""
+        return threading.current_thread() is self._thread
+
+    @property
+    def failure(self) -> SinkFailure | None:
+        return self._failure
+
+    def is_drained(self) -> bool:
+        """Whether everything committed by now is delivered."""
+        if not self._thread.is_alive():
+            return True
+        # In this order: what the reader has handed out may still be on its way to the sink.
+        return self._reader.is_drained() and not self._is_busy
+
+    def under_way(self) -> str | None:
+        """Which batch is being handed over, and since when; None if none is."""
+        if (batch := self._under_way) is None:
+            return None
+        epoch, rows, since_s = batch
+        return f"epoch {epoch} with {rows} rows, for {self._clock.monotonic_s() - since_s:.1f} s"
+
+    def lag(self) -> SinkLag:
+        """How far the sink is behind the log."""
+        rows = 0 if (batch := self._under_way) is None else batch[1]
+        marks = [tag for tag in self._tags if parse_tag(tag).kind is TagKind.STREAM_MARKERS]
+        behind = self._log.read(marks, self._reached, BEHIND_MAX)
+        age_s = (self._clock.now_us() - behind[0].time_us) / 1e6 if behind else 0.0
+        return SinkLag(len(behind), max(0.0, age_s), rows)
+
+    # The thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._repeat_planned()
+            while not self._is_abandoned:
+                stopping = self._stopping.is_set()  # asked first: what comes after is delivered too
+                self._is_busy = True
+                found = self._collect()
+                if self._batch.has_rows and (stopping or self._is_due()):
+                    self._hand_over(self._reader.consumed)
+                    continue
+                if not self._batch.has_rows:
+                    self._pass_empty()
+                    self._is_busy = self._is_hurried = False
+                if stopping and not found:
+                    return
+                self._log.wait(self._log.tail(), WAIT_S)
+        except QueryActive as error:
+            logger.warning("%s", error.message)
+            self._failure = SinkFailure(error)
+        except BaseException as error:
+            logger.error("the sink of query %s failed: %s", self._query, _brief(error))
+            self._failure = self._failure or SinkFailure(error)
+
+    def _collect(self, upto: Position | None = None) -> bool:
+        """Take what is released, as much as one batch may hold; return whether there was any."""
+        found = False
+        while upto is not None or self._batch.bytes < self._delivery.bytes_max:
+            if self._is_abandoned or self._reader.consumed == upto:
+                break
+            if (release := self._reader.take()) is None:
+                break
+            found = True
+            self._batch.add(release, self._clock.monotonic_s())
+            if release.marker.position <= self._done:
+                self._batch.has_rows = False  # it was delivered, and only completes the next result
+        return found
+
+    def _repeat_planned(self) -> None:
+        """Deliver the batch that an earlier run had begun, unless the sink knows that it has it."""
+        if self._planned is None or self._planned <= self._done:
+            return
+        self._collect(self._planned)
+        if self._is_abandoned:
+            return
+        if self._reader.consumed != self._planned:
+            raise SinkError(
+                f"the sink of query {self._query} had begun with the rows up to position "
+                f"{self._planned}, and the log has them only up to {self._reader.consumed}: run "
+                "`penstock fsck`",
+                query=self._query,
+            )
+        self._hand_over(self._planned)
+
+    def _is_due(self) -> bool:
+        if self._is_hurried or self._batch.bytes >= self._delivery.bytes_max:
+            return True
+        if self._trigger is None:
+            waited_s = self._clock.monotonic_s() - self._batch.begun_s
+            return waited_s >= self._delivery.patience_s
+        now_us = self._clock.now_us()
+        begun_us = now_us - now_us % self._trigger.interval_us
+        spoken = {name for name, at_us in self._batch.spoken_us.items() if at_us >= begun_us}
+        return self._trigger.is_due(now_us, self._delivered_us, spoken)
+
+    def _hand_over(self, epoch: Position) -> None:
+        if self._progress is not None and self._progress.facts.planned != epoch:
+            planned = replace(self._progress.facts, planned=epoch)
+            self._progress = self._progress.move(self._log, planned)
+        rows = self._batch.rows(self._schema)
+        self._under_way = (int(epoch), rows.num_rows, self._clock.monotonic_s())
+        try:
+            self._delivery.deliver(int(epoch), rows)
+        except BaseException as error:
+            self._failure = SinkFailure(error, int(epoch), rows.num_rows)
+            raise
+        finally:
+            self._under_way = None
+        self._delivered_us = self._clock.now_us()
+        self._note_done(epoch)
+
+    def _pass_empty(self) -> None:
+        """Note epochs without rows, once there are many: what holds them can be trimmed."""
+        self._reached = max(self._reached, self._reader.consumed)
+        if self._untrimmed_epochs + self._batch.epochs >= TRIM_COMMITS:
+            self._note_done(self._reader.consumed)
+
+    def _note_done(self, epoch: Position) -> None:
+        self._done = self._reached = max(self._reached, epoch)
+        self._untrimmed_epochs += self._batch.epochs
+        self._untrimmed_bytes += self._batch.bytes
+        self._batch.clear()
+        if self._progress is None:
+            return
+        resume = max(self._progress.facts.resume, self._batch.resume(self._reader))
+        facts = replace(self._progress.facts, done=self._done, resume=resume, planned=None)
+        if facts != self._progress.facts:
+            self._progress = self._progress.move(self._log, facts)
+        self._trim_if_due(resume)
+
+    def _trim_if_due(self, resume: Position) -> None:
+        """Let go of what the sink has, after many epochs or much data.
+
+        The stream was made for this sink. What is trimmed lies before the progress that is in the
+        log by then, so whoever runs the sink next begins behind it.
+        """
+        if self._untrimmed_epochs < TRIM_COMMITS and self._untrimmed_bytes < TRIM_BYTES:
+            return
+        self._untrimmed_epochs = self._untrimmed_bytes = 0
+        try:
+            for tag in self._tags:
+                self._log.trim(tag, resume)
+        except StreamError as error:
+            logger.warning("what query %s has delivered cannot be trimmed: %s", self._query, error)
+
+    def _take_over(self) -> StoredProgress:
+        stored = sink_progress(self._log, self._query) or new_sink_progress(self._query)
+        return stored.take_over(self._log)
+
+
+def sink_error(query: str, sink: str, failure: SinkFailure) -> StreamError:
+    """The query's error for a sink or a user's function that raised, with its traceback."""
+    error = failure.error
+    if isinstance(error, QueryActive):
+        return error
+    what = "the foreachBatch function" if sink == FOREACH_BATCH else f"the sink {sink}"
+    where = ""
+    if failure.epoch is not None:
+        where = (
+            f" in epoch {failure.epoch} ({failure.rows} rows, the last of them committed by the "
+            f"marker at position {failure.epoch})"
+        )
+    shown = "".join(_user_traceback(error))[-TRACEBACK_CHARACTERS_MAX:]
+    return JobFailed(
+        f"{what} of query {query} failed{where}: {_brief(error)}. The query has "
+        "stopped, its rows are in the log, and its next start begins with this epoch: mend the "
+        f"cause and start it again\n{shown}",
+        query=query,
+        reason=type(error).__name__,
+        epoch=failure.epoch,
+        rows=failure.rows,
+        traceback=shown,
+    )
+
+
+def _brief(error: BaseException) -> str:
+    """An error in one line: those of the JVM bring their whole stack along."""
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:500]}"
+
+
+def _user_traceback(error: BaseException) -> list[str]:
+    """The traceback from the first frame that is not this package's."""
+    frames = error.__traceback__
+    while frames is not None and _is_own(frames.tb_frame.f_globals.get("__name__", "")):
+        frames = frames.tb_next
+    return traceback.format_exception(type(error), error, frames)
+
+
+def _is_own(module: str) -> bool:
+    return module in (__name__, Delivery.__module__)
