@@ -278,6 +278,22 @@ class MemoryStore:
             key for key in self._metadata if not prefix or key == prefix or key.startswith(below)
         )
 
+    def copy(self) -> MemoryStore:
+        """Return another log with the same content, which goes its own way from here on."""
+        other = MemoryStore(self.config)
+        other.tail = self.tail
+        other._time_us = self._time_us
+        other._records = {at: replace(stored) for at, stored in self._records.items()}
+        other._by_tag = {tag: list(positions) for tag, positions in self._by_tag.items()}
+        other._append_ends = self._append_ends[:]
+        other._writers = {
+            name: replace(writer, positions=dict(writer.positions))
+            for name, writer in self._writers.items()
+        }
+        other._trims = dict(self._trims)
+        other._metadata = dict(self._metadata)
+        return other
+
     def retained(self) -> tuple[int, int]:
         """Return how many records, and bytes of bodies, trims have left."""
         return len(self._records), sum(len(stored.entry.body) for stored in self._records.values())
@@ -312,7 +328,7 @@ class MemoryLog(Log):
     ) -> None:
         self.store = store if store is not None else MemoryStore()
         self._changed = self.store.changed
-        self._clock = clock
+        self.clock = clock
         self._faults = faults
         self._lagging = lagging
         self._seen = START  # the end of a lagging handle's view
@@ -331,7 +347,7 @@ class MemoryLog(Log):
 
         def apply() -> tuple[Position, ...]:
             try:
-                positions, new = self.store.append(owned, fence, self._clock)
+                positions, new = self.store.append(owned, fence, self.clock)
             except Fenced:
                 self._fenced += 1
                 raise

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.clock import Clock
-from penstock.errors import Trimmed
-from penstock.log.memory import MemoryStore
-from penstock.log.record import Entry, Fence, Position
+from penstock.log.record import Entry, Position
+
+INSTANCES = "instance/"  # metadata keys that name the newest instance of a vertex
 
 
 class Seen(NamedTuple):
@@ -39,47 +39,75 @@ class Trim(NamedTuple):
     tail: int
 
 
-class RecordedStore(MemoryStore):
-    """A log in memory that also notes, for the checks, each record, trim and new instance."""
+class Moment(NamedTuple):
+    """How long each part of a history was at some time."""
+
+    records: int
+    registrations: int
+    trims: int
+
+
+class History:
+    """What handles of a log have done, in order, whichever log it is."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.history: list[Seen] = []
+        self.records: list[Seen] = []
         self.registrations: list[Registration] = []
         self.trims: list[Trim] = []
         self.trimmed_retries = 0
+        self._newest: dict[str, int] = {}
+        self._last: dict[str, Seen] = {}
 
-    def append(
-        self, entries: Sequence[Entry], fence: Fence | None, clock: Clock | None
-    ) -> tuple[tuple[Position, ...], bool]:
-        try:
-            positions, new = super().append(entries, fence, clock)
-        except Trimmed:
-            self.trimmed_retries += 1
-            raise
-        if new:
-            for position, entry in zip(positions, entries, strict=True):
-                assert isinstance(entry.body, bytes)
-                self.history.append(
-                    Seen(
-                        position,
-                        entry.kind.name,
-                        entry.tags,
-                        entry.producer,
-                        entry.instance,
-                        entry.sequence,
-                        entry.body,
-                    )
-                )
-        return positions, new
+    @property
+    def tail(self) -> int:
+        return self.records[-1].position if self.records else 0
 
-    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
-        super().trim(tag, upto, fence)
+    def note_append(self, entries: Sequence[Entry], positions: Sequence[Position]) -> None:
+        """Note an append that went through, unless it was a repetition."""
+        if positions[-1] <= self.tail:
+            return
+        for position, entry in zip(positions, entries, strict=True):
+            seen = Seen(
+                position,
+                entry.kind.name,
+                entry.tags,
+                entry.producer,
+                entry.instance,
+                entry.sequence,
+                bytes(memoryview(entry.body)),
+            )
+            self.records.append(seen)
+            if seen.kind == "MARKER":
+                self._last[seen.producer] = seen
+
+    def note_set(self, key: str, value: bytes) -> None:
+        """Note a metadata write that went through."""
+        if key.startswith(INSTANCES):
+            vertex = key.removeprefix(INSTANCES)
+            self.registrations.append(Registration(vertex, int(value), self.tail))
+            self._newest[vertex] = int(value)
+
+    def note_trim(self, tag: str, upto: Position) -> None:
         self.trims.append(Trim(tag, min(upto, self.tail), self.tail))
 
-    def set(self, key: str, value: bytes, expected: int | None) -> int:
-        version = super().set(key, value, expected)
-        if version and key.startswith("instance/"):
-            vertex = key.removeprefix("instance/")
-            self.registrations.append(Registration(vertex, int(value), self.tail))
-        return version
+    def newest_instance(self, vertex: str) -> int:
+        return self._newest.get(vertex, 0)
+
+    def last_marker(self, vertex: str) -> dict[str, Any] | None:
+        """What the last marker of a vertex or producer says."""
+        seen = self._last.get(vertex)
+        if seen is None:
+            return None
+        facts: dict[str, Any] = json.loads(seen.body)
+        return facts
+
+    def moment(self) -> Moment:
+        return Moment(len(self.records), len(self.registrations), len(self.trims))
+
+    def go_back(self, moment: Moment) -> None:
+        """Forget what came after a moment: the log itself has lost it."""
+        del self.records[moment.records :]
+        del self.registrations[moment.registrations :]
+        del self.trims[moment.trims :]
+        self._newest = {each.vertex: each.instance for each in self.registrations}
+        self._last = {each.producer: each for each in self.records if each.kind == "MARKER"}

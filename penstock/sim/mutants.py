@@ -7,7 +7,7 @@ real code for the time of a run; `seeds_max` says within how many seeds from 0 o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,8 @@ from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.trimming import TrimJob, trim_job
 from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts, VertexState
-from penstock.sim.history import RecordedStore
+from penstock.sim.logs import ProcessLog
+from penstock.sim.swaps import swapped
 from penstock.stages.program import Program, VertexProgram
 from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath, MemoryFiles
@@ -46,24 +47,12 @@ class Mutant:
     patch: Patch
 
 
-@contextmanager
-def swapped(*swaps: tuple[Any, str, Any]) -> Iterator[None]:
-    """Replace attributes of classes or modules for a while."""
-    with ExitStack() as stack:
-        for owner, name, value in swaps:
-            stack.callback(setattr, owner, name, vars(owner)[name])
-            setattr(owner, name, value)
-        yield
-
-
 # The fence ---------------------------------------------------------------------------------
 
 
 def _skip_fence() -> AbstractContextManager[None]:
-    append = RecordedStore.append
-    return swapped(
-        (RecordedStore, "append", lambda s, es, fence, clock: append(s, es, None, clock))
-    )
+    append = ProcessLog.append
+    return swapped((ProcessLog, "append", lambda self, entries, fence: append(self, entries)))
 
 
 def _reuse_instance() -> AbstractContextManager[None]:

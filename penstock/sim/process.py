@@ -1,29 +1,30 @@
-"""A simulated process: one vertex with its own view of the log, and a place to die at every action.
+"""A simulated slot: a process with its vertices, its own view of the log, and a place to die at
+every action.
 
-The vertex, its recovery and its checkpoint writer are the real ones. Between any two of their
-actions they pass a point, where the world may kill the process, let others run first, or let
-another process take the vertex over.
+Slot, host, vertices, recovery and background work are the real ones. Between any two of their
+actions they pass a point, where the world may kill the process, let others run first, or have its
+driver take it for lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
-from penstock.clock import Clock
-from penstock.log.memory import Faults, MemoryLog, MemoryStore, SimulatedCrash
-from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.operators.chain import Chain
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue, Work
+from penstock.runtime.control import Message
 from penstock.runtime.markers import Marker
+from penstock.runtime.slot import Slot
 from penstock.runtime.vertex import Vertex, VertexParts
+from penstock.sim.actor import Actor, Point
+from penstock.sim.connection import End
+from penstock.sim.driver import Driver
 from penstock.stages.program import Stage, VertexProgram
 from penstock.state.checkpoints import CheckpointStore
-
-T = TypeVar("T")
-Point = Callable[["Process", str], None]
 
 # What a vertex's parts do, one action each; a process passes a point before and after.
 ACTIONS: dict[str, tuple[str, ...]] = {
@@ -33,89 +34,51 @@ ACTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-@dataclass(eq=False)
-class Process:
-    """One process: alive, dead, or a zombie whose vertex has a newer instance elsewhere."""
+class Process(Actor):
+    """A slot: one process, alive or dead. Its main and its background thread act apart."""
 
-    name: str  # of its vertex
-    number: int
-    point: Point
-    log: ProcessLog = field(init=False)
-    checkpointer: ProcessCheckpoints = field(init=False)
-    vertex: Vertex | None = None
-    chain: Chain | None = None
-    is_dead: bool = False
-    is_zombie: bool = False
-    is_busy: bool = False  # in the middle of an action, further down the stack
-    slow_until_s: float = 0.0
-
-    def at(self, where: str) -> None:
-        """Pass a point; what is dead never gets beyond it."""
-        if not self.is_dead:
-            self.point(self, where)
-        if self.is_dead:
-            raise SimulatedCrash(f"process {self.number} of {self.name} is dead ({where})")
+    def __init__(self, number: int, order: int, driver: Driver, job: End, point: Point) -> None:
+        super().__init__(f"slot{number}", point)
+        self.driver = driver
+        self.number = number
+        self.order = order  # the number that its driver knows it by
+        self.job = job  # its end of the connection
+        self.checkpointer: ProcessCheckpoints
+        self.slot: Slot
+        self.chains: dict[str, Chain] = {}
+        self.instances: dict[str, int] = {}  # as recovered here, by vertex
+        self.said: list[Message] = []  # what the world has not looked at yet
 
     def die(self) -> None:
-        self.is_dead = True
+        super().die()
         self.checkpointer.drop()
+        self.job.close()
 
+    def say(self, message: Message) -> None:
+        """Tell the job something."""
+        self.at("say")
+        self.said.append(message)
+        self.job.send(message)
 
-class ProcessLog(MemoryLog):
-    """The log as one process sees it: late, and up to the moment of its death."""
+    def beat(self) -> None:
+        """What the thread beside the main one says all the time."""
+        with suppress(OSError):
+            self.job.send(self.slot.beat())
 
-    def __init__(
-        self, process: Process, store: MemoryStore, clock: Clock, faults: Faults, lagging: bool
-    ) -> None:
-        super().__init__(store, clock=clock, faults=faults, lagging=lagging)
-        self._process = process
-
-    def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
-        self._process.at("append")
-        positions = self._effect(lambda: super(ProcessLog, self).append(entries, fence))
-        self._process.at("appended")
-        return positions
-
-    def read(
-        self,
-        tags: Collection[str],
-        after: Position,
-        limit: int,
-        *,
-        untrimmed_after: Position | None = None,
-    ) -> list[Record]:
-        self._process.at("read")
-        return super().read(tags, after, limit, untrimmed_after=untrimmed_after)
-
-    def last(self, tag: str) -> Record | None:
-        self._process.at("last")
-        return super().last(tag)
-
-    def get(self, key: str) -> Versioned | None:
-        self._process.at("get")
-        return super().get(key)
-
-    def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
-        self._process.at("compare_and_set")
-        done = self._effect(lambda: super(ProcessLog, self).compare_and_set(key, version, value))
-        self._process.at("registered")
-        return done
-
-    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
-        self._process.at("trim")
-        self._effect(lambda: super(ProcessLog, self).trim(tag, upto, fence))
-
-    def show_all(self) -> None:
-        """See everything from now on."""
-        if not self._process.is_dead:
-            self._lagging = False
-
-    def _effect(self, perform: Callable[[], T]) -> T:
+    def turn(self) -> bool:
+        """Obey an order or do a step; return whether there will be another turn."""
         try:
-            return perform()
-        except SimulatedCrash:
-            self._process.die()
-            raise
+            if self.job.has_news():
+                message = self.job.receive()
+                if message is not None and self.slot.obey(message):
+                    return True
+            else:
+                self.slot.work()
+                return True
+        except (BrokenPipeError, ConnectionError):
+            pass  # the job is gone: this slot stops
+        self.slot.close()
+        return False
 
 
 class ProcessCheckpoints(CheckpointQueue):
@@ -170,23 +133,26 @@ class ProcessAssembly(Assembly):
     """The real assembly, with points between the actions of what it puts together."""
 
     process: Process = field(kw_only=True)
+    recovered: Callable[[Process, Vertex], None] = field(kw_only=True)
 
     def start(self, name: str, instance: int) -> Vertex:
         self.process.at("start")
         vertex = super().start(name, instance)
+        self.process.instances[name] = instance
+        self.recovered(self.process, vertex)
         self.process.at("started")
         return vertex
 
     def _new_chain(self, stage: Stage) -> Chain:
         chain = super()._new_chain(stage)
         self.process.at("chain made")
-        self.process.chain = chain
         return chain
 
     def _parts(
         self, vertex: VertexProgram, stage: Stage, marker: Marker, chain: Chain
     ) -> VertexParts:
         self.process.at("restored")
+        self.process.chains[vertex.name] = chain
         parts = super()._parts(vertex, stage, marker, chain)
         watched: dict[str, Any] = {
             name: Watched(getattr(parts, name), self.process, name) for name in ACTIONS

@@ -28,14 +28,15 @@ from penstock.sim.world import World
 # Situations that a long enough run must have been in, or it proves less than it seems to.
 SOMETIMES = (
     "zombie append refused",
-    "zombie held up in an action and refused",
+    "late recovery refused",
     "unknown outcome that was applied",
     "unknown outcome that was not applied",
     "recovery from a checkpoint",
     "recovery from an older checkpoint",
     "recovery from the change log alone",
-    "recovery of unknown outcome",
-    "recovery without checkpoint store",
+    "vertex returned",
+    "run failed",
+    "run ended by a newer one",
     "crash during recovery",
     "crash while writing a checkpoint",
     "power cut while writing a checkpoint",
@@ -47,7 +48,7 @@ SOMETIMES = (
     "input trimmed",
     "input trimmed by a zombie",
     "crash while trimming",
-    "trim of unknown outcome",
+    "trim that failed",
     "view behind the log",
     "resume before a consumed marker",
     "early append orphaned and passed by",
@@ -123,7 +124,7 @@ def run_seed(
     scenario = make_scenario(seed)
     world = World(scenario, kernels)
     if trace:
-        world.lines = []
+        world.schedule.lines = []
     violation, details = None, ""
     try:
         golden = _golden(scenario, kernels)
@@ -135,16 +136,18 @@ def run_seed(
     except Exception as error:  # whatever the engine lets out is a finding
         violation = f"{type(error).__name__}: {error}"
         details = traceback.format_exc()
+    finally:
+        world.close()
     return SeedResult(
         seed=seed,
         shape=scenario.shape.name,
         violation=violation,
-        steps=world.steps,
+        steps=world.cluster.steps,
         trace_hash=world.trace_hash(),
-        faults=world.faults,
-        sometimes=world.sometimes,
+        faults=world.schedule.faults,
+        sometimes=world.schedule.sometimes,
         details=details,
-        lines=tuple(world.lines or ()),
+        lines=tuple(world.schedule.lines or ()),
     )
 
 
@@ -181,34 +184,33 @@ def _golden(scenario: Scenario, kernels: KernelCache) -> object | None:
         return None
     plain = scenario.plainly()
     world = World(plain, kernels)
-    world.run_plainly()
-    outcome = Outcome(plain, world.store.history)
+    try:
+        world.run_plainly()
+    finally:
+        world.close()
+    outcome = Outcome(plain, world.history.records)
     check_output(outcome)
     return answer(outcome)
 
 
 def _check(world: World, golden: object | None) -> None:
-    history = world.store.history
+    history = world.history.records
     vertices = [vertex.name for vertex in world.scenario.program.vertices]
-    check_fences(history, world.store.registrations)
+    check_fences(history, world.history.registrations)
     check_markers(history, vertices)
-    check_trims(history, world.store.trims, world.scenario.program)
+    check_trims(history, world.history.trims, world.scenario.program)
     outcome = Outcome(world.scenario, history)
     check_output(outcome)
     if golden is not None and answer(outcome) != golden:
         raise Violation("the output differs from the run without failures")
     _check_observer(world, outcome)
-    for name, states in world.states().items():
-        for state, rows in states.items():
-            if rows != world.replica(name).rows(state):
-                raise Violation(f"{name}: at the end, state {state} is not what its changes say")
     _count_situations(world, outcome)
 
 
 def _check_observer(world: World, outcome: Outcome) -> None:
     seen = [
         {name: plain_value(value) for name, value in row.items()}
-        for record in world.observed()
+        for record in world.observed
         for row in decode(record.body).to_pylist()
     ]
     if seen != outcome.out:
@@ -220,8 +222,8 @@ def _check_observer(world: World, outcome: Outcome) -> None:
 
 def _count_situations(world: World, outcome: Outcome) -> None:
     """What a run has been through that only its history tells."""
-    sometimes = world.sometimes
-    if repeated := world.store.trimmed_retries:
+    sometimes = world.schedule.sometimes
+    if repeated := world.history.trimmed_retries:
         sometimes["append repeated after it was trimmed"] += repeated
     streams = {stage.output.stream for stage in world.scenario.program.stages}
     orphans = sum(outcome.reading(stream)[1] for stream in sorted(filter(None, streams)))

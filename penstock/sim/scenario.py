@@ -20,6 +20,7 @@ class Troubles:
 
     point_gap: int  # between two faults at the points of processes
     effect_gap: int  # between two faults of effects on the log
+    read_gap: int  # between two reads of the log that fail
     event_share: float  # of the world's actions that are a fault from outside
     lagging: bool
     actions: int  # of the world before it heals
@@ -37,7 +38,15 @@ class Scenario:
     has_stragglers: bool
     stalled_feed: int | None  # comes only at the end: others must not wait for it
     trim_commits: int
+    slots: int
+    standbys: int
+    page_records: int  # that a reader gets at once, far less than the log has
+    inline_bytes_max: int | None  # of the embedded log; None: the log is in memory
     troubles: Troubles
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return (self.program,)
 
     @property
     def settings(self) -> Settings:
@@ -104,13 +113,15 @@ def make_scenario(seed: int) -> Scenario:
         codec=rng.choice(("none", "lz4", "zstd")),
     )
     troubles = Troubles(
-        point_gap=rng.choice((60, 150, 150, 400)),
-        effect_gap=rng.choice((6, 15, 15, 50)),
+        point_gap=rng.choice((100, 250, 250, 700)),
+        effect_gap=rng.choice((8, 20, 20, 60)),
+        read_gap=rng.choice((40, 150, 400)),
         event_share=rng.choice((0.02, 0.06, 0.12)),
         lagging=rng.random() < 0.7,
-        actions=rng.choice((80, 140, 140, 220)),
+        actions=rng.choice((200, 300, 300, 450)),
         arrive_at_once=rng.random() < 0.4,
     )
+    more = random.Random(f"log {seed}")
     stalled = rng.randrange(shape.feeds) if idles and shape.feeds > 1 else None
     return Scenario(
         seed=seed,
@@ -120,5 +131,9 @@ def make_scenario(seed: int) -> Scenario:
         has_stragglers=has_stragglers,
         stalled_feed=stalled,
         trim_commits=random.Random(f"trims {seed}").choice((1, 1, 2, 3, 1_000)),
+        slots=more.choice((1, 2, 2, 3)),
+        standbys=more.choice((0, 1)),
+        page_records=more.choice((1, 2, 3, 7, 1_024)),
+        inline_bytes_max=more.choice((0, 0, 400, 100_000)) if more.random() < 0.3 else None,
         troubles=troubles,
     )
