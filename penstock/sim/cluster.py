@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,6 +51,7 @@ DEPTH_MAX = 2  # how many actors may be held up in the middle of an action
 HOLD_ACTIONS_MAX = 8  # of the others, while one is held up
 TAKE_OVER_ACTIONS = 20  # enough for a successor to be placed and to recover
 LONG_HOLD_ACTIONS = 40
+STARTS_HEALED_MAX = 6  # errors from before may still end some runs of a query
 FAULTY_FILE_STEPS = frozenset({"make_folder", "create", "write", "sync_file", "rename", "read"})
 # What a failing call on the log explains; anything else that an instance ends with is a finding.
 EXPLAINED = (OutcomeUnknown, LogBusy, LogIOError, DiskFull)
@@ -96,6 +98,7 @@ class Cluster:
         self.steps = 0
         self._started = 0
         self._acting: list[Actor] = []  # the stack of those in the middle of an action
+        self._starts_healed: Counter[str] = Counter()  # of each query, after healing
         self._damaged: set[CheckpointId] = set()
         self._loaded: list[CheckpointId] = []
         self._programs: dict[str, Program] = {
@@ -159,6 +162,10 @@ class Cluster:
     def start_driver(self, program: Program) -> None:
         """Somebody starts a query, be it that another driver still runs it."""
         self._started += 1
+        if not self._faults.is_on:
+            self._starts_healed[program.query] += 1
+            if self._starts_healed[program.query] > STARTS_HEALED_MAX:
+                raise Violation(f"{program.query}: it fails again and again after healing")
         output = next(each.name for each in program.streams if each.role == "output")
         shape = (self._scenario.slots, self._scenario.standbys)
         driver = Driver(self._started, program, output, shape, self._clock, self._at, self._cancel)

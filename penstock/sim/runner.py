@@ -44,6 +44,7 @@ SOMETIMES = (
     "ended vertex lost",
     "checkpoint written",
     "checkpoint written by a zombie",
+    "zombie's checkpoint trims nothing",
     "checkpoint not written",
     "input trimmed",
     "input trimmed by a zombie",
@@ -151,6 +152,8 @@ def run_seed(
     )
 
 
+CATCH_SEEDS = 200  # within so many a mutant must be caught
+
 # What a patch that no longer fits the engine raises; it says nothing about the checks.
 _MISFITS = ("TypeError", "AttributeError", "NameError")
 
@@ -165,9 +168,9 @@ class Catch:
     misfit: str | None = None
 
 
-def catch(mutant: Mutant, kernels: KernelCache) -> Catch:
-    """Run a mutant over its seeds until one catches it that the whole engine passes."""
-    for seed in range(mutant.seeds_max):
+def catch(mutant: Mutant, kernels: KernelCache, seeds_max: int = CATCH_SEEDS) -> Catch:
+    """Run a mutant until a seed catches it that the whole engine passes."""
+    for seed in dict.fromkeys((mutant.seed, *range(seeds_max))):
         result = run_seed(seed, kernels, mutant.patch)
         if result.violation is None:
             continue

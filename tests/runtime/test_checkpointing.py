@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.log.memory import MemoryLog
+from penstock.log.record import Entry, Fence, RecordKind
 from penstock.runtime.checkpointing import BackgroundCheckpointer, CheckpointQueue, Work
+from penstock.runtime.markers import Marker
 from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob
 from penstock.state.checkpoint_files import FilePath
@@ -112,17 +114,21 @@ TRIM = TrimJob("v", "T/v", (), ())
 OTHER_TRIM = TrimJob("w", "T/w", (), ())
 
 
-def picture(position: int) -> CheckpointJob:
-    return CheckpointJob("v", position, {})  # type: ignore[arg-type]
+def picture(log: HeldLog) -> CheckpointJob:
+    """A picture of the state at a new marker of the vertex."""
+    sequence = log.tail()
+    marker = Marker("v", instance=1, epoch=sequence + 1).encode()
+    (position,) = log.append([Entry(RecordKind.MARKER, ("T/v",), "v", 1, sequence, marker)])
+    return CheckpointJob(Fence("v", 1), position, {})
 
 
-def test_one_checkpoint_of_a_vertex_at_a_time(background: Queue | Background) -> None:
-    background.begin(picture(5))
-    assert not background.worker.submit(picture(7))
+def test_one_checkpoint_of_a_vertex_at_a_time(background: Queue | Background, log: HeldLog) -> None:
+    background.begin(picture(log))
+    assert not background.worker.submit(picture(log))
     assert background.worker.statistics().waiting == 1
     background.finish()
     assert background.worker.statistics().written == 1
-    assert background.worker.submit(picture(9))
+    assert background.worker.submit(picture(log))
 
 
 def test_a_trim_asked_for_during_another_is_made_once_more(
@@ -146,9 +152,11 @@ def test_a_trim_that_waits_answers_for_those_asked_for_meanwhile(
     assert log.lasts == 2  # one of each vertex
 
 
-def test_the_end_keeps_trims_and_drops_checkpoints(background: Queue | Background) -> None:
+def test_the_end_keeps_trims_and_drops_checkpoints(
+    background: Queue | Background, log: HeldLog
+) -> None:
     background.begin(OTHER_TRIM)
-    assert background.worker.submit(picture(5))
+    assert background.worker.submit(picture(log))
     assert background.worker.submit(TRIM)
     background.close()
     assert background.worker.statistics().trims == 2

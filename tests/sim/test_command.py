@@ -29,7 +29,7 @@ def test_one_seed_shows_its_schedule(
 ) -> None:
     assert main(["sim", "--seed", "0", "--trace", "--kernels", str(kernels.folder)]) == 0
     shown = capsys.readouterr().out
-    assert "start filter_map.s0.0" in shown
+    assert "start driver1 filter_map" in shown
     assert "heal" in shown
 
 

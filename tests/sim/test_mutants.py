@@ -1,4 +1,4 @@
-"""Every broken engine is caught within its stated number of seeds, and documented."""
+"""Every broken engine is caught, and documented."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ DOCS = Path(__file__).parents[2] / "docs" / "simulator.md"
 def test_mutant_is_caught(mutant: Mutant, kernels: KernelCache) -> None:
     found = catch(mutant, kernels)
     assert found.misfit is None, f"the patch does not fit the engine any more: {found.misfit}"
-    assert found.seed is not None, f"{mutant.name} survived {mutant.seeds_max} seeds"
+    assert found.seed is not None, f"{mutant.name} was not caught"
 
 
 def test_there_are_enough_and_no_two_alike() -> None:
-    assert len(MUTANTS) >= 20
+    assert len(MUTANTS) >= 39
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
 def test_the_docs_list_them() -> None:
     rows = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
-    expected = [f"| `{m.name}` | {m.breaks} | {m.seeds_max} |" for m in MUTANTS]
+    expected = [f"| `{m.name}` | {m.breaks} |" for m in MUTANTS]
     assert rows == expected
 
 
