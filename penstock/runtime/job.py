@@ -1,8 +1,8 @@
 """A job: the driver's side of a running query, over slots that it starts and listens to.
 
-A job keeps nothing that matters in memory. The program is in the log's metadata, progress is in
-the markers, and instance numbers fence whoever should no longer run. So a job can be killed at any
-time, and a new one, here or elsewhere, goes on from the log.
+A job keeps nothing that matters in memory. Progress is in the markers, and instance numbers fence
+whoever should no longer run. So a job can be killed at any time, and a new one, here or elsewhere,
+goes on from the log.
 
 What a job decides is in `placement`. Here are the threads, the port and the time: one thread per
 connection reads, and one thread takes what they heard, asks the placement and does as it says.
