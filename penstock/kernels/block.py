@@ -42,6 +42,7 @@ class AggregateSpec:
     """Group by keys and by panes of `time`; accumulate (function, argument) pairs.
 
     Functions: rows, count, sum, min, max, and sum_high, sum_low (upper and lower 32 bits apart).
+    A row whose time is outside `times_us`, both ends included, fails.
     """
 
     keys: tuple[Expression, ...]
@@ -49,6 +50,7 @@ class AggregateSpec:
     pane_us: int
     start_us: int
     aggregates: tuple[tuple[str, Expression | None], ...]
+    times_us: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +238,14 @@ class Block:
             (function, None if argument is None else self._for_loop(_counted(argument)))
             for function, argument in aggregate.aggregates
         )
-        return Grouping(tuple(keys), time, aggregate.pane_us, aggregate.start_us, accumulators)
+        return Grouping(
+            tuple(keys),
+            time,
+            aggregate.pane_us,
+            aggregate.start_us,
+            accumulators,
+            aggregate.times_us,
+        )
 
     def _for_loop(self, expression: Expression) -> Expression:
         """The expression itself, or the column that Arrow will have computed from it."""
@@ -296,11 +305,25 @@ class Block:
                     return None
             if time is not None and time[1] == len(self.spec.filters):
                 evaluate(time[0], single)
+            self._check_time(single)
             for expression in self.spec.results:
                 evaluate(expression, single)
         except RowError as error:
             return error
         return None
+
+    def _check_time(self, single: pa.RecordBatch) -> None:
+        aggregate = self.spec.aggregate
+        if aggregate is None or aggregate.time is None or aggregate.times_us is None:
+            return
+        time_us = evaluate(aggregate.time, single).cast(pa.int64())[0].as_py()
+        first_us, last_us = aggregate.times_us
+        if time_us is not None and not first_us <= time_us <= last_us:
+            raise RowError(
+                "a window beyond 64 bits",
+                reason=f"a window of the time {time_us} us would lie beyond 64 bits",
+                expression=str(aggregate.time),
+            )
 
     # --- running ----------------------------------------------------------------------------------
 

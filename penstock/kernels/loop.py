@@ -38,13 +38,14 @@ class LoopKey:
 @dataclass(frozen=True, slots=True)
 class Grouping:
     """What to group by and what to accumulate: (function, argument) with function one of
-    rows, count, sum, min, max, sum_high, sum_low."""
+    rows, count, sum, min, max, sum_high, sum_low. A row whose time is outside `times_us` fails."""
 
     keys: tuple[LoopKey, ...]
     time: Expression | None
     pane_us: int
     start_us: int
     accumulators: tuple[tuple[str, Expression | None], ...]
+    times_us: tuple[int, int] | None = None  # whole panes, the last microsecond included
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,6 +353,9 @@ class _LoopWriter:
             line("    continue")
         into_pane = f"np.uint64({value.code}) - np.uint64(pane_start)"
         with self.emit.block(f"if {into_pane} >= pane_length:"):
+            if grouping.times_us is not None:
+                first_us, last_us = grouping.times_us
+                self.emit.fail_if(f"{value.code} < {first_us} or {value.code} > {last_us}")
             start = f" - {grouping.start_us}" if grouping.start_us else ""
             line(f"next_pane = ({value.code}{start}) // {grouping.pane_us}")
             with self.emit.block("if next_pane <= closed_pane:"):

@@ -123,6 +123,11 @@ def _panes(grouping: Grouping, survivors: _Survivors, closed_pane: int) -> tuple
     timed = validity_of(array)
     times = values_of(array, grouping.time.type)[timed]
     survivors.keep(timed)
+    if grouping.times_us is not None:
+        inside = (times >= grouping.times_us[0]) & (times <= grouping.times_us[1])
+        survivors.failed.extend(int(row) for row in survivors.rows[~inside])
+        times = times[inside]
+        survivors.keep(inside)
     panes = (times - grouping.start_us) // grouping.pane_us
     open_ = panes > closed_pane
     late = survivors.rows[~open_]

@@ -154,14 +154,11 @@ class Aggregator:
             inside = (panes >= first) & (panes <= last)
             return self._emitted(changed.filter(pa.array(inside)))
         batches = []
-        for window in range(first, last + 1):
+        for window in self._windows.over(np.unique(panes), first, last):
             begin, end = self._windows.panes_of(window)
             inside = (panes >= begin) & (panes <= end)
-            if inside.any():
-                rows = self._only(
-                    self.state.window_rows(begin, end), changed.filter(pa.array(inside))
-                )
-                batches.append(self._finished(rows, np.full(rows.num_rows, window, np.int64)))
+            rows = self._only(self.state.window_rows(begin, end), changed.filter(pa.array(inside)))
+            batches.append(self._finished(rows, np.full(rows.num_rows, window, np.int64)))
         return tuple(batches)
 
     def _only(self, rows: pa.RecordBatch, wanted: pa.RecordBatch) -> pa.RecordBatch:

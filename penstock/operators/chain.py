@@ -105,6 +105,7 @@ class _Fusion:
             pane_us=0 if window is None else window.pane_us,
             start_us=0 if window is None else window.start_us,
             aggregates=accumulators,
+            times_us=None if window is None else window.times_us,
         )
         filters = tuple(self.filters)
         return BlockSpec(self.schema, filters, (), self.event_time, aggregate)

@@ -28,6 +28,9 @@ MODES = ("append", "update", "complete")
 AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max")
 PANE_COLUMN = "__pane"
 ROWS_COLUMN = "__rows"
+SPAN_US_MAX = 1 << 60  # of windows and delays, some 36,000 years: times have 63 bits
+OVERLAP_MAX = 10_000  # windows that one row is in; Spark makes a projection for each
+_TIME_MAX = (1 << 63) - 1
 KEY_KINDS_REFUSED = frozenset({"array", "struct", "map", "binary"})
 
 
@@ -171,8 +174,11 @@ class WatermarkSpec:
                 f"a watermark needs a timestamp, column {self.column!r} is {field.type}",
                 column=self.column,
             )
-        if self.delay_us < 0:
-            raise _refuse(f"the watermark's delay is negative: {self.delay_us} us")
+        if not 0 <= self.delay_us <= SPAN_US_MAX:
+            raise _refuse(
+                f"the watermark's delay is {self.delay_us:,} us; it is at least 0 and at most "
+                f"{SPAN_US_MAX:,}"
+            )
         return input_schema
 
     def to_json(self) -> dict[str, Any]:
@@ -204,6 +210,25 @@ class WindowSpec:
                 f"a window's start offset lies in [0, slide), got {self.start_us} us with "
                 f"slide {self.slide_us} us"
             )
+        if self.size_us > SPAN_US_MAX:
+            raise _refuse(
+                f"a window is at most {SPAN_US_MAX:,} us long, so that its ends are times of 64 "
+                f"bits; this one has {self.size_us:,} us"
+            )
+        if self.size_us > self.slide_us * OVERLAP_MAX:
+            raise _refuse(
+                f"a row lies in at most {OVERLAP_MAX:,} windows that overlap; here in "
+                f"{-(-self.size_us // self.slide_us):,}: take a longer slide"
+            )
+
+    @property
+    def times_us(self) -> tuple[int, int]:
+        """The first and the last time all of whose windows, and their neighbours, fit 64 bits."""
+        first = -(_TIME_MAX // self.slide_us)  # begins within 64 bits, with any offset
+        last = (_TIME_MAX - self.start_us - self.size_us) // self.slide_us  # ends within them
+        return first * self.slide_us + self.start_us + self.size_us, (
+            last * self.slide_us + self.start_us - 1
+        )
 
     @property
     def pane_us(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,6 +49,16 @@ class Windows:
         return (pane - spec.panes_per_window) // spec.panes_per_slide + 1, (
             pane // spec.panes_per_slide
         )
+
+    def over(self, panes: NDArray[np.int64], first: int, last: int) -> Iterator[int]:
+        """The windows from first to last that cover any of these panes, which are in order.
+
+        The cost is that of the windows found, however far apart the panes are.
+        """
+        for pane in panes.tolist():
+            lowest, highest = self.windows_of(pane)
+            yield from range(max(first, lowest), min(last, highest) + 1)
+            first = max(first, highest + 1)
 
     def column(self, windows: NDArray[np.int64]) -> pa.Array:
         """The windows as structs of start and end."""

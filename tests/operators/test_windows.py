@@ -7,6 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -24,6 +25,7 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
 )
+from penstock.operators.windows import Windows
 from tests.operators.oracle import Row, WindowOracle
 
 SEEDED = settings(
@@ -293,3 +295,57 @@ def test_many_windows_at_once_and_far_apart(kernel_cache: KernelCache) -> None:
         pair.feed(rows, random)
     pair.advance((1 << 63) - 1)
     assert len(pair.chain.states["aggregate0"]) == 0
+
+
+# --- the ends of time -----------------------------------------------------------------------------
+
+TIME_END = (1 << 63) - 1
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("size", [(10_000_000, 10_000_000, 0), (10, 3, 2), (1, 1, 0)])
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_windows_beyond_64_bits_fail_their_row_and_no_other(
+    kernel_cache: KernelCache, is_compiled: bool, size: tuple[int, int, int], mode: str
+) -> None:
+    """No row vanishes: it is in all its windows, whose ends are times, or it is rejected."""
+    window = WindowSpec(time, *size)
+    counted = (AggregateCall("count", None, "n"),)
+    spec = AggregateSpec((), window, counted, mode, is_watermarked=True)
+    schema = SCHEMA[:1]
+    chain = Chain((spec,), schema, kernel_cache if is_compiled else None)
+    first, last = window.times_us
+    outside = [-TIME_END - 1, -TIME_END, first - 1, last + 1, TIME_END - 1, TIME_END]
+    times = pa.array([*outside, first, last], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    batch = pa.RecordBatch.from_arrays([times], schema=arrow_schema(schema))
+    output = chain.process(batch, on_bad_row="reject")
+    assert output.rejected is not None
+    assert output.rejected.column("time").cast(pa.int64()).to_pylist() == outside
+    assert "would lie beyond 64 bits" in output.rejected.column("error")[0].as_py()
+    emitted = tuples_of(chain.on_watermark(TIME_END))
+    expected = [
+        (start, start + window.size_us, 1)
+        for at in (first, last)
+        for start in range(
+            at - (at - window.start_us) % window.slide_us, at - window.size_us, -window.slide_us
+        )
+    ]
+    assert sorted(emitted) == sorted(expected)
+    assert output.late_rows == 0
+
+
+def test_the_windows_of_panes_far_apart_are_found_without_a_walk() -> None:
+    windows = Windows(WindowSpec(time, 10, 4))
+    panes = np.array([-(10**15), 0, 1, 3, 10**15])
+    near = [w for w in range(-10, 10) if any(_covers(windows, w, pane) for pane in (0, 1, 3))]
+    found = list(windows.over(panes, -TIME_END, TIME_END))
+    assert found == sorted(set(found))
+    assert [w for w in found if -10 < w < 10] == near
+    assert all(any(_covers(windows, w, int(pane)) for pane in panes) for w in found)
+    assert len(found) == len(near) + 2 * 3
+    assert list(windows.over(panes, 0, 1)) == [0, 1]
+
+
+def _covers(windows: Windows, window: int, pane: int) -> bool:
+    first, last = windows.panes_of(window)
+    return first <= pane <= last
