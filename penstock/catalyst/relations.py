@@ -42,6 +42,7 @@ _FOLDER_FORMATS: Mapping[str, str] = {
 _GLOB = re.compile(r"[*?\[\]{}\\]")
 _PATTERN_REFUSED = re.compile(r"[\[\]{}\\]")  # where Hadoop's globs and the shell's differ
 
+_METADATA_MARK = "__metadata_col"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 SubstreamCount = Callable[[str], int]
@@ -240,6 +241,7 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
     recursive = options.flag("recursiveFileLookup", False)
     if not recursive:
         _refuse_folders_below(options, path)
+    _refuse_metadata(node, source)
     schema = _schema(node)
     _check_times(options, schema, session)
     _check_readable(options, file_format, schema)
@@ -364,6 +366,17 @@ def _check_readable(options: _Options, file_format: str, schema: Schema) -> None
             why = "maps are not read from JSON here: read a struct, or a string"
         if why is not None:
             raise unsupported(f"source {options.source}", why, column=field.name)
+
+
+def _refuse_metadata(node: JvmNode, source: str) -> None:
+    """Columns that Spark makes up beside those of the files, such as `_metadata.file_path`."""
+    for attribute in node.output:
+        if attribute.read("metadata").contains(_METADATA_MARK):
+            raise unsupported(
+                f"source {source}",
+                "what Spark knows about a row's file is not known here",
+                column=str(attribute.read("name")),
+            )
 
 
 def _check_times(options: _Options, schema: Schema, session: SessionFacts) -> None:

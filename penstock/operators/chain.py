@@ -17,7 +17,7 @@ from penstock.kernels.block import AggregateSpec as BlockAggregate
 from penstock.kernels.block import Block, BlockSpec, Partials, inline
 from penstock.kernels.cache import KernelCache
 from penstock.operators.aggregate import Aggregator
-from penstock.operators.groups import StateProvider, partials_batch
+from penstock.operators.groups import StateProvider, partials_batch, with_the_one_group
 from penstock.operators.specs import (
     AggregateSpec,
     FilterSpec,
@@ -130,12 +130,17 @@ class _Segment:
     partial: PartialAggregateSpec | None = None
     aggregator: Aggregator | None = None
 
+    @property
+    def grouping(self) -> AggregateSpec | PartialAggregateSpec | None:
+        return self.partial if self.aggregator is None else self.aggregator.spec
+
 
 @dataclass
 class _Pass:
     """One run of a batch through a segment, up to but not into its state."""
 
     batch: pa.RecordBatch
+    rows_in: int
     partials: Partials | None = None
     late: pa.RecordBatch | None = None
     max_event_time_us: int | None = None
@@ -340,6 +345,8 @@ class Chain:
     def _enter(self, index: int, done: _Pass, watermark_us: int | None) -> tuple[Batches, int]:
         """Put what was computed into the segment's state, or hand it on."""
         segment = self._segments[index]
+        if done.partials is not None and done.rows_in and segment.grouping is not None:
+            done.partials = with_the_one_group(done.partials, segment.grouping)
         if segment.partial is not None:
             assert done.partials is not None
             rows = partials_batch(done.partials, segment.partial)
@@ -355,7 +362,7 @@ class Chain:
         self, segment: _Segment, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> _Pass:
         """Compute a segment up to its state; rows of its input that fail are collected."""
-        done = _Pass(batch)
+        done = _Pass(batch, batch.num_rows)
         origin: NDArray[np.int64] | None = None
         bad: dict[int, RowError] = {}
         for step in segment.steps:

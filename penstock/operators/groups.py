@@ -8,6 +8,7 @@ never changes, but work that is redone after a crash in other batches may differ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -103,6 +104,29 @@ def _value_arrays(partials: Partials, accumulators: Sequence[Accumulator]) -> li
             accumulators, partials.values, partials.validity, strict=True
         )
     ]
+
+
+def with_the_one_group(partials: Partials, spec: Aggregate | PartialAggregate) -> Partials:
+    """An aggregate without keys and window has one group, also if no row has reached it.
+
+    Spark gives that row once there was input, however much of it a filter has dropped.
+    """
+    if spec.keys or spec.window is not None or len(partials.rows):
+        return partials
+    nothing = np.zeros(1, np.int64)
+    return replace(
+        partials,
+        words=np.empty((1, 0), np.int64),
+        null_words=nothing,
+        panes=nothing,
+        hashes=hash_columns([], 1),
+        values=[np.zeros(1, values.dtype) for values in partials.values],
+        validity=[
+            np.zeros(1, np.bool_) if accumulator.nullable else None
+            for accumulator in accumulators_of(spec.aggregates)
+        ],
+        rows=nothing,
+    )
 
 
 def merge_partials(state: KeyedState, spec: Aggregate, partials: Partials) -> None:

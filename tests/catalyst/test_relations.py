@@ -260,6 +260,16 @@ def test_a_folder_that_is_gone_is_refused(spark: SparkSession, tmp_path: Path) -
     assert "there is no folder" in refusal(frame)
 
 
+@pytest.mark.parametrize("shape", ["parquet", "json", "csv", "text"])
+def test_what_spark_knows_of_a_file_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, shape: str
+) -> None:
+    reader = spark.readStream.format(shape)
+    reader = reader if shape == "text" else reader.schema("value string")
+    frame = reader.load(str(tmp_path)).selectExpr("value", "_metadata.file_name AS f")
+    assert "column '_metadata': what Spark knows about a row's file" in refusal(frame)
+
+
 def test_patterns_of_folders_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert "is a pattern" in refusal(files(spark, "parquet", f"{tmp_path}/*"))

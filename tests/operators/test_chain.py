@@ -305,6 +305,34 @@ def test_an_aggregate_of_an_aggregate(kernel_cache: KernelCache) -> None:
     assert chain.statistics().rows_late == 0
 
 
+@pytest.mark.parametrize("mode", ["update", "complete"])
+@pytest.mark.parametrize("is_exchanged", [False, True])
+def test_a_global_aggregate_has_a_row_once_there_was_input(
+    kernel_cache: KernelCache, mode: str, is_exchanged: bool
+) -> None:
+    """As in Structured Streaming: no row without input, one of no rows where all are dropped."""
+    calls = tuple(AggregateCall(name, n, name) for name in ("count", "sum", "avg", "max"))
+    nobody = FilterSpec(call("gt", n, literal(100, "int")))
+    partial = PartialAggregateSpec((), None, calls)
+    last = AggregateSpec((), None, calls, mode, merge_partials=is_exchanged)
+    specs: tuple[OperatorSpec, ...] = (nobody, partial, last) if is_exchanged else (nobody, last)
+    first = Chain(specs[:-1] if is_exchanged else specs, TEXT, kernel_cache)
+    second = Chain((last,), partial.schema, kernel_cache) if is_exchanged else first
+
+    def rows_after(numbers: list[int | None]) -> list[dict[str, Any]]:
+        output = first.process(text_batch([None] * len(numbers), numbers))
+        for batch in output.batches if is_exchanged else ():
+            second.process(batch)
+        emitted = [row for batch in second.on_commit() for row in batch.to_pylist()]
+        second.states["aggregate0"].take_changes()
+        return emitted
+
+    nothing = {"count": 0, "sum": None, "avg": None, "max": None}
+    assert rows_after([]) == []
+    assert rows_after([1, None]) == [nothing]
+    assert rows_after([101, 2]) == [{"count": 1, "sum": 101, "avg": 101.0, "max": 101}]
+
+
 # --- specs ----------------------------------------------------------------------------------------
 
 
