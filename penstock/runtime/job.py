@@ -282,7 +282,11 @@ class Job:
             for message in channel.messages():
                 self._events.put(partial(placement.hear, connection, message))
         finally:
-            self._events.put(partial(placement.lost, connection))
+            self._events.put(partial(self._lost, connection))
+
+    def _lost(self, connection: int, now_s: float) -> list[Command]:
+        del self._channels[connection]
+        return self._placement.lost(connection, now_s)
 
     def _port_gone(self, error: ControlError) -> None:
         self._events.put(partial(self._placement.fail, error))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from penstock.stages.program import Program
 SLOT_ENDS_MAX = 20  # within the time below: whatever ends slots so often will not go away
 PLACED_AGAIN_MAX = 5  # the same for one vertex that is returned, or fenced
 LATELY_S = 60.0
+PAUSE_S = 0.1  # before a vertex is placed for the third time; each further time twice as long
 STUCK_MAX = 3  # so often without a commit in between: the next slot would be stuck there too
 
 logger = logging.getLogger(__name__)
@@ -141,6 +142,7 @@ class _Group:
 
     vertices: list[str]
     prefer: int | None = None  # the connection that had them
+    not_before_s: float = 0.0
 
 
 class Placement:
@@ -172,7 +174,7 @@ class Placement:
         self._handed: dict[str, int] = {}  # the last number handed out for each vertex
         self._next_slot = 0
         self._replaced: set[int] = set()  # slots that were refilled before their task was over
-        self._to_start: list[set[str]] = []  # per recovery: vertices that do not run again yet
+        self._to_start: dict[int, set[str]] = {}  # by recovery: what does not run again yet
         self._ends_lately = Recently(LATELY_S)
         self._again_lately = Recently(LATELY_S)
         self._stuck: Counter[str] = Counter()  # since the last commit of each vertex
@@ -269,6 +271,7 @@ class Placement:
                 self._give_up_if_lost(slot, now_s)
         if now_s - self._started_s > self._patience.start_s:
             self._check_slots_came(now_s)
+        self._place(now_s)
         if self._stop_by_s is not None and now_s >= self._stop_by_s:
             self._finish()
         return self._take_commands()
@@ -291,21 +294,27 @@ class Placement:
         A lost slot's vertices do not wait: without a standby they go to the least loaded slot. At
         the start each group waits for a slot of its own.
         """
-        while (self._orphans or self._unplaced) and not self.is_stopping:
-            queue = self._orphans or self._unplaced
-            slot = self._choose(queue[0], may_share=queue is self._orphans)
-            if slot is None:
-                return
-            names = queue.pop(0).vertices
-            try:
-                numbered = tuple((name, self._numbers.next()) for name in names)
-            except StreamError as error:
-                self._fail(error, now_s)
-                return
-            slot.vertices.update(numbered)
-            self._handed.update(numbered)
-            self._commands.append(Assign(slot.connection, numbered))
-            self._note_assigned(names, now_s)
+        for queue in (self._orphans, self._unplaced):
+            for group in tuple(queue):
+                slot = self._choose(group, may_share=queue is self._orphans)
+                if self.is_stopping or slot is None:
+                    return
+                if group.not_before_s <= now_s:
+                    queue.remove(group)
+                    self._assign(slot, group.vertices, now_s)
+
+    def _assign(self, slot: SlotFacts, names: Sequence[str], now_s: float) -> None:
+        try:
+            numbered = tuple((name, self._numbers.next()) for name in names)
+        except StreamError as error:  # of the log, which was asked for a new run
+            self._fail(error, now_s)
+            return
+        slot.vertices.update(numbered)
+        self._handed.update(numbered)
+        self._commands.append(Assign(slot.connection, numbered))
+        for index, waiting in self._to_start.items():
+            if waiting.intersection(names):
+                self.recoveries[index] = replace(self.recoveries[index], assigned_s=now_s)
 
     def _choose(self, group: _Group, may_share: bool) -> SlotFacts | None:
         ready = [slot for slot in self.slots.values() if slot.is_ready]
@@ -313,12 +322,6 @@ class Placement:
         idle = [slot for slot in ready if not slot.vertices]
         candidates = had_it or idle or (ready if may_share else [])
         return min(candidates, key=lambda each: (len(each.vertices), each.connection), default=None)
-
-    def _place_again(self, vertices: Iterable[str], prefer: int | None, now_s: float) -> None:
-        names = [name for name in vertices if name not in self.ended]
-        if names and not self.is_stopping:
-            self._orphans.append(_Group(names, prefer))
-            self._place(now_s)
 
     def _is_newest(self, message: Message) -> bool:
         """Whether a slot speaks of the number that was handed out last."""
@@ -342,8 +345,9 @@ class Placement:
         orphans = [name for name in slot.vertices if name not in self.ended]
         if orphans and not self.is_stopping:
             self.recoveries.append(Recovery(slot.number, slot.pid, tuple(orphans), reason, now_s))
-            self._to_start.append(set(orphans))
-            self._place_again(orphans, None, now_s)
+            self._to_start[len(self.recoveries) - 1] = set(orphans)
+            self._orphans.append(_Group(orphans))
+            self._place(now_s)
         if self.is_stopping and not self.slots:
             self._finish()
 
@@ -430,18 +434,13 @@ class Placement:
         if self._vertices <= self.ended:
             self._stop(now_s)
 
-    def _note_assigned(self, names: Sequence[str], now_s: float) -> None:
-        for index, waiting in enumerate(self._to_start):
-            if waiting.intersection(names):
-                self.recoveries[index] = replace(self.recoveries[index], assigned_s=now_s)
-
     def _note_started(self, vertex: str, now_s: float) -> None:
         self.status.setdefault(vertex, {})
-        for index, waiting in enumerate(self._to_start):
-            if vertex in waiting:
-                waiting.discard(vertex)
-                if not waiting:
-                    self.recoveries[index] = replace(self.recoveries[index], started_s=now_s)
+        for index, waiting in tuple(self._to_start.items()):
+            waiting.discard(vertex)
+            if not waiting:
+                self.recoveries[index] = replace(self.recoveries[index], started_s=now_s)
+                del self._to_start[index]
 
     def _note_end(self, slot: SlotFacts, message: Message, now_s: float) -> None:
         """A vertex is no longer on a slot: place it again, or end the query."""
@@ -449,9 +448,9 @@ class Placement:
         if vertex is None:  # the slot itself cannot go on, and no other one could
             self._fail(self._failure("a slot", message), now_s)
             return
-        if not self._is_newest(message):
-            return  # of an older number: the vertex has another owner
-        slot.vertices.pop(vertex, None)
+        if not self._is_newest(message) or vertex not in slot.vertices:
+            return  # of an older number: the vertex has another owner, or will have one
+        del slot.vertices[vertex]
         if message["type"] == "failed":
             self._fail(self._failure(vertex, message), now_s)
         elif message["type"] == "fenced" and not self._is_newest_run():
@@ -464,7 +463,7 @@ class Placement:
                 ),
                 now_s,
             )
-        elif self._again_lately.count(vertex, now_s) > PLACED_AGAIN_MAX:
+        elif (times := self._again_lately.count(vertex, now_s)) > PLACED_AGAIN_MAX:
             self._fail(self._failure(vertex, message), now_s)
         else:
             logger.warning(
@@ -473,7 +472,9 @@ class Placement:
                 slot.number,
                 message["message"],
             )
-            self._place_again([vertex], slot.connection, now_s)
+            pause_s = 0.0 if times == 1 else PAUSE_S * 2 ** (times - 2)
+            self._orphans.append(_Group([vertex], slot.connection, now_s + pause_s))
+            self._place(now_s)
 
     def _is_newest_run(self) -> bool:
         """Where the log cannot say, the next recovery tells: it would be refused again."""

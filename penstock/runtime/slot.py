@@ -126,6 +126,8 @@ class Slot:
             self._send(_ended(end))
 
     def _send_status(self) -> None:
+        if self._host.is_empty():
+            return
         self._reports += 1
         vertices = {
             name: {**asdict(facts), "state": facts.state.value, "reports": self._reports}

@@ -205,6 +205,7 @@ def test_a_vertex_fenced_by_nobodys_run_is_placed_again(run: Run) -> None:
     for _ in range(2):
         instance = run.assigned[run.owner(vertex)][vertex]
         run.end(0, "fenced", vertex, instance)
+        run.pass_time(1, 0, 1, 2)
     assert run.error is None
     assert run.owner(vertex) == 0  # where its kernels are warm
     assert run.assigned[0][vertex] > instance
@@ -216,6 +217,7 @@ def test_a_vertex_that_comes_back_again_and_again_ends_the_query(run: Run, kind:
     for _ in range(PLACED_AGAIN_MAX + 1):
         assert run.error is None
         run.end(0, kind, vertex, run.assigned[0][vertex])
+        run.pass_time(2, 0, 1, 2)
     assert isinstance(run.error, JobFailed)
     assert vertex in run.error.message
     assert "[LOG_BUSY] busy" in run.error.message
@@ -227,6 +229,19 @@ def test_a_vertex_may_come_back_any_number_of_times_in_its_life(run: Run) -> Non
         run.end(0, "returned", vertex, run.assigned[0][vertex])
         run.pass_time(20, 0, 1, 2)
     assert run.error is None
+
+
+def test_a_vertex_that_keeps_coming_back_is_given_more_and_more_time(run: Run) -> None:
+    vertex = next(iter(run.assigned[0]))
+    first = run.assigned[0][vertex]
+    run.end(0, "returned", vertex, first)
+    second = run.assigned[0][vertex]
+    assert second > first  # at once
+    run.end(0, "returned", vertex, second)
+    run.end(0, "returned", vertex, second)  # nobody's any more
+    assert run.assigned[0][vertex] == second
+    run.pass_time(1, 0, 1, 2)
+    assert run.assigned[0][vertex] > second
 
 
 def test_what_is_returned_for_an_old_number_is_passed_over(run: Run) -> None:

@@ -131,10 +131,12 @@ class Cluster:
         working = list(members)
         for _ in range(500):
             for member in tuple(working):
+                member.said.append(member.slot.beat())
                 if not self.turn(member):
                     working.remove(member)
                     self.do(self.placement.lost(self.members.index(member), self.now_s))
-            self.clock.advance(0.01)
+            self.clock.advance(0.05)
+            self.do(self.placement.tick(self.now_s))
             if self.placement.is_over:
                 return
         raise AssertionError("the query does not end")
