@@ -14,15 +14,19 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.api.launcher import SparkLauncher
 from penstock.api.session import Attached
 from penstock.errors import JobFailed, QueryActive, QueryMismatch, TooFewSlots
 from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
+from penstock.runtime.control import Channel, ControlServer, Message
 from penstock.runtime.queries import running_process, stored_query
+from penstock.runtime.slot import SlotOrder
 from penstock.runtime.streams import StreamWriter, create_stream
 from tests.spark.expected import running_counts
 from tests.spark.waiting import wait_for
 from tests.spark_session import shared_session
+from tests.stages.programs import small
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -276,6 +280,45 @@ def test_task_slots_that_others_hold_are_waited_for_and_then_told(
     assert "end other jobs, give the application more cores" in caught.value.message
     late = start(numbers, "waiting").toStream("waiting").trigger(availableNow=True).start()
     assert late.awaitTermination(120)
+
+
+@pytest.mark.slow  # Spark takes seconds to end a process; tests/runtime/test_job.py has the rest
+def test_one_slot_is_cancelled_and_the_others_stay(spark: SparkSession, attached: Attached) -> None:
+    """Its process ends though it does not listen, which is what a slot that is stuck needs."""
+    pids: dict[int, int] = {}
+    ended: list[int] = []
+
+    def never_tell(facts: Message, channel: Channel) -> None:
+        pids[facts["slot"]] = facts["pid"]
+        for _ in channel.messages():
+            pass
+
+    server = ControlServer("127.0.0.1", never_tell, lambda _: None)
+    launcher = SparkLauncher(spark, "penstock-cancelled", "slot")
+    try:
+        host, port = server.address
+        for slot in (0, 1):
+            order = SlotOrder(
+                host, port, server.token, slot, small().to_json(), str(attached.log.folder)
+            )
+            launcher.launch(order, lambda slot, _: ended.append(slot))
+        wait_for("both slots", lambda: len(pids) == 2)
+        launcher.cancel_slot(0)
+        wait_for("the end of the first", lambda: ended and not _is_process(pids[0]))
+        assert ended == [0]
+        assert _is_process(pids[1])
+    finally:
+        launcher.cancel()
+        wait_for("the end of both", lambda: len(ended) == 2)
+        server.close()
+
+
+def _is_process(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _active_tasks(tracker: Any) -> int:
