@@ -378,7 +378,7 @@ class StreamWriter:
         return plan_program(query(name, write, parallelism=parallelism, settings=self._settings()))
 
     def _settings(self) -> Settings:
-        given: dict[str, Any] = {}
+        given: dict[str, Any] = {"available_now": self._available_now}
         for option, setting, scale in (
             ("commitinterval", "commit_interval_ms", 1_000),
             ("idletimeout", "idle_timeout_ms", 1_000),

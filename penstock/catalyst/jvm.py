@@ -43,7 +43,7 @@ def java_number(holder: Any, field: str) -> int:
 
 
 class JvmNode:
-    """One node of a Catalyst tree. Everything is asked for once, because each question travels."""
+    """One node of a Catalyst tree. Everything is asked for once: asking is a call to the JVM."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle

@@ -44,6 +44,7 @@ class SourceBatch:
     watermark_us: int | None = None
     rejected: pa.RecordBatch | None = None  # of REJECTED_SCHEMA
     idle: bool = False  # nothing is there now and the offset stayed; ask again later
+    nothing_yet: bool = False  # idle, and so it has been from the start: there may never be more
 
     @property
     def rows(self) -> int:

@@ -134,7 +134,10 @@ class FolderSource(DealtSource):
                 rejected = rejected_batch(piece.rejects)
                 return SourceBatch(piece.batch, at.offset, self._is_end(at), rejected=rejected)
         ended = self._is_end(at)
-        return SourceBatch(None, at.offset, ended, idle=at == begin and not ended)
+        idle = at == begin and not ended
+        return SourceBatch(
+            None, at.offset, ended, idle=idle, nothing_yet=idle and at == _At(self._first)
+        )
 
     def close(self) -> None:
         if self._open is not None:

@@ -20,11 +20,12 @@ from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
+from penstock.runtime.instances import COUNTER_BITS
 from penstock.runtime.markers import WATERMARK_END, Marker
 from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
-from penstock.runtime.streams import register_streams
+from penstock.runtime.streams import describe_stream, register_streams
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
 from penstock.stages.program import Program, Stage, VertexProgram
@@ -60,7 +61,7 @@ class Assembly:
         marker, position = fence(self.log, name, vertex.task_tag, instance)
         chain = self._new_chain(stage)
         replayed = self._restore(vertex, chain, marker, position)
-        return Vertex(self._parts(vertex, stage, marker, chain), marker, replayed)
+        return Vertex(self._parts(vertex, stage, marker, chain), marker, position, replayed)
 
     def warm(self) -> None:
         """Load every kernel that the program needs, without touching any vertex.
@@ -199,13 +200,21 @@ class Assembly:
     def _watermarks(self, stage: Stage, marker: Marker) -> Watermarks | None:
         if stage.input.source is not None:
             return None
-        writers = {
-            v.name
-            for v in self.program.vertices
-            if self.program.stage_of(v).output.stream in stage.input.streams
+        roles = {stream.name: stream.role for stream in self.program.streams}
+        outside = [name for name in stage.input.streams if roles[name] == "input"]
+        own = {
+            producer
+            for name in stage.input.streams
+            if roles[name] != "input"
+            for producer in self.program.producers(name)
         }
+
+        def others() -> set[str]:
+            return {each for name in outside for each in describe_stream(self.log, name).producers}
+
         timeout_ms = self.program.settings.idle_timeout_ms
-        return Watermarks(writers, marker.producers, marker.watermark_us, timeout_ms)
+        run = marker.instance >> COUNTER_BITS
+        return Watermarks(own, marker.producers, marker.watermark_us, timeout_ms, run, others)
 
 
 def _row_of_zeros(schema: pa.Schema) -> pa.RecordBatch:

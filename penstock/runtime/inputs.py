@@ -1,13 +1,14 @@
 """Inputs: committed rows of streams, or rows of a source, one delivery at a time.
 
 A delivery is the smallest piece of input after which a vertex may write a marker. For streams it is
-what one input marker released; for a source, one read.
+what one input marker released, however much that is; for a source, one read.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.record import START, Record
-from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, decode_marker
+from penstock.runtime.instances import COUNTER_BITS
+from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, Said, decode_marker
 from penstock.stages.tags import parse_tag
 
 
@@ -34,6 +36,8 @@ class Delivery:
     producer: str | None = None  # whose marker it was; None for a source
     watermark_us: int | None = None  # of the producer or source, after these rows
     ended: bool = False  # the producer or source has no more
+    caught_up_run: int = 0  # of the producer, see `Said`
+    is_whole: bool = True  # with this piece; what it says about time comes with the last one
     rejected: pa.RecordBatch | None = None  # input that the source could not turn into rows
 
     @property
@@ -55,8 +59,18 @@ class Input(ABC):
         """Whether everything that is there now has been taken."""
 
     @abstractmethod
+    def has_no_more(self) -> bool:
+        """Whether it was asked and had nothing: unlike `is_drained`, after a small answer it is
+        asked again first.
+        """
+
+    @abstractmethod
     def position(self) -> dict[str, Any]:
         """The fields of a marker that let a later instance go on after the last delivery."""
+
+    def has_nothing_yet(self) -> bool:
+        """Whether there has never been anything, and may never be: time does not wait for it."""
+        return False
 
     def close(self) -> None:  # noqa: B027 - most inputs hold nothing
         """Release what the input holds."""
@@ -65,7 +79,8 @@ class Input(ABC):
 class StreamInput(Input):
     """Committed rows of some substreams.
 
-    Of each unit only the columns of `schema` are looked at.
+    Of each unit only the columns of `schema` are looked at. What one marker released may be much
+    more than a step takes: then it comes in pieces, and is one delivery with its last one.
     """
 
     def __init__(self, log: Log, tags: Collection[str], schema: pa.Schema, marker: Marker) -> None:
@@ -73,32 +88,68 @@ class StreamInput(Input):
         after = marker.resume if marker.epoch else None
         self._reader = CommittedReader(log, tags, after, marker.consumed)
         self._schema = schema
+        self._release: Release | None = None  # being delivered
+        self._records: deque[Record] = deque()  # of it, not looked at yet
+        self._rest: pa.RecordBatch | None = None  # of the record that was last looked at
+        self._origin = ""
 
     def take(self, rows_max: int) -> Delivery | None:
+        if self._release is None:
+            self._release = self._next_release()
+            if self._release is None:
+                return None
+            self._records.extend(self._release.records)
+        batches: list[pa.RecordBatch] = []
+        origins = []
+        while rows_max > 0 and (batch := self._some_rows(rows_max)) is not None:
+            batches.append(batch)
+            origins.append(self._origin)
+            rows_max -= max(1, batch.num_rows)
+        if self._records or self._rest is not None:
+            return Delivery(tuple(batches), tuple(origins), is_whole=False)
+        marker, self._release = self._release.marker, None
+        facts = decode_marker(marker)
+        run = facts.instance >> COUNTER_BITS if facts.caught_up else 0
+        return Delivery(
+            tuple(batches),
+            tuple(origins),
+            producer=marker.producer,
+            watermark_us=facts.watermark_us,
+            ended=facts.ended,
+            caught_up_run=run,
+        )
+
+    def is_drained(self) -> bool:
+        return self._release is None and self._reader.is_drained()
+
+    def has_no_more(self) -> bool:
+        return self.is_drained()
+
+    def position(self) -> dict[str, Any]:
+        assert self._release is None, "no marker stands within a delivery"
+        return {"consumed": self._reader.consumed, "resume": self._reader.resume}
+
+    def _next_release(self) -> Release | None:
         try:
-            release = self._reader.take()
+            return self._reader.take()
         except Trimmed as gone:
             raise rows_gone(
                 gone, "Start the query under another name: it begins with what is kept"
             ) from gone
-        return None if release is None else self._delivery(release)
 
-    def is_drained(self) -> bool:
-        return self._reader.is_drained()
-
-    def position(self) -> dict[str, Any]:
-        return {"consumed": self._reader.consumed, "resume": self._reader.resume}
-
-    def _delivery(self, release: Release) -> Delivery:
-        marker = decode_marker(release.marker)
-        self.bytes_taken += sum(record.body.nbytes for record in release.records)
-        return Delivery(
-            batches=tuple(self._rows(record) for record in release.records),
-            origins=tuple(f"{r.tags[0]} position {r.position}" for r in release.records),
-            producer=release.marker.producer,
-            watermark_us=marker.watermark_us,
-            ended=marker.ended,
-        )
+    def _some_rows(self, rows_max: int) -> pa.RecordBatch | None:
+        """The next rows of the release, of one record at a time; None if all were given out."""
+        if self._rest is None:
+            if not self._records:
+                return None
+            record = self._records.popleft()
+            self.bytes_taken += record.body.nbytes
+            self._rest = self._rows(record)
+            self._origin = f"{record.tags[0]} position {record.position}"
+        rows = self._rest.slice(0, rows_max)
+        rest = self._rest.slice(rows.num_rows)
+        self._rest = rest if rest.num_rows else None
+        return rows
 
     def _rows(self, record: Record) -> pa.RecordBatch:
         try:
@@ -132,6 +183,8 @@ class SourceInput(Input):
         self._columns = None if list(source.schema.names) == columns else columns
         self._offset = source.initial_offset() if offset is None else offset
         self._idle = False
+        self._has_no_more = False
+        self._has_nothing_yet = False
         self._ended = False
 
     def take(self, rows_max: int) -> Delivery | None:
@@ -141,6 +194,8 @@ class SourceInput(Input):
         read = self._source.read(first, rows_max)
         # Fewer rows than asked for: for now the source has no more.
         self._idle = read.idle or read.rows < rows_max
+        self._has_no_more = read.idle or read.ended
+        self._has_nothing_yet = read.nothing_yet
         if read.idle and not read.ended:
             return None
         self._offset = read.next_offset
@@ -159,6 +214,12 @@ class SourceInput(Input):
     def is_drained(self) -> bool:
         return self._idle or self._ended
 
+    def has_no_more(self) -> bool:
+        return self._has_no_more
+
+    def has_nothing_yet(self) -> bool:
+        return self._has_nothing_yet
+
     def position(self) -> dict[str, Any]:
         return {"consumed": START, "resume": START, "offset": self._offset}
 
@@ -169,23 +230,32 @@ class SourceInput(Input):
 class Watermarks:
     """The input's watermark: the least of its producers', none of whom it may overtake.
 
-    A producer that is silent for `idle_timeout_ms` no longer holds the others back. The result
-    never falls, so a producer that comes back late finds its rows judged by where the others are.
+    Two kinds of producers do not hold the others back. One that has caught up has said itself that
+    it has no more for now: of the vertices of a stage, which share one input, those that still have
+    something count, and when none has, the furthest, as if one vertex had read it all. One
+    that was silent for `idle_timeout_ms` is left behind, whatever it may still have.
+
+    The result never falls, so a producer that comes back finds its rows judged by where the others
+    are.
     """
 
     def __init__(
         self,
         expected: Collection[str],
-        known: dict[str, tuple[int, bool]],
+        known: Mapping[str, Said],
         watermark_us: int,
         idle_timeout_ms: int | None,
+        run: int = 0,
+        others: Callable[[], Collection[str]] = lambda: (),
     ) -> None:
-        self._producers = dict.fromkeys(sorted(expected), (WATERMARK_NONE, False))
-        self._producers.update(known)
-        self._expected = frozenset(expected)
+        """Those who will speak are `expected` in this query and run, and `others` elsewhere."""
+        self._own = frozenset(expected)
+        self._others = others
+        self._producers = dict(known)
+        self._expect()
         self._watermark_us = watermark_us
-        self._idle_timeout_ms = idle_timeout_ms
-        self._heard_ms: dict[str, float] = {}
+        self._run = run
+        self._silence = None if idle_timeout_ms is None else Silence(idle_timeout_ms)
 
     @property
     def watermark_us(self) -> int:
@@ -194,42 +264,109 @@ class Watermarks:
     @property
     def ended(self) -> bool:
         """Whether every producer has said that it has no more."""
-        return bool(self._producers) and all(ended for _, ended in self._producers.values())
+        return bool(self._producers) and all(said.ended for said in self._producers.values())
 
-    def known(self) -> dict[str, tuple[int, bool]]:
+    @property
+    def caught_up(self) -> bool:
+        """Whether no vertex of this query that writes the input has more for now."""
+        return all(self._producers[name].ended or self._has_caught_up(name) for name in self._own)
+
+    def known(self) -> dict[str, Said]:
         return dict(self._producers)
 
-    def hear(self, producer: str, watermark_us: int, ended: bool, now_ms: float) -> None:
-        before, _ = self._producers.get(producer, (WATERMARK_NONE, False))
-        self._producers[producer] = (max(before, watermark_us), ended)
-        self._heard_ms[producer] = now_ms
-        self._advance(now_ms)
+    def hear(self, producer: str, said: Said) -> None:
+        before = self._producers.get(producer, Said())
+        watermark_us = max(before.watermark_us, said.watermark_us)
+        self._producers[producer] = said._replace(watermark_us=watermark_us)
+        if self._silence is not None:
+            self._silence.end(producer)
+        if self.ended:
+            self._expect()  # the program that writes the stream may be another by now
+        self._advance()
 
-    def pass_idle(self, now_ms: float) -> bool:
-        """Leave silent producers behind; return whether that moved the watermark."""
-        if self._idle_timeout_ms is None:
+    def listen(self, now_ms: float) -> bool:
+        """Everything visible has been heard; return whether somebody's silence moves time on."""
+        if self._silence is None:
             return False
+        self._silence.go_on(self._producers, now_ms)
         before = self._watermark_us
-        self._advance(now_ms)
+        self._advance()
         return self._watermark_us > before
 
-    def _advance(self, now_ms: float) -> None:
-        active = [
-            watermark_us
-            for name, (watermark_us, ended) in self._producers.items()
-            if not ended and not self._is_idle(name, now_ms)
-        ]
-        if not active:
-            # All ended, or all silent: the furthest of them is what is known.
-            finished = self.ended
-            active = (
-                [WATERMARK_END] if finished else [w for w, e in self._producers.values() if not e]
-            )
-            active = active if finished else [max(active, default=WATERMARK_NONE)]
-        self._watermark_us = max(self._watermark_us, min(active))
+    def _expect(self) -> None:
+        for producer in sorted(self._own.union(self._others())):
+            self._producers.setdefault(producer, Said())
 
-    def _is_idle(self, producer: str, now_ms: float) -> bool:
-        if self._idle_timeout_ms is None:
-            return False
-        heard_ms = self._heard_ms.setdefault(producer, now_ms)
-        return now_ms - heard_ms >= self._idle_timeout_ms
+    def _advance(self) -> None:
+        """Go as far as those allow who are to be waited for; all silent, as far as is known."""
+        if self.ended:
+            self._watermark_us = WATERMARK_END
+            return
+        voices = self._voices()
+        awake = [watermark_us for watermark_us, is_silent in voices if not is_silent]
+        furthest = max((watermark_us for watermark_us, _ in voices), default=WATERMARK_NONE)
+        self._watermark_us = max(self._watermark_us, min(awake, default=furthest))
+
+    def _voices(self) -> list[tuple[int, bool]]:
+        """Whom the watermark goes by: how far each is, and whether it is silent."""
+        voices = []
+        stages: dict[str, list[str]] = {}
+        for name, said in self._producers.items():
+            if not said.ended:
+                stages.setdefault(_stage_of(name), []).append(name)
+        for names in stages.values():
+            busy = [name for name in names if not self._has_caught_up(name)]
+            if busy:
+                voices += [(self._producers[n].watermark_us, self._is_silent(n)) for n in busy]
+            else:
+                furthest_us = max(self._producers[name].watermark_us for name in names)
+                voices.append((furthest_us, all(map(self._is_silent, names))))
+        return voices
+
+    def _has_caught_up(self, producer: str) -> bool:
+        """What was said in another run means nothing: there may be more by now."""
+        caught_up_run = self._producers[producer].caught_up_run
+        return producer in self._own and 0 < caught_up_run == self._run
+
+    def _is_silent(self, producer: str) -> bool:
+        return self._silence is not None and self._silence.is_over(producer)
+
+
+class Silence:
+    """For how long a reader has heard nothing of each producer, by the time it was able to hear.
+
+    It is able to when it has taken all there was. From one such moment to the next it has listened,
+    unless it was held up in between: so no gap counts for more than a part of the timeout.
+    """
+
+    _LOOKS = 4  # without a word, at the least, before a producer counts as silent
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._listened_ms: float | None = None
+        self._silent_ms: dict[str, float] = {}
+        self._heard: set[str] = set()  # since it last listened
+
+    def end(self, producer: str) -> None:
+        self._heard.add(producer)
+
+    def go_on(self, producers: Iterable[str], now_ms: float) -> None:
+        since_ms = now_ms if self._listened_ms is None else self._listened_ms
+        listened_ms = min(now_ms - since_ms, self._timeout_ms / self._LOOKS)
+        for producer in producers:
+            before_ms = self._silent_ms.get(producer, 0.0)
+            silent_ms = 0.0 if producer in self._heard else before_ms + listened_ms
+            self._silent_ms[producer] = silent_ms
+        self._listened_ms = now_ms
+        self._heard.clear()
+
+    def is_over(self, producer: str) -> bool:
+        """Whether a producer was silent for the whole timeout, and still is."""
+        return (
+            producer not in self._heard and self._silent_ms.get(producer, 0.0) >= self._timeout_ms
+        )
+
+
+def _stage_of(producer: str) -> str:
+    """Vertices of one stage are parts of one producer; any other is one by itself."""
+    return producer.rpartition(".")[0] or producer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_128_hexdigest
 
@@ -18,9 +18,17 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record
 from penstock.names import check_any_name
 
-MARKER_VERSION = 1
+MARKER_VERSION = 2
 WATERMARK_END = 2**63 - 1  # nothing will come any more
 WATERMARK_NONE = -(2**63)
+
+
+class Said(NamedTuple):
+    """What a producer has said about its rows so far."""
+
+    watermark_us: int = WATERMARK_NONE
+    ended: bool = False
+    caught_up_run: int = 0  # the run of its query in which it had no more for now; 0: it may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +42,10 @@ class Marker:
     resume: Position = START  # where to read the input on
     offset: Any = None  # of a source: the next row to read
     watermark_us: int = WATERMARK_NONE  # no later output is older than this
+    seen_us: int = WATERMARK_NONE  # the watermark by the rows so far, where the chain defines one
     ended: bool = False  # there will be no later output
-    # Watermark and end of each producer of the input, as of `consumed`.
-    producers: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    caught_up: bool = False  # there is no more for now, so it holds nobody's watermark back
+    producers: dict[str, Said] = field(default_factory=dict)  # of the input, as of `consumed`
     progress: dict[str, Any] = field(default_factory=dict)  # of the chain
     late_rows: int = 0  # so far
     rejected_rows: int = 0  # so far
@@ -51,8 +60,10 @@ class Marker:
             "resume": self.resume,
             "offset": self.offset,
             "watermark_us": self.watermark_us,
+            "seen_us": self.seen_us,
             "ended": self.ended,
-            "producers": {name: list(facts) for name, facts in self.producers.items()},
+            "caught_up": self.caught_up,
+            "producers": {name: list(said) for name, said in self.producers.items()},
             "progress": self.progress,
             "late_rows": self.late_rows,
             "rejected_rows": self.rejected_rows,
@@ -80,10 +91,10 @@ def decode_marker(record: Record) -> Marker:
     """Read a marker back; whatever is not one is named with its position."""
     try:
         facts: Any = json.loads(bytes(record.body))
-        if facts["version"] > MARKER_VERSION:
+        if facts["version"] != MARKER_VERSION:
             raise StageVersionUnsupported(
                 f"the marker at position {record.position} has version {facts['version']}, this "
-                f"Penstock reads up to {MARKER_VERSION}: upgrade it",
+                f"Penstock reads {MARKER_VERSION}: run the one that wrote it, or begin a new log",
                 position=record.position,
             )
         return Marker(
@@ -94,10 +105,12 @@ def decode_marker(record: Record) -> Marker:
             resume=Position(int(facts["resume"])),
             offset=facts["offset"],
             watermark_us=int(facts["watermark_us"]),
+            seen_us=int(facts["seen_us"]),
             ended=bool(facts["ended"]),
+            caught_up=bool(facts["caught_up"]),
             producers={
-                check_any_name(name, "producer"): (int(watermark_us), bool(ended))
-                for name, (watermark_us, ended) in facts["producers"].items()
+                check_any_name(name, "producer"): Said(int(watermark_us), bool(ended), int(run))
+                for name, (watermark_us, ended, run) in facts["producers"].items()
             },
             progress=dict(facts["progress"]),
             late_rows=int(facts["late_rows"]),

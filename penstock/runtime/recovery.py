@@ -25,6 +25,7 @@ from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log, register
 from penstock.log.record import START, Position
 from penstock.runtime.checkpointing import check_bound
+from penstock.runtime.instances import COUNTER_BITS
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
@@ -43,7 +44,10 @@ def fence(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, 
     record = log.last(task_tag)
     if record is None:
         return Marker(vertex=vertex, instance=instance, epoch=0), START
-    return replace(decode_marker(record), instance=instance), record.position
+    marker = decode_marker(record)
+    same_run = marker.instance >> COUNTER_BITS == instance >> COUNTER_BITS
+    caught_up = marker.caught_up and same_run  # in a new run there may be more
+    return replace(marker, instance=instance, caught_up=caught_up), record.position
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from penstock.connectors.contract import REJECTED_SCHEMA
 from penstock.errors import (
     AlreadyWritten,
     InvalidArgument,
+    InvalidName,
     SchemaMismatch,
     StreamConflict,
     StreamInputError,
@@ -31,7 +32,7 @@ from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
-from penstock.names import check_any_name, check_name
+from penstock.names import check_any_name, check_name, check_own_name
 from penstock.operators.chain import ERROR_COLUMN
 from penstock.runtime.inputs import rows_gone
 from penstock.runtime.instances import next_instance
@@ -54,6 +55,12 @@ class StreamFacts:
     substreams: int = 1
     use: Use = "rows"
     query: str | None = None  # which described it; None: somebody who publishes to it
+    writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # vertices by query
+
+    @property
+    def producers(self) -> tuple[str, ...]:
+        """The vertices that write it. Others may too: who publishes is not known beforehand."""
+        return tuple(vertex for vertices in self.writers.values() for vertex in vertices)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -81,8 +88,12 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
         use, query = facts["use"], facts["query"]
         if use not in get_args(Use):
             raise ValueError(f"its use is {use!r:.80}")
-        return StreamFacts(stream, schema, int(facts["substreams"]), use, query)
-    except (ValueError, KeyError, TypeError) as error:
+        writers = {
+            check_name(name, "query"): tuple(check_own_name(each, "vertex") for each in vertices)
+            for name, vertices in facts["writers"].items()
+        }
+        return StreamFacts(stream, schema, int(facts["substreams"]), use, query, writers)
+    except (ValueError, KeyError, TypeError, AttributeError, InvalidName) as error:
         raise StreamNotFound(
             f"the description of stream {stream!r} cannot be read ({error}): run `penstock fsck`",
             stream=stream,
@@ -116,18 +127,26 @@ def _written(program: Program) -> Iterator[StreamFacts]:
     for stream in program.streams:
         if stream.role != "input":
             use: Use = "late rows" if stream.name == settings.late_stream else "rows"
-            yield StreamFacts(stream.name, stream.schema, stream.substreams, use, query)
+            writers = {query: program.producers(stream.name)}
+            yield StreamFacts(stream.name, stream.schema, stream.substreams, use, query, writers)
     dead = settings.dead_letter_stream
     if dead is not None:
-        yield StreamFacts(dead, _dead_letter_schema(program), 1, "dead letters", query)
+        writers = {query: program.producers(dead)}
+        yield StreamFacts(dead, _dead_letter_schema(program), 1, "dead letters", query, writers)
 
 
 def _describe(log: Log, wanted: StreamFacts) -> None:
-    """Describe a stream, unless its description is another writer's, which fits."""
-    key, text = f"stream/{wanted.name}", _encode_facts(wanted)
+    """Describe a stream. Of another writer's description, which fits, only the writers change."""
+    key = f"stream/{wanted.name}"
     while True:
         known = log.get(key)
-        if known is not None and (known.value == text or not _check_written(log, wanted)):
+        facts = wanted
+        if known is not None:
+            stored = describe_stream(log, wanted.name)
+            facts = wanted if _check_written(log, wanted) else stored
+            facts = replace(facts, writers={**stored.writers, **wanted.writers})
+        text = _encode_facts(facts)
+        if known is not None and known.value == text:
             return
         if log.compare_and_set(key, 0 if known is None else known.version, text):
             return
@@ -194,9 +213,9 @@ def _dead_letter_schema(program: Program) -> Schema:
 
 
 def _encode_facts(facts: StreamFacts) -> bytes:
-    columns = [[field.name, str(field.type), field.nullable] for field in facts.schema]
+    columns = [[each.name, str(each.type), each.nullable] for each in facts.schema]
     kept = {"query": facts.query, "use": facts.use, "substreams": facts.substreams}
-    return json.dumps(kept | {"columns": columns}).encode()
+    return json.dumps(kept | {"columns": columns, "writers": dict(facts.writers)}).encode()
 
 
 class StreamWriter:

@@ -26,7 +26,7 @@ from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Delivery, Input, Watermarks
-from penstock.runtime.markers import WATERMARK_NONE, Marker
+from penstock.runtime.markers import WATERMARK_NONE, Marker, Said
 from penstock.runtime.outputs import Outputs, Partitioner
 from penstock.runtime.trimming import TRIM_BYTES, TrimJob
 from penstock.stages.settings import Settings
@@ -119,8 +119,11 @@ class VertexStatistics:
 class Vertex:
     """One instance of a vertex, between its recovery and its end."""
 
-    def __init__(self, parts: VertexParts, start: Marker, commits_replayed: int = 0) -> None:
-        """`start` is the last committed marker (or an empty one) with this instance's number.
+    def __init__(
+        self, parts: VertexParts, start: Marker, position: Position, commits_replayed: int = 0
+    ) -> None:
+        """`start` is the last committed marker (or an empty one) with this instance's number, and
+        `position` where it is.
 
         The next checkpoint is due the sooner the more commits recovery had to replay: a vertex that
         keeps crashing would otherwise never come to write one.
@@ -130,6 +133,7 @@ class Vertex:
         # The end is final: an instance that follows one that has ended finds nothing to do.
         self.state = VertexState.ENDED if start.ended else VertexState.RUNNING
         self._marker = start
+        self._marker_position = position
         self._watermark_us = start.watermark_us
         self._late_rows = start.late_rows
         self._rejected_rows = start.rejected_rows
@@ -137,9 +141,12 @@ class Vertex:
         self._input_ended = start.ended
         self._due_s = 0.0
         self._committed_s = float("-inf")
-        self._own_watermark_us = start.watermark_us  # where the chain itself defines event time
+        self._seen_us = start.seen_us  # the watermark that the chain itself defines
+        self._caught_up = start.caught_up
+        self._is_within_delivery = False
         self._source_watermark_us: int | None = None
-        self._commits_to_checkpoint = parts.settings.checkpoint_interval_commits - commits_replayed
+        self._commits_unpictured = commits_replayed  # since the last checkpoint
+        self._pictured_s = parts.clock.monotonic_s()
         self._snapshots: dict[str, Snapshot] | None = None
         self._snapshot_position = Position(0)
         self._is_trim_due = False
@@ -163,6 +170,7 @@ class Vertex:
             self._append_early_if_large()
             if self._is_commit_due():
                 self._commit()
+            self._begin_checkpoint_if_due(self._marker_position)
             self._copy_some_state()
         except Fenced:
             self._move(VertexState.FENCED)
@@ -189,7 +197,8 @@ class Vertex:
 
     def flush(self) -> None:
         """Commit whatever has been done so far, without waiting for the interval."""
-        if self.state is VertexState.RUNNING and self._is_dirty:
+        is_running = self.state is VertexState.RUNNING
+        if is_running and self._is_dirty and not self._is_within_delivery:
             try:
                 self._commit()
             except Fenced:
@@ -219,7 +228,7 @@ class Vertex:
 
     def commit_due_in_s(self) -> float | None:
         """How long this vertex may wait before it must commit; None if it has nothing to commit."""
-        if not self._is_dirty:
+        if not self._is_dirty or self._is_within_delivery:
             return None
         due_s = self._due_s
         if self._parts.trigger_us is None:
@@ -249,7 +258,7 @@ class Vertex:
         if self._parts.backlog is not None and self._parts.backlog.is_full():
             return False  # what was processed before is still committed when it is due
         rows_left = self._parts.settings.step_rows_max
-        worked = self._pass_idle_producers()
+        worked = False
         while rows_left > 0 and (delivery := self._parts.input.take(rows_left)) is not None:
             self._process(delivery)
             self._mark_dirty()
@@ -257,7 +266,7 @@ class Vertex:
             worked = True
             if self._parts.input.is_drained():
                 break
-        return worked
+        return self._pass_time() or worked
 
     def _process(self, delivery: Delivery) -> None:
         for batch, origin in zip(delivery.batches, delivery.origins, strict=True):
@@ -265,8 +274,11 @@ class Vertex:
             self._emit(self._run(batch, origin))
         if delivery.rejected is not None:
             self._reject(delivery.rejected)
-        self._hear(delivery)
-        self._advance_watermark(self._input_watermark())
+        self._caught_up = False
+        self._is_within_delivery = not delivery.is_whole
+        if delivery.is_whole:
+            self._hear(delivery)
+            self._advance_watermark(self._input_watermark())
 
     def _run(self, batch: pa.RecordBatch, origin: str) -> ChainOutput:
         on_bad_row: OnBadRow = "raise" if self._parts.dead_letter_tag is None else "reject"
@@ -286,8 +298,7 @@ class Vertex:
         self._late_rows += output.late_rows
         delay_us = self._parts.chain.watermark_delay_us
         if delay_us is not None and output.max_event_time_us is not None:
-            seen_us = output.max_event_time_us - delay_us
-            self._own_watermark_us = max(self._own_watermark_us, seen_us)
+            self._seen_us = max(self._seen_us, output.max_event_time_us - delay_us)
         if output.late is not None and self._parts.late_tag is not None:
             self._parts.outputs.add(RecordKind.DATA, self._parts.late_tag, output.late)
         if output.rejected is not None:
@@ -314,21 +325,32 @@ class Vertex:
             self._source_watermark_us = delivery.watermark_us
             return
         assert delivery.producer is not None
-        watermarks.hear(
-            delivery.producer,
-            WATERMARK_NONE if delivery.watermark_us is None else delivery.watermark_us,
-            delivery.ended,
-            self._now_ms(),
-        )
+        watermark_us = WATERMARK_NONE if delivery.watermark_us is None else delivery.watermark_us
+        said = Said(watermark_us, delivery.ended, delivery.caught_up_run)
+        watermarks.hear(delivery.producer, said)
         self._input_ended = watermarks.ended
 
-    def _pass_idle_producers(self) -> bool:
-        watermarks = self._parts.watermarks
-        if watermarks is None or not watermarks.pass_idle(self._now_ms()):
+    def _pass_time(self) -> bool:
+        """Let event time go on without those who have nothing to say, once all was heard."""
+        if self._input_ended or not self._parts.input.is_drained():
             return False
-        self._advance_watermark(self._input_watermark())
-        self._mark_dirty()
-        return True
+        watermarks = self._parts.watermarks
+        goes_on = watermarks is not None and watermarks.listen(self._now_ms())
+        if not self._caught_up and self._has_caught_up():
+            self._caught_up = goes_on = True
+        if goes_on:
+            self._advance_watermark(self._input_watermark())
+            self._mark_dirty()
+        return goes_on
+
+    def _has_caught_up(self) -> bool:
+        """Whether nobody has to wait for rows of this vertex, as there are none for now."""
+        parts = self._parts
+        if not parts.settings.available_now:
+            return parts.input.has_nothing_yet()
+        return parts.input.has_no_more() and (
+            parts.watermarks is None or parts.watermarks.caught_up
+        )
 
     def _input_watermark(self) -> int:
         """How far event time is known to have come, after the rows that were just processed."""
@@ -340,7 +362,9 @@ class Vertex:
             given_us = WATERMARK_NONE
         if self._input_ended or self._parts.chain.watermark_delay_us is None:
             return given_us
-        return self._own_watermark_us
+        if self._parts.settings.available_now and not self._caught_up:
+            return self._watermark_us
+        return self._seen_us
 
     def _advance_watermark(self, watermark_us: int) -> None:
         if watermark_us > self._watermark_us:
@@ -373,7 +397,7 @@ class Vertex:
         "At once" leaves a short gap after the last commit, so that a trickle of rows does not make
         the log sync for each of them. With a trigger nothing but the end comes before its time.
         """
-        if not self._is_dirty:
+        if not self._is_dirty or self._is_within_delivery:
             return False
         now_s = self._parts.clock.monotonic_s()
         if now_s >= self._due_s or self._input_ended:
@@ -389,6 +413,7 @@ class Vertex:
         marker = self._next_marker()
         position = parts.outputs.commit(parts.marker_tags, marker.encode())
         self._marker = marker
+        self._marker_position = position
         self._is_dirty = False
         self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
@@ -396,7 +421,7 @@ class Vertex:
             parts.backlog.add(position, parts.outputs.row_bytes)
         if marker.ended:
             self._move(VertexState.ENDED)
-        self._begin_checkpoint_if_due(position)
+        self._commits_unpictured += 1
         self._trim_if_due()
 
     def _add_changes(self) -> None:
@@ -414,7 +439,9 @@ class Vertex:
             instance=self._marker.instance,
             epoch=self._marker.epoch + 1,
             watermark_us=self._watermark_us,
+            seen_us=self._seen_us,
             ended=self._input_ended,
+            caught_up=self._caught_up,
             producers={} if watermarks is None else watermarks.known(),
             progress=self._parts.chain.progress(),
             late_rows=self._late_rows,
@@ -423,11 +450,16 @@ class Vertex:
         )
 
     def _begin_checkpoint_if_due(self, position: Position) -> None:
-        """Start a picture of the state that this marker has just committed."""
-        self._commits_to_checkpoint -= 1
-        if self._commits_to_checkpoint > 0 or self._snapshots is not None:
+        """Start a picture of the state, if it is as the last marker has committed it."""
+        if self._is_dirty or self._snapshots is not None or not self._commits_unpictured:
             return
-        self._begin_checkpoint(position)
+        settings = self._parts.settings
+        age_s = self._parts.clock.monotonic_s() - self._pictured_s
+        if (
+            self._commits_unpictured >= settings.checkpoint_interval_commits
+            or age_s >= settings.checkpoint_interval_ms / 1000
+        ):
+            self._begin_checkpoint(position)
 
     def _begin_checkpoint(self, position: Position) -> None:
         states = self._parts.chain.states
@@ -463,7 +495,8 @@ class Vertex:
         if self._parts.checkpointer.submit(job):
             self._snapshots = None
             self._checkpoints += 1
-            self._commits_to_checkpoint = self._parts.settings.checkpoint_interval_commits
+            self._commits_unpictured = 0
+            self._pictured_s = self._parts.clock.monotonic_s()
 
     def _now_ms(self) -> float:
         return self._parts.clock.monotonic_s() * 1000

@@ -157,7 +157,7 @@ class Outcome:
         for seen in self.history:
             if seen.kind == "MARKER":
                 facts = json.loads(seen.body)
-                behind = [us for us, ended in facts["producers"].values() if not ended]
+                behind = [us for us, ended, _ in facts["producers"].values() if not ended]
                 passes += bool(behind) and facts["watermark_us"] > min(behind)
         return passes
 

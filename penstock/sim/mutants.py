@@ -270,8 +270,8 @@ def _watermark_ahead() -> AbstractContextManager[None]:
 
 
 def _greatest_watermark() -> AbstractContextManager[None]:
-    def advance(self: Any, now_ms: float) -> None:
-        furthest = max(us for us, _ in self._producers.values())
+    def advance(self: Any) -> None:
+        furthest = max(said.watermark_us for said in self._producers.values())
         self._watermark_us = max(self._watermark_us, furthest)
 
     return swapped((Watermarks, "_advance", advance))

@@ -30,7 +30,7 @@ from penstock.stages.tags import (
     task_tag,
 )
 
-PROGRAM_VERSION = 3
+PROGRAM_VERSION = 4
 STAGES_MAX = 1_000
 OPERATORS_MAX = 1_000
 VERTICES_MAX = 65_536
@@ -255,6 +255,11 @@ class Program:
         """The vertices of a stage, by index."""
         found = [vertex for vertex in self.vertices if vertex.stage == stage]
         return tuple(sorted(found, key=lambda vertex: vertex.index))
+
+    def producers(self, stream: str) -> tuple[str, ...]:
+        """The vertices that write a stream, be it as their output or on the side."""
+        tag = marker_tag(stream)
+        return tuple(vertex.name for vertex in self.vertices if tag in vertex.marker_tags)
 
     def stage_of(self, vertex: VertexProgram) -> Stage:
         return self.stages[vertex.stage]

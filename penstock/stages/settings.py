@@ -38,6 +38,13 @@ class Settings:
     checkpoint_interval_commits: int = 500
     """A checkpoint is begun after this many markers: recovery replays at most so many changes."""
 
+    checkpoint_interval_ms: int = 10_000
+    """A checkpoint is begun this long after the one before, if there was any marker since."""
+
+    available_now: bool = False
+    """The run reads what there is and stops. Event time rises once all of it was read, so which
+    rows are late depends on earlier runs alone, and not on how this one is cut into vertices."""
+
     idle_timeout_ms: int | None = None
     """An input silent for so long no longer holds the watermark back; None: it always does."""
 
@@ -59,6 +66,7 @@ class Settings:
         _check_range("step_rows_max", self.step_rows_max, 1, 1 << 24)
         _check_range("early_append_bytes_max", self.early_append_bytes_max, 1, GIB)
         _check_range("checkpoint_interval_commits", self.checkpoint_interval_commits, 1, 1 << 31)
+        _check_range("checkpoint_interval_ms", self.checkpoint_interval_ms, 1, 86_400_000)
         _check_range("state_bytes_max", self.state_bytes_max, MIB, 1 << 44)
         for setting in ("trigger_interval_ms", "idle_timeout_ms"):
             if (length_ms := getattr(self, setting)) is not None:

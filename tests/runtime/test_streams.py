@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -164,12 +165,17 @@ def test_a_stream_that_is_there_for_something_else_is_refused_and_left_as_it_is(
 def test_a_stream_is_shared_by_those_who_mean_the_same_and_keeps_its_description() -> None:
     log = MemoryLog()
     create_stream(log, "times", parse_schema("at timestamp"))
-    register_streams(log, windowed("first", "counts", late_stream="late", dead_letter_stream="bad"))
-    before = described(log)
+    first = windowed("first", "counts", late_stream="late", dead_letter_stream="bad")
+    register_streams(log, first)
+    before = {name: describe_stream(log, name) for name in ("counts", "late", "bad")}
     again = windowed("second", "counts", late_stream="late", dead_letter_stream="bad")
     register_streams(log, again)
+    versions = {key: log.get(key) for key in log.keys("stream")}
     register_streams(log, again)
-    assert described(log) == before
+    assert {key: log.get(key) for key in log.keys("stream")} == versions
+    for name, facts in before.items():  # but its readers wait for the vertices of both
+        vertices = {each.query: tuple(v.name for v in each.vertices) for each in (first, again)}
+        assert describe_stream(log, name) == replace(facts, writers=vertices)
 
 
 def test_a_query_does_not_make_its_result_of_what_held_its_late_rows() -> None:

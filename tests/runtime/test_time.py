@@ -11,8 +11,10 @@ import pytest
 from penstock.connectors.arrow import ArrowSource
 from penstock.plan.build import Rows, col, count, query, scan_source, window
 from penstock.plan.columns import apply
+from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.markers import WATERMARK_END
+from penstock.runtime.single import SingleProcess
 from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
 from tests.runtime.laboratory import (
@@ -174,6 +176,50 @@ def feed(source: ArrowSource, rows: list[Arrival]) -> None:
         source.append(batch)
 
 
+def listen(process: SingleProcess, clock: ManualClock, for_s: float) -> None:
+    """Let time pass in which a reader steps, as a host's does."""
+    for _ in range(round(for_s / 0.05)):
+        clock.advance(0.05)
+        process.run_available()
+
+
+def test_who_was_held_up_does_not_call_others_silent(lab: Laboratory) -> None:
+    """Two producers go on while their reader is frozen for longer than the timeout."""
+    clock = ManualClock()
+    schema = pa.schema([pa.field(f.name, f.type, nullable=False) for f in rows_table([]).schema])
+    left, right = (ArrowSource([], schema, growing=True) for _ in range(2))
+    sources = {"left": lambda _: left, "right": lambda _: right}
+    tested = plan_program(union_query(5_000))
+    *producers, reader = [vertex.name for vertex in tested.vertices]
+    writing = lab.open(tested, sources, vertices=tuple(producers), clock=clock)
+    reading = lab.open(tested, sources, vertices=(reader,), clock=clock)
+    feed(left, [(n, 0, n * SECOND_US) for n in range(60)])
+    feed(right, [(n, 0, n * SECOND_US) for n in range(10)])
+    writing.run_available()
+    reading.run_available()
+    for second in range(6):
+        clock.advance(1.0)
+        feed(left, [(60 + second, 0, (60 + second) * SECOND_US)])
+        feed(right, [(10 + second, 0, (10 + second) * SECOND_US)])
+        writing.run_available()
+    reading.run_available()
+    assert reading.host.vertex(reader).statistics().watermark_us == 15 * SECOND_US - DELAY_US
+    # All were frozen, and the reader is the first to wake: it has heard nothing for a moment only.
+    clock.advance(60.0)
+    reading.run_available()
+    feed(right, [(16, 0, 16 * SECOND_US)])
+    writing.run_available()
+    reading.run_available()
+    assert reading.host.vertex(reader).statistics().late_rows == 0
+    # Who really says nothing while the reader listens is left behind.
+    for _ in range(120):
+        clock.advance(0.05)
+        reading.host.step()
+    assert reading.host.vertex(reader).statistics().watermark_us == 65 * SECOND_US - DELAY_US
+    writing.abandon()
+    reading.abandon()
+
+
 @pytest.mark.parametrize("timeout_ms", [None, 500])
 def test_a_silent_source_holds_windows_back_until_it_times_out(
     lab: Laboratory, timeout_ms: int | None
@@ -189,12 +235,12 @@ def test_a_silent_source_holds_windows_back_until_it_times_out(
         feed(left, [(3, 0, 20 * SECOND_US)])
         process.run_available()
         assert read_counts(lab) == {}  # the right source may still have rows of the first window
-        clock.advance(0.4)
+        listen(process, clock, 0.4)
         feed(left, [(4, 0, 21 * SECOND_US)])
         process.run_available()
         assert read_counts(lab) == {}
-        clock.advance(0.4)  # the right source has been silent for 0.8 s, the left one for 0.4 s
-        process.run_available()
+        # After this the right source has been silent for 0.8 s, the left one for 0.4 s.
+        listen(process, clock, 0.4)
         if timeout_ms is None:
             assert read_counts(lab) == {}
         else:

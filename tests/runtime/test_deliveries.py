@@ -1,0 +1,110 @@
+"""What one marker released: a step takes a part of it, a commit stands only after all of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from penstock.connectors.arrow import ArrowSource
+from penstock.expressions.types import schema_from_arrow
+from penstock.log import open_log
+from penstock.plan.build import count, query, scan_source, scan_stream
+from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Query
+from penstock.runtime.single import SingleProcess
+from penstock.runtime.streams import StreamWriter, create_stream
+from penstock.runtime.vertex import VertexState
+from penstock.stages.settings import Settings
+from penstock.testing.clock import ManualClock
+from tests.runtime.laboratory import UNSYNCED, Laboratory
+
+NUMBERS = pa.schema([pa.field("v", pa.int64(), nullable=False)])
+
+
+def counts(step_rows: int) -> Query:
+    rows = scan_stream("numbers", "v bigint not null").group_by("v")
+    settings = Settings(step_rows_max=step_rows, commit_interval_ms=0)
+    return query(
+        "counts", rows.agg(count().alias("n"), mode="update").to_stream("out"), settings=settings
+    )
+
+
+def publish(lab: Laboratory, *writes: list[int]) -> None:
+    """Each write is one marker, however many records it takes."""
+    with open_log(lab.folder, create=True, config=UNSYNCED) as log:
+        create_stream(log, "numbers", schema_from_arrow(NUMBERS))
+        writer = StreamWriter(log, "numbers", "test")
+        for values in writes:
+            writer.write(pa.record_batch([pa.array(values, pa.int64())], NUMBERS))
+        writer.write(None, ended=True)
+
+
+def found(lab: Laboratory) -> dict[int, int]:
+    return {row["v"]: row["n"] for row in lab.rows("out")}
+
+
+def test_a_step_takes_no_more_rows_of_a_large_delivery_than_it_may(lab: Laboratory) -> None:
+    values = [n % 7 for n in range(95)]
+    publish(lab, values, [7] * 3)
+    process = lab.open(counts(10), clock=ManualClock())
+    (vertex,) = process.statistics().vertices
+    seen, commits = 0, []
+    while process.host.vertex(vertex).state is VertexState.RUNNING:
+        process.host.step()
+        facts = process.host.vertex(vertex).statistics()
+        assert facts.rows_in - seen <= 10
+        seen = facts.rows_in
+        commits.append((seen, facts.commits))
+    process.close()
+    assert seen == 98
+    assert all(n == 0 for rows, n in commits if rows < 95)  # no marker within the delivery
+    assert found(lab) == Counter([*values, 7, 7, 7])
+
+
+@pytest.mark.parametrize("steps", [1, 4, 9])
+def test_who_is_lost_within_a_delivery_has_done_none_of_it(lab: Laboratory, steps: int) -> None:
+    values = [n % 7 for n in range(95)]
+    publish(lab, values)
+    process = lab.open(counts(10))
+    for _ in range(steps):
+        process.host.step()
+    process.close()  # it commits what it may, and within the delivery that is nothing
+    assert found(lab) == {}
+    lab.run(counts(10))
+    assert found(lab) == Counter(values)
+    assert all(row["n"] == values.count(row["v"]) for row in lab.rows("out"))
+
+
+def test_a_checkpoint_is_due_by_time_also_when_nothing_comes(lab: Laboratory) -> None:
+    clock = ManualClock()
+    totals = (
+        scan_source("rows", "v bigint not null", 1)
+        .group_by("v")
+        .agg(count().alias("n"), mode="update")
+    )
+    settings = Settings(commit_interval_ms=0, checkpoint_interval_ms=10_000)
+    tested = plan_program(query("totals", totals.to_stream("out"), settings=settings))
+    (vertex,) = (each.name for each in tested.vertices)
+    source = ArrowSource([], NUMBERS, growing=True)
+
+    def checkpoints(process: SingleProcess, after_s: float) -> int:
+        clock.advance(after_s)
+        process.host.step()
+        process.wait_checkpoints(60)
+        return process.host.vertex(vertex).statistics().checkpoints
+
+    process = lab.open(tested, {"rows": lambda _: source}, clock=clock)
+    assert checkpoints(process, 20.0) == 0  # there is nothing to show yet
+    source.append(pa.record_batch([pa.array([1, 2, 3])], NUMBERS))
+    assert checkpoints(process, 0.0) == 1
+    source.append(pa.record_batch([pa.array([4])], NUMBERS))
+    assert [checkpoints(process, 4.0) for _ in range(4)] == [1, 1, 2, 2]
+    assert checkpoints(process, 100.0) == 2  # nothing has changed since
+    source.append(pa.record_batch([pa.array([5])], NUMBERS))
+    process.host.step()
+    process.abandon()
+    process = lab.open(tested, {"rows": lambda _: source}, clock=clock)
+    assert [checkpoints(process, 4.0) for _ in range(3)] == [0, 0, 1]  # of what was replayed
+    process.abandon()
