@@ -23,7 +23,7 @@ class LogConfig:
 
     durability: Durability = "synced"
     """`synced`: on disk before an append returns. `process`: survives any crash of processes, but
-    a power cut may take the newest records."""
+    a power cut may take the newest records, and nothing else."""
 
     segment_bytes_max: int = 64 * MIB
     """A segment that has reached this size is closed and the next one begun."""

@@ -7,10 +7,12 @@ elsewhere it looks at the counter every half millisecond. Nobody polls the index
 
     bytes 0-7 magic    8-15 tail    16-23 complement of tail    24-31 newest committed position
           32-39 changes of metadata and trims    40-47 complement of changes
+          48-63 the boot of the machine in which the log was last opened to write
 
 A complement tells a damaged counter from a true one. The committed position is a hint that lets one
 sync cover the appends of many processes. The changes are there for the same reason as the tail: so
-that a write-ahead log that lost its end is found out, also if no record was in it.
+that a write-ahead log that lost its end is found out, also if no record was in it. The boot tells
+whether there may have been a power cut since (`power_cut`).
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from penstock.log.record import Position
 MAGIC = int.from_bytes(b"PNSTBELL", "little")
 BELL_BYTES = 64
 _MAGIC, _TAIL, _COMPLEMENT, _COMMITTED, _CHANGES, _CHANGES_COMPLEMENT = range(6)
+_BOOT = slice(48, 64)  # bytes
 _ALL_ONES = (1 << 64) - 1
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
 _FUTEX_NUMBERS = {"x86_64": 202, "aarch64": 98}
@@ -85,6 +88,14 @@ class Bell:
         """Note durable changes. The caller holds the log's sync lock."""
         self._words[_CHANGES_COMPLEMENT] = changes ^ _ALL_ONES
         self._words[_CHANGES] = changes
+
+    def boot(self) -> bytes:
+        """The boot that was noted last; zeros if none was."""
+        return bytes(self._map[_BOOT])
+
+    def note_boot(self, boot: bytes) -> None:
+        """Note the boot of this machine. The caller holds the log's sync lock."""
+        self._map[_BOOT] = boot
 
     def committed(self) -> Position:
         return Position(self._words[_COMMITTED])

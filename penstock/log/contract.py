@@ -34,8 +34,9 @@ class LogStatistics:
 class Log(ABC):
     """One totally ordered sequence of records, read by tag, with a small metadata store beside it.
 
-    Positions are dense, start at 1 and are handed out in commit order: whoever has read up to p
-    will never find a new record at or before p. A handle may be used by many threads.
+    Positions start at 1 and are handed out in commit order, each once: whoever has read up to p
+    will never find a new record at or before p. They are dense, but for those that a log which may
+    lose its newest records leaves out after it did. A handle may be used by many threads.
     """
 
     @abstractmethod

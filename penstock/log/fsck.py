@@ -53,6 +53,7 @@ from penstock.log.local import (
     Identity,
     read_identity,
 )
+from penstock.log.power_cut import boot_id
 from penstock.log.record import RecordKind
 from penstock.log.segments import (
     ALIGNMENT,
@@ -185,10 +186,12 @@ class _Acknowledged:
 
     def __init__(self, folder: Path, report: Report) -> None:
         self.tail = self.changes = 0
+        self.in_this_boot = False
         bell = Bell(folder / BELL_FILE, Files(), read_only=True)
         try:
             if bell.wait_until_sound():
                 self.tail, self.changes = int(bell.tail()), bell.changes()
+                self.in_this_boot = bell.boot() == boot_id()
             else:
                 report.add(
                     "note",
@@ -218,6 +221,7 @@ class _Check:
         self._folder = folder
         self._index_path = folder / INDEX_FILE
         self._log_id = identity.log_id if identity else None
+        self._may_lose_newest = identity is not None and identity.durability == "process"
         self._acknowledged = acknowledged
         self._report = report
         self._progress = progress
@@ -230,6 +234,7 @@ class _Check:
         self._trims: dict[str, int] = {}
         self._lost: dict[int, str] = {}
         self._tail = 0
+        self._unsure_after: int | None = None  # a power cut may have taken what follows
 
     def run(self) -> None:
         whole = False
@@ -348,16 +353,37 @@ class _Check:
         self._lost = dict(_ask(connection, "SELECT position, manifest FROM lost"))
 
     def _check_tail(self, connection: apsw.Connection) -> None:
-        row = _ask(connection, "SELECT (SELECT max(position) FROM record), changes FROM log")[0]
-        self._tail, changes = row[0] or 0, row[1]
+        query = "SELECT (SELECT max(position) FROM record), changes, written_back FROM log"
+        tail, changes, written_back = _ask(connection, query)[0]
+        self._tail = tail or 0
         self._report.counts["tail"] = self._tail
         acknowledged = self._acknowledged
+        if self._may_lose_newest and not acknowledged.in_this_boot and written_back < self._tail:
+            self._unsure_after = written_back
+            self._report.add(
+                "note",
+                "bodies_unsure",
+                SEGMENTS_FOLDER,
+                f"the machine was started anew since: bodies after position {written_back} may be "
+                "gone. The next writer to open the log ends it before the first one that is",
+                position=written_back,
+            )
         if acknowledged.tail > self._tail:
             self._tail_lost(f"position {acknowledged.tail} was acknowledged")
         elif acknowledged.changes > changes:
             self._tail_lost("newer changes of its metadata were acknowledged")
 
     def _tail_lost(self, what: str) -> None:
+        if self._may_lose_newest:
+            self._report.add(
+                "warning",
+                "newest_lost",
+                WAL_FILE,
+                f"the index ends at position {self._tail}, but {what}: a power cut took the newest "
+                "records, as the level `process` allows. The next writer goes on behind them",
+                position=self._tail,
+            )
+            return
         self._report.add(
             "error",
             "tail_lost",
@@ -552,7 +578,7 @@ class _Check:
             self._index_error(
                 "live_wrong", f"the index counts {live} records in {file} and has {len(frames)}"
             )
-        needed = [frame for frame in frames if frame.position not in self._lost]
+        needed = [frame for frame in frames if self._is_needed(frame)]
         if any(frame.offset + frame_bytes(frame.length) > end for frame in frames):
             self._index_error("end_wrong", f"the index places records beyond the end of {file}")
         if not needed:
@@ -567,6 +593,10 @@ class _Check:
             raise
         except LogDamaged as error:
             self._segment_error(error, file)
+
+    def _is_needed(self, frame: Frame) -> bool:
+        is_sure = self._unsure_after is None or frame.position <= self._unsure_after
+        return is_sure and frame.position not in self._lost
 
     def _check_frames(
         self, segment: _SegmentFile, frames: list[Frame], file: str, end: int

@@ -35,21 +35,23 @@ from penstock.log.contract import instance_key
 from penstock.log.files import BUSY_S, YIELDS, busy
 from penstock.log.page_seals import PAGE_SEAL_BYTES, page_seal_vfs
 from penstock.log.record import Entry, Fence, Position, Versioned
-from penstock.log.segments import frame_bytes
+from penstock.log.segments import body_checksum, frame_bytes
 from penstock.log.validate import Prior, check_fence, first_positions
 
 APPLICATION_ID = 0x504E5354  # "PNST" in the SQLite header
-INDEX_VERSION = 1
+INDEX_VERSION = 2
 PAGE_BYTES = 4096
 CACHE_KIB = 16_384
 FOLD_WAIT_S = 0.02  # how long appends may be held back for a fold; a read takes far less
 FOLD_PAUSE_S = 0.0002
+RESERVED_POSITIONS = 1 << 18  # at a time: one sync for so many, and so many left out by a power cut
 _PRIOR_TAGS_MAX = 8
 # What SQLite answers when a page fails its checksum: its own, or the filesystem's.
 _PAGE_DAMAGED = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
 SCHEMA = """
-CREATE TABLE log(id BLOB NOT NULL, version INTEGER NOT NULL, changes INTEGER NOT NULL) STRICT;
+CREATE TABLE log(id BLOB NOT NULL, version INTEGER NOT NULL, changes INTEGER NOT NULL,
+    written_back INTEGER NOT NULL, reserved INTEGER NOT NULL) STRICT;
 CREATE TABLE record(
     position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, producer TEXT NOT NULL,
     instance INTEGER NOT NULL, sequence INTEGER NOT NULL, tags TEXT NOT NULL,
@@ -64,7 +66,7 @@ CREATE TABLE trim(tag TEXT PRIMARY KEY, upto INTEGER NOT NULL, seal INTEGER NOT 
 CREATE TABLE forgotten(producer TEXT, instance INTEGER, sequence INTEGER NOT NULL,
     seal INTEGER NOT NULL, PRIMARY KEY(producer, instance)) STRICT, WITHOUT ROWID;
 CREATE TABLE segment(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, live INTEGER NOT NULL,
-    end INTEGER NOT NULL, sealed INTEGER NOT NULL) STRICT;
+    end INTEGER NOT NULL, sealed INTEGER NOT NULL, written_back INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE TABLE lost(position INTEGER PRIMARY KEY, manifest TEXT NOT NULL) STRICT;
 CREATE TABLE metadata(key TEXT PRIMARY KEY, version INTEGER NOT NULL, seal INTEGER NOT NULL,
     value BLOB NOT NULL) STRICT, WITHOUT ROWID;
@@ -76,10 +78,11 @@ _ROW_POSITION, _ROW_SEGMENT, _ROW_SEAL = 0, 8, 12  # columns that wait for the w
 # By name: left to itself, SQLite looks through all records where it can group them on the way.
 _FROM_DEAD = "FROM record INDEXED BY record_dead WHERE tags_live = 0"
 _CHAIN_END = "SELECT coalesce(max(position), 0) FROM tag WHERE tag = ?"
-RECORD_COLUMNS = (
+HEAD_COLUMNS = (  # of a record, without its body
     "r.position, r.kind, r.producer, r.instance, r.sequence, r.tags, r.time_us, "
-    "s.name, r.offset, r.length, r.checksum, r.seal, r.body"
+    "s.name, r.offset, r.length, r.checksum, r.seal, NULL"
 )
+RECORD_COLUMNS = f"{HEAD_COLUMNS.removesuffix('NULL')}r.body"
 _SEGMENTS = "SELECT name, live, end, sealed FROM segment"
 _READ = (
     f"SELECT t.previous, {RECORD_COLUMNS} FROM tag t LEFT JOIN record r ON r.position = t.position "
@@ -96,6 +99,13 @@ class Body(NamedTuple):
     inline: bytes | memoryview | None
     segment: str | None = None
     offset: int | None = None
+
+
+class OnDisk(NamedTuple):
+    """What the level `process` knows to be on disk."""
+
+    written_back: Position  # every record so far, with its body
+    reserved: Position  # no position beyond was ever shown to anybody
 
 
 class SegmentRow(NamedTuple):
@@ -237,7 +247,9 @@ class Index:
                 connection.pragma("journal_mode", "wal")
                 connection.pragma("synchronous", "full")
                 connection.execute(f"BEGIN IMMEDIATE; {SCHEMA}")
-                connection.execute("INSERT INTO log VALUES(?,?,0)", (log_id, INDEX_VERSION))
+                connection.execute(
+                    "INSERT INTO log VALUES(?,?,0,0,?)", (log_id, INDEX_VERSION, RESERVED_POSITIONS)
+                )
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version={INDEX_VERSION}")
                 connection.execute("COMMIT")
@@ -246,9 +258,7 @@ class Index:
                 connection.close()
 
     @classmethod
-    def open(
-        cls, path: Path, log_id: bytes, vfs: str | None, *, durable: bool, read_only: bool
-    ) -> Index:
+    def open(cls, path: Path, log_id: bytes, vfs: str | None, *, read_only: bool) -> Index:
         """Connect to the index of the log with this id."""
         if not path.exists():
             raise IndexMissing(
@@ -263,15 +273,13 @@ class Index:
                 connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
                 # What a long statement may have to undo stays out of files in a public folder.
                 connection.execute("PRAGMA temp_store=memory")
-                # Without this, SQLite plans a statement anew whenever its parameters change
-                # (STAT4),
-                # which costs more than all of an append's statements together.
+                # Without this, SQLite plans a statement anew whenever its parameters change: that
+                # (STAT4) costs more than all of an append's statements together.
                 connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
                 if not read_only:
                     # NORMAL: a commit is not synced by SQLite (the log does that, for many appends
-                    # at
-                    # once), but folding the write-ahead log into the index still is.
-                    connection.pragma("synchronous", "normal" if durable else "off")
+                    # at once, or leaves it), but folding the write-ahead log into the index is.
+                    connection.pragma("synchronous", "normal")
                     connection.wal_autocheckpoint(0)
                     connection.create_scalar_function("seal", row_seal, deterministic=True)
         except BaseException:
@@ -303,6 +311,25 @@ class Index:
         with _named_errors(self._path, "reading"):
             changes: int = self._one("SELECT changes FROM log")[0]
         return changes
+
+    def on_disk(self) -> OnDisk:
+        with _named_errors(self._path, "reading"):
+            return OnDisk(*self._one("SELECT written_back, reserved FROM log"))
+
+    def reserve(self, upto: Position) -> Position:
+        """Reserve positions; return how far they are, once this is synced."""
+        with self._transaction("updating"):
+            self._execute("UPDATE log SET reserved = max(reserved, ?)", (upto,))
+        return self.on_disk().reserved
+
+    def note_written_back(self, upto: Position, segments: Sequence[SegmentRow]) -> None:
+        """The bodies of all records up to a position are on disk, these segments' among them."""
+        with self._transaction("updating"):
+            self._execute("UPDATE log SET written_back = max(written_back, ?)", (upto,))
+            self._connection.executemany(
+                "UPDATE segment SET written_back = max(written_back, ?) WHERE name = ?",
+                [(segment.end, segment.name) for segment in segments],
+            )
 
     def gaps(self) -> list[Position]:
         """Positions whose rows are lost, with their tags: a repair could not save them."""
@@ -481,6 +508,79 @@ class Index:
         with _named_errors(self._path, "reading"):
             found = self._one(f"{_SEGMENTS} WHERE name = ?", (name,))
         return None if found is None else SegmentRow(*found)
+
+    def unwritten_segments(self) -> list[SegmentRow]:
+        """The segments with bodies that are not noted to be on disk."""
+        with _named_errors(self._path, "reading"):
+            rows = self._execute(f"{_SEGMENTS} WHERE end > written_back").fetchall()
+        return [SegmentRow(*row) for row in rows]
+
+    def bodies_within(self, after: Position, upto: Position, limit: int) -> list[Row]:
+        """Up to `limit` rows in (after, upto] whose bodies are in segments."""
+        with _named_errors(self._path, "reading"):
+            found = self._execute(
+                f"SELECT {RECORD_COLUMNS} FROM record r CROSS JOIN segment s ON s.id = r.segment "
+                "WHERE r.position > ? AND r.position <= ? ORDER BY r.position LIMIT ?",
+                (after, upto, limit),
+            ).fetchall()
+        return [Row(*columns) for columns in found]
+
+    def before_append_of(self, row: Row) -> Position:
+        """The last record before the append that a row belongs to.
+
+        Rows of one append have one time. Another append of the same microsecond may count as part
+        of it.
+        """
+        with _named_errors(self._path, "reading"):
+            found = self._one(
+                "SELECT position FROM record WHERE position < ? AND time_us <> ? "
+                "ORDER BY position DESC LIMIT 1",
+                (row.position, row.time_us),
+            )
+        return Position(found[0] if found else 0)
+
+    def end_after(self, last: Position, note: Entry, changes: int, time_us: int) -> None:
+        """Drop every record after `last`; put a note behind the positions that were reserved.
+
+        Counts the metadata's changes from `changes` on, if that is more than there were.
+        """
+        body = Body(len(note.body), body_checksum(bytes(note.body)), bytes(note.body))
+        row = _record_row(note, body, time_us)
+        position = note.sequence
+        with self._transaction("ending"):
+            self._drop_after(last)
+            self._place(row, body, position)
+            self._execute(INSERT_RECORD, row)
+            for tag, before in zip(note.tags, self._chain_ends(note.tags), strict=True):
+                self._execute(INSERT_TAG, (tag, position, before))
+            self._execute(
+                "UPDATE log SET reserved = ?, changes = max(changes, ?) + 1",
+                (position + RESERVED_POSITIONS, changes),
+            )
+
+    def _drop_after(self, last: Position) -> None:
+        rows = self._execute(
+            f"SELECT {HEAD_COLUMNS} FROM record r LEFT JOIN segment s ON s.id = r.segment "
+            "WHERE r.position > ?",
+            (last,),
+        ).fetchall()
+        for row in map(Row._make, rows):
+            if not row.is_sealed():
+                raise IndexDamaged(
+                    f"the index {self._path} is damaged: the row of position {row.position} fails "
+                    "its checksum; run `penstock fsck`",
+                    path=str(self._path),
+                )
+            names = [(tag, row.position) for tag in row.tags.split(" ")]
+            self._connection.executemany("DELETE FROM tag WHERE tag = ? AND position = ?", names)
+        counts = self._execute(
+            "SELECT count(*), segment FROM record WHERE position > ? AND segment IS NOT NULL "
+            "GROUP BY segment",
+            (last,),
+        ).fetchall()
+        self._connection.executemany("UPDATE segment SET live = live - ? WHERE id = ?", counts)
+        self._execute("DELETE FROM lost WHERE position > ?", (last,))
+        self._execute("DELETE FROM record WHERE position > ?", (last,))
 
     def seal_segment(self, name: str) -> None:
         with self._transaction("updating"):
@@ -818,6 +918,13 @@ def check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> No
         raise LogVersionUnsupported(
             f"the index {path} has format version {version}, this Penstock reads up to "
             f"{INDEX_VERSION}: upgrade it",
+            path=str(path),
+            version=version,
+        )
+    if 0 < version < INDEX_VERSION:
+        raise LogVersionUnsupported(
+            f"the index {path} has format version {version}, which an early Penstock wrote and "
+            f"this one, which reads version {INDEX_VERSION}, does not: make a new log",
             path=str(path),
             version=version,
         )

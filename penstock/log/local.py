@@ -11,15 +11,19 @@ The order of an append is the durability argument. Bodies first (written and syn
 index transaction that names them, then one sync of the index's write-ahead log, then the bell. A
 crash in between leaves bytes that nobody names, or records that nobody has seen and whose writer
 has no answer yet: it repeats the append and gets either the first positions or new ones.
+
+In the level `process` nothing of this is synced; `power_cut` says what holds there instead.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +52,9 @@ from penstock.errors import (
 from penstock.log.bell import Bell
 from penstock.log.contract import Log, LogStatistics
 from penstock.log.files import BUSY_S, Files, busy, lock, log_error, named_errors, unlock
-from penstock.log.index import Body, Index, Row, row_seal
-from penstock.log.record import Entry, Fence, Position, Record, RecordKind, Versioned
+from penstock.log.index import RESERVED_POSITIONS, Body, Index, Row, row_seal
+from penstock.log.power_cut import boot_id, go_on_after, last_whole, write_back
+from penstock.log.record import START, Entry, Fence, Position, Record, RecordKind, Versioned
 from penstock.log.segments import Placement, SegmentReader, SegmentWriter, body_checksum
 from penstock.log.validate import (
     check_append,
@@ -82,6 +87,8 @@ _TRIM_PAUSE_S = 0.0005  # between two of them; who waits for a lock would often 
 _LOOK_AT_MAPS_S = 1.0  # how often an idle reader looks for segments that were removed
 _FOLD_CHECK_APPENDS = 64
 _FOLD_CHECK_FIRST = 8  # appends of a handle before the first look: most handles live shorter
+
+logger = logging.getLogger(__name__)
 
 _Placements = list[tuple[SegmentWriter, list[Placement]]]
 
@@ -184,9 +191,8 @@ def _parse_identity(content: bytes, path: Path) -> Identity:
         return identity
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LogDamaged(
-            f"{path} is damaged ({error}): run `penstock fsck`; restore it from a copy, "
-            "the records "
-            "are in the other files",
+            f"{path} is damaged ({error}): run `penstock fsck`; restore it from a copy, the "
+            "records are in the other files",
             path=str(path),
         ) from error
 
@@ -207,11 +213,20 @@ def _create(folder: Path, durability: Durability, files: Files) -> None:
             Index.create(folder / INDEX_FILE, identity.log_id, files.vfs)
             files.make_folder(folder / SEGMENTS_FOLDER)
             files.close(files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT))
+            _begin_bell(folder / BELL_FILE, files)
             files.sync_folder(folder)
             files.publish(folder / FORMAT_FILE, identity.encode())
             files.unlink(folder / CREATING_FILE)
         finally:
             os.close(guard)
+
+
+def _begin_bell(path: Path, files: Files) -> None:
+    """Say that this log began in this boot: it cannot have lost anything before."""
+    bell = Bell(path, files)
+    bell.note_boot(boot_id())
+    bell.ring(START)
+    bell.close()
 
 
 def _make_folder(folder: Path, files: Files) -> None:
@@ -231,8 +246,8 @@ def _clear_unfinished(folder: Path, files: Files) -> None:
         return
     if CREATING_FILE not in found:
         raise NotALog(
-            f"{folder} is not empty and not a log: choose a new or empty folder; nothing "
-            "was touched",
+            f"{folder} is not empty and not a log: choose a new or empty folder; nothing was "
+            "touched",
             path=str(folder),
         )
     # A creation that died: nobody can have appended anything, its format file was never there.
@@ -273,6 +288,7 @@ class LocalLog(Log):
         self._syncs = self._syncs_shared = self._fenced = 0
         self._sync_fd = self._wal_fd = -1
         self._look_at_maps_s = 0.0
+        self._reserved = START  # how far positions may be shown, in the level `process`
         segments = folder / SEGMENTS_FOLDER
         inode = self._index_inode()
         self._index = self._open_index()
@@ -294,7 +310,9 @@ class LocalLog(Log):
                     self._sync_fd = files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
                     self._wal_fd = self._open_wal()
                 self._bell_turn = _Turn(self._sync_fd, folder / LOCK_FILE)
-                self._folder_fold = _Folder(self)
+                self._folds = _Folds(
+                    self._fold, lambda: self._index.wal_bytes, config.wal_bytes_max
+                )
                 self._recover_tail()
                 self._check_index_is(inode)
                 self.collect()
@@ -412,6 +430,9 @@ class LocalLog(Log):
             check_fence_argument(fence)
         upto = min(upto, self._bell.tail())
         more = upto > 0 or fence is not None
+        if more and not self._durable:
+            # What a trim takes is needless because of records before it: they must not be lost.
+            write_back(self._index, self._lock, self.folder / SEGMENTS_FOLDER, self._files)
         while more:
             with self._lock:
                 self._check_open()
@@ -420,7 +441,7 @@ class LocalLog(Log):
                 except Fenced:
                     self._fenced += 1
                     raise
-            self._folder_fold.maybe()
+            self._folds.begin_if_due()
             if more:
                 time.sleep(_TRIM_PAUSE_S)
         self._sync_metadata()
@@ -482,7 +503,7 @@ class LocalLog(Log):
         if self._process != os.getpid():
             return  # a fork's copy: the files belong to the process that opened them
         if not self._read_only:
-            self._folder_fold.stop()
+            self._folds.join()
             for writer in self._writers:
                 writer.close()
             self._files.close(self._wal_fd)
@@ -517,6 +538,8 @@ class LocalLog(Log):
             # Asked under the lock, which its last writer held until its last frame was indexed.
             found = self._index.segment(path.stem)
             if found is None or (found.live == 0 and self._index.drop_segment(path.stem)):
+                if not self._durable:
+                    self._sync_wal()  # else a power cut may bring back the rows, and not the bytes
                 self._files.unlink(path)
                 self._reader.forget(path.stem)
                 return True
@@ -532,7 +555,6 @@ class LocalLog(Log):
             self.folder / INDEX_FILE,
             self.identity.log_id,
             self._files.vfs,
-            durable=self._durable,
             read_only=self._read_only,
         )
 
@@ -562,23 +584,48 @@ class LocalLog(Log):
 
     def _recover_tail(self) -> None:
         """Make visible what a dead writer committed; find out if what was visible is gone."""
+        bell, index = self._bell, self._index
         with self._bell_turn:
-            tail, changes = self._index.tail(), self._index.changes()
-            bell = self._bell
-            if bell.is_sound():
+            if not self._durable:
+                self._recover_from_power_cut()
+            elif bell.is_sound():
                 self._check_reaches(bell.tail(), bell.changes())
+            tail, changes = index.tail(), index.changes()
             if not bell.is_sound() or bell.tail() < tail or bell.changes() < changes:
-                self._sync_wal()
+                if self._durable:
+                    self._sync_wal()
                 bell.note_changes(changes)
                 bell.ring(tail)
             if bell.committed() > tail:  # damage, or newer than `tail`: either way only a hint
                 bell.hint_committed(tail)
 
+    def _recover_from_power_cut(self) -> None:
+        """Go on behind what a power cut may have taken, if there may have been one."""
+        bell, index = self._bell, self._index
+        shown, changes = (bell.tail(), bell.changes()) if bell.is_sound() else (START, 0)
+        tail = index.tail()
+        is_short = shown > tail or changes > index.changes()
+        if is_short or not bell.is_sound() or bell.boot() != boot_id():
+            last = last_whole(index, self._reader)
+            go_on_after(index, last, shown, changes, self._clock.now_us())
+            self._sync_wal()
+            if is_short or last < tail:
+                logger.warning(
+                    "a power cut took the newest records of %s: those after position %d, up to %d "
+                    "at least. The level `process` allows it; their positions are not used again",
+                    self.folder, last, max(shown, tail),
+                )  # fmt: skip
+            bell.note_boot(boot_id())
+        self._reserved = index.on_disk().reserved
+        if os.fstat(self._wal_fd).st_size:
+            self._sync_wal()  # another process may have noted that just now and not yet synced it
+
     def _check_tail(self) -> None:
         """As `_recover_tail`, for a handle that may not write."""
         bell = self._bell
         if bell.wait_until_sound():
-            self._check_reaches(bell.tail(), bell.changes())
+            if self._durable:
+                self._check_reaches(bell.tail(), bell.changes())
         else:
             bell.stand_in(self._index.tail())
 
@@ -643,9 +690,7 @@ class LocalLog(Log):
             )
 
     def _record(self, row: Row) -> Record | None:
-        """A row's record with its verified body; None if it was trimmed meanwhile or may be
-        skipped.
-        """
+        """A row's record with its verified body; None if it was trimmed since or may be skipped."""
         body = self._body(row)
         if body is None:
             return None
@@ -685,10 +730,9 @@ class LocalLog(Log):
             if self._skip_lost:
                 return None
             raise RecordLost(
-                f"the bytes of position {row.position} were damaged and moved aside by a "
-                "repair (see "
-                f"{manifest}): restore them, or open the log with skip_lost=True to read "
-                "on without",
+                f"the bytes of position {row.position} were damaged and moved aside by a repair "
+                f"(see {manifest}): restore them, or open the log with skip_lost=True to read on "
+                "without",
                 position=row.position,
                 manifest=manifest,
             ) from damage
@@ -737,7 +781,10 @@ class LocalLog(Log):
             self._syncs_shared += 1
             return
         if not self._durable:
-            self._ring(max(position, bell.committed()))
+            tail = max(position, bell.committed())
+            if tail > self._reserved:
+                self._reserve(tail)
+            self._ring(tail)
             return
         with self._sync_lock:
             if bell.tail() >= position:
@@ -751,8 +798,34 @@ class LocalLog(Log):
         with self._lock:
             self._check_open()
             tail, changes = self._index.tail(), self._index.changes()
-        self._sync_wal()
+        if self._durable:
+            self._sync_wal()
+        elif tail > self._reserved:
+            self._reserve(tail)
         self._ring(tail, changes)
+
+    def _reserve(self, position: Position) -> None:
+        """Make sure that a position which is to be shown is not used again after a power cut."""
+        with self._lock:
+            self._check_open()
+            reserved = self._index.reserve(Position(position + RESERVED_POSITIONS))
+        self._sync_wal()
+        self._reserved = reserved
+
+    def _fold(self) -> bool:
+        """Fold the write-ahead log; return whether all of it was."""
+        index = self._open_index()
+        try:
+            if not self._durable:
+                write_back(index, nullcontext(), self.folder / SEGMENTS_FOLDER, self._files)
+                reserved = index.reserve(Position(index.tail() + RESERVED_POSITIONS))
+                self._sync_wal()
+                self._reserved = reserved  # so that no append has to see to it
+            index.fold(wait=False)
+            # A steady stream of appends never lets it end: hold them back for what is left.
+            return index.fold(wait=True)
+        finally:
+            index.close(fold=False)
 
     def _ring(self, tail: Position, changes: int = 0) -> None:
         """Show what is durable now, unless somebody with a later sync was here first."""
@@ -764,8 +837,6 @@ class LocalLog(Log):
                 bell.ring(tail)
 
     def _sync_wal(self) -> None:
-        if not self._durable:
-            return
         try:
             self._files.sync(self._wal_fd)
             self._syncs += 1
@@ -773,9 +844,8 @@ class LocalLog(Log):
             # The kernel may have dropped the bytes and will not say so twice: trust nothing here.
             self._closed = "failed"
             raise OutcomeUnknown(
-                f"syncing the index of {self.folder} failed ({error}): whether the append "
-                "is durable "
-                "is unknown. Open the log again and repeat the append",
+                f"syncing the index of {self.folder} failed ({error}): whether the append is "
+                "durable is unknown. Open the log again and repeat the append",
                 errno=error.errno,
             ) from error
 
@@ -786,8 +856,7 @@ class LocalLog(Log):
             self._check_open()
             new = self._index.set(key, value, version)
         # Also when nothing was set: the caller acts on what it saw, so that must be durable too,
-        # and
-        # a new instance must find every marker that the old one committed.
+        # and a new instance must find every marker that the old one committed.
         self._sync_metadata()
         return new
 
@@ -797,7 +866,7 @@ class LocalLog(Log):
             self._records_appended += records
             self._bytes_appended += bytes_total
         if self._appends % _FOLD_CHECK_APPENDS == _FOLD_CHECK_FIRST:
-            self._folder_fold.maybe()
+            self._folds.begin_if_due()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -841,18 +910,22 @@ class _Turn:
         self._threads.release()
 
 
-class _Folder:
+class _Folds:
     """Folds the index's write-ahead log in the background, so that no append waits for it."""
 
-    def __init__(self, log: LocalLog) -> None:
-        self._log = log
+    def __init__(
+        self, fold: Callable[[], bool], wal_bytes: Callable[[], int], wal_bytes_max: int
+    ) -> None:
+        self._fold = fold
+        self._wal_bytes = wal_bytes
+        self._wal_bytes_max = wal_bytes_max
+        self._due_at_bytes = wal_bytes_max
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._wal_bytes_max = log._config.wal_bytes_max
 
-    def maybe(self) -> None:
+    def begin_if_due(self) -> None:
         """Begin a fold if the write-ahead log has grown past its bound and none is under way."""
-        if self._log._index.wal_bytes < self._wal_bytes_max:
+        if self._wal_bytes() < self._due_at_bytes:
             return
         with self._starting:
             if self._thread is None or not self._thread.is_alive():
@@ -860,25 +933,20 @@ class _Folder:
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
 
-    def stop(self) -> None:
+    def join(self) -> None:
+        """Wait for the fold that is under way."""
         with self._starting:
             if self._thread is not None:
                 self._thread.join()
 
     def _run(self) -> None:
-        bound = self._log._config.wal_bytes_max
         try:
-            index = self._log._open_index()
-            try:
-                index.fold(wait=False)
-                # A steady stream of appends never lets it end: hold them back for what is left.
-                done = index.fold(wait=True)
-            finally:
-                index.close(fold=False)
+            done = self._fold()
         except LogError:
             done = False  # a full or failing disk: the appends run into it and say so
         # Not again at once, when a reader or the disk was in the way.
-        self._wal_bytes_max = bound if done else self._log._index.wal_bytes + bound // 4
+        bound = self._wal_bytes_max
+        self._due_at_bytes = bound if done else self._wal_bytes() + bound // 4
 
 
 def _view(body: bytes | bytearray | memoryview | pa.Buffer) -> memoryview:

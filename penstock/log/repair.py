@@ -41,6 +41,7 @@ from penstock.log.bell import Bell
 from penstock.log.files import Files, holders, lock, named_errors
 from penstock.log.fsck import WAL_FILE, Frame, Progress, Report, fsck, has_our_index, open_segment
 from penstock.log.index import (
+    HEAD_COLUMNS,
     INSERT_RECORD,
     INSERT_TAG,
     Index,
@@ -292,15 +293,15 @@ class _Repair:
     def _ring(self) -> None:
         """Set the doorbell to what the index says now."""
         identity = read_identity(self._folder)
-        index = Index.open(
-            self._folder / INDEX_FILE, identity.log_id, None, durable=True, read_only=False
-        )
+        index = Index.open(self._folder / INDEX_FILE, identity.log_id, None, read_only=False)
         try:
             tail, changes = index.tail(), index.changes()
         finally:
             index.close()
         bell = Bell(self._folder / BELL_FILE, self._files)
         try:
+            if identity.durability == "process" and bell.is_sound() and bell.tail() > tail:
+                return  # the next writer goes on behind what was shown: it must not be forgotten
             bell.hint_committed(tail)
             bell.note_changes(changes)
             bell.ring(tail)
@@ -335,8 +336,8 @@ class _Repair:
     def _mend_segment(self, connection: apsw.Connection, file: str, why: str) -> None:
         name = Path(file).stem
         rows: list[Any] = connection.execute(
-            f"SELECT {_ROW} FROM record r JOIN segment s ON s.id = r.segment WHERE s.name = ? "
-            "ORDER BY r.offset",
+            f"SELECT {HEAD_COLUMNS} FROM record r JOIN segment s ON s.id = r.segment "
+            "WHERE s.name = ? ORDER BY r.offset",
             (name,),
         ).fetchall()
         whole, damaged = self._sort_frames(file, [Row(*row) for row in rows])
@@ -430,7 +431,7 @@ class _Repair:
         """Take records off the list of the lost whose bytes somebody has put back."""
         with self._index_alone() as connection:
             rows: list[Any] = connection.execute(
-                f"SELECT {_ROW} FROM lost l JOIN record r ON r.position = l.position "
+                f"SELECT {HEAD_COLUMNS} FROM lost l JOIN record r ON r.position = l.position "
                 "JOIN segment s ON s.id = r.segment ORDER BY s.name"
             ).fetchall()
             for name, group in groupby((Row(*row) for row in rows), key=lambda row: row.segment):
@@ -565,6 +566,7 @@ class _Rebuild:
             position
             for position in range(1, self.tail + 1)
             if position not in found.rows
+            and not any(cut.after < position <= cut.upto for cut in found.power_cuts)
             and (position > trimmed or position in found.tagged or position in found.lost)
         ]
 
@@ -663,14 +665,13 @@ class _Rebuild:
         )
         connection.executemany("INSERT INTO lost VALUES(?,?)", list(self.lost.items()))
         changes = max(found.changes, self._changes) + 1
-        connection.execute("UPDATE log SET changes = ?", (changes,))
+        connection.execute(
+            "UPDATE log SET changes = ?, written_back = ?, reserved = ?",
+            (changes, found.written_back, max(found.reserved, self.tail)),
+        )
 
 
 _BESIDE = ("-wal", "-shm")
-_ROW = (
-    "r.position, r.kind, r.producer, r.instance, r.sequence, r.tags, r.time_us, "
-    "s.name, r.offset, r.length, r.checksum, r.seal, NULL"
-)
 
 
 def spans(positions: Iterable[int]) -> list[tuple[int, int]]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from penstock.errors import LogDamaged
 from penstock.log.index import PAGE_BYTES, Row, metadata_seal, row_seal
 from penstock.log.page_seals import PAGE_SEAL_BYTES
+from penstock.log.power_cut import POWER_CUT_TAG, PowerCut, decode_power_cut
 from penstock.log.segments import body_checksum
 
 _TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 0x0D, 0x0A, 0x02
@@ -29,7 +30,7 @@ _WAL_HEADER_BYTES = 32
 _FRAME_HEADER = struct.Struct(">IIIIII")  # page, pages after a commit or 0, two salts, checksum
 _FRAMES_ASKED = 3  # for the salts, when the header has rotted: one damaged frame is outvoted
 _RECORD_COLUMNS = 14
-_SEGMENT_COLUMNS = 5
+_SEGMENT_COLUMNS = 6
 _PAYLOAD_BYTES_MAX = 128 << 20
 _MANIFEST = re.compile(r"aside/[0-9]+/manifest\.json")
 _SAME_BYTES = 512  # cells that begin alike so far are the same row: its seal is in there
@@ -65,7 +66,10 @@ class Salvage:
     forgotten: dict[tuple[str, int], int] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
     tagged: set[int] = field(default_factory=set)  # positions that tag rows lead to
+    power_cuts: list[PowerCut] = field(default_factory=list)
     changes: int = 0
+    written_back: int = 0
+    reserved: int = 0
 
 
 class IndexBytes:
@@ -129,7 +133,7 @@ class IndexBytes:
             rowid, values = self._values(cell)
         except _Damaged:
             return
-        if len(values) == _SEGMENT_COLUMNS and _are(values[1:], str, int, int, int):
+        if len(values) == _SEGMENT_COLUMNS and _are(values[1:], str, int, int, int, int):
             self._names_by_id.setdefault(rowid, []).append(values[1])
 
     def _look(self, cell: _Cell, tag_rows: set[tuple[str, int]]) -> None:
@@ -154,11 +158,16 @@ class IndexBytes:
                 seals = {other.seal for each in known or () if (other := self._record(each))}
                 if row.seal not in seals:
                     found.rows.setdefault(rowid, []).append(cell)
+                if row.tags == POWER_CUT_TAG and (cut := decode_power_cut(row.inline or b"")):
+                    found.power_cuts.append(cut)
         elif len(values) == 2 and isinstance(values[1], str) and _MANIFEST.fullmatch(values[1]):
             found.lost.setdefault(rowid, values[1])
-        elif len(values) == 3 and _are(values, bytes, int, int):
-            found.log_ids.add(values[0])
-            found.changes = max(found.changes, values[2])
+        elif _are(values, bytes, int, int, int, int):
+            log_id, _, changes, written_back, reserved = values
+            found.log_ids.add(log_id)
+            found.changes = max(found.changes, changes)
+            found.written_back = max(found.written_back, written_back)
+            found.reserved = max(found.reserved, reserved)
 
     def _look_at_index_row(self, values: list[Any]) -> None:
         found = self.found

@@ -456,7 +456,7 @@ class LogContract:
             while not cursor or len(page) == 3:
                 page = other.read(["a"], cursor, 3)
                 seen.extend(positions(page))
-                cursor = page[-1].position
+                cursor = page[-1].position if page else cursor
 
         def trim() -> None:
             for upto in range(1, total + trimmed + 1, 50):

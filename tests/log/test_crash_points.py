@@ -104,7 +104,6 @@ class Run:
             self.folder / "index.db",
             self.log.identity.log_id,
             self.files.vfs,
-            durable=True,
             read_only=False,
         )
         index.fold(wait=wait)

@@ -49,7 +49,7 @@ from penstock.errors import (
 )
 from penstock.log import open_log, punit
 from penstock.log.bell import BELL_BYTES
-from penstock.log.index import connect, content_seal, metadata_seal, seal_at
+from penstock.log.index import INDEX_VERSION, connect, content_seal, metadata_seal, seal_at
 from penstock.log.record import START, Entry, Position, RecordKind
 from penstock.log.segments import ALIGNMENT
 from penstock.testing.disk import TracedFiles, bell_bytes
@@ -328,7 +328,7 @@ def newer_format(folder: Path, sample: Sample) -> None:
 
 def newer_index(folder: Path, sample: Sample) -> None:
     connection = connect(folder / "index.db", None, read_only=False)
-    connection.execute("PRAGMA user_version=2")
+    connection.execute(f"PRAGMA user_version={INDEX_VERSION + 1}")
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
     connection.close()
 
@@ -360,7 +360,18 @@ def test_a_newer_version_is_refused_by_name(
     for read_only in (True, False):
         error = folded.outcome(folder, read_only=read_only)
         assert isinstance(error, LogVersionUnsupported)
-        assert error.details["version"] == 2
+        assert error.details["version"] == (INDEX_VERSION + 1 if change is newer_index else 2)
+
+
+def test_an_older_index_is_refused_by_name(folded: Sample, tmp_path: Path) -> None:
+    folder = folded.lay_out(tmp_path / "log")
+    connection = connect(folder / "index.db", None, read_only=False)
+    connection.execute(f"PRAGMA user_version={INDEX_VERSION - 1}")
+    connection.close()
+    for read_only in (True, False):
+        error = folded.outcome(folder, read_only=read_only)
+        assert isinstance(error, LogVersionUnsupported)
+        assert "make a new log" in error.message
 
 
 def test_an_index_without_page_checksums_still_works(

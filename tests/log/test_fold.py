@@ -27,7 +27,7 @@ def wal_bytes(folder: Path) -> int:
 
 
 def wait_for_fold(log: LocalLog) -> None:
-    thread = log._folder_fold._thread
+    thread = log._folds._thread
     assert thread is not None, "no fold was begun"
     thread.join(60)
     assert not thread.is_alive()
@@ -108,7 +108,7 @@ def test_a_handle_closes_while_it_folds(tmp_path: Path) -> None:
     for turn in range(5):
         log = open_log(tmp_path / "log", create=True, config=CONFIG)
         append(log, turn * 128, 128)
-        assert log._folder_fold._thread is not None
+        assert log._folds._thread is not None
         log.close()
     with open_log(tmp_path / "log") as log:
         assert log.tail() == 5 * 128
