@@ -2,7 +2,8 @@
 
 A task appends its rows under a producer of its own and commits nothing. Its message to the driver
 names the producer, the instance and the next sequence. The driver then appends the markers of all
-successful tasks in one append, so either all rows of a job become visible, or none.
+successful tasks in one append, so either all rows of a job become visible, or none. A batch job
+whose driver dies before that is cleared up after by whoever comes next (`runtime/staging.py`).
 
 Each attempt of a task is an instance of the partition's producer with a number drawn at random, so
 attempts cannot know of each other and need not. The marker of the attempt that Spark chose
@@ -13,7 +14,7 @@ instance.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -22,22 +23,21 @@ from pyspark.sql.types import StructType
 
 from penstock.api.datasource_options import Options
 from penstock.api.datasource_schema import check_writable, into_stream, schema_of_spark
-from penstock.errors import OutcomeUnknown, RecordTooLarge, SchemaMismatch
+from penstock.errors import RecordTooLarge, SchemaMismatch
 from penstock.log import punit
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log
 from penstock.log.local import open_log
-from penstock.log.record import Entry, Position, RecordKind
-from penstock.names import own_name
+from penstock.log.record import Entry, Fence, RecordKind
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import check_rows, pieces
+from penstock.runtime.processes import ancestor
+from penstock.runtime.staging import append_surely, begin_write, clear_write, commit_write
 from penstock.runtime.streams import StreamFacts, create_stream, describe_stream
 from penstock.stages.tags import marker_tag, substream_tag
 
 CODECS = {"none": punit.Codec.NONE, "lz4": punit.Codec.LZ4, "zstd": punit.Codec.ZSTD}
 APPEND_BYTES = 8 << 20
 APPEND_ENTRIES = 256
-UNKNOWN_RETRIES = 8
-CLEARING_INSTANCE = 0  # no attempt has this number: such a marker commits nothing
 
 
 class StagedRows(WriterCommitMessage):
@@ -68,11 +68,16 @@ class StreamTarget:
     codec: punit.Codec = field(default=punit.Codec.NONE)
 
     def stage(
-        self, batches: Iterable[pa.RecordBatch], producer: str, attempt: int, sink: str
+        self,
+        batches: Iterable[pa.RecordBatch],
+        producer: str,
+        attempt: int,
+        sink: str,
+        fence: Fence | None = None,
     ) -> StagedRows:
         """Append rows that no reader will see before the driver's marker."""
         with open_log(self.path) as log:
-            return stage_rows(log, self, batches, producer, attempt, sink)
+            return stage_rows(log, self, batches, producer, attempt, sink, fence)
 
 
 def writable_stream(path: str, stream: str, schema: StructType, codec: str) -> StreamTarget:
@@ -102,6 +107,7 @@ def stage_rows(
     producer: str,
     attempt: int,
     sink: str,
+    fence: Fence | None = None,
 ) -> StagedRows:
     """Append rows as uncommitted records of a new instance of a producer."""
     instance = 1 + (uuid.uuid4().int >> 66)  # 62 random bits: never 0, always a bigint
@@ -118,21 +124,11 @@ def stage_rows(
             sequence += 1
             rows += piece.num_rows
             if waiting_bytes >= APPEND_BYTES or len(waiting) >= APPEND_ENTRIES:
-                append_surely(log, waiting)
+                append_surely(log, waiting, fence)
                 waiting, waiting_bytes = [], 0
     if waiting:
-        append_surely(log, waiting)
+        append_surely(log, waiting, fence)
     return StagedRows(producer, instance, sequence, rows, attempt, sink)
-
-
-def append_surely(log: Log, entries: Sequence[Entry]) -> tuple[Position, ...]:
-    """Append, and again while the outcome is unknown: the entries' names make that harmless."""
-    for _ in range(UNKNOWN_RETRIES):
-        try:
-            return log.append(entries)
-        except OutcomeUnknown:
-            continue
-    return log.append(entries)
 
 
 def commit_markers(stream: str, staged: Iterable[StagedRows]) -> list[Entry]:
@@ -153,44 +149,38 @@ def commit_markers(stream: str, staged: Iterable[StagedRows]) -> list[Entry]:
 
 
 def _marker(stream: str, producer: str, instance: int, sequence: int) -> Entry:
-    body = Marker(vertex=producer, instance=instance, epoch=1).encode()
+    body = Marker(vertex=producer, instance=instance, epoch=1, timeless=True).encode()
     return Entry(RecordKind.MARKER, (marker_tag(stream),), producer, instance, sequence, body)
 
 
 class StreamAppender(DataSourceArrowWriter):
     """A batch job that appends to a stream: all of its rows become visible at once, or none.
 
-    The write's id is drawn when the job is planned. Running the job again is another write.
+    The write begins when the job is planned. Running the job again is another write.
     """
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
         self._target = writable_stream(path, stream, schema, compression(options))
-        self._write = uuid.uuid4().hex
+        with open_log(path) as log:
+            # Spark plans in a process of its own, which ends long before the job does.
+            self._write = begin_write(log, stream, owner=ancestor("java"))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         from pyspark import TaskContext  # noqa: PLC0415 (only in a task)
 
         task = TaskContext.get()
         assert task is not None, "rows are written by Spark tasks"
-        producer = self._producer(task.partitionId())
-        return self._target.stage(iterator, producer, task.attemptNumber(), self._write)
+        write = self._write
+        producer = write.producer(task.partitionId())
+        return self._target.stage(iterator, producer, task.attemptNumber(), write.id, write.fence)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = [each for each in messages if isinstance(each, StagedRows)]
-        entries = commit_markers(self._target.facts.name, staged)
-        if entries:
-            with open_log(self._target.path) as log:
-                append_surely(log, entries)
+        markers = commit_markers(self._target.facts.name, staged)
+        with open_log(self._target.path) as log:
+            commit_write(log, self._write, markers)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Tell readers that nothing of this write will ever be committed, so they need not wait."""
-        entries = [
-            _marker(self._target.facts.name, self._producer(index), CLEARING_INSTANCE, 0)
-            for index in range(min(len(messages), APPEND_ENTRIES_MAX))
-        ]
-        if entries:
-            with open_log(self._target.path) as log:
-                append_surely(log, entries)
-
-    def _producer(self, partition: int) -> str:
-        return own_name(self._write, "write", partition)
+        with open_log(self._target.path) as log:
+            clear_write(log, self._write)

@@ -40,7 +40,6 @@ from pyspark.sql.types import StructType
 
 from penstock.api.datasource_append import (
     StagedRows,
-    append_surely,
     commit_markers,
     compression,
     writable_stream,
@@ -52,6 +51,7 @@ from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
 from penstock.names import own_name
 from penstock.runtime.markers import Marker, decode_marker
+from penstock.runtime.staging import append_surely
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.tags import task_tag
 

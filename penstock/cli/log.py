@@ -26,6 +26,7 @@ from penstock.log.record import START, Position, Record, RecordKind
 from penstock.log.repair import RepairReport, repair, spans
 from penstock.log.survey import list_tags, position_before_newest, summarise, tag_names
 from penstock.runtime.retention import Cut, cut, plan_cut
+from penstock.runtime.staging import clear_dead_writes
 
 MEANINGS = {
     "synced": "on disk before an append returns: survives a power cut",
@@ -312,6 +313,8 @@ def run_trim(args: argparse.Namespace) -> int:
             )
         before_us = SystemClock().now_us() - round(args.keep_hours * 3_600_000_000)
     with open_log(args.dir, read_only=args.dry_run) as log:
+        if not args.dry_run:
+            clear_dead_writes(log, args.stream)
         planned = plan_cut(log, args.stream, before=before, before_us=before_us)
         if not args.dry_run:
             cut(log, planned)

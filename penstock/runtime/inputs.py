@@ -33,7 +33,7 @@ class Delivery:
     origins: tuple[
         str, ...
     ]  # where each batch came from, for people: stream and position, or offset
-    producer: str | None = None  # whose marker it was; None for a source
+    producer: str | None = None  # whose marker it was; None: a source, or it tells nothing
     watermark_us: int | None = None  # of the producer or source, after these rows
     ended: bool = False  # the producer or source has no more
     caught_up_run: int = 0  # of the producer, see `Said`
@@ -113,7 +113,7 @@ class StreamInput(Input):
         return Delivery(
             tuple(batches),
             tuple(origins),
-            producer=marker.producer,
+            producer=None if facts.timeless else marker.producer,
             watermark_us=facts.watermark_us,
             ended=facts.ended,
             caught_up_run=run,

@@ -49,6 +49,9 @@ class Marker:
     progress: dict[str, Any] = field(default_factory=dict)  # of the chain
     late_rows: int = 0  # so far
     rejected_rows: int = 0  # so far
+    # Says nothing about time and about the end: of a write that is over with its commit. Whoever
+    # reads it need not remember its producer.
+    timeless: bool = False
 
     def encode(self) -> bytes:
         facts = {
@@ -67,6 +70,7 @@ class Marker:
             "progress": self.progress,
             "late_rows": self.late_rows,
             "rejected_rows": self.rejected_rows,
+            "timeless": self.timeless,
         }
         return json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
 
@@ -115,6 +119,7 @@ def decode_marker(record: Record) -> Marker:
             progress=dict(facts["progress"]),
             late_rows=int(facts["late_rows"]),
             rejected_rows=int(facts["rejected_rows"]),
+            timeless=bool(facts["timeless"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MarkerDamaged(

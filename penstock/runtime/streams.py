@@ -39,6 +39,7 @@ from penstock.runtime.instances import next_instance
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs, check_rows
 from penstock.runtime.recovery import fence
+from penstock.runtime.staging import clear_dead_writes
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.program import Program, StreamSpec, shape, show_schema
 from penstock.stages.tags import marker_tag, substream_tag, task_tag
@@ -115,6 +116,7 @@ def register_streams(log: Log, program: Program) -> None:
     for stream in program.streams:
         if stream.role == "input":
             _check_input(describe_stream(log, stream.name), stream)
+            clear_dead_writes(log, stream.name)  # their rows would wait in every reader's memory
     written = list(_written(program))
     for wanted in written:
         _check_written(log, wanted)

@@ -324,7 +324,8 @@ class Vertex:
             self._input_ended = delivery.ended
             self._source_watermark_us = delivery.watermark_us
             return
-        assert delivery.producer is not None
+        if delivery.producer is None:
+            return
         watermark_us = WATERMARK_NONE if delivery.watermark_us is None else delivery.watermark_us
         said = Said(watermark_us, delivery.ended, delivery.caught_up_run)
         watermarks.hear(delivery.producer, said)

@@ -19,11 +19,12 @@ from penstock.api.datasource_append import (
     stage_rows,
     writable_stream,
 )
-from penstock.errors import RecordTooLarge, SchemaMismatch
+from penstock.errors import Fenced, RecordTooLarge, SchemaMismatch
 from penstock.log.committed import CommittedReader
 from penstock.log.local import open_log
 from penstock.log.record import RecordKind
 from penstock.runtime.outputs import UNIT_BYTES_MAX
+from penstock.runtime.staging import open_writes
 from penstock.runtime.streams import StreamReader, describe_stream
 from tests.api.datasource_logs import EVENTS, PROCESS, STREAM, Scenario, committed_ids
 from tests.api.test_datasource_read import in_order, load
@@ -91,13 +92,18 @@ def test_an_aborted_write_holds_no_reader_back(empty: str) -> None:
     assert isinstance(writer, StreamAppender)
     with open_log(empty) as log:
         target = writable_stream(empty, "s", IDS, "none")
-        done = stage_rows(log, target, [batch(1)], writer._producer(0), 0, "w")
-        stage_rows(log, target, [batch(2)], writer._producer(1), 0, "w")
+        write = writer._write
+        done = stage_rows(log, target, [batch(1)], write.producer(0), 0, "w", write.fence)
+        stage_rows(log, target, [batch(2)], write.producer(1), 0, "w", write.fence)
         writer.abort([done, None])
         reader = CommittedReader(log, describe_stream(log, "s").tags)
         while reader.take() is not None:
             pass
         assert reader.resume == log.tail()
+        with pytest.raises(Fenced):  # a task that outlives its job
+            stage_rows(log, target, [batch(3)], write.producer(2), 0, "w", write.fence)
+        with pytest.raises(Fenced, match="run the job again"):
+            writer.commit([done])
     assert committed_ids(empty, "s") == []
 
 
@@ -110,6 +116,7 @@ def test_rows_of_every_type_go_there_and_back(
     writing.option("compression", "lz4").mode("append").save(empty)
     with open_log(empty, read_only=True) as log:
         assert describe_stream(log, "copy").schema == EVENTS
+        assert open_writes(log, "copy") == []
         copied = StreamReader(log, "copy").read_all()
     with open_log(scenario.path, read_only=True) as log:
         assert in_order(copied) == in_order(StreamReader(log, STREAM).read_all())

@@ -1,0 +1,215 @@
+"""Open writes: rows of Spark tasks that only the driver's markers make visible, all at once.
+
+Whoever dies between the rows and the markers leaves rows that nobody will ever commit. Readers
+would keep them, and the place where they begin, for ever. So an open write is listed in the log's
+metadata, under `writes/<stream>`, with the process that it depends on. Everything it appends, rows
+and markers, is fenced by the number of its place in that list. Anybody may clear up after a write:
+
+    1. fence   register the next number of its place: from here on it can append nothing
+    2. drop    for each of its producers with rows that no marker covers, append a marker that
+               commits none: readers let go of the rows
+    3. strike  take it off the list
+
+This is safe beside the write itself, in error, twice and at once. If the write's markers came
+before the fence, there is nothing to drop; if not, they are refused, and the job fails with nothing
+visible. So when a write counts as dead is a question of patience only: at once if its process is
+known to have ended, and after a week if that cannot be told.
+
+Places are used again, so the list and the numbers do not grow with the jobs of a stream's life.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import Fenced, MarkerDamaged, OutcomeUnknown, Trimmed
+from penstock.log.contract import Log, register
+from penstock.log.record import Entry, Fence, Position, Record, RecordKind
+from penstock.names import check_name, own_name
+from penstock.runtime.instances import next_instance
+from penstock.runtime.markers import Marker
+from penstock.runtime.processes import is_gone
+from penstock.stages.tags import marker_tag, substream_tag
+
+UNKNOWN_RETRIES = 8
+READ_RECORDS = 256
+AGE_US_MAX = 7 * 24 * 3_600 * 1_000_000
+DROPPING_INSTANCE = 0  # no attempt has this number: such a marker commits nothing
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWrite:
+    """A write that has begun: its rows may be in the log, its markers are not known to be."""
+
+    stream: str
+    id: str
+    place: int
+    number: int  # of the fence
+    owner: str  # the process without which nobody will commit; empty: not known
+    begun_us: int
+    begun_at: int  # no row of it is at or before this position
+
+    @property
+    def fence(self) -> Fence:
+        return Fence(_fenced_name(self.stream, self.place), self.number)
+
+    def producer(self, partition: int) -> str:
+        """Who appends the rows of a partition."""
+        return own_name(self.id, "write", partition)
+
+    def is_dead(self, now_us: int) -> bool:
+        return is_gone(self.owner) or now_us - self.begun_us > AGE_US_MAX
+
+
+def begin_write(log: Log, stream: str, owner: str, clock: Clock | None = None) -> OpenWrite:
+    """List a new write, after clearing up behind dead ones; its tasks may append from here on."""
+    now_us = (clock or SystemClock()).now_us()
+    clear_dead_writes(log, stream, now_us)
+    identity = uuid.uuid4().hex
+
+    def join(there: list[OpenWrite]) -> list[OpenWrite]:
+        taken = {write.place for write in there}
+        place = next(place for place in range(len(taken) + 1) if place not in taken)
+        number = next_instance(log, _fenced_name(stream, place))
+        write = OpenWrite(stream, identity, place, number, owner, now_us, int(log.tail()))
+        return [*there, write]
+
+    while True:
+        write = _change(log, stream, join)[-1]
+        try:
+            register(log, write.fence.vertex, write.number)
+        except Fenced:  # somebody who cleared up after an earlier one at this place was late
+            _strike(log, write)
+        else:
+            return write
+
+
+def commit_write(log: Log, write: OpenWrite, markers: Sequence[Entry]) -> None:
+    """Make the rows of a write visible, all or none; Fenced if somebody has cleared up after it."""
+    try:
+        if markers:
+            _append_all(log, write, markers)
+    except Fenced as error:
+        raise Fenced(
+            f"this write to stream {write.stream} was given up: it was taken for dead, or its "
+            "outcome could not be known. Nothing of it is visible: run the job again",
+            **error.details,
+        ) from error
+    _strike(log, write)
+
+
+def clear_write(log: Log, write: OpenWrite) -> None:
+    """Make sure that nothing more of a write becomes visible, and that nobody waits for it."""
+    with suppress(Fenced):  # somebody was here before
+        register(log, write.fence.vertex, write.number + 1)
+    for producer in _uncovered(log, write):
+        body = Marker(vertex=producer, instance=DROPPING_INSTANCE, epoch=1, timeless=True).encode()
+        tags = (marker_tag(write.stream),)
+        with suppress(Trimmed):  # somebody was here before, long ago
+            append_surely(
+                log, [Entry(RecordKind.MARKER, tags, producer, DROPPING_INSTANCE, 0, body)]
+            )
+    _strike(log, write)
+
+
+def clear_dead_writes(log: Log, stream: str, now_us: int | None = None) -> None:
+    """Clear up after the writes to a stream that nobody will commit any more."""
+    now_us = SystemClock().now_us() if now_us is None else now_us
+    for write in open_writes(log, stream):
+        if write.is_dead(now_us):
+            logger.warning("a write to stream %s was left by a process that ended", stream)
+            clear_write(log, write)
+
+
+def open_writes(log: Log, stream: str) -> list[OpenWrite]:
+    """The writes to a stream that have begun and are not known to be over."""
+    found = log.get(_list_key(stream))
+    return [] if found is None else _decode(stream, found.value)
+
+
+def append_surely(
+    log: Log, entries: Sequence[Entry], fence: Fence | None = None
+) -> tuple[Position, ...]:
+    """Append, and again while the outcome is unknown: the entries' names make that harmless."""
+    for _ in range(UNKNOWN_RETRIES):
+        try:
+            return log.append(entries, fence)
+        except OutcomeUnknown:
+            continue
+    return log.append(entries, fence)
+
+
+def _append_all(log: Log, write: OpenWrite, markers: Sequence[Entry]) -> None:
+    try:
+        append_surely(log, markers, write.fence)
+    except OutcomeUnknown:
+        # Behind a fence nothing can be appended any more, and the log still knows what was.
+        with suppress(Fenced):
+            register(log, write.fence.vertex, write.number + 1)
+        with suppress(Trimmed):
+            log.append(markers, write.fence)
+    except Trimmed:
+        pass  # its own earlier try went through, and was read and trimmed since
+
+
+def _uncovered(log: Log, write: OpenWrite) -> list[str]:
+    """The producers of a write with rows that no marker has come for."""
+    producers: set[str] = set()
+    prefix = own_name(write.id, "write") + "."
+    after = Position(write.begun_at)
+    page: list[Record]
+    tags = (substream_tag(write.stream, 0), marker_tag(write.stream))
+    while page := log.read(tags, after, READ_RECORDS):
+        for record in page:
+            if record.kind is RecordKind.MARKER:
+                producers.discard(record.producer)
+            elif record.producer.startswith(prefix):
+                producers.add(record.producer)
+        after = page[-1].position
+    return sorted(producers)
+
+
+def _strike(log: Log, write: OpenWrite) -> None:
+    if any(each.id == write.id for each in open_writes(log, write.stream)):
+        _change(log, write.stream, lambda there: [each for each in there if each.id != write.id])
+
+
+def _change(
+    log: Log, stream: str, change: Callable[[list[OpenWrite]], list[OpenWrite]]
+) -> list[OpenWrite]:
+    key = _list_key(stream)
+    while True:
+        found = log.get(key)
+        writes = change([] if found is None else _decode(stream, found.value))
+        text = json.dumps([asdict(write) for write in writes]).encode()
+        if log.compare_and_set(key, 0 if found is None else found.version, text):
+            return writes
+
+
+def _decode(stream: str, value: bytes) -> list[OpenWrite]:
+    try:
+        listed: Any = json.loads(value)
+        return [OpenWrite(**facts) for facts in listed]
+    except (ValueError, TypeError, RecursionError) as error:
+        raise MarkerDamaged(
+            f"the list of open writes to stream {stream} cannot be read ({error}): run "
+            "`penstock fsck`",
+            stream=stream,
+        ) from error
+
+
+def _list_key(stream: str) -> str:
+    return f"writes/{check_name(stream, 'stream')}"
+
+
+def _fenced_name(stream: str, place: int) -> str:
+    return own_name(stream, "write", place)
