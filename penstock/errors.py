@@ -396,9 +396,9 @@ class TooFewSlots(RuntimeFailure):
 
 
 class ControlError(RuntimeFailure):
-    """The control connection cannot be made or carries rubbish.
+    """The control connection cannot be made, is not proved or carries rubbish.
 
-    Action: the connection is closed.
+    Action: the connection is closed, and a slot without one ends. A query whose port is gone ends.
     """
 
 

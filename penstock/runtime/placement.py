@@ -53,7 +53,7 @@ class Patience:
     """For the end of one step of one vertex."""
 
     recovery_s: float = 600.0
-    """For the end of the recovery of one vertex."""
+    """For the end of the recovery of one vertex: a large state takes a while to read."""
 
     start_s: float = 120.0
     """For the first slots, and for one to get ready: executors may have to be started first."""
@@ -451,6 +451,8 @@ class Placement:
         if not self._is_newest(message) or vertex not in slot.vertices:
             return  # of an older number: the vertex has another owner, or will have one
         del slot.vertices[vertex]
+        if self.is_stopping:
+            return
         if message["type"] == "failed":
             self._fail(self._failure(vertex, message), now_s)
         elif message["type"] == "fenced" and not self._is_newest_run():
