@@ -5,33 +5,25 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.operators.specs import AggregateSpec
 from penstock.sim.data import Row
 from penstock.sim.history import Registration, Seen, Trim
-from penstock.sim.judge import NONE_US, Mark, judge_after_exchange, judge_at_source
+from penstock.sim.judge import WrongWatermark
 from penstock.sim.oracle import (
     Group,
-    Judgement,
-    Reading,
     Summary,
     last_window_end,
-    rows_of,
     running,
     summarise,
     window_starts,
     windowed,
 )
-from penstock.sim.scenario import Scenario
-from penstock.sim.shapes import DEAD, DELAY_US, LATE, OUT
+from penstock.sim.outcome import Outcome, OutputRow
+from penstock.sim.shapes import DEAD, LATE
 from penstock.stages.program import Program
-from penstock.stages.tags import TagKind, marker_tag, parse_tag
-
-OutputRow = dict[str, Any]
+from penstock.stages.tags import TagKind, parse_tag
 
 
 class Violation(Exception):
@@ -115,119 +107,6 @@ def _last_mark(marks: list[tuple[int, int]], tail: int) -> tuple[int, int]:
     """Position and resume of the last marker up to a position."""
     found = bisect_right(marks, tail, key=lambda mark: mark[0])
     return marks[found - 1] if found else (0, 0)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A finished run, as its committed records tell it."""
-
-    scenario: Scenario
-    history: Sequence[Seen]
-
-    @cached_property
-    def marks(self) -> dict[str, list[Mark]]:
-        """The markers of each vertex, in order."""
-        found: dict[str, list[Mark]] = {v.name: [] for v in self.scenario.program.vertices}
-        for seen in self.history:
-            if seen.kind == "MARKER":
-                facts = json.loads(seen.body)
-                found[seen.producer].append(
-                    Mark(
-                        seen.producer,
-                        seen.position,
-                        facts["offset"] or 0,
-                        facts["consumed"],
-                        facts["watermark_us"],
-                        facts["ended"],
-                    )
-                )
-        return found
-
-    @cached_property
-    def last_facts(self) -> dict[str, dict[str, Any]]:
-        """What the last marker of each vertex says."""
-        return {
-            seen.producer: json.loads(seen.body) for seen in self.history if seen.kind == "MARKER"
-        }
-
-    @property
-    def idle_passes(self) -> int:
-        """How many markers are ahead of a producer that has not ended: one that was silent."""
-        passes = 0
-        for seen in self.history:
-            if seen.kind == "MARKER":
-                facts = json.loads(seen.body)
-                behind = [us for us, ended, _ in facts["producers"].values() if not ended]
-                passes += bool(behind) and facts["watermark_us"] > min(behind)
-        return passes
-
-    def reading(self, stream: str) -> tuple[list[OutputRow], int]:
-        """The committed rows of a stream in order, and how many dead records were passed by."""
-        program = self.scenario.program
-        substreams = 1
-        for spec in program.streams:
-            if spec.name == stream:
-                substreams = spec.substreams
-        tags = [f"S/{stream}/{index}" for index in range(substreams)]
-        reading = Reading(self.history, [*tags, marker_tag(stream)])
-        rows = [
-            row
-            for committed in reading.more()
-            for record in committed.records
-            for row in rows_of(record)
-        ]
-        return rows, reading.orphans
-
-    @cached_property
-    def out(self) -> list[OutputRow]:
-        return self.reading(OUT)[0]
-
-    def aggregate_stages(self) -> list[int]:
-        """The stages that keep state, in the order of the query."""
-        return [
-            index
-            for index, stage in enumerate(self.scenario.program.stages)
-            if any(isinstance(spec, AggregateSpec) for spec in stage.chain)
-        ]
-
-    def vertices_of(self, stage: int) -> list[str]:
-        return [v.name for v in self.scenario.program.vertices if v.stage == stage]
-
-    @cached_property
-    def failing(self) -> set[int]:
-        """The rows that divide by zero."""
-        if not self.scenario.shape.dead_letters:
-            return set()
-        return {row.rid for row in self.rows if row.v is not None and row.d == 0}
-
-    @cached_property
-    def dead(self) -> set[int]:
-        """The rows that must be in the dead-letter stream.
-
-        A row without a time is in no window, so whether its other columns are looked at is open.
-        """
-        if self.scenario.shape.window_us is None:
-            return self.failing
-        return {row.rid for row in self.rows if row.rid in self.failing and row.ts is not None}
-
-    @cached_property
-    def rows(self) -> list[Row]:
-        return [row for feed in self.scenario.feeds for row in feed]
-
-    @cached_property
-    def living(self) -> list[Row]:
-        """The rows that reach the end of their expressions, as the query sees them."""
-        rows = [row for row in self.rows if row.rid not in self.failing]
-        if self.scenario.shape.dead_letters:
-            rows = [row._replace(v=_quotient(row.v, row.d)) for row in rows]
-        return rows
-
-
-def _quotient(v: int | None, d: int | None) -> int | None:
-    """SQL's `div`: towards zero."""
-    if v is None or d is None:
-        return None
-    return abs(v) // abs(d) * (1 if (v < 0) == (d < 0) else -1)
 
 
 def answer(outcome: Outcome) -> object:
@@ -328,61 +207,37 @@ def _check_windows(outcome: Outcome) -> None:
     stream = outcome.scenario.program.stages[stage].output.stream
     assert stream is not None
     found = outcome.reading(stream)[0]
-    judged = _judge(outcome, stage)
-    late = _check_late(outcome, stage, judged)
-    rows = [row for row in outcome.living if row.rid not in late]
-    if shape.late_stream:  # who is late is known: all others are in their windows
-        judged = {row.rid: Judgement(NONE_US, NONE_US) for row in rows}
-    _check_window_rows(found, rows, shape.keys, shape.window_us, judged)
-    if not shape.late_stream and shape.window_us[0] == shape.window_us[1]:
-        counted = sum(row["n"] for row in found) + _late_count(outcome, stage)
-        timed = sum(row.ts is not None for row in rows)
-        if counted != timed:
-            raise Violation(f"windows and late rows hold {counted} rows of {timed}")
+    try:
+        judged = outcome.judged(stage)
+    except WrongWatermark as wrong:
+        raise Violation(str(wrong)) from None
+    _check_late(outcome, stage, judged)
+    _check_window_rows(found, outcome.living, shape.keys, shape.window_us, judged)
     if shape.then is not None:
         _check_second(outcome, found)
-
-
-def _judge(outcome: Outcome, stage: int) -> dict[int, Judgement]:
-    scenario = outcome.scenario
-    if scenario.is_deterministic:
-        return {row.rid: Judgement(NONE_US, NONE_US) for row in outcome.rows}
-    sources = {name: scenario.parts[part][0] for name, part in scenario.source_parts.items()}
-    readers = outcome.vertices_of(stage)
-    if set(readers) == set(sources):
-        (name,) = readers
-        return judge_at_source(sources[name], outcome.marks[name], DELAY_US)
-    idles = scenario.settings.idle_timeout_ms is not None
-    return judge_after_exchange(sources, outcome.marks, readers, idles)
 
 
 def _late_count(outcome: Outcome, stage: int) -> int:
     return sum(outcome.last_facts[name]["late_rows"] for name in outcome.vertices_of(stage))
 
 
-def _check_late(outcome: Outcome, stage: int, judged: dict[int, Judgement]) -> set[int]:
-    """Rows may be called late only if they were, and must be if they surely were."""
+def _check_late(outcome: Outcome, stage: int, judged: Mapping[int, int]) -> set[int]:
+    """The rows whose last window had been closed are late, and no others; return them."""
     shape = outcome.scenario.shape
     assert shape.window_us is not None
     size_us, slide_us = shape.window_us
-    ends = {
-        row.rid: last_window_end(row.ts, size_us, slide_us)
+    late = {
+        row.rid
         for row in outcome.living
-        if row.ts is not None
+        if row.ts is not None and last_window_end(row.ts, size_us, slide_us) <= judged[row.rid]
     }
-    must = {rid for rid, end_us in ends.items() if judged[rid].is_surely_closed(end_us)}
-    may = {rid for rid, end_us in ends.items() if not judged[rid].is_surely_open(end_us)}
     count = _late_count(outcome, stage)
-    if not len(must) <= count <= len(may):
-        raise Violation(f"late: {count} rows counted, {len(must)} to {len(may)} are")
-    if not shape.late_stream:
-        return set()
-    found = Counter(row["rid"] for row in outcome.reading(LATE)[0])
-    if found.total() != count or max(found.values(), default=1) > 1:
-        raise Violation(f"late: {count} counted, {found.total()} in the late stream: {found}")
-    if not must <= set(found) <= may:
-        raise Violation(f"late: missing {must - set(found)}, not late {set(found) - may}")
-    return set(found)
+    if count != len(late):
+        raise Violation(f"late: {count} rows counted, {len(late)} are")
+    if shape.late_stream:
+        found = Counter(row["rid"] for row in outcome.reading(LATE)[0])
+        _check_equal(found, Counter(late), "late rows")
+    return late
 
 
 def _check_window_rows(
@@ -390,7 +245,7 @@ def _check_window_rows(
     rows: list[Row],
     keys: tuple[str, ...],
     window_us: tuple[int, int],
-    judged: dict[int, Judgement],
+    judged: Mapping[int, int],
 ) -> None:
     grouped = [(tuple(getattr(row, key) for key in keys), row) for row in rows]
     expected = windowed(grouped, *window_us, judged)
@@ -401,16 +256,8 @@ def _check_window_rows(
         if key in seen or key not in expected or end_us != start_us + window_us[0]:
             raise Violation(f"window {key}: {'twice' if key in seen else 'foreign'}: {row}")
         seen.add(key)
-        sure, maybe = expected[key].sure, expected[key].maybe
-        if not len(sure) <= row["n"] <= len(sure) + len(maybe):
-            raise Violation(
-                f"window {key}: {row}, expected {len(sure)} to {len(sure + maybe)} rows"
-            )
-        for certain in (sure, sure + maybe):
-            if row["n"] == len(certain):
-                _check_summary(f"window {key}", row, _summary(certain))
-                break
-    missing = [key for key, window in expected.items() if window.sure and key not in seen]
+        _check_summary(f"window {key}", row, _summary(expected[key]))
+    missing = [key for key in expected if key not in seen]
     if missing:
         raise Violation(f"window {missing[0]} is missing, and {len(missing) - 1} more")
 

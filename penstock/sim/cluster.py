@@ -26,17 +26,19 @@ from penstock.errors import (
 from penstock.kernels.cache import KernelCache
 from penstock.log.memory import SimulatedCrash
 from penstock.log.record import Position
+from penstock.runtime.checkpointing import Work
 from penstock.runtime.control import Message
 from penstock.runtime.slot import Slot
 from penstock.runtime.sources import SourceBuilder
 from penstock.runtime.trimming import TrimJob
-from penstock.runtime.vertex import Vertex, VertexState
+from penstock.runtime.vertex import CheckpointJob, Vertex, VertexState
 from penstock.sim.actor import Actor
 from penstock.sim.checks import Violation
 from penstock.sim.connection import connection
 from penstock.sim.driver import Driver
 from penstock.sim.faults import AtPoint, Faults
 from penstock.sim.history import History
+from penstock.sim.judge import Deed
 from penstock.sim.logs import Backend, ProcessLog
 from penstock.sim.oracle import Replica, plain_value
 from penstock.sim.process import Process, ProcessAssembly, ProcessCheckpoints
@@ -93,6 +95,7 @@ class Cluster:
         self.checkpoints = MemoryCheckpoints(self._file_step)
         self.drivers: list[Driver] = []
         self.processes: list[Process] = []
+        self.deeds: dict[tuple[str, int], list[Deed]] = {}  # by vertex and instance
         self.store_fails = False
         self._store_failed = False  # it has, some time
         self.steps = 0
@@ -242,6 +245,7 @@ class Cluster:
             trim_commits=self._scenario.trim_commits,
             process=process,
             recovered=self._check_recovered,
+            deeds=self.deeds,
         )
         process.slot = Slot(assembly, process.say)
         self.processes.append(process)
@@ -319,7 +323,7 @@ class Cluster:
             process.die()
         else:
             checkpointer.settle(job)
-            self._judge_background(process, is_trim, error)
+            self._judge_background(process, job, error)
         finally:
             self._acting.pop()
             checkpointer.is_writing = False
@@ -334,22 +338,27 @@ class Cluster:
             if not process.is_dead and not process.holds_lock and process.checkpointer.has_jobs
         ]
 
-    def _judge_background(self, process: Process, is_trim: bool, error: Exception | None) -> None:
+    def _judge_background(self, process: Process, job: Work, error: Exception | None) -> None:
         """Only what the faults explain may have gone wrong."""
         sometimes = self._schedule.sometimes
+        is_trim = isinstance(job, TrimJob)
         if error is None and not is_trim:
             sometimes["checkpoint written"] += 1
             if self.is_zombie(process):
                 sometimes["checkpoint written by a zombie"] += 1
         if error is None:
             return
-        if isinstance(error, Fenced) and self.is_zombie(process) and not is_trim:
+        if isinstance(error, Fenced) and self._is_overtaken(job):
             sometimes["zombie's checkpoint trims nothing"] += 1
             return
         explained = EXPLAINED if is_trim else (*EXPLAINED, CheckpointError)
         if not (isinstance(error, explained) or (self._store_failed and not is_trim)):
             raise error
         sometimes["trim that failed" if is_trim else "checkpoint not written"] += 1
+
+    def _is_overtaken(self, job: Work) -> bool:
+        newest = self._history.newest_instance(job.vertex)
+        return isinstance(job, CheckpointJob) and job.fence.instance < newest
 
     def _note_trims(self, process: Process, job: TrimJob, before: int) -> None:
         inputs = {tag for tag, _ in job.inputs}

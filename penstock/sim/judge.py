@@ -1,21 +1,47 @@
-"""How far event time had come at each row, replayed from what the engine committed.
+"""How far event time had come at each row, replayed from when the engine took what.
 
-Which rows are late depends on how the input was cut into batches, so it cannot be told from the
-input alone. The markers say it: rows of a source belong to the marker whose offset passes them, and
-the watermark of a reader is the least of its producers' as of their last markers. Where idle
-producers were left behind the exact moment is unknown, and a row gets a range.
+Which rows are late depends on how the input was cut into deliveries and on when the reader looked,
+so it cannot be told from the input alone. The simulator notes each delivery that a vertex takes and
+each look at its silent producers, with the time, and this module draws the conclusions itself:
+
+- a vertex that defines event time is at the greatest time it has taken, less the delay;
+- a reader is where the slowest of its producers is, of those that have neither ended nor been
+  silent for the timeout; where all are silent, at the furthest of them;
+- a delivery is judged by where the vertex was before it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from penstock.sim.data import Feed
-from penstock.sim.oracle import Judgement
+from penstock.sim.data import Row
 
 NONE_US = -(2**63)
 END_US = 2**63 - 1
+
+
+class Took(NamedTuple):
+    """A delivery was taken: all up to a position of the log, or up to an offset of a source."""
+
+    upto: int
+    at_ms: float
+
+
+class Looked(NamedTuple):
+    """A reader looked at the silence of its producers."""
+
+    at_ms: float
+
+
+class Committed(NamedTuple):
+    """A vertex was about to write its next marker."""
+
+
+Deed = Took | Looked | Committed
+Deeds = Mapping[tuple[str, int], Sequence[Deed]]  # by vertex and instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,83 +49,140 @@ class Mark:
     """What matters here of one marker."""
 
     vertex: str
+    instance: int
     position: int
     offset: int
     consumed: int
     watermark_us: int
     ended: bool
+    producers: Mapping[str, tuple[int, bool]]
 
 
-def judge_at_source(rows: Feed, marks: list[Mark], delay_us: int) -> dict[int, Judgement]:
-    """The rows of a vertex that reads a source and keeps the windows itself."""
-    judged = {}
-    greatest_us = NONE_US
-    for index, row in enumerate(rows):
-        epoch = _epoch_of(marks, index)
-        before = marks[epoch - 1].watermark_us if epoch else NONE_US
-        known = greatest_us - delay_us if greatest_us > NONE_US else NONE_US
-        judged[row.rid] = Judgement(before, max(before, min(known, marks[epoch].watermark_us)))
-        if row.ts is not None:
-            greatest_us = max(greatest_us, row.ts)
-    return judged
+class WrongWatermark(Exception):
+    """A marker has another watermark than the deeds before it give."""
 
 
-def judge_after_exchange(
-    sources: dict[str, Feed], marks: dict[str, list[Mark]], readers: list[str], idles: bool
-) -> dict[int, Judgement]:
-    """The rows of vertices that keep windows behind an exchange with these producers."""
-    order = sorted((mark for name in sources for mark in marks[name]), key=lambda m: m.position)
-    before = _watermarks_before(order, set(sources))
-    furthest = _furthest_before(order)
-    judged = {}
-    for name, rows in sources.items():
-        for index, row in enumerate(rows):
-            position = marks[name][_epoch_of(marks[name], index)].position
-            if not idles:
-                judged[row.rid] = Judgement(before[position], before[position])
-                continue
-            spans = [_span(marks[reader], position) for reader in readers]
-            least = max(before[position], min(span[0] for span in spans))
-            most = max(span[1] for span in spans)
-            judged[row.rid] = Judgement(least, max(least, min(most, furthest[position])))
-    return judged
+def lives(marks: Sequence[Mark]) -> Iterator[tuple[Mark | None, list[Mark]]]:
+    """The instances of a vertex that committed anything: what each began with, and its markers."""
+    before: Mark | None = None
+    own: list[Mark] = []
+    for mark in marks:
+        if own and own[-1].instance != mark.instance:
+            yield before, own
+            before, own = own[-1], []
+        own.append(mark)
+    if own:
+        yield before, own
 
 
-def _epoch_of(marks: list[Mark], index: int) -> int:
+def own_time(
+    marks: Sequence[Mark],
+    deeds: Deeds,
+    rows_upto: Mapping[int, Sequence[Row]],
+    delay_us: int,
+    by_offset: bool,
+) -> dict[int, int]:
+    """By delivery (its end): how far a vertex was that defines event time by its own rows.
+
+    `rows_upto` are the rows of each delivery of a stream; of a source they are those by offset.
+    """
+    found: dict[int, int] = {}
+    for before, own in lives(marks):
+        current = NONE_US if before is None else before.watermark_us
+        first = 0 if before is None else before.offset
+        limit = own[-1].offset if by_offset else own[-1].consumed
+        expected = iter(own)
+        for deed in deeds[own[0].vertex, own[0].instance]:
+            if isinstance(deed, Took):
+                rows = _rows(rows_upto, first, deed.upto, by_offset)
+                first = deed.upto
+                if deed.upto <= limit:
+                    found[deed.upto] = current
+                times = [row.ts for row in rows if row.ts is not None]
+                current = max([current, *(time - delay_us for time in times)])
+            elif isinstance(deed, Committed):
+                _check(next(expected, None), current)
+    return found
+
+
+def _rows(
+    rows_upto: Mapping[int, Sequence[Row]], first: int, upto: int, by_offset: bool
+) -> Iterable[Row]:
+    if not by_offset:
+        return rows_upto.get(upto, ())
+    return (row for at in range(first, upto) for row in rows_upto.get(at, ()))
+
+
+def heard_time(
+    marks: Sequence[Mark],
+    deeds: Deeds,
+    inputs: Mapping[int, Mark],
+    producers: Iterable[str],
+    timeout_ms: int | None,
+) -> dict[int, int]:
+    """By delivery (the position of its marker): how far a reader was that hears its producers."""
+    found: dict[int, int] = {}
+    for before, own in lives(marks):
+        ears = _Ears(producers, before, timeout_ms)
+        expected = iter(own)
+        for deed in deeds[own[0].vertex, own[0].instance]:
+            if isinstance(deed, Looked):
+                ears.look(deed.at_ms)
+            elif isinstance(deed, Took):
+                if deed.upto <= own[-1].consumed:
+                    found[deed.upto] = ears.watermark_us
+                ears.hear(inputs[deed.upto], deed.at_ms)
+            else:
+                _check(next(expected, None), ears.watermark_us)
+    return found
+
+
+def _check(mark: Mark | None, watermark_us: int) -> None:
+    if mark is not None and not mark.ended and mark.watermark_us != watermark_us:
+        raise WrongWatermark(
+            f"the marker of {mark.vertex} at {mark.position} has the watermark "
+            f"{mark.watermark_us}, by what was taken it is {watermark_us}"
+        )
+
+
+class _Ears:
+    """What one instance of a reader has heard, and when."""
+
+    def __init__(
+        self, producers: Iterable[str], before: Mark | None, timeout_ms: int | None
+    ) -> None:
+        self._said: dict[str, tuple[int, bool]] = dict.fromkeys(producers, (NONE_US, False))
+        self._said.update({} if before is None else before.producers)
+        self._silent_since: dict[str, float] = {}
+        self._timeout_ms = timeout_ms
+        self.watermark_us = NONE_US if before is None else before.watermark_us
+
+    def hear(self, mark: Mark, at_ms: float) -> None:
+        before, _ = self._said.get(mark.vertex, (NONE_US, False))
+        self._said[mark.vertex] = (max(before, mark.watermark_us), mark.ended)
+        self._silent_since[mark.vertex] = at_ms
+        self._advance(at_ms)
+
+    def look(self, at_ms: float) -> None:
+        if self._timeout_ms is not None:
+            self._advance(at_ms)
+
+    def _advance(self, at_ms: float) -> None:
+        open_ones = {name: us for name, (us, ended) in self._said.items() if not ended}
+        speaking = [us for name, us in open_ones.items() if not self._is_silent(name, at_ms)]
+        if speaking:
+            reached = min(speaking)
+        elif open_ones:
+            reached = max(open_ones.values())
+        else:
+            reached = END_US
+        self.watermark_us = max(self.watermark_us, reached)
+
+    def _is_silent(self, name: str, at_ms: float) -> bool:
+        since_ms = self._silent_since.setdefault(name, at_ms)
+        return self._timeout_ms is not None and at_ms - since_ms >= self._timeout_ms
+
+
+def epoch_of(marks: Sequence[Mark], index: int) -> int:
     """Which marker of a source's vertex covers the row at an offset."""
     return bisect_right([mark.offset for mark in marks], index)
-
-
-def _watermarks_before(order: list[Mark], producers: set[str]) -> dict[int, int]:
-    """By marker position: a reader's watermark when it takes the rows of that marker."""
-    heard = dict.fromkeys(producers, NONE_US)
-    ended: set[str] = set()
-    current, found = NONE_US, {}
-    for mark in order:
-        found[mark.position] = current
-        heard[mark.vertex] = max(heard[mark.vertex], mark.watermark_us)
-        if mark.ended:
-            ended.add(mark.vertex)
-        open_ones = [heard[name] for name in producers - ended]
-        current = max(current, min(open_ones) if open_ones else END_US)
-    return found
-
-
-def _furthest_before(order: list[Mark]) -> dict[int, int]:
-    """By marker position: the furthest that any producer had come before it."""
-    furthest, found = NONE_US, {}
-    for mark in order:
-        found[mark.position] = furthest
-        if mark.watermark_us < END_US:
-            furthest = max(furthest, mark.watermark_us)
-    return found
-
-
-def _span(marks: list[Mark], position: int) -> tuple[int, int]:
-    """The watermarks of a reader before and after the epoch in which it took a marker's rows."""
-    before = NONE_US
-    for mark in marks:
-        if mark.consumed >= position:
-            return before, mark.watermark_us
-        before = mark.watermark_us
-    return before, END_US

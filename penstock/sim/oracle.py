@@ -167,46 +167,17 @@ def window_starts(at_us: int, size_us: int, slide_us: int) -> Iterator[int]:
         start += slide_us
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """How far event time had come when a row was judged: at least and at most."""
-
-    least_us: int
-    most_us: int
-
-    def is_surely_open(self, end_us: int) -> bool:
-        return end_us > self.most_us
-
-    def is_surely_closed(self, end_us: int) -> bool:
-        return end_us <= self.least_us
-
-
-@dataclass(slots=True)
-class WindowRows:
-    """The rows of one (window, group): those that must be in it, and those that may be."""
-
-    sure: list[Row]
-    maybe: list[Row]
-
-
 def windowed(
-    rows: Iterable[tuple[Group, Row]],
-    size_us: int,
-    slide_us: int,
-    judged: Mapping[int, Judgement],
-) -> dict[tuple[int, Group], WindowRows]:
+    rows: Iterable[tuple[Group, Row]], size_us: int, slide_us: int, judged: Mapping[int, int]
+) -> dict[tuple[int, Group], list[Row]]:
     """Which rows each window of each group holds, given how far time was at each row."""
-    found: dict[tuple[int, Group], WindowRows] = {}
+    found: dict[tuple[int, Group], list[Row]] = {}
     for group, row in rows:
         if row.ts is None:
             continue
         for start in window_starts(row.ts, size_us, slide_us):
-            judgement = judged[row.rid]
-            if judgement.is_surely_closed(start + size_us):
-                continue
-            window = found.setdefault((start, group), WindowRows([], []))
-            sure = judgement.is_surely_open(start + size_us)
-            (window.sure if sure else window.maybe).append(row)
+            if start + size_us > judged[row.rid]:
+                found.setdefault((start, group), []).append(row)
     return found
 
 

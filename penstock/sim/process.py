@@ -17,14 +17,18 @@ from penstock.operators.chain import Chain
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue, Work
 from penstock.runtime.control import Message
+from penstock.runtime.inputs import Watermarks
 from penstock.runtime.markers import Marker
 from penstock.runtime.slot import Slot
 from penstock.runtime.vertex import Vertex, VertexParts
 from penstock.sim.actor import Actor, Point
 from penstock.sim.connection import End
 from penstock.sim.driver import Driver
+from penstock.sim.judge import Committed, Deed, Looked, Took
 from penstock.stages.program import Stage, VertexProgram
 from penstock.state.checkpoints import CheckpointStore
+
+Note = Callable[[str, Any], None]
 
 # What a vertex's parts do, one action each; a process passes a point before and after.
 ACTIONS: dict[str, tuple[str, ...]] = {
@@ -105,10 +109,12 @@ class ProcessCheckpoints(CheckpointQueue):
 class Watched:
     """A part of a vertex that passes a point of its process before and after each action."""
 
-    def __init__(self, part: Any, process: Process, name: str) -> None:
+    def __init__(self, part: Any, process: Process, name: str, note: Note) -> None:
+        """`note` is told each action, before and after it, with its result."""
         self._part = part
         self._process = process
         self._name = name
+        self._note = note
         for action in ACTIONS[name]:
             setattr(self, action, self._watched(action))
 
@@ -116,16 +122,33 @@ class Watched:
         return getattr(self._part, name)
 
     def _watched(self, action: str) -> Callable[..., Any]:
-        perform = getattr(self._part, action)
+        perform, note = getattr(self._part, action), self._note
         at, where, done = self._process.at, f"{self._name}.{action}", f"{self._name}.{action} done"
 
         def act(*args: Any, **named: Any) -> Any:
             at(where)
+            note(where, None)
             result = perform(*args, **named)
+            note(done, result)
             at(done)
             return result
 
         return act
+
+
+class WatchedSilence:
+    """What a vertex has heard of its producers; each look at their silence is noted."""
+
+    def __init__(self, watermarks: Watermarks, look: Callable[[float], None]) -> None:
+        self._watermarks = watermarks
+        self._look = look
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._watermarks, name)
+
+    def pass_idle(self, now_ms: float) -> bool:
+        self._look(now_ms)
+        return self._watermarks.pass_idle(now_ms)
 
 
 @dataclass(frozen=True)
@@ -134,6 +157,7 @@ class ProcessAssembly(Assembly):
 
     process: Process = field(kw_only=True)
     recovered: Callable[[Process, Vertex], None] = field(kw_only=True)
+    deeds: dict[tuple[str, int], list[Deed]] = field(kw_only=True)
 
     def start(self, name: str, instance: int) -> Vertex:
         self.process.at("start")
@@ -154,7 +178,21 @@ class ProcessAssembly(Assembly):
         self.process.at("restored")
         self.process.chains[vertex.name] = chain
         parts = super()._parts(vertex, stage, marker, chain)
+        deeds = self.deeds.setdefault((vertex.name, marker.instance), [])
+
+        def note(action: str, result: Any) -> None:
+            if action == "input.take done" and result is not None:
+                place = parts.input.position()
+                upto = place["offset"] if stage.input.source is not None else place["consumed"]
+                deeds.append(Took(upto, self.clock.monotonic_s() * 1000))
+            elif action == "outputs.commit":
+                deeds.append(Committed())
+
         watched: dict[str, Any] = {
-            name: Watched(getattr(parts, name), self.process, name) for name in ACTIONS
+            name: Watched(getattr(parts, name), self.process, name, note) for name in ACTIONS
         }
+        if parts.watermarks is not None:
+            watched["watermarks"] = WatchedSilence(
+                parts.watermarks, lambda at_ms: deeds.append(Looked(at_ms))
+            )
         return replace(parts, **watched)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from penstock.kernels.cache import KernelCache
 from penstock.log.punit import decode
 from penstock.sim.checks import (
-    Outcome,
     Violation,
     answer,
     check_fences,
@@ -21,6 +20,7 @@ from penstock.sim.checks import (
 )
 from penstock.sim.mutants import Mutant
 from penstock.sim.oracle import plain_value
+from penstock.sim.outcome import Outcome
 from penstock.sim.scenario import Scenario, make_scenario
 from penstock.sim.shapes import DEAD, LATE
 from penstock.sim.world import World
@@ -191,7 +191,7 @@ def _golden(scenario: Scenario, kernels: KernelCache) -> object | None:
         world.run_plainly()
     finally:
         world.close()
-    outcome = Outcome(plain, world.history.records)
+    outcome = Outcome(plain, world.history.records, world.cluster.deeds)
     check_output(outcome)
     return answer(outcome)
 
@@ -202,7 +202,7 @@ def _check(world: World, golden: object | None) -> None:
     check_fences(history, world.history.registrations)
     check_markers(history, vertices)
     check_trims(history, world.history.trims, world.scenario.program)
-    outcome = Outcome(world.scenario, history)
+    outcome = Outcome(world.scenario, history, world.cluster.deeds)
     check_output(outcome)
     if golden is not None and answer(outcome) != golden:
         raise Violation("the output differs from the run without failures")

@@ -68,6 +68,11 @@ class Scenario:
         return found
 
     @cached_property
+    def fed(self) -> dict[str, Feed]:
+        """By vertex or producer that brings rows in: these rows, in its order."""
+        return {name: self.parts[part][0] for name, part in self.source_parts.items()}
+
+    @cached_property
     def source_parts(self) -> dict[str, tuple[int, int]]:
         """By vertex that reads a source: which part of which feed."""
         found = {}

@@ -1,0 +1,228 @@
+"""A finished run, as its committed records tell it."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from penstock.operators.specs import AggregateSpec
+from penstock.sim.data import Feed, Row
+from penstock.sim.history import Seen
+from penstock.sim.judge import Deeds, Mark, epoch_of, heard_time, own_time
+from penstock.sim.oracle import Reading, rows_of
+from penstock.sim.scenario import Scenario
+from penstock.sim.shapes import DELAY_US, OUT
+from penstock.stages.tags import marker_tag
+
+OutputRow = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run, as its committed records tell it."""
+
+    scenario: Scenario
+    history: Sequence[Seen]
+    deeds: Deeds
+
+    @cached_property
+    def marks(self) -> dict[str, list[Mark]]:
+        """The markers of each vertex and producer, in order."""
+        found: dict[str, list[Mark]] = {}
+        for seen in self.history:
+            if seen.kind == "MARKER":
+                facts = json.loads(seen.body)
+                producers = {name: (us, ended) for name, (us, ended) in facts["producers"].items()}
+                mark = Mark(
+                    seen.producer,
+                    seen.instance,
+                    seen.position,
+                    facts["offset"] or 0,
+                    facts["consumed"],
+                    facts["watermark_us"],
+                    facts["ended"],
+                    producers,
+                )
+                found.setdefault(seen.producer, []).append(mark)
+        return found
+
+    @cached_property
+    def last_facts(self) -> dict[str, dict[str, Any]]:
+        """What the last marker of each vertex says."""
+        return {
+            seen.producer: json.loads(seen.body) for seen in self.history if seen.kind == "MARKER"
+        }
+
+    @property
+    def idle_passes(self) -> int:
+        """How many markers are ahead of a producer that has not ended: one that was silent."""
+        passes = 0
+        for seen in self.history:
+            if seen.kind == "MARKER":
+                facts = json.loads(seen.body)
+                behind = [us for us, ended in facts["producers"].values() if not ended]
+                passes += bool(behind) and facts["watermark_us"] > min(behind)
+        return passes
+
+    def reading(self, stream: str) -> tuple[list[OutputRow], int]:
+        """The committed rows of a stream in order, and how many dead records were passed by."""
+        program = self.scenario.program
+        substreams = 1
+        for spec in program.streams:
+            if spec.name == stream:
+                substreams = spec.substreams
+        tags = [f"S/{stream}/{index}" for index in range(substreams)]
+        reading = Reading(self.history, [*tags, marker_tag(stream)])
+        rows = [
+            row
+            for committed in reading.more()
+            for record in committed.records
+            for row in rows_of(record)
+        ]
+        return rows, reading.orphans
+
+    @cached_property
+    def out(self) -> list[OutputRow]:
+        return self.reading(OUT)[0]
+
+    def aggregate_stages(self) -> list[int]:
+        """The stages that keep state, in the order of the query."""
+        return [
+            index
+            for index, stage in enumerate(self.scenario.program.stages)
+            if any(isinstance(spec, AggregateSpec) for spec in stage.chain)
+        ]
+
+    def vertices_of(self, stage: int) -> list[str]:
+        return [v.name for v in self.scenario.program.vertices if v.stage == stage]
+
+    @cached_property
+    def failing(self) -> set[int]:
+        """The rows that divide by zero."""
+        if not self.scenario.shape.dead_letters:
+            return set()
+        return {row.rid for row in self.rows if row.v is not None and row.d == 0}
+
+    @cached_property
+    def dead(self) -> set[int]:
+        """The rows that must be in the dead-letter stream.
+
+        A row without a time is in no window, so whether its other columns are looked at is open.
+        """
+        if self.scenario.shape.window_us is None:
+            return self.failing
+        return {row.rid for row in self.rows if row.rid in self.failing and row.ts is not None}
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        return [row for feed in self.scenario.feeds for row in feed]
+
+    @cached_property
+    def living(self) -> list[Row]:
+        """The rows that reach the end of their expressions, as the query sees them."""
+        rows = [row for row in self.rows if row.rid not in self.failing]
+        if self.scenario.shape.dead_letters:
+            rows = [row._replace(v=_quotient(row.v, row.d)) for row in rows]
+        return rows
+
+    # Event time -------------------------------------------------------------------------------
+
+    def judged(self, stage: int) -> dict[int, int]:
+        """By row: how far event time had come in its vertex of a stage before its delivery."""
+        readers = self.vertices_of(stage)
+        feeds = self.scenario.fed
+        if set(readers) == set(feeds):
+            return self._judged_at_source(feeds)
+        inputs = self.scenario.program.stages[stage].input.streams
+        at = self._visible_at(feeds)
+        first = self.scenario.program.stages[0]
+        if first.output.stream in inputs and not set(feeds) & set(self.vertices_of(0)):
+            at = self._passed_on_at(at)  # a stage in between has taken them first
+        if stage == 0:
+            return self._judged_by_own(readers[0], feeds, at)
+        return self._judged_by_hearing(stage, at)
+
+    def _judged_at_source(self, feeds: Mapping[str, Feed]) -> dict[int, int]:
+        judged = {}
+        for name, rows in feeds.items():
+            # A row that fails is gone before event time is looked at.
+            by_offset = {
+                index: (row,) for index, row in enumerate(rows) if row.rid not in self.failing
+            }
+            time = own_time(self.marks[name], self.deeds, by_offset, DELAY_US, by_offset=True)
+            ends = sorted(time)
+            for index, row in enumerate(rows):
+                judged[row.rid] = time[ends[bisect_right(ends, index)]]
+        return judged
+
+    def _visible_at(self, feeds: Mapping[str, Feed]) -> dict[int, int]:
+        """By row: the position of the marker with which its feed committed it."""
+        return {
+            row.rid: self.marks[name][epoch_of(self.marks[name], index)].position
+            for name, rows in feeds.items()
+            for index, row in enumerate(rows)
+        }
+
+    def _passed_on_at(self, at: Mapping[int, int]) -> dict[int, int]:
+        """By row: the position of the marker of the first stage that covers it."""
+        (name,) = self.vertices_of(0)
+        consumed = [mark.consumed for mark in self.marks[name]]
+        return {
+            rid: self.marks[name][bisect_left(consumed, position)].position
+            for rid, position in at.items()
+        }
+
+    def _judged_by_own(
+        self, reader: str, feeds: Mapping[str, Feed], at: Mapping[int, int]
+    ) -> dict[int, int]:
+        rows: dict[int, list[Row]] = {}
+        for feed in feeds.values():
+            for row in feed:
+                rows.setdefault(at[row.rid], []).append(row)
+        time = own_time(self.marks[reader], self.deeds, rows, DELAY_US, by_offset=False)
+        return {rid: time[position] for rid, position in at.items()}
+
+    def _judged_by_hearing(self, stage: int, at: Mapping[int, int]) -> dict[int, int]:
+        program = self.scenario.program
+        streams = program.stages[stage].input.streams
+        writers = [
+            vertex.name
+            for vertex in program.vertices
+            if program.stage_of(vertex).output.stream in streams
+        ]
+        inputs = {mark.position: mark for name in writers for mark in self.marks[name]}
+        timeout_ms = self.scenario.settings.idle_timeout_ms
+        time = {
+            name: heard_time(self.marks[name], self.deeds, inputs, writers, timeout_ms)
+            for name in self.vertices_of(stage)
+        }
+        reader = self._reader_of_keys(stage)
+        keys = self.scenario.shape.keys
+        return {
+            row.rid: time[reader[tuple(getattr(row, key) for key in keys)]][at[row.rid]]
+            for row in self.rows
+            if row.rid in at and tuple(getattr(row, key) for key in keys) in reader
+        }
+
+    def _reader_of_keys(self, stage: int) -> dict[tuple[Any, ...], str]:
+        """Which vertex of a stage gets the rows of a group, by the tags of what was exchanged."""
+        program, keys = self.scenario.program, self.scenario.shape.keys
+        found: dict[tuple[Any, ...], str] = {}
+        for vertex in program.stage_vertices(stage):
+            tags = set(vertex.input_tags)
+            for seen in self.history:
+                if seen.kind == "DATA" and not tags.isdisjoint(seen.tags):
+                    for row in rows_of(seen):
+                        found[tuple(row[key] for key in keys)] = vertex.name
+        return found
+
+
+def _quotient(v: int | None, d: int | None) -> int | None:
+    """SQL's `div`: towards zero."""
+    if v is None or d is None:
+        return None
+    return abs(v) // abs(d) * (1 if (v < 0) == (d < 0) else -1)
