@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.sim.data import Row
+from penstock.sim.data import SECOND_US, Row
 from penstock.sim.history import Registration, Seen, Trim
 from penstock.sim.judge import WrongWatermark
 from penstock.sim.oracle import (
@@ -78,29 +78,34 @@ def _check_marker(seen: Seen, facts: dict[str, Any], before: dict[str, Any] | No
         raise Violation(f"{where}: offset fell from {before['offset']} to {facts['offset']}")
 
 
-def check_trims(history: Sequence[Seen], trims: Sequence[Trim], program: Program) -> None:
+def check_trims(
+    history: Sequence[Seen], trims: Sequence[Trim], programs: Sequence[Program]
+) -> None:
     """No trim takes what an instance that recovers at that moment would begin with.
 
     Changes of state are left out: that they suffice is seen by what is rebuilt from them.
     """
-    marked: dict[str, list[tuple[int, int]]] = {vertex.name: [] for vertex in program.vertices}
+    marked: dict[str, list[tuple[int, int]]] = {}
     for seen in history:
         if seen.kind == "MARKER":
-            marked[seen.producer].append((seen.position, json.loads(seen.body)["resume"]))
+            resume = json.loads(seen.body)["resume"]
+            marked.setdefault(seen.producer, []).append((seen.position, resume))
+    vertices = [vertex for program in programs for vertex in program.vertices]
+    kept = {s.name for program in programs for s in program.streams if s.role == "output"}
     for trim in trims:
         tag = parse_tag(trim.tag)
         where = f"trim of {trim.tag} up to {trim.upto} at {trim.tail}"
         if tag.kind is TagKind.TASK:
-            if trim.upto >= _last_mark(marked[tag.name], trim.tail)[0]:
+            if trim.upto >= _last_mark(marked.get(tag.name, []), trim.tail)[0]:
                 raise Violation(f"{where}: takes the last marker of {tag.name}")
         elif tag.kind is not TagKind.CHANGES:
-            if program.stream(tag.name).role != "internal":
+            readers = [vertex.name for vertex in vertices if trim.tag in vertex.input_tags]
+            if tag.name in kept and not readers:
                 raise Violation(f"{where}: others may read it")
-            for vertex in program.vertices:
-                if trim.tag in vertex.input_tags:
-                    _, resume = _last_mark(marked[vertex.name], trim.tail)
-                    if trim.upto > resume:
-                        raise Violation(f"{where}: {vertex.name} would begin at {resume}")
+            for name in readers:
+                _, resume = _last_mark(marked.get(name, []), trim.tail)
+                if trim.upto > resume:
+                    raise Violation(f"{where}: {name} would begin at {resume}")
 
 
 def _last_mark(marks: list[tuple[int, int]], tail: int) -> tuple[int, int]:
@@ -124,7 +129,7 @@ def check_output(outcome: Outcome) -> None:
     if shape.answer == "rows":
         _check_rows(outcome)
     elif shape.answer == "running":
-        rows = _explode(outcome.living, shape.keys)
+        rows = _explode(outcome.living, shape.keys)  # a window of another time is a key here
         _check_running(outcome.out, shape.keys, running(rows), shape.name == "complete")
     else:
         _check_windows(outcome)
@@ -145,7 +150,14 @@ def _check_rows(outcome: Outcome) -> None:
 def _explode(rows: list[Row], keys: tuple[str, ...]) -> list[tuple[Group, int, int | None]]:
     if keys == ("word",):
         return [((word,), row.rid, row.v) for row in rows for word in row.words or ()]
-    return [(tuple(getattr(row, key) for key in keys), row.rid, row.v) for row in rows]
+    return [(tuple(_key(row, key) for key in keys), row.rid, row.v) for row in rows]
+
+
+def _key(row: Row, key: str) -> Any:
+    if key != "window":
+        return getattr(row, key)
+    start_us = row.u - row.u % (6 * SECOND_US)
+    return (start_us, start_us + 6 * SECOND_US)
 
 
 def _last_per_key(rows: list[OutputRow], keys: tuple[str, ...]) -> dict[Group, tuple[Any, ...]]:

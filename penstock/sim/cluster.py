@@ -26,15 +26,18 @@ from penstock.errors import (
 from penstock.kernels.cache import KernelCache
 from penstock.log.memory import SimulatedCrash
 from penstock.log.record import Position
+from penstock.plan.build import parse_schema
 from penstock.runtime.checkpointing import Work
 from penstock.runtime.control import Message
 from penstock.runtime.slot import Slot
 from penstock.runtime.sources import SourceBuilder
+from penstock.runtime.streams import create_stream
 from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob, Vertex, VertexState
 from penstock.sim.actor import Actor
 from penstock.sim.checks import Violation
 from penstock.sim.connection import connection
+from penstock.sim.data import COLUMNS
 from penstock.sim.driver import Driver
 from penstock.sim.faults import AtPoint, Faults
 from penstock.sim.history import History
@@ -42,6 +45,7 @@ from penstock.sim.judge import Deed
 from penstock.sim.logs import Backend, ProcessLog
 from penstock.sim.oracle import Replica, plain_value
 from penstock.sim.process import Process, ProcessAssembly, ProcessCheckpoints
+from penstock.sim.producers import Producer
 from penstock.sim.scenario import Scenario
 from penstock.sim.schedule import Schedule
 from penstock.stages.program import Program
@@ -116,15 +120,11 @@ class Cluster:
         """All vertices of all queries."""
         return list(self._programs)
 
-    def has_ended(self, name: str) -> bool:
-        last = self._history.last_marker(name)
-        return last is not None and last["ended"]
-
     def has_query_ended(self, program: Program) -> bool:
-        return all(self.has_ended(vertex.name) for vertex in program.vertices)
+        return all(self._history.has_ended(vertex.name) for vertex in program.vertices)
 
     def all_ended(self) -> bool:
-        return all(self.has_ended(name) for name in self._programs)
+        return all(self._history.has_ended(name) for name in self._programs)
 
     def is_done(self) -> bool:
         """Whether all queries have ended and nobody is left."""
@@ -302,6 +302,25 @@ class Cluster:
         lagging = self._faults.is_on and self._scenario.troubles.lagging
         return ProcessLog(actor, self._backend, self._clock, self._faults, self._history, lagging)
 
+    # Producers outside ------------------------------------------------------------------------
+
+    def create_stream(self, name: str) -> None:
+        """Describe a stream that producers outside will publish to."""
+        create_stream(self._log, name, parse_schema(COLUMNS))
+
+    def new_producer(self, name: str, stream: str, rows: pa.RecordBatch) -> Producer:
+        schema = parse_schema(COLUMNS)
+        producer = Producer(name, stream, schema, rows, self._schedule, self._at)
+        producer.log = self._open_log(producer)
+        self._schedule.note("start", producer)
+        return producer
+
+    def turn_producer(self, producer: Producer) -> bool:
+        """One turn of a producer; return whether there will be another."""
+        self._reveal_some(producer)
+        self._schedule.note("turn", producer)
+        return bool(self._act(producer, producer.turn)) and not producer.is_dead
+
     # The background thread of a slot ----------------------------------------------------------
 
     def work_in_background(self, process: Process) -> None:
@@ -383,7 +402,7 @@ class Cluster:
             self._acting.pop()
             actor.is_busy = False
 
-    def _reveal_some(self, process: Process) -> None:
+    def _reveal_some(self, process: Actor) -> None:
         tail, view = self._history.tail, process.log.inner.tail()
         if not self._faults.is_on:
             process.log.reveal()
@@ -438,7 +457,7 @@ class Cluster:
 
     def kill(self, process: Process) -> None:
         self._schedule.note("kill", process)
-        if any(self.has_ended(name) for name in process.instances):
+        if any(self._history.has_ended(name) for name in process.instances):
             self._schedule.sometimes["ended vertex lost"] += 1
         process.die()
         self._forget_if_dead(process, None)
@@ -553,7 +572,7 @@ class Cluster:
     def _check_at_the_end(self, process: Process) -> None:
         """A vertex that has ended leaves the state that its changes tell of."""
         for name, instance in process.instances.items():
-            if instance != self._history.newest_instance(name) or not self.has_ended(name):
+            if instance != self._history.newest_instance(name) or not self._history.has_ended(name):
                 continue
             for state, rows in _state_rows(process, name).items():
                 expected = self.replica(name).rows(state)

@@ -15,7 +15,8 @@ SECOND_US = 1_000_000
 FIRST_US = 1_600_002_000 * SECOND_US  # a multiple of an hour: windows start where one expects
 
 COLUMNS = (
-    "rid bigint not null, k string, g bigint, v bigint, d bigint, ts timestamp, words array<string>"
+    "rid bigint not null, k string, g bigint, v bigint, d bigint, ts timestamp, u timestamp, "
+    "words array<string>"
 )
 ARROW_SCHEMA = pa.schema(
     [
@@ -25,6 +26,7 @@ ARROW_SCHEMA = pa.schema(
         pa.field("v", pa.int64()),
         pa.field("d", pa.int64()),
         pa.field("ts", pa.timestamp("us", tz="UTC")),
+        pa.field("u", pa.timestamp("us", tz="UTC")),
         pa.field("words", pa.list_(pa.string())),
     ]
 )
@@ -40,6 +42,7 @@ class Row(NamedTuple):
     v: int | None
     d: int | None
     ts: int | None
+    u: int  # another time, of which no watermark speaks
     words: tuple[str, ...] | None
 
 
@@ -71,6 +74,7 @@ def make_feed(rng: random.Random, number: int, rows: int, disorder: Disorder) ->
                 v=rng.choice((None, 0, 1, 5, -9, rng.randrange(1_000))),
                 d=rng.choice((1, 2, 3, 1, 2, 0)),
                 ts=None if rng.random() < 0.02 else at_us,
+                u=FIRST_US + rng.randrange(40) * SECOND_US,
                 words=None
                 if rng.random() < 0.05
                 else tuple(rng.choice(WORDS) for _ in range(rng.randrange(4))),

@@ -101,6 +101,11 @@ class History:
         facts: dict[str, Any] = json.loads(seen.body)
         return facts
 
+    def has_ended(self, vertex: str) -> bool:
+        """Whether the last marker of a vertex or producer says that it has no more."""
+        last = self.last_marker(vertex)
+        return last is not None and bool(last["ended"])
+
     def moment(self) -> Moment:
         return Moment(len(self.records), len(self.registrations), len(self.trims))
 

@@ -198,10 +198,11 @@ def _golden(scenario: Scenario, kernels: KernelCache) -> object | None:
 
 def _check(world: World, golden: object | None) -> None:
     history = world.history.records
-    vertices = [vertex.name for vertex in world.scenario.program.vertices]
+    programs = world.scenario.programs
+    vertices = [vertex.name for program in programs for vertex in program.vertices]
     check_fences(history, world.history.registrations)
     check_markers(history, vertices)
-    check_trims(history, world.history.trims, world.scenario.program)
+    check_trims(history, world.history.trims, programs)
     outcome = Outcome(world.scenario, history, world.cluster.deeds)
     check_output(outcome)
     if golden is not None and answer(outcome) != golden:
@@ -228,7 +229,8 @@ def _count_situations(world: World, outcome: Outcome) -> None:
     sometimes = world.schedule.sometimes
     if repeated := world.history.trimmed_retries:
         sometimes["append repeated after it was trimmed"] += repeated
-    streams = {stage.output.stream for stage in world.scenario.program.stages}
+    programs = world.scenario.programs
+    streams = {stage.output.stream for program in programs for stage in program.stages}
     orphans = sum(outcome.reading(stream)[1] for stream in sorted(filter(None, streams)))
     if orphans:
         sometimes["early append orphaned and passed by"] += orphans

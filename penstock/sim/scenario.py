@@ -9,7 +9,7 @@ from functools import cached_property
 import pyarrow as pa
 
 from penstock.sim.data import SECOND_US, Disorder, Feed, make_feed, part_of, to_arrow
-from penstock.sim.shapes import CONNECTOR, DELAY_US, SHAPES, Shape, program_of
+from penstock.sim.shapes import CONNECTOR, DELAY_US, SHAPES, Shape, programs_of
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 
@@ -33,7 +33,7 @@ class Scenario:
 
     seed: int
     shape: Shape
-    program: Program
+    programs: tuple[Program, ...]  # the one that answers is the last
     feeds: tuple[Feed, ...]
     has_stragglers: bool
     stalled_feed: int | None  # comes only at the end: others must not wait for it
@@ -45,8 +45,9 @@ class Scenario:
     troubles: Troubles
 
     @property
-    def programs(self) -> tuple[Program, ...]:
-        return (self.program,)
+    def program(self) -> Program:
+        """The program that answers."""
+        return self.programs[-1]
 
     @property
     def settings(self) -> Settings:
@@ -55,7 +56,9 @@ class Scenario:
     @property
     def is_deterministic(self) -> bool:
         """Whether no row can be late, so that batches and faults must not change the answer."""
-        return not self.has_stragglers and self.settings.idle_timeout_ms is None
+        # Where rows of several are put in one order by the log, that order decides too.
+        mixes = self.shape.window_us is not None and (self.shape.producers or self.shape.first)
+        return not (self.has_stragglers or self.settings.idle_timeout_ms is not None or mixes)
 
     @cached_property
     def parts(self) -> dict[tuple[int, int], tuple[Feed, pa.RecordBatch]]:
@@ -70,29 +73,38 @@ class Scenario:
     @cached_property
     def fed(self) -> dict[str, Feed]:
         """By vertex or producer that brings rows in: these rows, in its order."""
-        return {name: self.parts[part][0] for name, part in self.source_parts.items()}
+        sources = {name: self.parts[part][0] for name, part in self.source_parts.items()}
+        published = {name: self.parts[part][0] for name, part in self.published_parts.items()}
+        return {**sources, **published}
+
+    @cached_property
+    def published_parts(self) -> dict[str, tuple[int, int]]:
+        """By producer outside: which part of which feed it publishes."""
+        return {f"producer{number}": (number, 0) for number in range(self.shape.producers)}
 
     @cached_property
     def source_parts(self) -> dict[str, tuple[int, int]]:
         """By vertex that reads a source: which part of which feed."""
         found = {}
-        for vertex in self.program.vertices:
-            source = self.program.stage_of(vertex).input.source
-            if source is not None:
-                assert source.connector == CONNECTOR
-                found[vertex.name] = (int(source.options["feed"]), vertex.index)
+        for program in self.programs:
+            for vertex in program.vertices:
+                source = program.stage_of(vertex).input.source
+                if source is not None:
+                    assert source.connector == CONNECTOR
+                    found[vertex.name] = (int(source.options["feed"]), vertex.index)
         return found
 
     def plainly(self) -> Scenario:
         """The same query and input with ordinary settings, for the run without failures."""
-        settings = replace(
+        ordinary = replace(
             self.settings,
             commit_interval_ms=0,
             step_rows_max=64,
             early_append_bytes_max=1 << 20,
             checkpoint_interval_commits=1_000,
         )
-        return replace(self, program=replace(self.program, settings=settings))
+        programs = tuple(replace(program, settings=ordinary) for program in self.programs)
+        return replace(self, programs=programs)
 
 
 def make_scenario(seed: int) -> Scenario:
@@ -107,9 +119,9 @@ def make_scenario(seed: int) -> Scenario:
     )
     rows = rng.choice((30, 30, 40, 60))
     feeds = tuple(make_feed(rng, number, rows, disorder) for number in range(shape.feeds))
-    program = program_of(shape.name)
+    programs = programs_of(shape.name)
     settings = replace(
-        program.settings,
+        programs[-1].settings,
         commit_interval_ms=rng.choice((0, 1, 5, 20, 20)),
         step_rows_max=rng.choice((2, 5, 5, 11, 40)),
         early_append_bytes_max=rng.choice((1, 1, 1_500, 1 << 20)),
@@ -131,7 +143,7 @@ def make_scenario(seed: int) -> Scenario:
     return Scenario(
         seed=seed,
         shape=shape,
-        program=replace(program, settings=settings),
+        programs=tuple(replace(program, settings=settings) for program in programs),
         feeds=feeds,
         has_stragglers=has_stragglers,
         stalled_feed=stalled,

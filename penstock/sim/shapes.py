@@ -14,6 +14,7 @@ from penstock.plan.build import (
     min_,
     query,
     scan_source,
+    scan_stream,
     sum_,
     window,
 )
@@ -27,6 +28,7 @@ Answer = Literal["rows", "running", "windows"]
 
 CONNECTOR = "simulated"
 OUT, LATE, DEAD = "out", "late", "dead"
+PUBLISHED, BETWEEN = "published", "between"  # streams that a query reads
 DELAY_US = 3 * SECOND_US
 AGGREGATES = (
     count().alias("n"),
@@ -52,12 +54,15 @@ class Shape:
     late_stream: bool = False
     dead_letters: bool = False
     explodes: bool = False
+    producers: int = 0  # programs outside, each with a feed, that publish what the query reads
+    first: Callable[[], Rows] | None = None  # a query of its own that feeds the other one
     then: Answer | None = None  # a second aggregate over the first one's output
     then_window_us: tuple[int, int] | None = None
 
     @property
     def may_idle(self) -> bool:
-        return self.window_us is not None and self.feeds * self.parts > 1
+        several = self.feeds * self.parts > 1
+        return self.window_us is not None and several and not (self.producers or self.first)
 
 
 def _feed(number: int, parts: int = 1) -> Rows:
@@ -160,6 +165,47 @@ def _dead_windows() -> Rows:
     return _windows(_divided(0).with_watermark("ts", DELAY_US), "k", 4 * SECOND_US)
 
 
+def _other_time() -> Rows:
+    """Windows of a time that the watermark does not speak of: no row is ever late for them."""
+    rows = _timed(0).union(_timed(1))
+    return rows.group_by("k", window=window("u", 6 * SECOND_US)).agg(*AGGREGATES, mode="update")
+
+
+def _published() -> Rows:
+    return scan_stream(PUBLISHED, COLUMNS)
+
+
+def _published_rows() -> Rows:
+    rows = _published().filter(col("v") > 0)
+    return rows.select("rid", "k", (col("v") * 2 + col("g")).alias("w"))
+
+
+def _published_running() -> Rows:
+    return _published().group_by("k").agg(*AGGREGATES, mode="update")
+
+
+def _published_windows() -> Rows:
+    return _windows(_published().with_watermark("ts", DELAY_US), "g", 6 * SECOND_US)
+
+
+def _handed_on() -> Rows:
+    return _feed(0, 2).filter(col("rid") >= 0)
+
+
+def _handed_on_union() -> Rows:
+    return _feed(0).union(_feed(1)).filter(col("rid") >= 0)
+
+
+def _chained_running() -> Rows:
+    rows = scan_stream(BETWEEN, COLUMNS, substreams=2)
+    return rows.group_by("k", "g").agg(*AGGREGATES, mode="update")
+
+
+def _chained_windows() -> Rows:
+    rows = scan_stream(BETWEEN, COLUMNS).with_watermark("ts", DELAY_US)
+    return _windows(rows, "k", 4 * SECOND_US)
+
+
 _S = SECOND_US
 
 SHAPES: tuple[Shape, ...] = (
@@ -187,18 +233,34 @@ SHAPES: tuple[Shape, ...] = (
           dead_letters=True),
     Shape("dead_windows", _dead_windows, "windows", ("k",), window_us=(4*_S, 4*_S),
           late_stream=True, dead_letters=True),
+    Shape("other_time", _other_time, "running", ("window", "k"), feeds=2, parallelism=2),
+    Shape("published_rows", _published_rows, "rows", feeds=2, producers=2),
+    Shape("published_running", _published_running, "running", ("k",), feeds=3, producers=3,
+          parallelism=2),
+    Shape("published_windows", _published_windows, "windows", ("g",), feeds=2, producers=2,
+          window_us=(6*_S, 6*_S)),
+    Shape("published_exchange", _published_windows, "windows", ("g",), feeds=2, producers=2,
+          parallelism=2, window_us=(6*_S, 6*_S)),
+    Shape("chained_running", _chained_running, "running", ("k", "g"), parts=2, parallelism=1,
+          first=_handed_on),
+    Shape("chained_windows", _chained_windows, "windows", ("k",), feeds=2,
+          window_us=(4*_S, 4*_S), first=_handed_on_union),
 )  # fmt: skip
 
 
 @cache
-def program_of(name: str) -> Program:
-    """The planned program of a shape; its other settings are set per seed."""
+def programs_of(name: str) -> tuple[Program, ...]:
+    """The planned programs of a shape, the answering one last; their settings are set per seed."""
     shape = next(shape for shape in SHAPES if shape.name == name)
     settings = Settings(
         late_stream=LATE if shape.late_stream else None,
         dead_letter_stream=DEAD if shape.dead_letters else None,
     )
     rows = shape.build()
-    return plan_program(
+    answer = plan_program(
         query(shape.name, rows.to_stream(OUT), parallelism=shape.parallelism, settings=settings)
     )
+    if shape.first is None:
+        return (answer,)
+    feeding = shape.first().to_stream(BETWEEN)
+    return (plan_program(query(f"{shape.name}_first", feeding, parallelism=shape.parts)), answer)

@@ -19,10 +19,11 @@ from penstock.sim.data import SimulatedSource
 from penstock.sim.faults import Faults
 from penstock.sim.history import History
 from penstock.sim.logs import Backend, EmbeddedBackend, MemoryBackend
+from penstock.sim.producers import Producer
 from penstock.sim.readers import Observer
 from penstock.sim.scenario import Scenario
 from penstock.sim.schedule import Schedule
-from penstock.sim.shapes import CONNECTOR, OUT
+from penstock.sim.shapes import CONNECTOR, OUT, PUBLISHED
 from penstock.sim.swaps import swapped
 from penstock.stages.tags import marker_tag
 
@@ -52,6 +53,7 @@ class World:
             self._act,
         )
         self._arrived = dict.fromkeys(scenario.parts, 0)
+        self._producers: dict[str, Producer | None] = dict.fromkeys(scenario.published_parts)
         self._observer = Observer(self._backend, self._clock, self._output_tags())
 
     # The run --------------------------------------------------------------------------------
@@ -59,6 +61,8 @@ class World:
     def run(self) -> None:
         """Run with failures, heal, finish; Violation if anything is not as promised."""
         with self._small_pages():
+            if self._producers:
+                self.cluster.create_stream(PUBLISHED)
             self._begin()
             for _ in range(self.scenario.troubles.actions):
                 self._act()
@@ -70,6 +74,8 @@ class World:
 
     def run_plainly(self) -> None:
         """Run without any failure."""
+        if self._producers:
+            self.cluster.create_stream(PUBLISHED)
         self._heal()
         self._finish()
 
@@ -113,7 +119,7 @@ class World:
             self._happen()
         dice = rng.random()
         if dice < 0.10:
-            self._arrive()
+            self._publish() if self._producers else self._arrive()
         elif dice < 0.20:
             self._work_in_some_background()
         elif dice < 0.23:
@@ -136,6 +142,35 @@ class World:
             else:
                 self.cluster.turn_driver(driver)
 
+    # Producers outside ------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Let a producer outside do something; one that is not there may come, or come back."""
+        name = self._rng.choice(tuple(self._producers))
+        if self._rng.random() < 0.1 or self._producers[name] is None:
+            self._new_producer(name)
+        producer = self._producers[name]
+        if producer is not None and self.cluster.can_act(producer):
+            self._turn_producer(producer)
+
+    def _new_producer(self, name: str) -> None:
+        """A program of that name begins; one that was there before goes on for a while."""
+        if self.history.has_ended(name):
+            return
+        old = self._producers[name]
+        if old is not None and self._rng.random() < 0.5:
+            old.die()
+        _, rows = self.scenario.parts[self.scenario.published_parts[name]]
+        self._producers[name] = self.cluster.new_producer(name, PUBLISHED, rows)
+
+    def _turn_producer(self, producer: Producer) -> None:
+        """The first producer ends last: whoever reads cannot know who else is still to come."""
+        names = list(self._producers)
+        others = (self.history.has_ended(each) for each in names if each != producer.name)
+        producer.may_end = producer.name != names[0] or all(others)
+        if not self.cluster.turn_producer(producer) and self._producers[producer.name] is producer:
+            self._producers[producer.name] = None
+
     def _ready(self, actors: list[A]) -> list[A]:
         return [actor for actor in actors if self.cluster.can_act(actor)]
 
@@ -144,6 +179,7 @@ class World:
             self.cluster.work_in_background(self._rng.choice(ready))
 
     def _arrive(self) -> None:
+        """Some rows come to a source."""
         part = self._rng.choice(tuple(self._arrived))
         if part[0] != self.scenario.stalled_feed:
             self._arrived[part] += self._rng.randint(1, 20)
@@ -238,11 +274,18 @@ class World:
         self._arrived = {part: len(rows) for part, (rows, _) in self.scenario.parts.items()}
         for actor in (*self.cluster.processes, *self.cluster.drivers):
             actor.slow_until_s = 0.0
+        if self._producers:
+            self._producers = dict.fromkeys(self._producers)  # they begin again
 
     def _finish(self) -> None:
         """Let everybody act in turn until all queries have ended and nobody is left."""
         for _ in range(ROUNDS_MAX):
             self._clock.advance(0.005)
+            for name, producer in tuple(self._producers.items()):
+                if producer is None and not self.history.has_ended(name):
+                    self._new_producer(name)
+                elif producer is not None:
+                    self._turn_producer(producer)
             for program in self.cluster.without_driver():
                 self.cluster.start_driver(program)
             for driver in tuple(self.cluster.drivers):
@@ -259,7 +302,7 @@ class World:
                 self.cluster.without_driver() or self.cluster.drivers or self.cluster.processes
             ):
                 return
-        waiting = [name for name in self.cluster.names if not self.cluster.has_ended(name)]
+        waiting = [name for name in self.cluster.names if not self.history.has_ended(name)]
         left = [str(each) for each in (*self.cluster.drivers, *self.cluster.processes)]
         raise Violation(
             f"not finished {ROUNDS_MAX} rounds after healing: {', '.join((*waiting, *left))}"
