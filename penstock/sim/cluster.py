@@ -21,6 +21,7 @@ from penstock.errors import (
     LogIOError,
     OutcomeUnknown,
     StreamError,
+    StreamNotFound,
     TooFewSlots,
 )
 from penstock.kernels.cache import KernelCache
@@ -211,6 +212,8 @@ class Cluster:
             self._schedule.sometimes["run ended by a newer one"] += 1
             return
         explained = _classes((*EXPLAINED, TooFewSlots)) | {"stuck"}
+        if any(self._log.get(f"query/{each.query}") is None for each in self._scenario.programs):
+            explained |= _classes((StreamNotFound,))  # who is to write it was not started yet
         if self.store_fails or self._store_failed:
             explained |= _classes(EXPLAINED_BY_STORE)
         if reason not in explained and error.error_class not in explained:

@@ -5,18 +5,20 @@ so it cannot be told from the input alone. The simulator notes each delivery tha
 each look at its silent producers, with the time, and this module draws the conclusions itself:
 
 - a vertex that defines event time is at the greatest time it has taken, less the delay;
-- a reader is where the slowest of its producers is, of those that have neither ended nor been
-  silent for the timeout; where all are silent, at the furthest of them;
+- a reader is where the slowest of those producers is that it has to wait for: who has ended, has no
+  more for now, or was silent for the timeout is not one of them;
 - a delivery is judged by where the vertex was before it.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from penstock.runtime.instances import COUNTER_BITS
 from penstock.sim.data import Row
 
 NONE_US = -(2**63)
@@ -27,11 +29,10 @@ class Took(NamedTuple):
     """A delivery was taken: all up to a position of the log, or up to an offset of a source."""
 
     upto: int
-    at_ms: float
 
 
 class Looked(NamedTuple):
-    """A reader looked at the silence of its producers."""
+    """A reader had taken all there was, and listened."""
 
     at_ms: float
 
@@ -42,6 +43,14 @@ class Committed(NamedTuple):
 
 Deed = Took | Looked | Committed
 Deeds = Mapping[tuple[str, int], Sequence[Deed]]  # by vertex and instance
+
+
+class Said(NamedTuple):
+    """What a producer has said last, as a reader notes it."""
+
+    watermark_us: int = NONE_US
+    ended: bool = False
+    caught_up_run: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,8 @@ class Mark:
     consumed: int
     watermark_us: int
     ended: bool
-    producers: Mapping[str, tuple[int, bool]]
+    caught_up_run: int  # the run in which it had no more for now; 0: it has
+    producers: Mapping[str, Said]
 
 
 class WrongWatermark(Exception):
@@ -123,7 +133,8 @@ def heard_time(
     """By delivery (the position of its marker): how far a reader was that hears its producers."""
     found: dict[int, int] = {}
     for before, own in lives(marks):
-        ears = _Ears(producers, before, timeout_ms)
+        run = own[0].instance >> COUNTER_BITS
+        ears = _Ears(producers, before, run, timeout_ms)
         expected = iter(own)
         for deed in deeds[own[0].vertex, own[0].instance]:
             if isinstance(deed, Looked):
@@ -131,7 +142,7 @@ def heard_time(
             elif isinstance(deed, Took):
                 if deed.upto <= own[-1].consumed:
                     found[deed.upto] = ears.watermark_us
-                ears.hear(inputs[deed.upto], deed.at_ms)
+                ears.hear(inputs[deed.upto])
             else:
                 _check(next(expected, None), ears.watermark_us)
     return found
@@ -146,41 +157,75 @@ def _check(mark: Mark | None, watermark_us: int) -> None:
 
 
 class _Ears:
-    """What one instance of a reader has heard, and when."""
+    """What one instance of a reader has heard, and for how long it heard nothing.
+
+    It listens when it has taken all there was; from one such moment to the next it was able to
+    hear, but a gap of more than a quarter of the timeout was its own: it counts for a quarter.
+    """
 
     def __init__(
-        self, producers: Iterable[str], before: Mark | None, timeout_ms: int | None
+        self, producers: Iterable[str], before: Mark | None, run: int, timeout_ms: int | None
     ) -> None:
-        self._said: dict[str, tuple[int, bool]] = dict.fromkeys(producers, (NONE_US, False))
+        self._said: dict[str, Said] = dict.fromkeys(producers, Said())
+        self._own = frozenset(self._said)
         self._said.update({} if before is None else before.producers)
-        self._silent_since: dict[str, float] = {}
+        self._run = run
         self._timeout_ms = timeout_ms
+        self._silent_ms: dict[str, float] = defaultdict(float)
+        self._listened_ms: float | None = None
+        self._heard: set[str] = set()  # since it last listened
         self.watermark_us = NONE_US if before is None else before.watermark_us
 
-    def hear(self, mark: Mark, at_ms: float) -> None:
-        before, _ = self._said.get(mark.vertex, (NONE_US, False))
-        self._said[mark.vertex] = (max(before, mark.watermark_us), mark.ended)
-        self._silent_since[mark.vertex] = at_ms
-        self._advance(at_ms)
+    def hear(self, mark: Mark) -> None:
+        before_us = self._said.get(mark.vertex, Said()).watermark_us
+        said = Said(max(before_us, mark.watermark_us), mark.ended, mark.caught_up_run)
+        self._said[mark.vertex] = said
+        self._heard.add(mark.vertex)
+        self._advance()
 
     def look(self, at_ms: float) -> None:
-        if self._timeout_ms is not None:
-            self._advance(at_ms)
+        if self._timeout_ms is None:
+            return
+        since_ms = at_ms if self._listened_ms is None else self._listened_ms
+        listened_ms = min(at_ms - since_ms, self._timeout_ms / 4)
+        for name in self._said:
+            self._silent_ms[name] += listened_ms
+        for name in self._heard:
+            self._silent_ms[name] = 0
+        self._heard.clear()
+        self._listened_ms = at_ms
+        self._advance()
 
-    def _advance(self, at_ms: float) -> None:
-        open_ones = {name: us for name, (us, ended) in self._said.items() if not ended}
-        speaking = [us for name, us in open_ones.items() if not self._is_silent(name, at_ms)]
-        if speaking:
-            reached = min(speaking)
-        elif open_ones:
-            reached = max(open_ones.values())
-        else:
-            reached = END_US
+    def _advance(self) -> None:
+        """Who has ended does not count; who has no more for now counts only if his whole stage
+        has none, and then by the furthest; who is silent counts only if all are.
+        """
+        stages: dict[str, list[str]] = {}
+        for name, said in self._said.items():
+            if not said.ended:
+                stages.setdefault(name.rpartition(".")[0] or name, []).append(name)
+        if not stages:
+            self.watermark_us = END_US
+            return
+        counted: list[tuple[int, bool]] = []  # how far, and whether silent
+        for names in stages.values():
+            busy = [name for name in names if not self._has_no_more(name)]
+            if busy:
+                counted += [(self._said[n].watermark_us, self._is_silent(n)) for n in busy]
+            else:
+                furthest_us = max(self._said[name].watermark_us for name in names)
+                counted.append((furthest_us, all(self._is_silent(name) for name in names)))
+        speaking = [us for us, is_silent in counted if not is_silent]
+        reached = min(speaking) if speaking else max(us for us, _ in counted)
         self.watermark_us = max(self.watermark_us, reached)
 
-    def _is_silent(self, name: str, at_ms: float) -> bool:
-        since_ms = self._silent_since.setdefault(name, at_ms)
-        return self._timeout_ms is not None and at_ms - since_ms >= self._timeout_ms
+    def _has_no_more(self, name: str) -> bool:
+        return name in self._own and self._said[name].caught_up_run == self._run
+
+    def _is_silent(self, name: str) -> bool:
+        if self._timeout_ms is None or name in self._heard:
+            return False
+        return self._silent_ms[name] >= self._timeout_ms
 
 
 def epoch_of(marks: Sequence[Mark], index: int) -> int:

@@ -10,9 +10,10 @@ from functools import cached_property
 from typing import Any
 
 from penstock.operators.specs import AggregateSpec
+from penstock.runtime.instances import COUNTER_BITS
 from penstock.sim.data import Feed, Row
 from penstock.sim.history import Seen
-from penstock.sim.judge import Deeds, Mark, epoch_of, heard_time, own_time
+from penstock.sim.judge import Deeds, Mark, Said, epoch_of, heard_time, own_time
 from penstock.sim.oracle import Reading, rows_of
 from penstock.sim.scenario import Scenario
 from penstock.sim.shapes import DELAY_US, OUT
@@ -36,7 +37,7 @@ class Outcome:
         for seen in self.history:
             if seen.kind == "MARKER":
                 facts = json.loads(seen.body)
-                producers = {name: (us, ended) for name, (us, ended) in facts["producers"].items()}
+                producers = {name: Said(*said) for name, said in facts["producers"].items()}
                 mark = Mark(
                     seen.producer,
                     seen.instance,
@@ -45,6 +46,7 @@ class Outcome:
                     facts["consumed"],
                     facts["watermark_us"],
                     facts["ended"],
+                    seen.instance >> COUNTER_BITS if facts["caught_up"] else 0,
                     producers,
                 )
                 found.setdefault(seen.producer, []).append(mark)
@@ -64,7 +66,7 @@ class Outcome:
         for seen in self.history:
             if seen.kind == "MARKER":
                 facts = json.loads(seen.body)
-                behind = [us for us, ended in facts["producers"].values() if not ended]
+                behind = [us for us, ended, _ in facts["producers"].values() if not ended]
                 passes += bool(behind) and facts["watermark_us"] > min(behind)
         return passes
 

@@ -146,9 +146,9 @@ class WatchedSilence:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._watermarks, name)
 
-    def pass_idle(self, now_ms: float) -> bool:
+    def listen(self, now_ms: float) -> bool:
         self._look(now_ms)
-        return self._watermarks.pass_idle(now_ms)
+        return self._watermarks.listen(now_ms)
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,10 @@ class ProcessAssembly(Assembly):
         deeds = self.deeds.setdefault((vertex.name, marker.instance), [])
 
         def note(action: str, result: Any) -> None:
-            if action == "input.take done" and result is not None:
+            if action == "input.take done" and result is not None and result.is_whole:
                 place = parts.input.position()
                 upto = place["offset"] if stage.input.source is not None else place["consumed"]
-                deeds.append(Took(upto, self.clock.monotonic_s() * 1000))
+                deeds.append(Took(upto))
             elif action == "outputs.commit":
                 deeds.append(Committed())
 
