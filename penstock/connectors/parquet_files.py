@@ -18,6 +18,7 @@ from penstock.connectors.parquet_types import (
     decoded_bytes,
     is_before_the_calendar,
     is_time_inside,
+    longest_stored_text,
     place_of,
     type_misfit,
 )
@@ -36,11 +37,13 @@ PAGE_ROWS = 8_192
 PAGE_BUFFER_BYTES = 1 << 20
 ROW_TEXT_MAX = 4_096
 # A few hundred bytes of a file can stand for any amount of memory: a value that is stored once and
-# named by every row, or a list of a billion nulls. What is built from them is bounded here.
+# named by every row, or one that compresses to nothing. What is built from them is bounded here.
 BATCH_BYTES_MAX = 64 << 20
 ROW_BYTES_MAX = 64 << 20
-
-REPEATED_VALUES_MAX = 1 << 26
+STORED_TEXT_BYTES_MAX = 4 * BATCH_BYTES_MAX // PAGE_ROWS
+GROUP_BYTES_MAX = 256 << 20  # of a row group, if it is also this many times as large as the file:
+GROUP_RATIO_MAX = 1_000
+PROBE_ROWS = 64
 ROWS_MAX = 1 << 62
 
 
@@ -81,8 +84,11 @@ class ParquetFileRows(FileRows):
 
     Row groups are read in pages of a fixed number of rows, so that what is found unreadable does
     not depend on how many rows a caller asks for. Reading on is cheap; going back starts the row
-    group again. Texts that the file stores once for many rows come as dictionaries, so that what
-    the rows will need is known before it is built.
+    group again. Where a row group stores long texts once for many rows, these come as dictionaries,
+    so that what the rows will need is known before it is built.
+
+    Of a row group's metadata only its sizes are asked for: its columns' are not safe to ask for,
+    since what is wrong with them ends the process.
     """
 
     def __init__(
@@ -108,11 +114,13 @@ class ParquetFileRows(FileRows):
         try:
             plain = self._parquet_file()
             metadata, self._there = plain.metadata, plain.schema_arrow
-            self._parquet = self._parquet_file(metadata, _dictionaries(metadata))
+            self._plain = plain
+            self._shared = self._parquet_file(metadata, _text_paths(metadata.schema))
             groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
             self._ends = list(accumulate(group.num_rows for group in groups))
             self._old_calendar = _has_old_calendar(metadata)
-            self._misfit = self._schema_misfit() or _size_misfit(groups, self._columns())
+            size_bytes = self._file.entry.size_bytes
+            self._misfit = self._schema_misfit() or _size_misfit(groups, size_bytes)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._file.check(0, 0)
             self._misfit = f"not a readable Parquet file: {reason_of(error)}"
@@ -179,14 +187,20 @@ class ParquetFileRows(FileRows):
         if self._page is None or row < self._page_row or not self._same_group(row):
             group = bisect_right(self._ends, row)
             self._page_row = self._ends[group - 1] if group else 0
-            self._pages = self._parquet.iter_batches(
-                PAGE_ROWS, row_groups=[group], columns=self._columns(), use_threads=False
-            )
+            stored = longest_stored_text(next(self._batches(self._shared, group, PROBE_ROWS), None))
+            is_long = stored > STORED_TEXT_BYTES_MAX
+            self._pages = self._batches(self._shared if is_long else self._plain, group, PAGE_ROWS)
             self._page = self._next_page()
         while row >= self._page_row + self._page.num_rows:
             self._page_row += self._page.num_rows
             self._page = self._next_page()
         return self._page
+
+    def _batches(self, parquet: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.RecordBatch]:
+        found: Iterator[pa.RecordBatch] = parquet.iter_batches(
+            rows, row_groups=[group], columns=self._columns(), use_threads=False
+        )
+        return found
 
     def _next_page(self) -> pa.RecordBatch:
         self._page, page = None, next(self._pages, None)
@@ -252,32 +266,19 @@ class ParquetFileRows(FileRows):
         return Piece(None, (reject,), 0, end, end == self._ends[-1])
 
 
-def _dictionaries(metadata: pq.FileMetaData) -> list[str]:
-    """Return the paths of the columns whose texts are stored once for many rows."""
-    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-    paths = []
-    for number in range(metadata.num_columns):
-        column = metadata.schema.column(number)
-        if column.physical_type == "BYTE_ARRAY" and any(
-            group.column(number).has_dictionary_page for group in groups
-        ):
-            paths.append(column.path)
-    return paths
+def _text_paths(schema: pq.ParquetSchema) -> list[str]:
+    columns = [schema.column(number) for number in range(len(schema.names))]
+    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
-def _size_misfit(groups: Sequence[pq.RowGroupMetaData], wanted: Sequence[str]) -> str | None:
+def _size_misfit(groups: Sequence[pq.RowGroupMetaData], size_bytes: int) -> str | None:
     """Return why a file is beyond the bounds by what it says of itself, None if it is within."""
     if any(group.num_rows < 0 for group in groups) or sum(g.num_rows for g in groups) > ROWS_MAX:
         return "the file gives an impossible number of rows"
     for group in groups:
-        for number in range(group.num_columns):
-            chunk = group.column(number)
-            name = chunk.path_in_schema
-            # A name may hold dots itself, so it is compared from the beginning.
-            if not any(name == top or name.startswith(f"{top}.") for top in wanted):
-                continue
-            if "." in name and chunk.num_values > REPEATED_VALUES_MAX:
-                return f"column {name} has more than {REPEATED_VALUES_MAX} values in a row group"
+        said = group.total_byte_size
+        if said > max(GROUP_BYTES_MAX, GROUP_RATIO_MAX * size_bytes):
+            return f"a row group of {said} bytes is said to be in a file of {size_bytes}"
     return None
 
 

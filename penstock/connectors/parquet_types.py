@@ -148,20 +148,40 @@ def decoded_bytes(rows: pa.RecordBatch) -> np.ndarray | None:
     return total
 
 
+def longest_stored_text(rows: pa.RecordBatch | None) -> int:
+    """Return the length of the longest text that any dictionary of some rows holds."""
+    return max((_longest(column) for column in rows.columns), default=0) if rows is not None else 0
+
+
+def _longest(column: pa.Array) -> int:
+    if pa.types.is_dictionary(column.type):
+        longest = pc.max(pc.binary_length(column.dictionary)).as_py() if len(column) else 0
+        return int(longest or 0)
+    return max((_longest(part) for part in _inside(column)), default=0)
+
+
+def _inside(column: pa.Array) -> list[pa.Array]:
+    """Return the columns that a nested one is made of, whole, however it is sliced."""
+    if pa.types.is_struct(column.type):
+        return [column.field(place) for place in range(column.type.num_fields)]
+    if pa.types.is_map(column.type):
+        return [column.keys, column.items]
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        return [column.values]
+    return []
+
+
 def _decoded(column: pa.Array) -> np.ndarray | None:
     if pa.types.is_dictionary(column.type):
         lengths = pc.binary_length(column.dictionary).cast(pa.int64())
         taken = lengths.take(column.indices).fill_null(0)
         return np.asarray(taken.to_numpy(zero_copy_only=False))
+    inside = _inside(column)
     if pa.types.is_struct(column.type):
-        parts = [_decoded(column.field(place)) for place in range(column.type.num_fields)]
+        parts = [_decoded(part) for part in inside]
         known = [part for part in parts if part is not None]
         return np.sum(known, axis=0) if known else None
-    if pa.types.is_map(column.type):
-        inside = [column.keys, column.items]
-    elif pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        inside = [column.values]
-    else:
+    if not inside:
         return None
     offsets, begin, size = _places(column)
     total = None
