@@ -315,15 +315,15 @@ class PathRefused(SourceError):
 
 
 class SourceVanished(SourceError):
-    """A file that was announced is gone before it was read to its end. Action: put it back."""
+    """A file is gone before it was read to its end. Action: the message says how to go on."""
 
 
 class SourceShrunk(SourceError):
-    """A file is shorter than when it was announced. Action: put the first version back."""
+    """A file is shorter than when it was begun. Action: the message says how to go on."""
 
 
 class SourceChanged(SourceError):
-    """A file was written to after it was announced. Action: let files appear whole, by a rename."""
+    """A file was written to after it was begun. Action: the message says how to go on."""
 
 
 class SinkError(ConnectorError):

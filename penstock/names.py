@@ -13,6 +13,7 @@ So nobody's stream is taken for one of the engine's, and no producer for a verte
 
 from __future__ import annotations
 
+import os
 import re
 
 from penstock.errors import InvalidName
@@ -73,4 +74,12 @@ def check_path(path: str, what: str = "tag") -> str:
 def _refused(name: object, what: str, possible: str) -> InvalidName:
     return InvalidName(
         f"{what} {name!r:.200} is not allowed: use {possible}", name=str(name)[:200], what=what
+    )
+
+
+def show_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as messages show it: on one line, whatever bytes its names are made of."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode()
+        for char in os.fspath(path)
     )

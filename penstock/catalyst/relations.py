@@ -4,8 +4,8 @@ Connectors and their options, as the scans name them:
 
 - a stream of the log: no connector, `StreamRef`;
 - `folder`: format (parquet, jsonl, csv, text), path, columns (name and type of each, in the order
-  of the file), and as given: pattern, recursive, header, delimiter, escape, check_header,
-  case_sensitive;
+  of the file), and as given: pattern, recursive, settle_ms, changed, header, delimiter, escape,
+  check_header, case_sensitive;
 - `rate`: rows_per_s;
 - `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
 - `ysb`: as given: rate, rows_total.
@@ -26,9 +26,16 @@ from penstock.catalyst.jvm import JvmNode, scala_items, scala_map
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.spark_types import spark_type
-from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
+from penstock.errors import (
+    ExpressionError,
+    InvalidName,
+    PlanError,
+    StreamError,
+    UnsupportedPlan,
+)
 from penstock.expressions.types import Field, Schema
 from penstock.names import check_name
+from penstock.plan.durations import parse_duration
 from penstock.plan.nodes import Scan, Source, StreamRef
 from penstock.stages.program import ConnectorSpec, connector_spec
 
@@ -264,6 +271,17 @@ def _file_options(options: _Options, file_format: str, recursive: bool) -> dict[
         raise options.refuse("pathGlobFilter", f"only * and ? are known in {pattern!r}")
     if pattern:
         wanted["pattern"] = pattern
+    changed = options.take("changedFiles", "fail").lower()
+    if changed not in ("fail", "skip", "continue"):
+        raise options.refuse("changedFiles", f"{changed!r} is not fail, skip or continue")
+    if changed != "fail":
+        wanted["changed"] = changed
+    settle = options.take("settleTime", "")
+    if settle:
+        try:
+            wanted["settle_ms"] = parse_duration(settle) // 1_000
+        except StreamError as error:
+            raise options.refuse("settleTime", error.message) from error
     wanted |= _FORMAT_OPTIONS[file_format](options)
     options.require("latestFirst", "false")
     options.require("cleanSource", "off")

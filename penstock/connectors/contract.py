@@ -45,6 +45,7 @@ class SourceBatch:
     rejected: pa.RecordBatch | None = None  # of REJECTED_SCHEMA
     idle: bool = False  # nothing is there now and the offset stayed; ask again later
     nothing_yet: bool = False  # idle, and so it has been from the start: there may never be more
+    pending: bool = False  # idle, but something is there that may be read soon: this is no end
 
     @property
     def rows(self) -> int:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 
+from penstock.clock import Clock, SystemClock
 from penstock.connectors.contract import (
     DealtSource,
     Offset,
@@ -19,8 +21,8 @@ from penstock.connectors.contract import (
     check_rows_max,
     offset_refused,
 )
-from penstock.connectors.folder_files import AnnouncedFile, FileRows, Piece, refuse_ways_out
-from penstock.connectors.folder_registry import FileEntry, KnownFiles, Registry
+from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version, refuse_ways_out
+from penstock.connectors.folder_registry import KnownFiles, Registry
 from penstock.connectors.line_files import (
     BLOCK_BYTES_MIN,
     COMPRESSED,
@@ -30,12 +32,23 @@ from penstock.connectors.line_files import (
 from penstock.connectors.line_formats import CsvLines, JsonLines, LineFormat, TextLines
 from penstock.connectors.parquet_files import ParquetFileRows
 from penstock.connectors.rejects import rejected_batch
-from penstock.errors import InvalidArgument, PathRefused, SourceError, SourceVanished
+from penstock.errors import (
+    InvalidArgument,
+    PathRefused,
+    SourceChanged,
+    SourceError,
+    SourceShrunk,
+    SourceVanished,
+)
+from penstock.names import show_path
+
+_logger = logging.getLogger(__name__)
 
 Format = Literal["parquet", "jsonl", "csv", "text"]
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False)])
 FILES_PER_READ_MAX = 64
 LINE_BYTES_LIMIT = 1 << 30
+SETTLE_MS_LIMIT = 24 * 3_600_000
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,10 @@ class FolderOptions:
     - recursive: also folders below; names that begin with '_' or '.' are skipped at every level;
     - pattern: which file names count, as a shell would match them;
     - header, delimiter, escape: of CSV; check_header: its names must be those of the schema;
+    - settle_ms: for how long a file must not have been written to before it is begun, so that one
+      that is still being copied is left alone;
+    - changed: what to do about a file that is gone, or is not what it was when its reading began:
+      "fail", "skip" the rest of it, or "continue" with the rest as it is now;
     - case_sensitive: whether a Parquet column is found by its name's very letters.
     """
 
@@ -58,6 +75,8 @@ class FolderOptions:
     delimiter: str = ","
     escape: str = "\\"
     check_header: bool = False
+    settle_ms: int = 0
+    changed: Literal["fail", "skip", "continue"] = "fail"
     case_sensitive: bool = False
     block_bytes: int = 4 << 20
     line_bytes_max: int = 16 << 20
@@ -65,6 +84,14 @@ class FolderOptions:
     def __post_init__(self) -> None:
         if self.mode not in ("fail", "deadletter"):
             raise InvalidArgument(f"mode is {self.mode!r}, possible are fail and deadletter")
+        if self.changed not in ("fail", "skip", "continue"):
+            raise InvalidArgument(
+                f"changed is {self.changed!r}, possible are fail, skip and continue"
+            )
+        if not 0 <= self.settle_ms <= SETTLE_MS_LIMIT:
+            raise InvalidArgument(
+                f"settle_ms is {self.settle_ms}, 0 to {SETTLE_MS_LIMIT} is possible"
+            )
         if not BLOCK_BYTES_MIN <= self.block_bytes <= LINE_BYTES_LIMIT:
             raise InvalidArgument(
                 f"block_bytes is {self.block_bytes}, "
@@ -78,15 +105,22 @@ class FolderOptions:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """A position: a file's number, and how many bytes and rows of it were read."""
+    """A position: a file's number, how many bytes and rows of it were read, and of which version.
+
+    Before its first row, a file has no version yet.
+    """
 
     file: int
     byte: int = 0
     row: int = 0
+    version: Version | None = None
 
     @property
     def offset(self) -> Offset:
-        return {"file": self.file, "byte": self.byte, "row": self.row}
+        offset = {"file": self.file, "byte": self.byte, "row": self.row}
+        if self.version is not None:
+            offset |= {"size": self.version.size_bytes, "mtime_ns": self.version.mtime_ns}
+        return offset
 
 
 class FolderSource(DealtSource):
@@ -95,8 +129,11 @@ class FolderSource(DealtSource):
     A look at the folder takes up the names that are not known yet, in the order of their paths, and
     appends them to the list in the registry: this list is the order of reading, for this process
     and for every later one. The offset is a file's number in it and a position inside the file.
-    From the look on a file must not change until it is read: it has to appear whole, by a rename
-    from elsewhere on the same disk. What was read to its end may be removed.
+
+    Inside a file the offset also says which version of it was begun: the file must stay that one
+    until it is read to its end, or the rows before and after the offset would be of two files.
+    Until then, and once it was read, it may change or go. So it is safe to rename files into the
+    folder; one that is copied must not rest for longer than `settle_ms` before it is whole.
     """
 
     def __init__(
@@ -107,6 +144,7 @@ class FolderSource(DealtSource):
         schema: pa.Schema | None = None,
         options: FolderOptions | None = None,
         registry_key: str = "files",
+        clock: Clock | None = None,
     ) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._format: Format = format
@@ -114,8 +152,10 @@ class FolderSource(DealtSource):
         self.schema = _checked_schema(format, schema)
         self._lines = _line_format(format, self.schema, self._options)
         self._registry, self._registry_key = registry, registry_key
+        self._clock = clock if clock is not None else SystemClock()
         self._known = KnownFiles(registry, registry_key)
-        self._open: tuple[int, AnnouncedFile, FileRows] | None = None
+        self._unsettled = False  # whether the last look left a file for later
+        self._open: tuple[int, OpenFile, FileRows] | None = None
 
     def initial_offset(self) -> Offset:
         return _At(self._first).offset
@@ -126,17 +166,20 @@ class FolderSource(DealtSource):
         for _ in range(FILES_PER_READ_MAX):
             if not self._is_known(at.file):
                 break
-            piece = self._piece(at, rows_max)
-            if piece.rejects and self._options.mode == "fail":
-                raise piece.rejects[0].error()
-            at = self._after(at, piece)
+            try:
+                at, piece = self._next(at, rows_max)
+            except (SourceVanished, SourceShrunk, SourceChanged) as error:
+                at = self._past(at, error)
+                continue
             if piece.batch is not None or piece.rejects:
                 rejected = rejected_batch(piece.rejects)
                 return SourceBatch(piece.batch, at.offset, self._is_end(at), rejected=rejected)
         ended = self._is_end(at)
         idle = at == begin and not ended
+        pending = idle and self._unsettled
+        nothing_yet = idle and not pending and at == _At(self._first)
         return SourceBatch(
-            None, at.offset, ended, idle=idle, nothing_yet=idle and at == _At(self._first)
+            None, at.offset, ended, idle=idle, nothing_yet=nothing_yet, pending=pending
         )
 
     def close(self) -> None:
@@ -146,30 +189,54 @@ class FolderSource(DealtSource):
             rows.close()
             file.close()
 
-    def _piece(self, at: _At, rows_max: int) -> Piece:
-        file, rows = self._opened(at.file)
+    def _next(self, at: _At, rows_max: int) -> tuple[_At, Piece]:
+        """Return the next rows of a file, and where to go on."""
+        file, rows = self._opened(at)
         file.check(at.byte, at.row)
-        return rows.read(at.byte, at.row, rows_max)
-
-    def _after(self, at: _At, piece: Piece) -> _At:
+        piece = rows.read(at.byte, at.row, rows_max)
+        if piece.rejects and self._options.mode == "fail":
+            raise piece.rejects[0].error()
         if not piece.finished:
-            return _At(at.file, piece.byte, piece.row)
+            return _At(at.file, piece.byte, piece.row, file.version), piece
+        file.check(piece.byte, piece.row)  # what was added meanwhile would never be read
         self.close()
-        return _At(at.file + self._stride)
+        return _At(at.file + self._stride), piece
 
-    def _opened(self, number: int) -> tuple[AnnouncedFile, FileRows]:
-        if self._open is None or self._open[0] != number:
+    def _past(self, at: _At, error: SourceError) -> _At:
+        """Return where to go on after a file that is gone or has changed; raise if nowhere."""
+        self.close()
+        choice = self._options.changed
+        if at.version is None and not isinstance(error, SourceVanished):
+            return at  # nothing of it was read, as far as anyone knows: begin it as it is now
+        if choice == "continue" and isinstance(error, SourceChanged):
+            _logger.warning("going on in a file that changed: %s", error.message)
+            return replace(at, version=self._version_now(at.file))
+        if choice == "skip":
+            _logger.warning("leaving a file out: %s", error.message)
+            return _At(at.file + self._stride)
+        raise error
+
+    def _version_now(self, number: int) -> Version:
+        file = OpenFile(self._folder, self._known[number], None)
+        file.close()
+        return file.version
+
+    def _opened(self, at: _At) -> tuple[OpenFile, FileRows]:
+        if self._open is not None:
+            number, file, rows = self._open
+            if number == at.file and at.version in (None, file.version):
+                return file, rows
             self.close()
-            file = AnnouncedFile(self._folder, self._known[number])
-            self._open = (number, file, self._rows(file))
+        file = OpenFile(self._folder, self._known[at.file], at.version)
+        self._open = (at.file, file, self._rows(file))
         return self._open[1], self._open[2]
 
-    def _rows(self, file: AnnouncedFile) -> FileRows:
+    def _rows(self, file: OpenFile) -> FileRows:
         options = self._options
         stop_at_first = options.mode == "fail"
         if self._lines is None:
             return ParquetFileRows(file, self.schema, stop_at_first, options.case_sensitive)
-        if file.entry.name.lower().endswith(COMPRESSED):
+        if file.name.lower().endswith(COMPRESSED):
             return CompressedFileRows(file)
         return LineFileRows(
             file, self._lines, stop_at_first, options.block_bytes, options.line_bytes_max
@@ -180,20 +247,24 @@ class FolderSource(DealtSource):
         if number >= len(self._known):
             self._known.refresh()
         if number >= len(self._known) and not self._known.sealed:
-            found = sorted(self._new_files(), key=lambda entry: entry.name)
-            self._known.add(found, seal=self._options.bounded)
+            found = sorted(self._new_files())
+            self._known.add(found, seal=self._options.bounded and not self._unsettled)
         return number < len(self._known)
 
     def _is_end(self, at: _At) -> bool:
         return self._known.sealed and at.file >= len(self._known)
 
     def _position(self, offset: Offset) -> _At:
-        if not isinstance(offset, dict) or set(offset) != {"file", "byte", "row"}:
-            raise offset_refused(offset, "file, byte and row were expected")
-        numbers = (offset["file"], offset["byte"], offset["row"])
-        if not all(type(number) is int and number >= 0 for number in numbers):
+        if not isinstance(offset, dict) or not all(type(n) is int for n in offset.values()):
+            raise offset_refused(offset, "numbers were expected")
+        begun = bool(offset.get("byte") or offset.get("row"))
+        names = {"file", "byte", "row", "size", "mtime_ns"} if begun else {"file", "byte", "row"}
+        if set(offset) != names:
+            raise offset_refused(offset, f"{', '.join(sorted(names))} were expected")
+        if any(offset[name] < 0 for name in names - {"mtime_ns"}):
             raise offset_refused(offset, "numbers from 0 on were expected")
-        at = _At(*numbers)
+        version = Version(offset["size"], offset["mtime_ns"]) if begun else None
+        at = _At(offset["file"], offset["byte"], offset["row"], version)
         if at.file % self._stride != self._first % self._stride or at.file < self._first:
             raise offset_refused(offset, f"this part reads file {self._first} + k * {self._stride}")
         if at.file >= len(self._known):
@@ -206,35 +277,45 @@ class FolderSource(DealtSource):
             )
         return at
 
-    def _new_files(self) -> Iterator[FileEntry]:
+    def _new_files(self) -> Iterator[str]:
+        """Yield the names that are not known yet, of files that have settled."""
+        self._unsettled = False
         for path, name in self._walk(self._folder, ""):
             if name in self._known:
                 continue
-            refuse_ways_out(self._folder, path, name)
+            shown = show_path(name)
+            refuse_ways_out(self._folder, path, shown)
             try:
                 found = os.stat(path)
             except FileNotFoundError:
                 continue  # gone since it was listed, and never announced
             except OSError as error:
-                raise SourceError(f"cannot look at {name}: {error}", file=name) from error
+                raise SourceError(f"cannot look at {shown}: {error}", file=shown) from error
             if not stat.S_ISREG(found.st_mode):
                 raise PathRefused(
-                    f"{name} is not a regular file: pipes, sockets and devices are never read",
-                    file=name,
+                    f"{shown} is not a regular file: pipes, sockets and devices are never read",
+                    file=shown,
                 )
-            yield FileEntry(name, found.st_size, found.st_mtime_ns)
+            # A time that is still to come was set by hand: nobody is writing the file.
+            age_us = self._clock.now_us() - found.st_mtime_ns // 1_000
+            if 0 <= age_us < self._options.settle_ms * 1_000:
+                self._unsettled = True
+            else:
+                yield name
 
     def _walk(self, folder: Path, prefix: str) -> Iterator[tuple[Path, str]]:
         """Yield the paths and names that count, which may be anything but folders."""
         try:
             with os.scandir(folder) as entries:
-                listed = [(entry, entry.is_dir()) for entry in entries]
+                listed = [(entry, _is_folder(entry)) for entry in entries]
         except FileNotFoundError as error:
             if prefix:
                 return  # a folder below that is gone since it was listed
-            raise SourceVanished(f"there is no folder {folder}", file=str(folder)) from error
+            shown = show_path(folder)
+            raise SourceVanished(f"there is no folder {shown}", file=shown) from error
         except OSError as error:
-            raise SourceError(f"cannot list {folder}: {error}", file=str(folder)) from error
+            shown = show_path(folder)
+            raise SourceError(f"cannot list {shown}: {error}", file=shown) from error
         for entry, is_folder in listed:
             name = prefix + entry.name
             if entry.name.startswith(("_", ".")):
@@ -243,7 +324,7 @@ class FolderSource(DealtSource):
                 if fnmatchcase(entry.name, self._options.pattern):
                     yield Path(entry.path), name
             elif self._options.recursive:
-                refuse_ways_out(self._folder, Path(entry.path), name)
+                refuse_ways_out(self._folder, Path(entry.path), show_path(name))
                 # A link to a folder inside: its files are found where they are.
                 if not entry.is_symlink():
                     yield from self._walk(Path(entry.path), name + "/")
@@ -256,7 +337,15 @@ class FolderSource(DealtSource):
             self.schema,
             self._options,
             self._registry_key,
+            self._clock,
         )
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # links in a circle, for one: looking at it as a file says what it is
 
 
 def _checked_schema(format: Format, schema: pa.Schema | None) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""One announced file of a folder: opened safely, checked for changes, and read piece by piece."""
+"""One file of a folder: opened safely, checked for changes, and read piece by piece."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.connectors.folder_registry import FileEntry
 from penstock.connectors.rejects import Reject
 from penstock.errors import (
     PathRefused,
@@ -21,6 +20,12 @@ from penstock.errors import (
     SourceError,
     SourceShrunk,
     SourceVanished,
+)
+from penstock.names import show_path
+
+_WAYS_ON = (
+    "put the version back that was begun, with its time stamp, or set changedFiles to skip, to go "
+    "on with the next file, or to continue, to take the rest of this one as it is now"
 )
 
 
@@ -46,52 +51,77 @@ class FileRows(ABC):
         """Release what reading has built up; the file's handle is not this object's."""
 
 
-class AnnouncedFile:
-    """An open file that must stay what it was when it was discovered."""
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which content of a file is meant: a file that is written to becomes another version."""
 
-    def __init__(self, folder: Path, entry: FileEntry) -> None:
-        self.entry = entry
-        self.shown = entry.name.encode("utf-8", "backslashreplace").decode()
-        self._path = folder / entry.name
+    size_bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Version:
+        """Return the version that a file is now."""
+        return cls(found.st_size, found.st_mtime_ns)
+
+
+class OpenFile:
+    """A file that is being read, which must stay the version that it was when reading began."""
+
+    def __init__(self, folder: Path, name: str, version: Version | None) -> None:
+        """Open a file: the version that an offset names, or the present one if it is None."""
+        self.name = name
+        self.shown = show_path(name)
+        self._path = folder / name
         refuse_ways_out(folder, self._path, self.shown)
         with self.told(0, 0):
             # Not blocking: something else than a file may have taken the name.
             self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         # Also closed when nobody holds this object any more: a failed read closes nothing.
         self._closing = weakref.finalize(self, os.close, self._handle)
-        self._check(os.fstat(self._handle), 0, 0)
+        found = os.fstat(self._handle)
+        self._check_kind(found)
+        self.version = version if version is not None else Version.of(found)
+        self._check(found, 0, 0)
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes this version has."""
+        return self.version.size_bytes
 
     def check(self, byte: int, row: int) -> None:
-        """Raise if the file is gone, or is not as it was announced."""
+        """Raise if the file is gone, or is another version."""
         with self.told(byte, row):
             found = os.stat(self._path)
+        self._check_kind(found)
         self._check(found, byte, row)
 
-    def _check(self, found: os.stat_result, byte: int, row: int) -> None:
+    def _check_kind(self, found: os.stat_result) -> None:
         if not stat.S_ISREG(found.st_mode):
             raise PathRefused(f"{self.shown} is not a regular file any more", file=self.shown)
-        size, announced = found.st_size, self.entry.size_bytes
-        if size < announced:
+
+    def _check(self, found: os.stat_result, byte: int, row: int) -> None:
+        size, begun = found.st_size, self.version.size_bytes
+        if size < begun:
             raise self.shrunk(size, byte, row)
-        if size != announced or found.st_mtime_ns != self.entry.mtime_ns:
+        if Version.of(found) != self.version:
             raise SourceChanged(
-                f"{self.shown} was written to after it was announced ({announced} bytes then, "
-                f"{size} now), at offset byte {byte}, row {row}: write files elsewhere and rename "
-                "them in",
+                f"{self.shown} was written to after its reading began ({begun} bytes then, {size} "
+                f"now), at offset byte {byte}, row {row}: {_WAYS_ON}",
+                size_bytes=size,
                 **self._details(byte, row),
             )
 
     def shrunk(self, size: int, byte: int, row: int) -> SourceShrunk:
         """Return the error for a file that lost bytes."""
         return SourceShrunk(
-            f"{self.shown} has {size} bytes, {self.entry.size_bytes} were announced, at offset "
-            f"byte {byte}, row {row}: put the first version back, with its time stamp",
+            f"{self.shown} has {size} bytes and had {self.version.size_bytes} when its reading "
+            f"began, at offset byte {byte}, row {row}: {_WAYS_ON}",
             size_bytes=size,
             **self._details(byte, row),
         )
 
     def pread(self, byte: int, size: int, row: int) -> bytes:
-        """Return exactly the bytes asked for, which lie inside the announced size."""
+        """Return exactly the bytes asked for, which lie inside the version's size."""
         chunks: list[bytes] = []
         while size > 0:
             with self.told(byte, row):
@@ -114,7 +144,7 @@ class AnnouncedFile:
         except FileNotFoundError as error:
             raise SourceVanished(
                 f"{self.shown} is gone before it was read to its end, at offset byte {byte}, "
-                f"row {row}: put it back, with its time stamp",
+                f"row {row}: {_WAYS_ON}",
                 **self._details(byte, row),
             ) from error
         except OSError as error:
@@ -132,7 +162,8 @@ def refuse_ways_out(folder: Path, path: Path, shown: str) -> None:
     real_folder, real = os.path.realpath(folder), os.path.realpath(path)
     if os.path.commonpath([real_folder, real]) != real_folder:
         raise PathRefused(
-            f"{shown} is a link out of the folder, to {real}: links are followed inside it only",
+            f"{shown} is a link out of the folder, to {show_path(real)}: links are followed "
+            "inside it only",
             file=shown,
-            target=real,
+            target=show_path(real),
         )

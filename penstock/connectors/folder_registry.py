@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from penstock.errors import SourceError
@@ -13,7 +12,7 @@ from penstock.log.record import Versioned
 from penstock.names import check_path
 
 CHUNK_FILES = 512
-REGISTRY_VERSION = 1
+REGISTRY_VERSION = 2
 
 
 class Registry(Protocol):
@@ -46,39 +45,31 @@ class MemoryRegistry:
             return True
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
-    """A file as it was when it was discovered; from then on it must not change."""
-
-    name: str  # path below the folder, parts joined by '/'
-    size_bytes: int
-    mtime_ns: int
-
-
 class KnownFiles:
-    """The discovered files, numbered from 0 in an order that is never changed, only continued.
+    """The names of files, numbered from 0 in an order that is never changed, only continued.
 
-    The list is stored in chunks under `<key>/0`, `<key>/1`, … : an addition rewrites the last chunk
-    only. Any number of readers may add at the same time: each addition is conditional on the list
-    being the one that the reader saw. The names stay known, so a file is never taken twice; this
-    costs about 100 bytes of memory per file that was ever in the folder.
+    A name is a path below the folder, its parts joined by '/'. The list is stored in chunks under
+    `<key>/0`, `<key>/1`, … : an addition rewrites the last chunk only. Any number of readers may
+    add at the same time: each addition is conditional on the list being the one that the reader
+    saw. The names stay known, so a file is never taken twice; this costs about 100 bytes of memory
+    per file that was ever in the folder.
     """
 
     def __init__(self, registry: Registry, key: str) -> None:
         self._registry = registry
         self._key = check_path(f"{key}/0", "registry key")[:-2]
-        self._entries: list[FileEntry] = []
+        self._listed: list[str] = []
         self._names: set[str] = set()
-        self._chunk = 0  # number of the last chunk, and how much of it is in _entries
-        self._chunk_entries = 0
+        self._chunk = 0  # number of the last chunk, and how much of it is listed
+        self._chunk_files = 0
         self._chunk_version = 0
         self.sealed = False  # no file will be added any more
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._listed)
 
-    def __getitem__(self, number: int) -> FileEntry:
-        return self._entries[number]
+    def __getitem__(self, number: int) -> str:
+        return self._listed[number]
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -89,63 +80,63 @@ class KnownFiles:
             stored = self._registry.get(f"{self._key}/{self._chunk}")
             if stored is not None and stored.version > self._chunk_version:
                 self._load(stored)
-            if self._chunk_entries < CHUNK_FILES:
+            if self._chunk_files < CHUNK_FILES:
                 return
             if self._registry.get(f"{self._key}/{self._chunk + 1}") is None:
                 return
-            self._chunk, self._chunk_entries, self._chunk_version = self._chunk + 1, 0, 0
+            self._chunk, self._chunk_files, self._chunk_version = self._chunk + 1, 0, 0
 
-    def add(self, found: Sequence[FileEntry], seal: bool = False) -> None:
+    def add(self, found: Sequence[str], seal: bool = False) -> None:
         """Append the files that are not known yet, in the order given; `seal` closes the list."""
         self.refresh()
         while not self.sealed:
-            fresh = {entry.name: entry for entry in found if entry.name not in self._names}
-            new = list(fresh.values())
+            new = [name for name in dict.fromkeys(found) if name not in self._names]
             if not new and not seal:
                 return
-            if self._chunk_entries == CHUNK_FILES:
-                self._chunk, self._chunk_entries, self._chunk_version = self._chunk + 1, 0, 0
-            now = new[: CHUNK_FILES - self._chunk_entries]
-            first = len(self._entries) - self._chunk_entries
-            entries = [*self._entries[first:], *now]
-            value = _encode(entries, sealed=seal and len(now) == len(new))
+            if self._chunk_files == CHUNK_FILES:
+                self._chunk, self._chunk_files, self._chunk_version = self._chunk + 1, 0, 0
+            now = new[: CHUNK_FILES - self._chunk_files]
+            first = len(self._listed) - self._chunk_files
+            value = _encode([*self._listed[first:], *now], sealed=seal and len(now) == len(new))
             key = f"{self._key}/{self._chunk}"
             self._registry.compare_and_set(key, self._chunk_version, value)
             # Won or lost, the registry now says what the list is.
             self.refresh()
 
     def _load(self, stored: Versioned) -> None:
-        entries, sealed = _decode(stored.value, self._key)
-        first = len(self._entries) - self._chunk_entries
-        known = self._entries[first:]
-        if entries[: len(known)] != known:
+        names, sealed = _decode(stored.value, self._key)
+        first = len(self._listed) - self._chunk_files
+        known = self._listed[first:]
+        if names[: len(known)] != known:
             raise SourceError(
                 f"the list of files under {self._key!r} was rewritten: two different folders may "
                 "be using the same registry key",
                 key=self._key,
             )
-        self._entries += entries[len(known) :]
-        self._names.update(entry.name for entry in entries[len(known) :])
-        self._chunk_entries, self._chunk_version = len(entries), stored.version
+        self._listed += names[len(known) :]
+        self._names.update(names[len(known) :])
+        self._chunk_files, self._chunk_version = len(names), stored.version
         self.sealed = sealed
 
 
-def _encode(entries: Sequence[FileEntry], sealed: bool) -> bytes:
+def _encode(names: Sequence[str], sealed: bool) -> bytes:
     # ASCII: names that are not UTF-8 carry lone surrogates, which only escapes can hold.
-    files = [[entry.name, entry.size_bytes, entry.mtime_ns] for entry in entries]
-    return json.dumps({"version": REGISTRY_VERSION, "sealed": sealed, "files": files}).encode()
+    content = {"version": REGISTRY_VERSION, "sealed": sealed, "files": list(names)}
+    return json.dumps(content).encode()
 
 
-def _decode(value: bytes, key: str) -> tuple[list[FileEntry], bool]:
+def _decode(value: bytes, key: str) -> tuple[list[str], bool]:
     try:
         content: Any = json.loads(value)
         if content["version"] != REGISTRY_VERSION:
             raise ValueError(f"version {content['version']!r} is not known")
-        entries = [FileEntry(str(name), int(size), int(at)) for name, size, at in content["files"]]
-        return entries, bool(content["sealed"])
+        names = content["files"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("its files are not a list of names")
+        return names, bool(content["sealed"])
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(
-            f"the list of files under {key!r} cannot be read: {error}; it was damaged or written "
-            "by a newer version",
+            f"the list of files under {key!r} cannot be read: {error}; it was damaged, or written "
+            "by another version",
             key=key,
         ) from error

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock.connectors import line_kernels as kernels
 from penstock.connectors.contract import offset_refused
-from penstock.connectors.folder_files import AnnouncedFile, FileRows, Piece
+from penstock.connectors.folder_files import FileRows, OpenFile, Piece
 from penstock.connectors.line_formats import CsvLines, LineFormat, Lines
 from penstock.connectors.rejects import Reject
 
@@ -28,7 +28,7 @@ class LineFileRows(FileRows):
 
     def __init__(
         self,
-        file: AnnouncedFile,
+        file: OpenFile,
         form: LineFormat,
         stop_at_first: bool,
         block_bytes: int,
@@ -44,7 +44,7 @@ class LineFileRows(FileRows):
         self._header_read = not form.header
 
     def read(self, byte: int, row: int, rows_max: int) -> Piece:
-        size = self._file.entry.size_bytes
+        size = self._file.size_bytes
         if byte > size or (byte == 0) != (row == 0):
             raise offset_refused({"byte": byte, "row": row}, f"the file has {size} bytes")
         if byte == size:
@@ -66,7 +66,7 @@ class LineFileRows(FileRows):
     def _piece(
         self, byte: int, row: int, batch: object = None, rejects: Sequence[Reject] = ()
     ) -> Piece:
-        return Piece(batch, tuple(rejects), byte, row, byte >= self._file.entry.size_bytes)
+        return Piece(batch, tuple(rejects), byte, row, byte >= self._file.size_bytes)
 
     def _kept(self, lines: Lines, misfits: Sequence[tuple[int, str]], row: int) -> list[Reject]:
         name = self._file.shown
@@ -74,7 +74,7 @@ class LineFileRows(FileRows):
 
     def _lines(self, byte: int, row: int, lines_max: int) -> tuple[Lines | None, int]:
         """Return complete lines from a byte on and their size; None if one line is too long."""
-        left = self._file.entry.size_bytes - byte
+        left = self._file.size_bytes - byte
         guess = min(max(lines_max * LINE_BYTES_GUESS, BLOCK_BYTES_MIN), self._block_bytes)
         while True:
             # Two bytes more than the longest line: its line end.
@@ -91,7 +91,7 @@ class LineFileRows(FileRows):
 
     def _skip_long_line(self, byte: int, row: int) -> Piece:
         """Set a line beyond the bound aside, of which only the beginning is kept."""
-        size = self._file.entry.size_bytes
+        size = self._file.size_bytes
         head = self._file.pread(byte, min(LONG_LINE_KEPT_BYTES, size - byte), row)
         reason = f"the line has more than {self._line_bytes_max} bytes; its beginning is kept"
         reject = Reject(self._file.shown, row + 1, head.decode("utf-8", "backslashreplace"), reason)
@@ -99,7 +99,7 @@ class LineFileRows(FileRows):
 
     def _line_end(self, byte: int, row: int) -> int:
         """Return where the line after the one at `byte` begins, however long that is."""
-        size = self._file.entry.size_bytes
+        size = self._file.size_bytes
         while byte < size:
             block = self._file.pread(byte, min(self._block_bytes, size - byte), row)
             found = _LINE_END.search(block)
@@ -117,7 +117,7 @@ class LineFileRows(FileRows):
         assert isinstance(self._form, CsvLines)
         self._header_read = True
         byte = row = 0
-        while byte < self._file.entry.size_bytes:
+        while byte < self._file.size_bytes:
             lines, used = self._lines(byte, row, HEADER_LINES)
             if lines is None:
                 self._header_misfit = "the header line is too long"
@@ -143,7 +143,7 @@ class LineFileRows(FileRows):
 class CompressedFileRows(FileRows):
     """A file that Spark would decompress, by its name. Here it is set aside as a whole."""
 
-    def __init__(self, file: AnnouncedFile) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self._file = file
 
     def read(self, byte: int, row: int, rows_max: int) -> Piece:

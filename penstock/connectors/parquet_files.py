@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.connectors.contract import offset_refused
-from penstock.connectors.folder_files import AnnouncedFile, FileRows, Piece
+from penstock.connectors.folder_files import FileRows, OpenFile, Piece
 from penstock.connectors.parquet_types import (
     as_type,
     decoded_bytes,
@@ -48,14 +48,14 @@ ROWS_MAX = 1 << 62
 
 
 class _Bytes(io.RawIOBase):
-    """An announced file's bytes for Arrow to read.
+    """An open file's bytes for Arrow to read.
 
     Not a memory map: a file that is cut short underneath one kills the process.
     """
 
-    def __init__(self, file: AnnouncedFile) -> None:
+    def __init__(self, file: OpenFile) -> None:
         self._file = file
-        self._size_bytes = file.entry.size_bytes
+        self._size_bytes = file.size_bytes
         self._at = 0
 
     def readable(self) -> bool:
@@ -93,7 +93,7 @@ class ParquetFileRows(FileRows):
 
     def __init__(
         self,
-        file: AnnouncedFile,
+        file: OpenFile,
         schema: pa.Schema,
         stop_at_first: bool,
         case_sensitive: bool = False,
@@ -119,7 +119,7 @@ class ParquetFileRows(FileRows):
             groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
             self._ends = list(accumulate(group.num_rows for group in groups))
             self._old_calendar = _has_old_calendar(metadata)
-            size_bytes = self._file.entry.size_bytes
+            size_bytes = self._file.size_bytes
             self._misfit = self._schema_misfit() or _size_misfit(groups, size_bytes)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._file.check(0, 0)

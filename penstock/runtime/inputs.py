@@ -193,8 +193,8 @@ class SourceInput(Input):
         first = self._offset
         read = self._source.read(first, rows_max)
         # Fewer rows than asked for: for now the source has no more.
-        self._idle = read.idle or read.rows < rows_max
-        self._has_no_more = read.idle or read.ended
+        self._idle = (read.idle or read.rows < rows_max) and not read.pending
+        self._has_no_more = (read.idle and not read.pending) or read.ended
         self._has_nothing_yet = read.nothing_yet
         if read.idle and not read.ended:
             return None

@@ -33,6 +33,8 @@ class SourceRequest:
     has_dead_letters: bool = False  # input that does not fit has somewhere to go
 
 
+FOLDER_SETTLE_MS = 100  # longer than a copy under way rests, and short for whoever waits for rows
+
 SourceBuilder = Callable[[SourceRequest], Source]
 
 
@@ -71,6 +73,7 @@ def _ysb(request: SourceRequest) -> Source:
 def _folder(request: SourceRequest) -> Source:
     reading = {"mode", "bounded", "recursive", "pattern"}
     reading |= {"header", "delimiter", "escape", "check_header", "case_sensitive"}
+    reading |= {"settle_ms", "changed"}
     options = _taken(request, {"format", "path", "columns", *reading})
     schema = request.schema
     if options["format"] == "csv" and "columns" in options:  # by place: all of them are needed
@@ -78,6 +81,7 @@ def _folder(request: SourceRequest) -> Source:
         schema = arrow_schema(tuple(Field(name, parse_type(kind)) for name, kind in columns))
     if request.has_dead_letters:
         options.setdefault("mode", "deadletter")
+    options.setdefault("settle_ms", FOLDER_SETTLE_MS)
     whole = FolderSource(
         options["path"],
         cast(Format, options["format"]),
@@ -85,6 +89,7 @@ def _folder(request: SourceRequest) -> Source:
         schema,
         FolderOptions(**{name: options[name] for name in reading if name in options}),
         f"source/{request.name}/files",
+        request.clock,
     )
     return _part(request, whole)
 

@@ -189,9 +189,18 @@ def test_what_only_cuts_micro_batches_is_accepted(spark: SparkSession, tmp_path:
     assert options(frame)["format"] == "parquet"
 
 
+def test_when_files_are_begun_and_what_becomes_of_changed_ones(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    found = options(files(spark, "json", tmp_path, settleTime="2 seconds", changedFiles="skip"))
+    assert (found["settle_ms"], found["changed"]) == (2_000, "skip")
+
+
 @pytest.mark.parametrize(
     ("name", "option", "value"),
     [
+        ("json", "changedFiles", "ignore"),
+        ("json", "settleTime", "soon"),
         ("csv", "comment", "#"),
         ("csv", "mode", "PERMISSIVE"),
         ("csv", "multiLine", "true"),

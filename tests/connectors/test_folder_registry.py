@@ -10,28 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.connectors import folder_registry
-from penstock.connectors.folder_registry import FileEntry, KnownFiles, MemoryRegistry
+from penstock.connectors.folder_registry import KnownFiles, MemoryRegistry
 from penstock.errors import InvalidName, OutcomeUnknown, SourceError
 from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore, SimulatedCrash
 
 
-def entries(*names: str) -> list[FileEntry]:
-    return [FileEntry(name, len(name), 7) for name in names]
-
-
 def listed(known: KnownFiles) -> list[str]:
-    return [known[number].name for number in range(len(known))]
+    return [known[number] for number in range(len(known))]
 
 
 def test_additions_keep_their_order_and_never_repeat() -> None:
     registry = MemoryRegistry()
     known = KnownFiles(registry, "job/files")
-    known.add(entries("m", "z"))
-    known.add(entries("a", "m", "z"))
+    known.add(["m", "z"])
+    known.add(["a", "m", "z"])
     assert listed(known) == ["m", "z", "a"]
     again = KnownFiles(registry, "job/files")
     again.refresh()
-    assert [again[number] for number in range(3)] == entries("m", "z", "a")
+    assert [again[number] for number in range(3)] == ["m", "z", "a"]
     assert "m" in again
     assert "n" not in again
 
@@ -41,21 +37,21 @@ def test_long_lists_are_kept_in_chunks(count: int) -> None:
     registry = MemoryRegistry()
     names = [f"{number:05d}" for number in range(count)]
     first = KnownFiles(registry, "files")
-    first.add(entries(*names[: count // 3]))
-    first.add(entries(*names), seal=True)
+    first.add(names[: count // 3])
+    first.add(names, seal=True)
     second = KnownFiles(registry, "files")
     second.refresh()
     assert listed(second) == listed(first) == names
     assert first.sealed
     assert second.sealed
-    second.add(entries("late"))
+    second.add(["late"])
     assert listed(second) == names
 
 
 def test_names_that_are_not_utf8_come_back() -> None:
     registry = MemoryRegistry()
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
-    KnownFiles(registry, "files").add(entries(name))
+    KnownFiles(registry, "files").add([name])
     again = KnownFiles(registry, "files")
     again.refresh()
     assert listed(again) == [name]
@@ -74,7 +70,7 @@ def test_readers_in_any_interleaving_agree(moves: Sequence[tuple[int, list[str]]
         readers = [KnownFiles(registry, "files") for _ in range(3)]
         for reader, names in moves:
             before = listed(readers[reader])
-            readers[reader].add(entries(*names))
+            readers[reader].add(names)
             assert listed(readers[reader])[: len(before)] == before
             assert set(names) <= set(listed(readers[reader]))
         for reader_ in readers:
@@ -92,7 +88,7 @@ def test_readers_at_the_same_time_agree() -> None:
     def discover(number: int) -> None:
         start.wait(timeout=30)
         for step in range(30):
-            readers[number].add(entries(*(f"{step}-{name}" for name in range(number, number + 40))))
+            readers[number].add([f"{step}-{name}" for name in range(number, number + 40)])
 
     threads = [threading.Thread(target=discover, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -114,14 +110,14 @@ def test_a_log_is_a_registry_and_its_faults_lose_and_double_nothing(fault: Fault
     failed = False
     for end in (100, 600, 1_200):
         try:
-            failing.add(entries(*names[:end]))
+            failing.add(names[:end])
         except OutcomeUnknown:
             failed = True
-            failing.add(entries(*names[:end]))
+            failing.add(names[:end])
         except SimulatedCrash:
             failed = True
             failing = KnownFiles(MemoryLog(store), "job/files")
-            failing.add(entries(*names[:end]))
+            failing.add(names[:end])
         assert listed(failing) == names[:end]
     assert failed
     heir = KnownFiles(MemoryLog(store), "job/files")
@@ -130,7 +126,7 @@ def test_a_log_is_a_registry_and_its_faults_lose_and_double_nothing(fault: Fault
 
 
 def test_damage_is_told() -> None:
-    for value in (b"", b"{}", b"[1]", b'{"version": 2, "files": [], "sealed": false}', b"\xff"):
+    for value in (b"", b"{}", b"[1]", b'{"version": 1, "files": [], "sealed": false}', b"\xff"):
         registry = MemoryRegistry()
         registry.compare_and_set("files/0", 0, value)
         with pytest.raises(SourceError, match="files"):
@@ -140,9 +136,9 @@ def test_damage_is_told() -> None:
 def test_a_rewritten_list_is_told() -> None:
     registry = MemoryRegistry()
     known = KnownFiles(registry, "files")
-    known.add(entries("a"))
+    known.add(["a"])
     other = MemoryRegistry()
-    KnownFiles(other, "files").add(entries("b"))
+    KnownFiles(other, "files").add(["b"])
     stored = other.get("files/0")
     assert stored is not None
     registry.compare_and_set("files/0", 1, stored.value)

@@ -16,6 +16,7 @@ from penstock.errors import (
     InvalidOffset,
     MalformedInput,
     RowError,
+    SourceChanged,
     SourceShrunk,
     SourceVanished,
     StageVersionUnsupported,
@@ -226,7 +227,7 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
-def folder_query(folder: Path, dead: str | None = None) -> Query:
+def folder_query(folder: Path, dead: str | None = None, **options: Any) -> Query:
     rows = scan_source(
         "folder",
         "id bigint",
@@ -234,6 +235,8 @@ def folder_query(folder: Path, dead: str | None = None) -> Query:
         format="jsonl",
         path=str(folder),
         bounded=True,
+        settle_ms=0,
+        **options,
     )
     return copied(rows, step_rows_max=5, commit_interval_ms=0, dead_letter_stream=dead)
 
@@ -294,6 +297,28 @@ def test_a_file_that_vanishes_or_shrinks_between_steps(
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     lab.run(folder_query(tmp_path / "in"))
     assert ids(lab) == list(range(40))
+
+
+@pytest.mark.parametrize(("way", "last"), [("skip", None), ("continue", 50)])
+def test_a_file_that_grew_stops_the_query_until_it_is_told_how_to_go_on(
+    lab: Laboratory, tmp_path: Path, way: str, last: int | None
+) -> None:
+    path = tmp_path / "in" / "one.jsonl"
+    write_lines(path, [json.dumps({"id": i}) for i in range(40)])
+    process = lab.open(folder_query(tmp_path / "in"))
+    for _ in range(3):
+        process.host.step()
+    process.abandon()
+    before = ids(lab)
+    assert 0 < len(before) < 40
+    write_lines(path, [json.dumps({"id": i}) for i in range(50)])
+    for _ in range(2):
+        process = lab.open(folder_query(tmp_path / "in"))
+        with pytest.raises(SourceChanged, match=r"one\.jsonl.*changedFiles"):
+            process.run()
+        process.abandon()
+    lab.run(folder_query(tmp_path / "in", changed=way))
+    assert ids(lab) == list(range(last if last is not None else len(before)))
 
 
 # --- state, programs, connectors ------------------------------------------------------------------
