@@ -9,11 +9,11 @@ COLUMNS = (
 )
 
 # (SQL, text of our expression, whether the last bits of a double may differ)
-Case = tuple[str, str, bool]
+Case = tuple[str, str]
 
 
-def _case(sql: str, text: str | None = None, close: bool = False) -> Case:
-    return sql, text if text is not None else sql, close
+def _case(sql: str, text: str | None = None) -> Case:
+    return sql, text if text is not None else sql
 
 
 CASES: tuple[Case, ...] = (
@@ -115,10 +115,10 @@ CASES: tuple[Case, ...] = (
     _case("round(x, 1)"),
     _case("round(d)", "round(d, 0)"),
     _case("sqrt(abs(x))"),
-    _case("exp(x)", close=True),
-    _case("ln(abs(x))", close=True),
-    _case("log(abs(x))", "ln(abs(x))", close=True),
-    _case("pow(x, 2)", "pow(x, CAST(2.0 AS DOUBLE))", close=True),
+    _case("exp(x)"),
+    _case("ln(abs(x))"),
+    _case("log(abs(x))", "ln(abs(x))"),
+    _case("pow(x, 2)", "pow(x, CAST(2.0 AS DOUBLE))"),
     # dates and times
     _case("year(ts)", "year(CAST(ts AS date))"),
     _case("month(day)"),

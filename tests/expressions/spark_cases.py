@@ -19,7 +19,8 @@ ZONES = ("UTC", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe")
 
 @dataclass(frozen=True)
 class Case:
-    """One expression, twice. `close` allows the last bits of a double to differ."""
+    """One expression, twice. The reference in plain Python is only `close`
+    where the machine's own library computes the last bits of a double."""
 
     sql: str
     tree: Expression

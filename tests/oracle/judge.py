@@ -22,12 +22,11 @@ from penstock.plan.nodes import Project, Relation, Scan
 from tests.catalyst.conftest import stream
 from tests.oracle.engine import Manner, run_rows
 from tests.oracle.feeding import cut_into_rounds
-from tests.oracle.verdict import differs, plain_column, same_type, static_frame
+from tests.oracle.verdict import plain_column, same_type, static_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Sql = tuple[str, bool]  # an expression, and whether the last bits of a double may differ
 Flags = NDArray[np.bool_]
 SHOWN_MAX = 40
 
@@ -42,7 +41,7 @@ class Judge:
 
     spark: SparkSession
     batch: pa.RecordBatch
-    cases: Sequence[Sql]
+    cases: Sequence[str]
 
     def compare(self, folder: Path, manner: Manner, refusals_max: int | None) -> list[str]:
         """What differs, as sentences; of the rows that we refuse so many are asked for per case."""
@@ -67,7 +66,7 @@ class Judge:
 
     def _translated(self) -> Translated:
         """The query of all expressions, after the number of the row."""
-        named = [f"{sql} AS c{index}" for index, (sql, _) in enumerate(self.cases)]
+        named = [f"{sql} AS c{index}" for index, sql in enumerate(self.cases)]
         return translate(self._streaming().selectExpr("row", *named), query="judged")
 
     def _streaming(self) -> DataFrame:
@@ -80,17 +79,17 @@ class Judge:
     def _values(self, ours: pa.Table, refused: Sequence[Flags]) -> list[str]:
         guarded = (
             sql if not bad.any() else f"CASE WHEN {_row_is_in(~bad)} THEN ({sql}) END"
-            for (sql, _), bad in zip(self.cases, refused, strict=True)
+            for sql, bad in zip(self.cases, refused, strict=True)
         )
         selected = ["row", *(f"{sql} AS c{index}" for index, sql in enumerate(guarded))]
         try:
             theirs = self._standing().selectExpr(*selected).toArrow().sort_by("row")
         except Exception as error:
-            refusals = Refusals(self._standing(), [sql for sql, _ in self.cases])
+            refusals = Refusals(self._standing(), self.cases)
             return [f"Spark refuses: {str(error)[:300]}", *self._refused_by_spark(ours, refusals)]
         found = []
         assert ours.num_rows == theirs.num_rows == self.batch.num_rows
-        for index, (sql, close) in enumerate(self.cases):
+        for index, sql in enumerate(self.cases):
             mine, other = ours.column(index + 1), theirs.column(index + 1)
             if not same_type(mine.type, other.type):
                 found.append(f"{sql}: type {mine.type}, in Spark {other.type}")
@@ -99,7 +98,7 @@ class Judge:
             found += [
                 f"{sql} on {self._given(row, sql)}: {a!r}, in Spark {b!r}"
                 for row, (a, b) in enumerate(pairs)
-                if differs(a, b, close)
+                if a != b
             ]
         return found
 
@@ -107,7 +106,7 @@ class Judge:
         """Rows that we evaluate and Spark does not."""
         return [
             f"{sql} on {self._given(row, sql)}: {value!r}, refused by Spark"
-            for index, (sql, _) in enumerate(self.cases)
+            for index, sql in enumerate(self.cases)
             for row, value in enumerate(plain_column(ours.column(index + 1)))
             if value is not None and refusals.message(index, row) is not None
         ][:SHOWN_MAX]
@@ -123,10 +122,10 @@ class Judge:
         }
         if not asked:
             return []
-        refusals = Refusals(self._standing(), [sql for sql, _ in self.cases])
+        refusals = Refusals(self._standing(), self.cases)
         found = []
         for index, rows in asked.items():
-            sql = self.cases[index][0]
+            sql = self.cases[index]
             some = rows if refusals_max is None else rng.sample(rows, min(refusals_max, len(rows)))
             found += [
                 f"{sql} on {self._given(row, sql)}: refused, not in Spark"

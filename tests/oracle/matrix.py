@@ -14,8 +14,6 @@ from penstock.expressions.functions import FUNCTIONS, Function
 from penstock.expressions.tree import Call, call, column
 from tests.oracle.edges import PAIRS
 
-# Functions that the machine's own library computes: the last bits may differ.
-CLOSE = frozenset({"exp", "ln", "pow"})
 CASTS = ("cast", "try_cast")
 
 # What cannot be guessed from the table: the options that a call needs, and other constants.
@@ -35,17 +33,15 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
 _NOT_PRINTED_AS_SQL = frozenset({"struct", "get_field", "lookup", "nullif"})
 
 
-def matrix() -> list[tuple[str, bool]]:
-    """(SQL, whether the last bits may differ), each once."""
-    found: dict[str, bool] = {}
+def matrix() -> list[str]:
+    """Each of them as SQL, once."""
+    found: list[str] = []
     for function in FUNCTIONS.values():
         if function.name in _NOT_PRINTED_AS_SQL or function.name in CASTS:
             continue
-        for made in _calls(function):
-            found.setdefault(str(made), function.name in CLOSE)
-    for made in _casts():
-        found.setdefault(str(made), False)
-    return list(found.items())
+        found += map(str, _calls(function))
+    found += map(str, _casts())
+    return list(dict.fromkeys(found))
 
 
 def _calls(function: Function) -> Iterator[Call]:

@@ -45,7 +45,7 @@ def _judge(spark: SparkSession, folder: Path, rows: Rows) -> None:
     batch = pa.RecordBatch.from_arrays(
         [numbers, *rows.batch.columns], names=["row", *rows.batch.schema.names]
     )
-    judge = Judge(spark, batch, [(case.sql, case.close) for case in rows.cases])
+    judge = Judge(spark, batch, [case.sql for case in rows.cases])
     found = judge.compare(folder, Manner(), None) + _other_meanings(judge, rows)
     shown = "\n".join(found[:SHOWN_MAX])
     assert not found, f"{rows.name}: {len(found)} differences\n{shown}"

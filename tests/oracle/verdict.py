@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 Row = tuple[Any, ...]
 
-CLOSE = 1e-14  # how far two doubles may be apart where the machine's own functions differ
-
 
 def static_frame(session: SparkSession, rows: pa.Table) -> DataFrame:
     """The rows as a DataFrame that does not stream. Times travel as integers, read in UTC."""
@@ -78,13 +76,6 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value.hex()
     return value
-
-
-def differs(ours: Any, theirs: Any, close: bool) -> bool:
-    """Whether two plain values differ; `close` allows for the last bits of a double."""
-    if close and isinstance(ours, str) and isinstance(theirs, str) and "NaN" not in (ours, theirs):
-        return not math.isclose(float.fromhex(ours), float.fromhex(theirs), rel_tol=CLOSE)
-    return bool(ours != theirs)
 
 
 def same_type(ours: pa.DataType, theirs: pa.DataType) -> bool:
