@@ -77,9 +77,17 @@ def _refused(name: object, what: str, possible: str) -> InvalidName:
     )
 
 
+def escape(text: str) -> str:
+    """Text from outside as one printable line: what a terminal would obey becomes escapes."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
 def show_path(path: str | os.PathLike[str]) -> str:
-    """Return a path as messages show it: on one line, whatever bytes its names are made of."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode()
-        for char in os.fspath(path)
-    )
+    """A path for a message; a file's name may hold any character."""
+    return escape(os.fspath(path))
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -522,8 +522,8 @@ def _lock_query(folder: Path, name: str) -> int:
     """Hold a file lock while a query runs: two drivers on one machine never run the same one."""
     path = lock_path(folder, name)
     try:
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        path.parent.mkdir(exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
     except OSError as error:
         raise LogReadOnly(
             f"query {name!r} cannot be locked in {path.parent} ({error}): make the log's folder "

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.guarantees import explain_with_sink
-from penstock.cli.tables import escape
 from penstock.log.local import open_log
+from penstock.names import escape
 from penstock.runtime.queries import StoredQuery, needed_query
 
 

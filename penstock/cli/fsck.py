@@ -13,8 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.tables import escape, table
+from penstock.cli.tables import table
 from penstock.log.fsck import Finding, Progress, Report, fsck
+from penstock.names import escape
 
 EXIT_DAMAGED = 1
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.fsck import progress_on_terminal
-from penstock.cli.tables import escape, facts, moment, size, table
+from penstock.cli.tables import facts, moment, size, table
 from penstock.clock import SystemClock
 from penstock.errors import InvalidArgument, PUnitError
 from penstock.log import punit
@@ -25,6 +25,7 @@ from penstock.log.local import open_log
 from penstock.log.record import START, Position, Record, RecordKind
 from penstock.log.repair import RepairReport, repair, spans
 from penstock.log.survey import list_tags, position_before_newest, summarise, tag_names
+from penstock.names import escape
 from penstock.runtime.retention import Cut, cut, plan_cut
 from penstock.runtime.staging import clear_dead_writes
 

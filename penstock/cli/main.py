@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from penstock import __version__
 from penstock.errors import StreamError
+from penstock.names import escape
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
@@ -48,7 +49,8 @@ def main(argv: Sequence[str] | None = None, commands: Mapping[str, str] = COMMAN
     except StreamError as error:
         if args.traceback:
             raise
-        print(f"penstock: [{error.error_class}] {' '.join(str(error).split())}", file=sys.stderr)
+        line = escape(" ".join(str(error).split()))
+        print(f"penstock: [{error.error_class}] {line}", file=sys.stderr)
         return EXIT_ERROR
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.java import check_java_of_spark, is_found_by_spark, java_home
-from penstock.cli.tables import escape
 from penstock.errors import InvalidArgument, StreamError
+from penstock.names import escape
 
 if TYPE_CHECKING:
     from penstock.api.query import StreamingQuery

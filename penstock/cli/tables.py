@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from penstock.names import escape
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def escape(text: str) -> str:
-    """Text from a disk as one printable line: control and format characters become escapes."""
-    return "".join(each if each.isprintable() else _escaped(each) for each in text)
-
-
-def _escaped(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

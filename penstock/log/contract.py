@@ -108,9 +108,7 @@ class Log(ABC):
 
     @abstractmethod
     def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
-        """Set a value if the key's version is `version` (0: the key does not exist); return
-        whether.
-        """
+        """Set a value if the key has this version (0: it does not exist); return whether."""
 
     @abstractmethod
     def keys(self, prefix: str = "") -> list[str]:

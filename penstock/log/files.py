@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.errors import DiskFull, LogBusy, LogError, LogIOError, LogReadOnly
+from penstock.names import show_path
 
 BUSY_S = 10.0  # an append holds a lock for well under a millisecond
 YIELDS = 50  # tries before the first sleep: to fall asleep and wake takes longer than an append
@@ -56,20 +57,21 @@ def named_errors(doing: str) -> Iterator[None]:
 
 
 class Files:
-    """The local filesystem. `vfs` names the SQLite VFS that goes with it, None for SQLite's own."""
+    """The local filesystem. `vfs` names the SQLite VFS that goes with it, None for SQLite's own.
+
+    New files and folders have the modes that the process's umask leaves them.
+    """
 
     vfs: str | None = None
 
     def open(self, path: Path, flags: int) -> int:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
 
     def close(self, fd: int) -> None:
         os.close(fd)
 
     def write(self, fd: int, parts: Sequence[memoryview]) -> int:
-        """Write all parts at the file's end position; return their length. A short write is
-        finished.
-        """
+        """Write all parts at the file's end, also after a short write; return their length."""
         total = sum(part.nbytes for part in parts)
         written = os.writev(fd, parts)
         if written < total:
@@ -83,9 +85,7 @@ class Files:
         os.fdatasync(fd)
 
     def sync_folder(self, path: Path) -> None:
-        """Make a folder's entries durable: a synced file with no synced name is lost by a power
-        cut.
-        """
+        """Make a folder's entries durable: without its name, a synced file is lost all the same."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -101,8 +101,8 @@ class Files:
     def unlink(self, path: Path) -> None:
         os.unlink(path)
 
-    def make_folder(self, path: Path) -> None:
-        os.mkdir(path, 0o700)
+    def make_folder(self, path: Path, mode: int = 0o777) -> None:
+        os.mkdir(path, mode)
 
     def publish(self, path: Path, content: bytes) -> None:
         """Write a small file so that a crash leaves either the old one or the whole new one."""
@@ -159,8 +159,8 @@ def busy(path: Path, doing: str) -> LogBusy:
     pids = holders(path)
     who = f"process {', '.join(map(str, pids))}" if pids else "another process"
     return LogBusy(
-        f"waited {BUSY_S:.0f} s while {doing}: {who} holds the lock of {path}. If it is stopped or "
-        "hangs, end it; nothing was appended, retry then",
+        f"waited {BUSY_S:.0f} s while {doing}: {who} holds the lock of {show_path(path)}. If it "
+        "is stopped or hangs, end it; nothing was appended, retry then",
         path=str(path),
         holders=pids,
     )

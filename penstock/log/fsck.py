@@ -62,7 +62,7 @@ from penstock.log.segments import (
     check_frame,
     frame_bytes,
 )
-from penstock.names import check_any_name, check_name, check_path
+from penstock.names import check_any_name, check_name, check_path, show_path
 
 Severity = Literal["error", "warning", "note"]
 Progress = Callable[[str, int, int], None]  # what is looked at, how many are done, of how many
@@ -554,7 +554,7 @@ class _Check:
         try:
             present = sorted(os.listdir(folder))
         except OSError as error:
-            message = f"the folder {folder} cannot be listed: {error}"
+            message = f"the folder {show_path(folder)} cannot be listed: {error}"
             self._report.add("error", "segments_missing", SEGMENTS_FOLDER, message)
             present = []
         self._report.counts["segments"] = len(self._segments)
@@ -567,7 +567,8 @@ class _Check:
             if file.removesuffix(".seg") not in names and indexed:
                 self._report.add(
                     "note", "segment_unindexed", f"{SEGMENTS_FOLDER}/{file}",
-                    f"{file} is not in the index: of a writer that is just beginning, or died",
+                    f"{show_path(file)} is not in the index: of a writer that is just beginning, "
+                    "or died",
                 )  # fmt: skip
 
     def _check_segment(self, name: str) -> None:
@@ -666,14 +667,16 @@ class _SegmentFile:
         try:
             self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
-            raise SegmentMissing(f"segment {self.path} is missing", path=str(self.path)) from None
+            raise SegmentMissing(
+                f"segment {show_path(self.path)} is missing", path=str(self.path)
+            ) from None
         except OSError as error:
             if self.path.is_symlink():
                 raise SegmentMissing(
-                    f"segment {self.path} is a symbolic link, which is never followed",
+                    f"segment {show_path(self.path)} is a symbolic link, which is never followed",
                     path=str(self.path),
                 ) from error
-            raise log_error(error, f"reading {self.path}") from error
+            raise log_error(error, f"reading {show_path(self.path)}") from error
         self.size = os.fstat(self._fd).st_size
         return self
 
@@ -684,14 +687,15 @@ class _SegmentFile:
         try:
             return os.pread(self._fd, length, offset)
         except OSError as error:
-            raise log_error(error, f"reading {self.path}") from error
+            raise log_error(error, f"reading {show_path(self.path)}") from error
 
     def body(self, frame: Frame) -> memoryview:
         """A frame's verified body; the length is compared with the file's before it is read."""
         end = frame.offset + frame_bytes(frame.length)
         if end > self.size:
             raise SegmentTruncated(
-                f"segment {self.path} has {self.size} bytes, position {frame.position} needs {end}",
+                f"segment {show_path(self.path)} has {self.size} bytes, position {frame.position} "
+                f"needs {end}",
                 path=str(self.path),
                 offset=frame.offset,
             )

@@ -37,6 +37,7 @@ from penstock.log.page_seals import PAGE_SEAL_BYTES, page_seal_vfs
 from penstock.log.record import Entry, Fence, Position, Versioned
 from penstock.log.segments import body_checksum, frame_bytes
 from penstock.log.validate import Prior, check_fence, first_positions
+from penstock.names import show_path
 
 APPLICATION_ID = 0x504E5354  # "PNST" in the SQLite header
 INDEX_VERSION = 2
@@ -185,13 +186,15 @@ def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
     facts = {"path": str(path), "sqlite": type(error).__name__}
     if isinstance(error, apsw.FullError):
         return DiskFull(
-            f"disk full while {doing} {path}. Nothing was appended; free space and retry", **facts
+            f"disk full while {doing} {show_path(path)}. Nothing was appended; free space and "
+            "retry",
+            **facts,
         )
     if isinstance(error, apsw.BusyError):
-        return busy(path.with_name(f"{path.name}-shm"), f"{doing} {path}")
+        return busy(path.with_name(f"{path.name}-shm"), f"{doing} {show_path(path)}")
     if isinstance(error, apsw.NotADBError):
         return IndexForeign(
-            f"{path} is not an index of a log ({error}): nothing was touched", **facts
+            f"{show_path(path)} is not an index of a log ({error}): nothing was touched", **facts
         )
     page_damaged = is_page_damaged(error)
     if page_damaged or isinstance(
@@ -199,7 +202,7 @@ def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
     ):
         what = "a page fails its checksum" if page_damaged else str(error)
         return IndexDamaged(
-            f"the index {path} is damaged ({what}), noticed while {doing} it: "
+            f"the index {show_path(path)} is damaged ({what}), noticed while {doing} it: "
             "run `penstock fsck`, then `penstock log repair`",
             **facts,
         )
@@ -207,12 +210,13 @@ def sqlite_error(error: apsw.Error, path: Path, doing: str) -> LogError:
         error, apsw.ReadOnlyError | apsw.CantOpenError | apsw.PermissionsError | apsw.AuthError
     ):
         return LogReadOnly(
-            f"no permission for {doing} {path} ({error}). Check the folder's owner, mode and mount",
+            f"no permission for {doing} {show_path(path)} ({error}). Check the folder's owner, "
+            "mode and mount",
             **facts,
         )
     return LogIOError(
-        f"I/O error while {doing} {path} ({error}). Nothing acknowledged is lost; check the disk, "
-        "open the log again and retry",
+        f"I/O error while {doing} {show_path(path)} ({error}). Nothing acknowledged is lost; "
+        "check the disk, open the log again and retry",
         **facts,
     )
 
@@ -262,7 +266,8 @@ class Index:
         """Connect to the index of the log with this id."""
         if not path.exists():
             raise IndexMissing(
-                f"the index {path} is missing, the rest of the log is there: put the file back",
+                f"the index {show_path(path)} is missing, the rest of the log is there: put the "
+                "file back",
                 path=str(path),
             )
         with _named_errors(path, "opening"):
@@ -567,8 +572,8 @@ class Index:
         for row in map(Row._make, rows):
             if not row.is_sealed():
                 raise IndexDamaged(
-                    f"the index {self._path} is damaged: the row of position {row.position} fails "
-                    "its checksum; run `penstock fsck`",
+                    f"the index {show_path(self._path)} is damaged: the row of position "
+                    f"{row.position} fails its checksum; run `penstock fsck`",
                     path=str(self._path),
                 )
             names = [(tag, row.position) for tag in row.tags.split(" ")]
@@ -602,7 +607,7 @@ class Index:
         version, seal, value = found
         if seal != metadata_seal(key, version, value):
             raise IndexDamaged(
-                f"the metadata value {key!r} in {self._path} fails its checksum: run "
+                f"the metadata value {key!r} in {show_path(self._path)} fails its checksum: run "
                 "`penstock fsck`",
                 path=str(self._path),
                 key=key,
@@ -782,7 +787,8 @@ class Index:
 
     def _damaged(self, tag: str, what: str) -> IndexDamaged:
         return IndexDamaged(
-            f"the index {self._path} is damaged: tag {tag!r} {what}; run `penstock fsck`",
+            f"the index {show_path(self._path)} is damaged: tag {tag!r} {what}; run `penstock "
+            "fsck`",
             path=str(self._path),
             tag=tag,
         )
@@ -804,7 +810,8 @@ class _named_errors:
             raise sqlite_error(error, self._path, self._doing) from error
         if isinstance(error, UnicodeDecodeError):
             raise IndexDamaged(
-                f"the index {self._path} holds a name that is not text: run `penstock fsck`",
+                f"the index {show_path(self._path)} holds a name that is not text: run `penstock "
+                "fsck`",
                 path=str(self._path),
             ) from error
 
@@ -854,8 +861,8 @@ def _refuse_unsealed_writes(connection: apsw.Connection, path: Path) -> None:
     if page_seal_vfs() is None and connection.reserve_bytes("main") == PAGE_SEAL_BYTES:
         connection.close()
         raise LogVersionUnsupported(
-            f"the pages of {path} carry checksums, which this build of SQLite cannot write: "
-            "install apsw from its wheel; nothing was touched",
+            f"the pages of {show_path(path)} carry checksums, which this build of SQLite cannot "
+            "write: install apsw from its wheel; nothing was touched",
             path=str(path),
         )
 
@@ -871,9 +878,9 @@ def _connect_to_read(path: Path, vfs: str | None) -> apsw.Connection:
         wal = path.with_name(f"{path.name}-wal")
         if wal.exists() and wal.stat().st_size:
             raise LogReadOnly(
-                f"{path} has records in its write-ahead log, and to read them SQLite must be able "
-                f"to write {path.name}-shm beside it ({error}). Copy the folder to a place that "
-                "can be written, or open and close the log once as its owner",
+                f"{show_path(path)} has records in its write-ahead log, and to read them SQLite "
+                f"must be able to write {path.name}-shm beside it ({error}). Copy the folder to a "
+                "place that can be written, or open and close the log once as its owner",
                 path=str(path),
             ) from error
     except BaseException:
@@ -911,32 +918,35 @@ def check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> No
     """Raise unless this is the index of the log with this id, in a version that we read."""
     if connection.pragma("application_id") != APPLICATION_ID:
         raise IndexForeign(
-            f"{path} is a SQLite file of something else: nothing was touched", path=str(path)
+            f"{show_path(path)} is a SQLite file of something else: nothing was touched",
+            path=str(path),
         )
     version = connection.pragma("user_version")
     if version > INDEX_VERSION:
         raise LogVersionUnsupported(
-            f"the index {path} has format version {version}, this Penstock reads up to "
+            f"the index {show_path(path)} has format version {version}, this Penstock reads up to "
             f"{INDEX_VERSION}: upgrade it",
             path=str(path),
             version=version,
         )
     if 0 < version < INDEX_VERSION:
         raise LogVersionUnsupported(
-            f"the index {path} has format version {version}, which an early Penstock wrote and "
-            f"this one, which reads version {INDEX_VERSION}, does not: make a new log",
+            f"the index {show_path(path)} has format version {version}, which an early Penstock "
+            f"wrote and this one, which reads version {INDEX_VERSION}, does not: make a new log",
             path=str(path),
             version=version,
         )
     if version != INDEX_VERSION:
         raise IndexDamaged(
-            f"the index {path} says that its format version is {version}, which no Penstock "
-            "writes: run `penstock fsck`",
+            f"the index {show_path(path)} says that its format version is {version}, which no "
+            "Penstock writes: run `penstock fsck`",
             path=str(path),
         )
     found = connection.execute("SELECT id FROM log").fetchall()
     if [row[0] for row in found] != [log_id]:
-        raise IndexForeign(f"{path} belongs to another log: nothing was touched", path=str(path))
+        raise IndexForeign(
+            f"{show_path(path)} belongs to another log: nothing was touched", path=str(path)
+        )
 
 
 def _record_row(entry: Entry, body: Body, time_us: int) -> list[Any]:

@@ -70,7 +70,7 @@ from penstock.log.validate import (
     check_version,
     names_read_back,
 )
-from penstock.names import check_name, check_path
+from penstock.names import check_name, check_path, show_path
 
 FORMAT_FILE = "penstock-log.json"
 CREATING_FILE = "penstock-log.creating"
@@ -82,6 +82,7 @@ ASIDE_FOLDER = "aside"
 FORMAT = "penstock-log"
 FORMAT_VERSION = 1
 _FORMAT_BYTES_MAX = 64 << 10
+_LOG_FOLDER_MODE = 0o700  # others are let in by whoever makes the folder, or opens it to them
 _TRIM_ROWS = 128  # in one transaction, which holds appends back for a millisecond or two
 _TRIM_PAUSE_S = 0.0005  # between two of them; who waits for a lock would often not get it without
 _LOOK_AT_MAPS_S = 1.0  # how often an idle reader looks for segments that were removed
@@ -111,7 +112,7 @@ def open_log(
     folder = Path(path).absolute()
     config = config or LogConfig()
     files = files or Files()
-    with named_errors(f"looking for a log in {folder}"):
+    with named_errors(f"looking for a log in {show_path(folder)}"):
         if folder.exists() and not folder.is_dir():
             raise NotALog(f"{folder} is a file: a log is a folder", path=str(folder))
         missing = not (folder / FORMAT_FILE).exists()
@@ -146,10 +147,10 @@ class Identity:
 
 def read_identity(folder: Path) -> Identity:
     """Read and check a log's format file."""
-    with named_errors(f"reading {folder}"):
+    with named_errors(f"reading {show_path(folder)}"):
         if not folder.is_dir():
             raise LogNotFound(
-                f"there is no log at {folder}: check the path, or create one with "
+                f"there is no log at {show_path(folder)}: check the path, or create one with "
                 "`open_log(path, create=True)`",
                 path=str(folder),
             )
@@ -159,13 +160,16 @@ def read_identity(folder: Path) -> Identity:
             content = file.read(_FORMAT_BYTES_MAX)
     except FileNotFoundError:
         raise NotALog(
-            f"{folder} is not a log: it has no {FORMAT_FILE}. Choose a new or empty folder",
+            f"{show_path(folder)} is not a log: it has no {FORMAT_FILE}. Choose a new or empty "
+            "folder",
             path=str(folder),
         ) from None
     except PermissionError as error:
-        raise LogReadOnly(f"no permission to read {path}: {error}", path=str(path)) from error
+        raise LogReadOnly(
+            f"no permission to read {show_path(path)}: {error}", path=str(path)
+        ) from error
     except OSError as error:
-        raise log_error(error, f"reading {path}") from error
+        raise log_error(error, f"reading {show_path(path)}") from error
     return _parse_identity(content, path)
 
 
@@ -173,12 +177,14 @@ def _parse_identity(content: bytes, path: Path) -> Identity:
     try:
         facts: Any = json.loads(content)
         if facts["format"] != FORMAT:
-            raise NotALog(f"{path} is of another program: nothing was touched", path=str(path))
+            raise NotALog(
+                f"{show_path(path)} is of another program: nothing was touched", path=str(path)
+            )
         version = int(facts["version"])
         if version > FORMAT_VERSION:
             raise LogVersionUnsupported(
-                f"{path.parent} has log format version {version}, this Penstock reads up to "
-                f"{FORMAT_VERSION}: upgrade it; nothing was touched",
+                f"{show_path(path.parent)} has log format version {version}, this Penstock reads "
+                f"up to {FORMAT_VERSION}: upgrade it; nothing was touched",
                 path=str(path),
                 version=version,
             )
@@ -191,15 +197,15 @@ def _parse_identity(content: bytes, path: Path) -> Identity:
         return identity
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise LogDamaged(
-            f"{path} is damaged ({error}): run `penstock fsck`; restore it from a copy, the "
-            "records are in the other files",
+            f"{show_path(path)} is damaged ({error}): run `penstock fsck`; restore it from a "
+            "copy, the records are in the other files",
             path=str(path),
         ) from error
 
 
 def _create(folder: Path, durability: Durability, files: Files) -> None:
     """Make a log so that a crash leaves either none, or a marked start that the next try clears."""
-    with named_errors(f"creating a log in {folder}"):
+    with named_errors(f"creating a log in {show_path(folder)}"):
         _make_folder(folder, files)
         guard = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -210,6 +216,8 @@ def _create(folder: Path, durability: Durability, files: Files) -> None:
             _clear_unfinished(folder, files)
             files.publish(folder / CREATING_FILE, b"")
             identity = Identity(os.urandom(16).hex(), durability, SystemClock().now_us())
+            # Made here, because SQLite would leave its group no right to write, whatever the umask.
+            files.close(files.open(folder / INDEX_FILE, os.O_RDWR | os.O_CREAT))
             Index.create(folder / INDEX_FILE, identity.log_id, files.vfs)
             files.make_folder(folder / SEGMENTS_FOLDER)
             files.close(files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT))
@@ -233,7 +241,7 @@ def _make_folder(folder: Path, files: Files) -> None:
     for parent in (*reversed(folder.parents), folder):
         if not parent.exists():
             try:
-                files.make_folder(parent)
+                files.make_folder(parent, _LOG_FOLDER_MODE)
                 files.sync_folder(parent.parent)
             except FileExistsError:
                 continue
@@ -246,8 +254,8 @@ def _clear_unfinished(folder: Path, files: Files) -> None:
         return
     if CREATING_FILE not in found:
         raise NotALog(
-            f"{folder} is not empty and not a log: choose a new or empty folder; nothing was "
-            "touched",
+            f"{show_path(folder)} is not empty and not a log: choose a new or empty folder; "
+            "nothing was touched",
             path=str(folder),
         )
     # A creation that died: nobody can have appended anything, its format file was never there.
@@ -306,7 +314,7 @@ class LocalLog(Log):
                     )
                     for _ in range(2)
                 )
-                with named_errors(f"opening {folder}"):
+                with named_errors(f"opening {show_path(folder)}"):
                     self._sync_fd = files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
                     self._wal_fd = self._open_wal()
                 self._bell_turn = _Turn(self._sync_fd, folder / LOCK_FILE)
@@ -357,8 +365,8 @@ class LocalLog(Log):
             self._make_visible(last)
         except LogBusy as error:
             raise OutcomeUnknown(
-                f"the append is in the index of {self.folder} but could not be made durable: "
-                f"{error.message}. Repeat it: that returns its positions",
+                f"the append is in the index of {show_path(self.folder)} but could not be made "
+                f"durable: {error.message}. Repeat it: that returns its positions",
                 **error.details,
             ) from error
         self._count_append(len(entries) if new else 0, bytes_total)
@@ -477,7 +485,7 @@ class LocalLog(Log):
             return [check_path(key, "metadata key") for key in keys]
         except InvalidName as error:
             raise IndexDamaged(
-                f"the index of {self.folder} is damaged ({error}): run `penstock fsck`",
+                f"the index of {show_path(self.folder)} is damaged ({error}): run `penstock fsck`",
                 path=str(self.folder / INDEX_FILE),
             ) from error
 
@@ -518,7 +526,7 @@ class LocalLog(Log):
         Returns how many files were removed. Whatever a living writer holds is left alone.
         """
         self._check_writable()
-        with self._lock, named_errors(f"collecting segments in {self.folder}"):
+        with self._lock, named_errors(f"collecting segments in {show_path(self.folder)}"):
             settled = {name for name, live, _, sealed in self._index.segments() if live and sealed}
             removed = 0
             for path in sorted((self.folder / SEGMENTS_FOLDER).glob("*.seg")):
@@ -568,12 +576,12 @@ class LocalLog(Log):
         # A repair holds the sync lock while it puts another index in place of the one just opened.
         if self._index_inode() != inode:
             raise LogBusy(
-                f"{self.folder} was repaired while it was being opened: open it again",
+                f"{show_path(self.folder)} was repaired while it was being opened: open it again",
                 path=str(self.folder),
             )
 
     def _open_bell(self) -> Bell:
-        with named_errors(f"opening the bell of {self.folder}"):
+        with named_errors(f"opening the bell of {show_path(self.folder)}"):
             return Bell(self.folder / BELL_FILE, self._files, read_only=self._read_only)
 
     def _open_wal(self) -> int:
@@ -613,7 +621,7 @@ class LocalLog(Log):
                 logger.warning(
                     "a power cut took the newest records of %s: those after position %d, up to %d "
                     "at least. The level `process` allows it; their positions are not used again",
-                    self.folder, last, max(shown, tail),
+                    show_path(self.folder), last, max(shown, tail),
                 )  # fmt: skip
             bell.note_boot(boot_id())
         self._reserved = index.on_disk().reserved
@@ -639,9 +647,9 @@ class LocalLog(Log):
             else "newer changes of its metadata were acknowledged"
         )
         raise TailLost(
-            f"the index of {self.folder} ends at position {tail}, but {what}: its write-ahead log "
-            "is damaged or was removed. Restore index.db-wal, or accept the loss with "
-            "`penstock log repair`",
+            f"the index of {show_path(self.folder)} ends at position {tail}, but {what}: its "
+            "write-ahead log is damaged or was removed. Restore index.db-wal, or accept the loss "
+            "with `penstock log repair`",
             path=str(self.folder / INDEX_FILE),
             tail=tail,
             acknowledged=acknowledged,
@@ -699,8 +707,8 @@ class LocalLog(Log):
             tags = names_read_back(row.producer, row.tags)
         except (ValueError, InvalidName) as error:
             raise IndexDamaged(
-                f"the row of position {row.position} in {self.folder / INDEX_FILE} is not one that "
-                f"a log writes ({error}): run `penstock fsck`",
+                f"the row of position {row.position} in {show_path(self.folder / INDEX_FILE)} is "
+                f"not one that a log writes ({error}): run `penstock fsck`",
                 position=row.position,
             ) from error
         return Record(
@@ -741,8 +749,8 @@ class LocalLog(Log):
         body = memoryview(row.inline if row.inline is not None else b"")
         if body.nbytes != row.length or body_checksum(body) != row.checksum:
             raise IndexDamaged(
-                f"the body of position {row.position} in {self.folder / INDEX_FILE} fails its "
-                "checksum: run `penstock fsck`",
+                f"the body of position {row.position} in {show_path(self.folder / INDEX_FILE)} "
+                "fails its checksum: run `penstock fsck`",
                 position=row.position,
             )
         return body
@@ -844,8 +852,8 @@ class LocalLog(Log):
             # The kernel may have dropped the bytes and will not say so twice: trust nothing here.
             self._closed = "failed"
             raise OutcomeUnknown(
-                f"syncing the index of {self.folder} failed ({error}): whether the append is "
-                "durable is unknown. Open the log again and repeat the append",
+                f"syncing the index of {show_path(self.folder)} failed ({error}): whether the "
+                "append is durable is unknown. Open the log again and repeat the append",
                 errno=error.errno,
             ) from error
 
@@ -871,13 +879,13 @@ class LocalLog(Log):
     def _check_open(self) -> None:
         if self._closed:
             raise LogClosed(
-                f"this handle on {self.folder} is {self._closed}: open the log again",
+                f"this handle on {show_path(self.folder)} is {self._closed}: open the log again",
                 path=str(self.folder),
             )
         if self._process != os.getpid():
             raise LogClosed(
-                f"this handle on {self.folder} was opened before a fork: open the log in "
-                "this process",
+                f"this handle on {show_path(self.folder)} was opened before a fork: open the log "
+                "in this process",
                 path=str(self.folder),
             )
 
@@ -885,7 +893,8 @@ class LocalLog(Log):
         self._check_open()
         if self._read_only:
             raise LogReadOnly(
-                f"this handle on {self.folder} was opened read-only", path=str(self.folder)
+                f"this handle on {show_path(self.folder)} was opened read-only",
+                path=str(self.folder),
             )
 
 

@@ -34,7 +34,7 @@ from penstock.log.files import Files, named_errors
 from penstock.log.index import Index
 from penstock.log.record import START, Entry, Position, Record, RecordKind
 from penstock.log.segments import SegmentReader
-from penstock.names import check_name
+from penstock.names import check_name, show_path
 
 POWER_CUT_TAG = "log/power_cut"
 _PRODUCER = "penstock"
@@ -88,7 +88,7 @@ def write_back(
     with turn:
         tail = index.tail()
         unwritten = index.unwritten_segments()
-    with named_errors(f"syncing segments in {folder}"):
+    with named_errors(f"syncing segments in {show_path(folder)}"):
         for segment in unwritten:
             with suppress(FileNotFoundError):  # trimmed since
                 _sync(folder / f"{check_name(segment.name, 'segment')}.seg", files)

@@ -64,6 +64,7 @@ from penstock.log.local import (
 from penstock.log.record import Position, RecordKind
 from penstock.log.salvage import IndexBytes, Salvage
 from penstock.log.segments import ALIGNMENT, Segment, body_checksum, frame_bytes
+from penstock.names import show_path
 
 REBUILT_FILE = "index.db.rebuilt"
 MANIFEST_FILE = "manifest.json"
@@ -119,7 +120,7 @@ def repair(
     if dry_run:
         work.run()
     else:
-        with _claim(folder, files or Files()), named_errors(f"repairing {folder}"):
+        with _claim(folder, files or Files()), named_errors(f"repairing {show_path(folder)}"):
             work.run()
     return work.report
 
@@ -198,8 +199,9 @@ class _Repair:
                 ids.add(file.read(0, ALIGNMENT)[16:32])
         if len(ids) != 1:
             raise LogDamaged(
-                f"which log is in {self._folder} cannot be told: its format file is damaged and "
-                f"the other files name {len(ids)} ids. Restore {FORMAT_FILE} from a copy",
+                f"which log is in {show_path(self._folder)} cannot be told: its format file is "
+                f"damaged and the other files name {len(ids)} ids. Restore {FORMAT_FILE} from a "
+                "copy",
                 path=str(self._folder),
             )
         return ids.pop()
@@ -220,8 +222,8 @@ class _Repair:
         why = _first_message(check, INDEX_FILE, WAL_FILE)
         if not (self._folder / INDEX_FILE).exists():
             raise IndexMissing(
-                f"the index of {self._folder} is missing and the order of the records with it: put "
-                f"{INDEX_FILE} back from a copy; nothing was touched",
+                f"the index of {show_path(self._folder)} is missing and the order of the records "
+                f"with it: put {INDEX_FILE} back from a copy; nothing was touched",
                 path=str(self._folder / INDEX_FILE),
             )
         index = self._open_bytes()
@@ -253,8 +255,8 @@ class _Repair:
         empty = not found.rows and not found.metadata and not found.log_ids
         if foreign or (empty and not has_our_index(self._folder)):
             raise IndexForeign(
-                f"{self._folder / INDEX_FILE} holds nothing of this log: put the right file back "
-                "from a copy; nothing was touched",
+                f"{show_path(self._folder / INDEX_FILE)} holds nothing of this log: put the right "
+                "file back from a copy; nothing was touched",
                 path=str(self._folder / INDEX_FILE),
             )
 
@@ -578,6 +580,8 @@ class _Rebuild:
     def build(self, path: Path, log_id: bytes, manifest: str) -> None:
         self.lost = dict.fromkeys(self.absent, manifest)
         self.lost.update(self._found.lost)
+        files = Files()
+        files.close(files.open(path, os.O_RDWR | os.O_CREAT))
         Index.create(path, log_id, None)
         connection = connect(path, None, read_only=False)
         try:
@@ -739,8 +743,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         return dict(manifest)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise LogDamaged(
-            f"the manifest {path} cannot be read ({error}): what an interrupted repair was about "
-            "to do is unknown. Restore it, or move its folder away if the log is whole",
+            f"the manifest {show_path(path)} cannot be read ({error}): what an interrupted repair "
+            "was about to do is unknown. Restore it, or move its folder away if the log is whole",
             path=str(path),
         ) from error
 
@@ -765,7 +769,7 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
 @contextmanager
 def _claim(folder: Path, files: Files) -> Iterator[None]:
     """Hold every lock that a writer needs; refuse if another process has the log open."""
-    read_only = f"{folder} cannot be repaired: no permission to write"
+    read_only = f"{show_path(folder)} cannot be repaired: no permission to write"
     if not folder.is_dir():
         read_identity(folder)  # says what is there instead
     if not os.access(folder, os.W_OK):
@@ -773,7 +777,7 @@ def _claim(folder: Path, files: Files) -> Iterator[None]:
     paths = [folder / LOCK_FILE, *sorted((folder / SEGMENTS_FOLDER).glob("*.seg"))]
     fds = []
     try:
-        with named_errors(f"locking {folder}"):
+        with named_errors(f"locking {show_path(folder)}"):
             for path in paths:
                 if path.is_symlink():
                     continue
@@ -817,8 +821,8 @@ def _refuse_holders(folder: Path) -> None:
 def _in_use(folder: Path, pids: Sequence[int]) -> LogBusy:
     who = f"process {', '.join(map(str, pids))}" if pids else "another process or handle"
     return LogBusy(
-        f"{folder} is in use by {who}: close it first, a repair needs the log for itself; nothing "
-        "was touched",
+        f"{show_path(folder)} is in use by {who}: close it first, a repair needs the log for "
+        "itself; nothing was touched",
         path=str(folder),
         holders=list(pids),
     )

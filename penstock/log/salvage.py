@@ -22,6 +22,7 @@ from penstock.log.index import PAGE_BYTES, Row, metadata_seal, row_seal
 from penstock.log.page_seals import PAGE_SEAL_BYTES
 from penstock.log.power_cut import POWER_CUT_TAG, PowerCut, decode_power_cut
 from penstock.log.segments import body_checksum
+from penstock.names import show_path
 
 _TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 0x0D, 0x0A, 0x02
 _TABLES = frozenset({_TABLE_LEAF})
@@ -315,7 +316,7 @@ def _map(path: Path) -> mmap.mmap | bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise LogDamaged(f"{path} cannot be read: {error}", path=str(path)) from error
+        raise LogDamaged(f"{show_path(path)} cannot be read: {error}", path=str(path)) from error
 
 
 def _cells(page: _Page, version: int, kinds: frozenset[int]) -> Iterator[_Cell]:

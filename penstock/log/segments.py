@@ -33,6 +33,7 @@ from penstock.errors import (
     SegmentTruncated,
 )
 from penstock.log.files import Files, lock, log_error, named_errors
+from penstock.names import show_path
 
 SEGMENT_MAGIC = b"PNSTSEGM"
 SEGMENT_VERSION = 1
@@ -60,20 +61,26 @@ def check_file_header(header: bytes, log_id: bytes, path: Path) -> None:
     """Raise unless these are the first bytes of a segment of this log."""
     if len(header) < ALIGNMENT:
         raise SegmentTruncated(
-            f"segment {path} has no whole header ({len(header)} bytes)", path=str(path), offset=0
+            f"segment {show_path(path)} has no whole header ({len(header)} bytes)",
+            path=str(path),
+            offset=0,
         )
     magic, version, _, found_id, _, checksum = _FILE_HEADER.unpack(header)
     if magic != SEGMENT_MAGIC or xxhash.xxh3_64_intdigest(header[:-8]) != checksum:
-        raise SegmentDamaged(f"segment {path} has a damaged header", path=str(path), offset=0)
+        raise SegmentDamaged(
+            f"segment {show_path(path)} has a damaged header", path=str(path), offset=0
+        )
     if version > SEGMENT_VERSION:
         raise LogVersionUnsupported(
-            f"segment {path} has format version {version}, this Penstock reads up to "
+            f"segment {show_path(path)} has format version {version}, this Penstock reads up to "
             f"{SEGMENT_VERSION}: upgrade it",
             path=str(path),
             version=version,
         )
     if found_id != log_id:
-        raise SegmentDamaged(f"segment {path} belongs to another log", path=str(path), offset=0)
+        raise SegmentDamaged(
+            f"segment {show_path(path)} belongs to another log", path=str(path), offset=0
+        )
 
 
 def frame_bytes(length: int) -> int:
@@ -89,8 +96,8 @@ def check_frame(
     body = frame[ALIGNMENT : ALIGNMENT + length]
     if magic == FRAME_MAGIC and version > FRAME_VERSION and found_checksum == checksum:
         raise LogVersionUnsupported(
-            f"segment {path} has a frame of version {version} at offset {offset}, this Penstock "
-            f"reads up to {FRAME_VERSION}: upgrade it",
+            f"segment {show_path(path)} has a frame of version {version} at offset {offset}, this "
+            f"Penstock reads up to {FRAME_VERSION}: upgrade it",
             path=str(path),
             offset=offset,
             version=version,
@@ -103,8 +110,8 @@ def check_frame(
         or body_checksum(body) != checksum
     ):
         raise SegmentDamaged(
-            f"segment {path} is damaged at offset {offset} (a frame of {length} bytes fails its "
-            "checksum): run `penstock fsck`",
+            f"segment {show_path(path)} is damaged at offset {offset} (a frame of {length} bytes "
+            "fails its checksum): run `penstock fsck`",
             path=str(path),
             offset=offset,
         )
@@ -177,7 +184,7 @@ class SegmentWriter:
 
     def place(self, bodies: Sequence[tuple[memoryview, int]]) -> list[Placement]:
         """Write bodies, as durable as the log's level asks; follow with `settle` in any outcome."""
-        with self._lock, named_errors(f"writing a segment in {self._folder}"):
+        with self._lock, named_errors(f"writing a segment in {show_path(self._folder)}"):
             segment = self._roll() if self._is_full() else self._current
             assert segment is not None
             try:
@@ -239,14 +246,13 @@ class SegmentWriter:
     def _sync(self, segment: Segment, placements: Sequence[Placement]) -> None:
         end = segment.end
         try:
-            with self._sync_lock, named_errors(f"syncing {segment.path}"):
+            with self._sync_lock, named_errors(f"syncing {show_path(segment.path)}"):
                 if segment.synced_end < end:
                     end = segment.end
                     self._files.sync(segment.fd)
                     segment.synced_end = end
         except BaseException:
-            # After a failed sync the kernel may have dropped the bytes: this file is not used
-            # again.
+            # After a failed sync the kernel may have dropped the bytes: do not use this file again.
             with self._lock:
                 self._seal(segment)
             self.settle(placements)
@@ -293,12 +299,12 @@ class SegmentReader:
         else:
             self._maps.move_to_end(name)
         fd, view = entry
-        # The size is asked every time: touching a page beyond a cut-off file would kill the
-        # process.
+        # The size is asked every time: to touch a page beyond a cut-off file kills the process.
         size = os.fstat(fd).st_size
         if size < end:
             raise SegmentTruncated(
-                f"segment {path} has {size} bytes, the index needs {end}: run `penstock fsck`",
+                f"segment {show_path(path)} has {size} bytes, the index needs {end}: run "
+                "`penstock fsck`",
                 path=str(path),
                 offset=end,
             )
@@ -312,18 +318,19 @@ class SegmentReader:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             raise SegmentMissing(
-                f"segment {path} is missing: put it back, or run `penstock fsck`", path=str(path)
+                f"segment {show_path(path)} is missing: put it back, or run `penstock fsck`",
+                path=str(path),
             ) from None
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise SegmentDamaged(
-                    f"segment {path} is a symbolic link, which is never followed: put the file "
-                    "itself there",
+                    f"segment {show_path(path)} is a symbolic link, which is never followed: put "
+                    "the file itself there",
                     path=str(path),
                 ) from error
-            raise log_error(error, f"reading segment {path}") from error
+            raise log_error(error, f"reading segment {show_path(path)}") from error
         try:
-            with named_errors(f"reading segment {path}"):
+            with named_errors(f"reading segment {show_path(path)}"):
                 check_file_header(os.pread(fd, ALIGNMENT, 0), self._log_id, path)
                 size = os.fstat(fd).st_size
                 return fd, memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))

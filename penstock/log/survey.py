@@ -22,6 +22,7 @@ from penstock.log.local import (
     SEGMENTS_FOLDER,
     read_identity,
 )
+from penstock.names import show_path
 
 # One step per tag instead of one per row: each asks for the first tag after the last one.
 _TAGS = (
@@ -69,7 +70,7 @@ def summarise(path: Path) -> LogSummary:
     """Count what is in a log, without changing anything."""
     folder = path.absolute()
     identity = read_identity(folder)
-    with _index(folder) as ask, named_errors(f"reading {folder}"):
+    with _index(folder) as ask, named_errors(f"reading {show_path(folder)}"):
         ((records, tail, keys, lost, segments),) = ask(
             "SELECT (SELECT count(*) FROM record), (SELECT max(position) FROM record), "
             "(SELECT count(*) FROM metadata), (SELECT count(*) FROM lost), "

@@ -70,12 +70,12 @@ class LocalFiles(CheckpointFiles):
 
     def make_folder(self, path: FilePath) -> None:
         with self._folder(path[:-1]) as folder:
-            os.mkdir(path[-1], 0o700, dir_fd=folder)
+            os.mkdir(path[-1], dir_fd=folder)
 
     def write_file(self, path: FilePath, parts: Iterable[Part]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._folder(path[:-1]) as folder:
-            file = os.open(path[-1], flags, 0o600, dir_fd=folder)
+            file = os.open(path[-1], flags, 0o666, dir_fd=folder)
         try:
             unsynced = 0
             for part in parts:

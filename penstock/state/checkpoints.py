@@ -116,7 +116,7 @@ class CheckpointStore:
         self._codec = codec
         if files is None:
             with _named_errors(f"making folder {folder}"):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
             files = LocalFiles(folder)
         self._files = files
 

@@ -220,10 +220,10 @@ class TracedFiles(Files):
         self.note("unlink", path)
         super().unlink(path)
 
-    def make_folder(self, path: Path) -> None:
+    def make_folder(self, path: Path, mode: int = 0o777) -> None:
         if path != self.root:
             self.note("mkdir", path)
-        super().make_folder(path)
+        super().make_folder(path, mode)
 
     def trace_rings(self, bell: Bell) -> None:
         """Trace a handle's doorbell, whose writes are stores to mapped memory."""

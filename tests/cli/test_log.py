@@ -15,11 +15,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli.main import main
-from penstock.cli.tables import escape, moment, size, table
+from penstock.cli.tables import moment, size, table
 from penstock.config import LogConfig
 from penstock.log import open_log, punit
 from penstock.log.record import Entry, RecordKind
 from penstock.log.segments import ALIGNMENT
+from penstock.names import escape
 
 ROWS = pa.record_batch({"id": [1, 2], "text": ["plain", "\x1b[31mred\u202e"]})
 CONFIG = LogConfig(inline_bytes_max=1_000)

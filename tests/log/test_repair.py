@@ -375,9 +375,9 @@ class DyingFiles(Files):
         self._count()
         super().unlink(path)
 
-    def make_folder(self, path: Path) -> None:
+    def make_folder(self, path: Path, mode: int = 0o777) -> None:
         self._count()
-        super().make_folder(path)
+        super().make_folder(path, mode)
 
 
 def harm_index(folder: Path, sample: Sample) -> None:

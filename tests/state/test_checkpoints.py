@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import stat
 from pathlib import Path
@@ -27,12 +28,17 @@ class TestMemory(CheckpointContract):
         return MemoryCheckpoints()
 
 
-def test_only_the_owner_can_read(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "checkpoints")
-    store.write("v", 1, {"s": [NUMBERS]})
+@pytest.mark.parametrize("mask", [0o077, 0o027])
+def test_modes_are_those_that_the_umask_leaves(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        store = CheckpointStore(tmp_path / "checkpoints")
+        store.write("v", 1, {"s": [NUMBERS]})
+    finally:
+        os.umask(before)
     below = [tmp_path / "checkpoints", *(tmp_path / "checkpoints").rglob("*")]
     modes = {stat.S_IMODE(path.stat().st_mode) for path in below}
-    assert modes == {0o700, 0o600}
+    assert modes == {0o777 & ~mask, 0o666 & ~mask}
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
