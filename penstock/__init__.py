@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.api.registry import queries, query
     from penstock.api.session import attach
     from penstock.api.writer import writeStream
     from penstock.errors import StreamError
@@ -41,6 +42,8 @@ __all__ = [
     "__version__",
     "attach",
     "open_log",
+    "queries",
+    "query",
     "writeStream",
 ]
 
@@ -53,6 +56,8 @@ _HOMES = MappingProxyType(
         "StreamWriter": "penstock.runtime.streams",
         "attach": "penstock.api.session",
         "open_log": "penstock.log.local",
+        "queries": "penstock.api.registry",
+        "query": "penstock.api.registry",
         "writeStream": "penstock.api.writer",
     }
 )

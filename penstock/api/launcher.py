@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -14,7 +15,9 @@ from pyspark.sql import SparkSession
 
 from penstock.runtime.slot import SlotOrder
 
-_RESULT_SCHEMA = "slot bigint, steps bigint"
+_RESULT_SCHEMA = "slot bigint, steps bigint, error string"
+END_S = 5.0  # how long tasks are given that were told to end, or find that nobody waits for them
+POLL_S = 0.02
 
 
 class SparkLauncher:
@@ -28,18 +31,25 @@ class SparkLauncher:
         self._spark = spark
         self._tag = tag
         self._description = description
+        self._threads: list[threading.Thread] = []
 
     def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
         thread: threading.Thread = InheritableThread(
             target=self._run, args=(order, on_end), name=f"penstock-slot-{order.slot}", daemon=True
         )
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
         thread.start()
 
     def cancel_slot(self, slot: int) -> None:
         self._cancel(self._slot_tag(slot))
 
     def cancel(self) -> None:
-        self._cancel(self._tag)
+        """Cancel what has not ended by itself, after a short while: Spark warns of each task."""
+        deadline_s = time.monotonic() + END_S
+        while self._active_tasks() and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+        if any(thread.is_alive() for thread in self._threads):
+            self._cancel(self._tag)
 
     def ended(self) -> str | None:
         context = self._spark.sparkContext
@@ -50,6 +60,16 @@ class SparkLauncher:
         except (Py4JError, OSError):
             return "the Java process of the Spark session is gone"
         return "the Spark session was stopped" if stopped else None
+
+    def _active_tasks(self) -> int:
+        """How many slots are being run; those that wait for a task slot are not."""
+        if self.ended() is not None or not any(thread.is_alive() for thread in self._threads):
+            return 0
+        jobs = self._spark.sparkContext._jsc.sc().statusTracker().getJobIdsForTag(self._tag)
+        tracker = self._spark.sparkContext.statusTracker()
+        stages = [info.stageIds for job in jobs if (info := tracker.getJobInfo(job)) is not None]
+        found = [tracker.getStageInfo(stage) for ids in stages for stage in ids]
+        return sum(stage.numActiveTasks for stage in found if stage is not None)
 
     def _slot_tag(self, slot: int) -> str:
         return f"{self._tag}-slot-{slot}"
@@ -66,7 +86,8 @@ class SparkLauncher:
             context.addJobTag(self._slot_tag(order.slot))
             context.setLocalProperty("spark.job.description", f"{self._description} {order.slot}")
             rows = self._spark.range(0, 1, 1, 1)
-            rows.mapInArrow(slot_task(order), _RESULT_SCHEMA).collect()
+            (done,) = rows.mapInArrow(slot_task(order), _RESULT_SCHEMA).collect()
+            error = done["error"]
         except Exception as failure:  # py4j raises many kinds; all mean that the task is over
             error = str(failure)
         on_end(order.slot, error)
@@ -77,11 +98,17 @@ def slot_task(order: SlotOrder) -> Callable[[Iterator[pa.RecordBatch]], Iterator
     facts = asdict(order)
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:
+        from penstock.errors import StreamError  # noqa: PLC0415 - on the executor
         from penstock.runtime.slot import SlotOrder, run_slot  # noqa: PLC0415 - on the executor
 
         for _ in batches:
             pass
-        done = run_slot(SlotOrder(**facts))
-        yield pa.RecordBatch.from_pydict({"slot": [facts["slot"]], "steps": [done["steps"]]})
+        steps, failed = 0, None
+        try:
+            steps = run_slot(SlotOrder(**facts))["steps"]
+        except StreamError as error:  # told to the job; raised, Spark would print it as a bug
+            failed = f"[{error.error_class}] {error.message}"
+        done = {"slot": [facts["slot"]], "steps": [steps], "error": pa.array([failed], pa.string())}
+        yield pa.RecordBatch.from_pydict(done)
 
     return task

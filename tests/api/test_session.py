@@ -41,10 +41,18 @@ def session() -> SparkSession:
 @pytest.mark.spark
 def test_attaching_twice_is_harmless(session: SparkSession, tmp_path: Path) -> None:
     first = penstock.attach(session, tmp_path / "log")
-    assert penstock.attach(session, str(tmp_path / "log")) is first
-    assert attached_log(session) is first
+    assert penstock.attach(session, str(tmp_path / "log")) == first
+    assert attached_log(session).log is first.log
     other = penstock.attach(session, tmp_path / "other")
-    assert attached_log(session) is other
+    assert attached_log(session) == other
+    assert attached_log(session).log is not first.log
+
+
+@pytest.mark.spark
+def test_nothing_is_written_into_sparks_own_objects(session: SparkSession, tmp_path: Path) -> None:
+    before = set(vars(session)), set(vars(session.sparkContext))
+    penstock.attach(session, tmp_path / "log")
+    assert (set(vars(session)), set(vars(session.sparkContext))) == before
 
 
 @pytest.mark.spark

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.api.session import Attached
-from penstock.api.task_slots import task_slots_of
+from penstock.api.task_slots import SlotWish, grant_standbys, task_slots_of
 from penstock.errors import (
     InvalidName,
     InvalidOption,
@@ -166,10 +166,48 @@ def test_too_few_task_slots_are_told_before_anything_is_stored(
     attached: Attached, bids: DataFrame
 ) -> None:
     writer = penstock.writeStream(bids).queryName("wide").toStream("wide")
-    with pytest.raises(TooFewSlots, match=r"takes 7 task slots .* local\[4\] has 4: use") as caught:
+    with pytest.raises(
+        TooFewSlots, match=r"takes 6 task slots .*; local\[4\] has 4: use"
+    ) as caught:
         writer.option("parallelism", 6).start()
-    assert "local[9] or more (threads, not cores), or set standbySlots to 0" in caught.value.message
+    assert "use local[7] or more (threads, not cores), or set slots to 4" in caught.value.message
     assert stored_query(attached.log, "wide") is None
+
+
+class Master:
+    """All that is asked of a context whose master is on this machine."""
+
+    def __init__(self, master: str) -> None:
+        self.master = master
+
+
+def grants() -> dict[str, tuple[int, SlotWish, int | str]]:
+    """By name: how many threads, what is wished for, and what is granted or said."""
+    return {
+        "room": (4, SlotWish(1, 1, False, False), 1),
+        "room for a sink": (4, SlotWish(1, 1, False, True), 1),
+        "just": (3, SlotWish(1, 1, False, True), 1),
+        "no standby": (2, SlotWish(1, 1, False, True), 0),
+        "alone": (1, SlotWish(1, 1, False, False), 0),
+        "asked for": (2, SlotWish(1, 1, True, False), 1),
+        "no room for a sink": (1, SlotWish(1, 0, True, True), "and 1 must be left for the Spark"),
+        "standbys": (2, SlotWish(1, 1, True, True), r"local\[4\] .*, or set standbySlots to 0$"),
+        "nothing to advise": (1, SlotWish(1, 0, True, True), r"use local\[3\] or more \([^)]*\)$"),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(grants()))
+def test_standbys_are_granted_where_there_is_room(name: str) -> None:
+    """A query that nobody could feed is refused, with what would be enough."""
+    threads, wish, expected = grants()[name]
+    context = Master(f"local[{threads}]")
+    if isinstance(expected, int):
+        assert grant_standbys(context, wish) == expected
+        return
+    with pytest.raises(TooFewSlots, match=expected) as caught:
+        grant_standbys(context, wish)
+    enough = Master(f"local[{caught.value.details['enough']}]")
+    assert grant_standbys(enough, wish) == wish.standbys
 
 
 def test_task_slots_of_masters(spark: SparkSession) -> None:

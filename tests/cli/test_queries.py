@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,11 @@ from penstock.log import open_log
 from penstock.plan.build import col, count, query, scan_source, window
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.queries import (
+    RunState,
     StoredQuery,
     lock_path,
     needed_query,
+    note_run,
     query_progress,
     running_process,
     stored_names,
@@ -97,7 +100,7 @@ def test_a_query_that_has_ended(folder: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_query_that_never_ran(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = objects(capsys, folder)["idle"]
-    assert (facts["state"], facts["epoch"], facts["watermark_us"]) == ("stopped", 0, None)
+    assert (facts["state"], facts["epoch"], facts["watermark_us"]) == ("new", 0, None)
     assert facts["checkpoint_location"] == "at/here"
     assert list(facts["vertices"].values()) == [None]
 
@@ -115,11 +118,23 @@ def test_a_running_query_shows_its_process(
     assert running_process(folder, "idle") is None  # the file stays, the lock is gone
 
 
+def test_a_query_that_was_killed_is_not_called_stopped(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = shutil.copytree(folder, tmp_path / "log")
+    shown = []
+    for state in (RunState.RUNNING, RunState.STOPPED, RunState.FAILED):
+        with open_log(own) as log:
+            note_run(log, "idle", state)
+        shown.append(objects(capsys, own)["idle"]["state"])
+    assert shown == ["died", "stopped", "failed"]
+
+
 def test_the_table_has_a_line_per_query(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     heading, _, first, second = run(capsys, "queries", folder).splitlines()
     assert heading.split()[:4] == ["query", "state", "process", "output"]
     assert first.split()[:2] == ["hot", "ended"]
-    assert second.split()[:2] == ["idle", "stopped"]
+    assert second.split()[:2] == ["idle", "new"]
 
 
 def test_progress_is_that_of_the_markers(folder: Path) -> None:
@@ -152,7 +167,9 @@ def test_explain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert part in shown
     assert "\nSink " not in shown  # the stream itself
-    assert "Sink parquet /out\n  exactly once: each epoch" in run(capsys, "explain", folder, "idle")
+    assert "Sink parquet /out\n  exactly once: rows are in" in run(
+        capsys, "explain", folder, "idle"
+    )
     facts = json.loads(run(capsys, "explain", folder, "hot", "--json"))
     assert (facts["id"], facts["sink"]) == (ID, None)
     assert Program.from_json(json.dumps(facts["program"])) == hot()

@@ -16,7 +16,8 @@ import pytest
 import penstock
 from penstock.api.launcher import SparkLauncher
 from penstock.api.session import Attached
-from penstock.errors import JobFailed, QueryActive, QueryMismatch, TooFewSlots
+from penstock.cli.queries import look_at
+from penstock.errors import JobFailed, QueryActive, QueryMismatch, QueryNotFound, TooFewSlots
 from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
 from penstock.runtime.control import Channel, ControlServer, Message
@@ -82,20 +83,28 @@ def start(df: DataFrame, name: str, **options: Any) -> Any:
 def test_a_cell_is_run_twice(
     attached: Attached, numbers: DataFrame, publish: Callable[[int], None]
 ) -> None:
-    """While the query runs its name and its slots are taken; after a stop it goes on."""
+    """It gets its query back while that runs, unless it asks for another; then it goes on."""
     publish(10)
     first = start(numbers, "cell").toStream("cell").start()
     try:
         first.processAllAvailable()
-        with pytest.raises(QueryActive, match=f"already running in process {os.getpid()}"):
-            start(numbers, "cell").toStream("cell").start()
+        assert start(numbers, "cell").toStream("cell").start() is first
+        assert penstock.query("cell") is first
+        assert penstock.queries() == [first]
+        with pytest.raises(QueryActive, match=r"penstock\.query\('cell'\)\.stop\(\) first"):
+            start(numbers.where("n > 3"), "cell").toStream("cell").start()
         with pytest.raises(TooFewSlots, match=r"local\[4\] has 4, 1 of them held by cell: use"):
             start(numbers, "wide").option("standbySlots", 3).toStream("wide").start()
         assert running_process(attached.path, "cell") == os.getpid()
+        assert look_at(attached.log, attached.path, "cell").state == "running"
     finally:
         first.stop()
     first.stop()  # once more is harmless
     assert not first.isActive
+    assert penstock.query("cell", attached.path) is first
+    assert look_at(attached.log, attached.path, "cell").state == "stopped"
+    with pytest.raises(QueryNotFound, match="has started no query 'sell'; known: "):
+        penstock.query("sell")
     publish(5)
     again = start(numbers, "cell").toStream("cell").trigger(availableNow=True).start()
     assert again.awaitTermination(120)
@@ -159,7 +168,7 @@ def test_the_memory_sink_shows_windows(spark: SparkSession) -> None:
 
 
 def test_a_function_that_raises_and_its_epoch(
-    numbers: DataFrame, publish: Callable[[int], None]
+    attached: Attached, numbers: DataFrame, publish: Callable[[int], None]
 ) -> None:
     """The query stops with traceback and epoch; its next start begins with that epoch."""
 
@@ -177,6 +186,7 @@ def test_a_function_that_raises_and_its_epoch(
     assert "in fail\n    raise ValueError" in error.message
     assert "start it again" in error.message
     assert failed.exception() is error
+    assert look_at(attached.log, attached.path, "batches").state == "failed"
 
     seen: list[tuple[int, int]] = []
     again: list[StreamingQuery] = []
