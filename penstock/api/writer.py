@@ -44,10 +44,10 @@ from penstock.errors import (
     QueryMismatch,
     StreamNotFound,
 )
+from penstock.expressions.durations import parse_duration
 from penstock.log.contract import Log
 from penstock.names import check_name
 from penstock.plan.build import Rows, query
-from penstock.plan.durations import parse_duration
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.job import Job
 from penstock.runtime.placement import Patience

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ExpressionError
+from penstock.expressions.durations import show_duration
 from penstock.expressions.tree import Column, Expression, columns_of, from_json, to_json
 from penstock.expressions.types import (
     ARITHMETIC_DIGITS_MAX,
@@ -176,8 +177,8 @@ class WatermarkSpec:
             )
         if not 0 <= self.delay_us <= SPAN_US_MAX:
             raise _refuse(
-                f"the watermark's delay is {self.delay_us:,} us; it is at least 0 and at most "
-                f"{SPAN_US_MAX:,}"
+                f"the watermark's delay is {show_duration(self.delay_us)}; it is at least 0 and at "
+                f"most {show_duration(SPAN_US_MAX)}"
             )
         return input_schema
 
@@ -202,18 +203,18 @@ class WindowSpec:
     def __post_init__(self) -> None:
         if not (0 < self.slide_us <= self.size_us):
             raise _refuse(
-                f"a window needs 0 < slide <= size, got slide {self.slide_us} us and "
-                f"size {self.size_us} us"
+                f"a window needs 0 < slide <= size, got slide "
+                f"{show_duration(self.slide_us)} and size {show_duration(self.size_us)}"
             )
         if not 0 <= self.start_us < self.slide_us:
             raise _refuse(
-                f"a window's start offset lies in [0, slide), got {self.start_us} us with "
-                f"slide {self.slide_us} us"
+                f"a window's start offset lies in [0, slide), got "
+                f"{show_duration(self.start_us)} with slide {show_duration(self.slide_us)}"
             )
         if self.size_us > SPAN_US_MAX:
             raise _refuse(
-                f"a window is at most {SPAN_US_MAX:,} us long, so that its ends are times of 64 "
-                f"bits; this one has {self.size_us:,} us"
+                f"a window is at most {show_duration(SPAN_US_MAX)} long, so that its ends are "
+                f"times of 64 bits; this one has {show_duration(self.size_us)}"
             )
         if self.size_us > self.slide_us * OVERLAP_MAX:
             raise _refuse(

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from penstock.errors import ExpressionError, PlanError
+from penstock.expressions.durations import parse_duration
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import Field, Schema, parse_type
 from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
 from penstock.plan.columns import ColumnExpression, Named, Reference, as_column, col
-from penstock.plan.durations import parse_duration
 from penstock.plan.nodes import (
     Aggregate,
     Filter,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from penstock.expressions.durations import show_duration
 from penstock.expressions.tree import Column, Expression, Literal
 from penstock.expressions.types import Schema
 from penstock.operators.specs import (
@@ -17,7 +18,6 @@ from penstock.operators.specs import (
     WatermarkSpec,
     accumulators_of,
 )
-from penstock.plan.durations import show_duration
 from penstock.plan.text import show_call, show_named, show_window
 from penstock.stages.program import ConnectorSpec, Program, Stage, StreamSpec
 
@@ -56,10 +56,14 @@ def explain(
 def _heading(program: Program) -> str:
     stages = _count(len(program.stages), "stage")
     vertices = _count(len(program.vertices), "vertex", "vertices")
-    return (
-        f"Query {program.query}: {stages}, {vertices}, "
-        f"commits at the latest every {program.settings.commit_interval_ms} ms"
-    )
+    commits = f"commits at the latest every {_milliseconds(program.settings.commit_interval_ms)}"
+    if (trigger_ms := program.settings.trigger_interval_ms) is not None:
+        commits += f", the output once every {_milliseconds(trigger_ms)}"
+    return f"Query {program.query}: {stages}, {vertices}, {commits}"
+
+
+def _milliseconds(length_ms: int) -> str:
+    return show_duration(length_ms * 1_000)
 
 
 # --- stages ---------------------------------------------------------------------------------------

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import ExpressionError, PlanError
+from penstock.expressions.durations import parse_duration, show_duration
 from penstock.expressions.tree import Column
 from penstock.expressions.types import Schema
 from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
 from penstock.plan.build import parse_schema
 from penstock.plan.columns import Reference
-from penstock.plan.durations import parse_duration, show_duration
 from penstock.plan.expression_text import Cursor, take_expression
 from penstock.plan.nodes import (
     Aggregate,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ProgramIncompatible
+from penstock.expressions.durations import show_duration
 from penstock.operators.specs import AggregateSpec, accumulators_of
 from penstock.stages.program import ConnectorSpec, Program, Stage, shape, show_schema
 
@@ -229,7 +230,8 @@ def _keys(spec: AggregateSpec) -> str:
 def _window(spec: AggregateSpec) -> str:
     if spec.window is None:
         return "none"
-    return f"{spec.window.size_us} us every {spec.window.slide_us} us of {spec.window.time}"
+    size, slide = show_duration(spec.window.size_us), show_duration(spec.window.slide_us)
+    return f"{size} every {slide} of {spec.window.time}"
 
 
 def _values(spec: AggregateSpec) -> str:

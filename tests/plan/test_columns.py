@@ -8,9 +8,9 @@ from decimal import Decimal
 import pytest
 
 from penstock.errors import ExpressionError, PlanError, UnknownColumn
+from penstock.expressions.durations import parse_duration, show_duration
 from penstock.plan.build import parse_schema
 from penstock.plan.columns import apply, col, lit
-from penstock.plan.durations import parse_duration, show_duration
 
 SCHEMA = parse_schema(
     "i int, b bigint, s smallint, d double, f float, m decimal(8,2), t string, ts timestamp, "

@@ -68,7 +68,7 @@ def test_a_filter_after_the_state_is_rebuilt() -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        (lambda: plan(hot(bids(), "20 seconds")), "the window of the state was 10000000 us every"),
+        (lambda: plan(hot(bids(), "20 seconds")), "the window of the state was 10 seconds every"),
         (lambda: plan(hot(bids()), parallelism=3), "it ran as 2 vertices and would run as 3"),
         (lambda: plan(hot(bids()), stream="other"), "it wrote out and now writes other"),
         (lambda: plan(grouped("complete")), "the mode was append and is complete"),
