@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.fsck import progress_on_terminal
+from penstock.cli.log_rows import FOLLOW_WAIT_S, own_streams, plain_rows, show_rows
 from penstock.cli.tables import facts, moment, size, table
 from penstock.clock import SystemClock
 from penstock.errors import InvalidArgument, PUnitError
@@ -33,7 +34,6 @@ MEANINGS = {
     "synced": "on disk before an append returns: survives a power cut",
     "process": "survives any crash of processes; a power cut may take the newest records",
 }
-FOLLOW_WAIT_S = 1.0
 PAGE_RECORDS = 256
 PAYLOAD_BYTES_SHOWN = 256
 ROWS_SHOWN_MAX = 10_000
@@ -51,9 +51,13 @@ def add_parser(subparsers: Any) -> None:
     cat.add_argument("--after", type=int, default=0, metavar="POSITION", help="begin after this")
     cat.add_argument("--limit", type=int, default=None, metavar="N", help="show at most so many")
     _add_record_options(cat)
-    tail = _add(commands, "tail", show_newest, "its newest records")
+    tail = _add(commands, "tail", show_newest, "the newest rows of its streams")
     tail.add_argument("-n", "--limit", type=int, default=10, metavar="N", help="how many (10)")
-    tail.add_argument("-f", "--follow", action="store_true", help="go on as records arrive")
+    tail.add_argument("-f", "--follow", action="store_true", help="go on as more arrive")
+    tail.add_argument("--stream", help="only this stream (all that people named)")
+    tail.add_argument(
+        "--raw", action="store_true", help="records instead, with markers; implied by those below"
+    )
     _add_record_options(tail)
     trim = _add(commands, "trim", run_trim, "cut off the old end of a stream")
     trim.add_argument("stream", metavar="STREAM")
@@ -167,8 +171,19 @@ def show_records(args: argparse.Namespace) -> int:
 
 
 def show_newest(args: argparse.Namespace) -> int:
-    """Print the newest records; with `--follow`, go on until interrupted."""
+    """Print the newest rows, or records; with `--follow`, go on until interrupted."""
     _check_count(args.limit)
+    if args.raw or args.tag or args.rows or args.payload:
+        return _show_newest_records(args)
+    with open_log(args.dir, read_only=True, skip_lost=args.skip_lost) as log:
+        streams = [args.stream] if args.stream is not None else own_streams(log)
+        if streams:
+            show_rows(log, args.dir, streams, args.limit, follow=args.follow, as_json=args.json)
+            return 0
+    return _show_newest_records(args)  # a log by itself: its records are all there is
+
+
+def _show_newest_records(args: argparse.Namespace) -> int:
     with open_log(args.dir, read_only=True, skip_lost=args.skip_lost) as log:
         after = Position(position_before_newest(args.dir, _tags(args), args.limit))
         while True:
@@ -264,24 +279,10 @@ def _describe_punit(record: Record, rows: bool) -> dict[str, Any]:
             }
         }
         if rows:
-            batch = punit.decode(record.body).slice(0, ROWS_SHOWN_MAX)
-            facts_["rows"] = [
-                {name: _plain(value) for name, value in row.items()} for row in batch.to_pylist()
-            ]
+            facts_["rows"] = plain_rows(punit.decode(record.body).slice(0, ROWS_SHOWN_MAX))
         return facts_
     except PUnitError as error:
         return {"damage": error.message}
-
-
-def _plain(value: object) -> object:
-    """A value of a row as JSON can have it."""
-    if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 
 def _marker(record: Record) -> Any:

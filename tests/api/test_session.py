@@ -50,6 +50,7 @@ def test_attaching_twice_is_harmless(session: SparkSession, tmp_path: Path) -> N
 
 @pytest.mark.spark
 def test_nothing_is_written_into_sparks_own_objects(session: SparkSession, tmp_path: Path) -> None:
+    assert session.conf is not None  # PySpark keeps what it has made once
     before = set(vars(session)), set(vars(session.sparkContext))
     penstock.attach(session, tmp_path / "log")
     assert (set(vars(session)), set(vars(session.sparkContext))) == before

@@ -191,8 +191,8 @@ def grants() -> dict[str, tuple[int, SlotWish, int | str]]:
         "alone": (1, SlotWish(1, 1, False, False), 0),
         "asked for": (2, SlotWish(1, 1, True, False), 1),
         "no room for a sink": (1, SlotWish(1, 0, True, True), "and 1 must be left for the Spark"),
-        "standbys": (2, SlotWish(1, 1, True, True), r"local\[4\] .*, or set standbySlots to 0$"),
-        "nothing to advise": (1, SlotWish(1, 0, True, True), r"use local\[3\] or more \([^)]*\)$"),
+        "standbys": (2, SlotWish(1, 1, True, True), r"local\[3\] .*, or set standbySlots to 0$"),
+        "nothing to advise": (1, SlotWish(1, 0, True, True), r"use local\[2\] or more \([^)]*\)$"),
     }
 
 

@@ -17,10 +17,12 @@ import pytest
 from penstock.cli.main import main
 from penstock.cli.tables import moment, size, table
 from penstock.config import LogConfig
+from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log, punit
 from penstock.log.record import Entry, RecordKind
 from penstock.log.segments import ALIGNMENT
 from penstock.names import escape
+from penstock.runtime.streams import StreamWriter, create_stream
 
 ROWS = pa.record_batch({"id": [1, 2], "text": ["plain", "\x1b[31mred\u202e"]})
 CONFIG = LogConfig(inline_bytes_max=1_000)
@@ -143,6 +145,34 @@ def test_tail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["position"] for each in newest] == [3, 4]
     of_task = lines(capsys, "log", "tail", folder, "--tag", "task/count")
     assert [each["position"] for each in of_task] == [2]
+
+
+def test_tail_shows_committed_rows_to_people(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the streams that people named; the records behind them on request."""
+    path = tmp_path / "log"
+    with open_log(path, create=True) as log:
+        for name in ("orders", "refunds"):
+            create_stream(log, name, schema_from_arrow(ROWS.schema))
+        orders, refunds = (StreamWriter(log, name, f"of_{name}") for name in ("orders", "refunds"))
+        orders.write(ROWS)
+        refunds.write(ROWS.slice(0, 1))
+        orders.write(None)
+        unit = bytes(punit.encode(ROWS))
+        log.append([Entry(RecordKind.DATA, ("S/orders/0",), "other", 1, 1, unit)])  # uncommitted
+    shown = run(capsys, "log", "tail", path).splitlines()
+    assert [line.split("  ", 1)[1] for line in shown] == [
+        'orders  {"id": 1, "text": "plain"}',
+        'orders  {"id": 2, "text": "\\u001b[31mred\\u202e"}',
+        'refunds  {"id": 1, "text": "plain"}',
+    ]
+    of_orders = lines(capsys, "log", "tail", path, "--stream", "orders", "-n", "1")
+    assert [(each["stream"], each["row"]["id"]) for each in of_orders] == [("orders", 2)]
+    raw = lines(capsys, "log", "tail", path, "--raw")
+    assert [each["kind"] for each in raw].count("MARKER") == 3
+    assert main(["log", "tail", str(path), "--stream", "ordres"]) == 2
+    assert "known: orders, refunds" in capsys.readouterr().err
 
 
 def test_tail_follows_the_doorbell_until_interrupted(folder: Path) -> None:
