@@ -33,9 +33,9 @@ from penstock.errors import (
     StreamError,
     UnsupportedPlan,
 )
+from penstock.expressions.durations import parse_duration
 from penstock.expressions.types import Field, Schema
 from penstock.names import check_name
-from penstock.plan.durations import parse_duration
 from penstock.plan.nodes import Scan, Source, StreamRef
 from penstock.stages.program import ConnectorSpec, connector_spec
 
