@@ -44,14 +44,18 @@ def plan_ranges(low: int, after: int, upto: int, ranges: int | None) -> list[Log
 
 
 def committed(log: Log, facts: StreamFacts, part: LogRange) -> Iterator[tuple[Record, Record]]:
-    """Yield each committed record of a range with the marker that commits it."""
+    """Yield each committed record of a range with the marker that commits it.
+
+    A part that follows on others (`after` is not the start) is read whole or ends with `Trimmed`.
+    """
     pending: dict[str, list[Record]] = {}
-    for record in records(log, facts.tags, part.low, part.high):
+    promised = Position(part.after) if part.after > START else None
+    for record in records(log, facts.tags, part.low, part.high, promised):
         if record.kind is not RecordKind.MARKER:
             pending.setdefault(record.producer, []).append(record)
         else:
             yield from _released(pending.pop(record.producer, []), record, part)
-    later = records(log, (marker_tag(facts.name),), part.high, part.upto)
+    later = records(log, (marker_tag(facts.name),), part.high, part.upto, promised)
     while pending and (marker := next(later, None)) is not None:
         yield from _released(pending.pop(marker.producer, []), marker, part)
 
@@ -65,10 +69,16 @@ def _released(
                 yield record, marker
 
 
-def records(log: Log, tags: tuple[str, ...], after: int, upto: int) -> Iterator[Record]:
-    """The records with any of the tags in (after, upto], in order."""
+def records(
+    log: Log, tags: tuple[str, ...], after: int, upto: int, promised: Position | None = None
+) -> Iterator[Record]:
+    """The records with any of the tags in (after, upto], in order.
+
+    With `promised`, none of those after that position may have been trimmed.
+    """
     while after < upto:
-        page = log.read(tags, Position(after), READ_RECORDS)
+        come_to = None if promised is None else max(promised, Position(after))
+        page = log.read(tags, Position(after), READ_RECORDS, untrimmed_after=come_to)
         for record in page:
             if record.position > upto:
                 return

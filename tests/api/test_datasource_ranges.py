@@ -13,6 +13,7 @@ from penstock.api.datasource_ranges import (
     plan_ranges,
     position_at,
 )
+from penstock.errors import Trimmed
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
 from penstock.log.local import open_log
@@ -80,6 +81,28 @@ def test_a_range_begins_at_the_record_that_was_committed_late(tmp_path: Path) ->
         [part] = plan_ranges(first, after, last, 1)
         [(record, marker)] = list(committed(log, facts, part))
         assert (record.position, marker.position) == (first + 1, last)
+
+
+def test_a_part_that_was_promised_is_not_read_over_what_was_trimmed(tmp_path: Path) -> None:
+    """Parts are planned on the driver and read later, by tasks: a cut may come in between."""
+    with open_log(tmp_path, create=True, config=PROCESS) as log:
+        create_stream(log, STREAM, columns(("id", "bigint")))
+        writer = Writer(log, STREAM, "w")
+        markers = []
+        for index in range(6):
+            writer.append(rows(index, 1).select(["id"]))
+            markers.append(writer.commit())
+        facts = describe_stream(log, STREAM)
+        parts = {after: plan_ranges(after, after, markers[5], 1)[0] for after in (0, markers[2])}
+        for tag in facts.tags:
+            log.trim(tag, markers[2])
+        for part in parts.values():  # all that was ever there, or what is left of it
+            assert len(list(committed(log, facts, part))) == 3
+        for tag in facts.tags:
+            log.trim(tag, markers[3])
+        assert len(list(committed(log, facts, parts[0]))) == 2
+        with pytest.raises(Trimmed):
+            list(committed(log, facts, parts[markers[2]]))
 
 
 def test_a_moment_is_the_last_marker_at_or_before_it(scenario: Scenario) -> None:
