@@ -18,6 +18,7 @@ from penstock.log.record import Fence, Position
 from penstock.log.validate import check_newest
 from penstock.names import own_name
 from penstock.operators.chain import Chain
+from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
 from penstock.runtime.instances import COUNTER_BITS
@@ -28,8 +29,8 @@ from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.streams import describe_stream, register_streams
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
-from penstock.stages.program import Program, Stage, VertexProgram
-from penstock.stages.tags import TagKind, parse_tag, substream_tag
+from penstock.stages.program import Program, Stage, VertexProgram, sink_stream
+from penstock.stages.tags import TagKind, marker_tag, parse_tag, substream_tag
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 from penstock.state.keyed import KeyedState
 
@@ -145,7 +146,7 @@ class Assembly:
             partition=partitioner(vertex.output_tags, stage.output.partition_by),
             trigger_us=trigger_ms * 1000 if trigger_ms and writes_result else None,
             backlog=self._backlog() if writes_result else None,
-            marker_tags=vertex.marker_tags,
+            announcing=self._announcing(vertex, stage.output.stream),
             change_tag=vertex.change_tag,
             late_tag=None if late is None else substream_tag(late, 0),
             dead_letter_tag=None if dead is None else substream_tag(dead, 0),
@@ -154,6 +155,21 @@ class Assembly:
             trim_commits=self.trim_commits,
             clock=self.clock,
         )
+
+    def _announcing(self, vertex: VertexProgram, output: str) -> Announcing:
+        """What people named is kept: only what its readers need goes there."""
+        settings = self.program.settings
+        named: dict[str, tuple[str, ...]] = {
+            marker_tag(side): (substream_tag(side, 0),)
+            for side in (settings.late_stream, settings.dead_letter_stream)
+            if side is not None and marker_tag(side) in vertex.marker_tags
+        }
+        timed = None
+        if self.program.stream(output).role == "output":
+            named[marker_tag(output)] = vertex.output_tags
+            timed = None if output == sink_stream(self.program.query) else marker_tag(output)
+        always = tuple(tag for tag in vertex.marker_tags if tag not in named)
+        return Announcing(always, named, timed)
 
     def _backlog(self) -> Backlog:
         bytes_max = self.program.settings.undelivered_bytes_max
@@ -213,6 +229,8 @@ class Assembly:
             return {each for name in outside for each in describe_stream(self.log, name).producers}
 
         timeout_ms = self.program.settings.idle_timeout_ms
+        if timeout_ms is not None and others():  # who are silent by design, for a while
+            timeout_ms = max(timeout_ms, round(2_000 * SIGN_OF_LIFE_S))
         run = marker.instance >> COUNTER_BITS
         return Watermarks(own, marker.producers, marker.watermark_us, timeout_ms, run, others)
 

@@ -68,6 +68,7 @@ class Outputs:
         self._rows: dict[tuple[RecordKind, str, pa.Schema], list[pa.RecordBatch]] = {}
         self._entries: list[Entry] = []
         self.bytes_waiting = 0
+        self.written: set[str] = set()  # the tags of all rows since the last marker
         self.row_bytes = 0  # of all rows so far, as they are in the log
 
     def add(self, kind: RecordKind, tag: str, batch: pa.RecordBatch) -> None:
@@ -78,6 +79,8 @@ class Outputs:
         check_rows(batch)
         self._rows.setdefault((kind, tag, batch.schema), []).append(batch)
         self.bytes_waiting += batch.nbytes
+        if kind is RecordKind.DATA:
+            self.written.add(tag)
 
     def append_early(self) -> None:
         """Append what is queued; no reader will see it before the next marker."""
@@ -89,7 +92,9 @@ class Outputs:
         """Append what is queued together with its marker; return the marker's position."""
         self._seal_rows()
         self._queue(RecordKind.MARKER, tags, marker)
-        return self._append()[-1]
+        position = self._append()[-1]
+        self.written.clear()
+        return position
 
     def check_fence(self) -> None:
         """Raise `Fenced` if a newer instance owns the vertex by now."""

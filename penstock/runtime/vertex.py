@@ -24,6 +24,7 @@ from penstock.clock import Clock
 from penstock.errors import Fenced, RowError, Trimmed
 from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
+from penstock.runtime.announcing import Announcing
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Delivery, Input, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker, Said
@@ -85,7 +86,7 @@ class VertexParts:
     partition: Partitioner | None
     trigger_us: int | None  # None: commits as soon as it may
     backlog: Backlog | None  # None: no sink outside the log gets what this vertex writes
-    marker_tags: tuple[str, ...]
+    announcing: Announcing
     change_tag: str
     late_tag: str | None
     dead_letter_tag: str | None
@@ -141,6 +142,7 @@ class Vertex:
         self._input_ended = start.ended
         self._due_s = 0.0
         self._committed_s = float("-inf")
+        self._withheld_until_s: float | None = None  # progress that readers do not know of yet
         self._seen_us = start.seen_us  # the watermark that the chain itself defines
         self._caught_up = start.caught_up
         self._is_within_delivery = False
@@ -198,9 +200,10 @@ class Vertex:
     def flush(self) -> None:
         """Commit whatever has been done so far, without waiting for the interval."""
         is_running = self.state is VertexState.RUNNING
-        if is_running and self._is_dirty and not self._is_within_delivery:
+        has_news = self._is_dirty or self._withheld_until_s is not None
+        if is_running and has_news and not self._is_within_delivery:
             try:
-                self._commit()
+                self._commit(is_forced=True)
             except Fenced:
                 self._move(VertexState.FENCED)
                 raise
@@ -219,7 +222,8 @@ class Vertex:
 
     def is_drained(self) -> bool:
         """Whether all that the input has now is taken and committed."""
-        return not self._is_dirty and self._parts.input.is_drained()
+        is_told = not self._is_dirty and self._withheld_until_s is None
+        return is_told and self._parts.input.is_drained()
 
     @property
     def is_copying(self) -> bool:
@@ -228,8 +232,11 @@ class Vertex:
 
     def commit_due_in_s(self) -> float | None:
         """How long this vertex may wait before it must commit; None if it has nothing to commit."""
-        if not self._is_dirty or self._is_within_delivery:
+        if self._is_within_delivery or not (self._is_dirty or self._withheld_until_s is not None):
             return None
+        if not self._is_dirty:
+            assert self._withheld_until_s is not None
+            return max(0.0, self._withheld_until_s - self._parts.clock.monotonic_s())
         due_s = self._due_s
         if self._parts.trigger_us is None:
             due_s = min(due_s, self._committed_s + COMMIT_GAP_S)
@@ -398,21 +405,27 @@ class Vertex:
         "At once" leaves a short gap after the last commit, so that a trickle of rows does not make
         the log sync for each of them. With a trigger nothing but the end comes before its time.
         """
-        if not self._is_dirty or self._is_within_delivery:
+        if self._is_within_delivery:
             return False
         now_s = self._parts.clock.monotonic_s()
+        if not self._is_dirty:
+            return self._withheld_until_s is not None and now_s >= self._withheld_until_s
         if now_s >= self._due_s or self._input_ended:
             return True
         if self._parts.trigger_us is not None:
             return False
         return self._parts.input.is_drained() and now_s >= self._committed_s + COMMIT_GAP_S
 
-    def _commit(self) -> None:
+    def _commit(self, *, is_forced: bool = False) -> None:
         parts = self._parts
         self._emit_rows(parts.chain.on_commit())
         self._add_changes()
         marker = self._next_marker()
-        position = parts.outputs.commit(parts.marker_tags, marker.encode())
+        now_s = parts.clock.monotonic_s()
+        tags = parts.announcing.tags(marker, parts.outputs.written, now_s, is_forced)
+        position = parts.outputs.commit(tags, marker.encode())
+        parts.announcing.note(marker, tags, now_s)
+        self._withheld_until_s = parts.announcing.withheld_until_s(marker)
         self._marker = marker
         self._marker_position = position
         self._is_dirty = False
