@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,8 +112,7 @@ class Emitter:
         function = call.function
         if function in COMPARISONS:
             return self._strict(call, lambda a, b: _compared(function, a, b, call.args[0].type))
-        handler: Callable[[Call], Value] = getattr(self, f"_{function}")
-        return handler(call)
+        return _WRITERS[function](self, call)
 
     # --- shapes shared by many functions ----------------------------------------------------------
 
@@ -538,6 +537,43 @@ class Emitter:
         with self.block(f"if {low} < {table}_keys.size and {table}_keys[{low}] == {key}:"):
             self.line(f"{at} = np.uint64({low})")
         return at
+
+
+# By function, besides comparisons; `support.py` says which calls of them come here.
+_WRITERS: Mapping[str, Callable[[Emitter, Call], Value]] = {
+    "add": Emitter._add,
+    "subtract": Emitter._subtract,
+    "multiply": Emitter._multiply,
+    "divide": Emitter._divide,
+    "int_divide": Emitter._int_divide,
+    "remainder": Emitter._remainder,
+    "pmod": Emitter._pmod,
+    "negate": Emitter._negate,
+    "abs": Emitter._abs,
+    "sqrt": Emitter._sqrt,
+    "eq_null_safe": Emitter._eq_null_safe,
+    "in": Emitter._in,
+    "greatest": Emitter._greatest,
+    "least": Emitter._least,
+    "nullif": Emitter._nullif,
+    "not": Emitter._not,
+    "and": Emitter._and,
+    "or": Emitter._or,
+    "is_null": Emitter._is_null,
+    "is_not_null": Emitter._is_not_null,
+    "is_nan": Emitter._is_nan,
+    "coalesce": Emitter._coalesce,
+    "if": Emitter._if,
+    "case": Emitter._case,
+    "cast": Emitter._cast,
+    "unix_seconds": Emitter._unix_seconds,
+    "unix_millis": Emitter._unix_millis,
+    "unix_micros": Emitter._unix_micros,
+    "timestamp_micros": Emitter._timestamp_micros,
+    "timestamp_millis": Emitter._timestamp_millis,
+    "timestamp_seconds": Emitter._timestamp_seconds,
+    "lookup": Emitter._lookup,
+}
 
 
 @dataclass(frozen=True, slots=True)

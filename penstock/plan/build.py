@@ -19,7 +19,15 @@ from penstock.expressions.durations import parse_duration
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import Field, Schema, parse_type
 from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
-from penstock.plan.columns import ColumnExpression, Named, Reference, as_column, col
+from penstock.plan.columns import (
+    ColumnExpression,
+    Named,
+    Reference,
+    as_column,
+    check_argument,
+    check_name_given,
+    col,
+)
 from penstock.plan.nodes import (
     Aggregate,
     Filter,
@@ -41,6 +49,7 @@ SomeColumn = str | ColumnExpression | Named
 
 def scan_stream(name: str, schema: str | Schema, substreams: int = 1) -> Rows:
     """Rows of a stream of the log."""
+    _check_count(substreams, "scan_stream", "substreams")
     return Rows(Scan((StreamRef(name, substreams),), parse_schema(schema)))
 
 
@@ -51,7 +60,10 @@ def scan_source(
     **options: Any,
 ) -> Rows:
     """Rows of a connector, given by name and options."""
+    if partitions is not None:
+        _check_count(partitions, "scan_source", "partitions")
     spec = connector_spec(source, **options) if isinstance(source, str) else source
+    _check_kind(spec, ConnectorSpec, "scan_source", "source", "a connector or its name")
     return Rows(Scan(Source(spec, partitions), parse_schema(schema)))
 
 
@@ -59,6 +71,10 @@ def query(
     name: str, *writes: Write, parallelism: int = 1, settings: Settings | None = None
 ) -> Query:
     """A query of one or more writes."""
+    for write in writes:
+        _check_kind(write, Write, "query", "writes", "what to_stream or to_sink gives")
+    if settings is not None:
+        _check_kind(settings, Settings, "query", "settings", "Settings")
     return Query(name, writes, parallelism, settings or Settings())
 
 
@@ -81,6 +97,7 @@ class Rows:
 
     def with_column(self, name: str, column: ColumnExpression) -> Rows:
         """The same columns, with one more or one replaced."""
+        check_name_given(name, "with_column", "name")
         added = (name, self._typed(column, "with_column"))
         kept: list[NamedExpression] = [
             added if f.name == name else (f.name, self._typed(col(f.name), "with_column"))
@@ -93,16 +110,24 @@ class Rows:
     def explode(
         self, array: SomeColumn, output: str, outer: bool = False, position: str | None = None
     ) -> Rows:
+        check_name_given(output, "explode", "output")
+        _check_kind(outer, bool, "explode", "outer", "True or False")
+        if position is not None:
+            check_name_given(position, "explode", "position")
         expression = self._named(array, "explode")[1]
         return Rows(Generate(self.relation, expression, output, outer, position))
 
     def union(self, *others: Rows) -> Rows:
+        for other in others:
+            _check_kind(other, Rows, "union", "others", "rows to add")
         return Rows(UnionAll((self.relation, *(other.relation for other in others))))
 
     def with_watermark(self, column: str, delay: str | int) -> Rows:
         return Rows(Watermark(self.relation, column, parse_duration(delay)))
 
     def group_by(self, *keys: SomeColumn, window: WindowColumn | None = None) -> Grouped:
+        if window is not None:
+            _check_kind(window, WindowColumn, "group_by", "window", "what window() gives")
         named = tuple(self._named(key, "group_by") for key in keys)
         spec = window.resolve(self.schema) if window is not None else None
         return Grouped(self.relation, named, spec)
@@ -112,6 +137,7 @@ class Rows:
 
     def to_sink(self, sink: str | ConnectorSpec, **options: Any) -> Write:
         spec = connector_spec(sink, **options) if isinstance(sink, str) else sink
+        _check_kind(spec, ConnectorSpec, "to_sink", "sink", "a connector or its name")
         return Write(self.relation, spec)
 
     def _typed(self, column: Any, node: str) -> Expression:
@@ -131,6 +157,8 @@ class Grouped:
     window: WindowSpec | None
 
     def agg(self, *calls: AggregateColumn, mode: str = "append") -> Rows:
+        for call in calls:
+            _check_kind(call, AggregateColumn, "agg", "calls", "aggregates such as count()")
         resolved = tuple(call.resolve(self.relation.schema) for call in calls)
         return Rows(Aggregate(self.relation, self.keys, self.window, resolved, mode))
 
@@ -167,6 +195,7 @@ def window(
     output: str = "window",
 ) -> WindowColumn:
     """Tumbling windows of a size, or hopping ones if a slide is given."""
+    check_name_given(output, "window", "output")
     size_us = parse_duration(size)
     slide_us = size_us if slide is None else parse_duration(slide)
     return WindowColumn(time, size_us, slide_us, parse_duration(start), output)
@@ -181,6 +210,7 @@ class AggregateColumn:
     name: str
 
     def alias(self, name: str) -> AggregateColumn:
+        check_name_given(name, "alias", "name")
         return replace(self, name=name)
 
     def resolve(self, schema: Schema) -> AggregateCall:
@@ -222,6 +252,8 @@ def max_(argument: SomeColumn) -> AggregateColumn:
 def parse_schema(schema: str | Schema) -> Schema:
     """Columns from text such as 'auction bigint not null, tags array<string>'."""
     if not isinstance(schema, str):
+        is_schema = isinstance(schema, tuple) and all(isinstance(f, Field) for f in schema)
+        check_argument(is_schema, "parse_schema", "schema", schema, "a text such as 'a int'")
         return schema
     return tuple(_parse_field(part) for part in _split_commas(schema))
 
@@ -248,6 +280,15 @@ def _parse_field(text: str) -> Field:
             f"{text!r:.80} is not a column: write a name and a type, as in 'price bigint not null'"
         )
     return Field(name, parse_type(words[: -len(" not null")] if required else words), not required)
+
+
+def _check_kind(value: Any, kind: type, call: str, argument: str, wanted: str) -> None:
+    check_argument(isinstance(value, kind), call, argument, value, wanted)
+
+
+def _check_count(value: Any, call: str, argument: str) -> None:
+    is_count = type(value) is int and value >= 1
+    check_argument(is_count, call, argument, value, "a number from 1 on")
 
 
 def _as_named(column: SomeColumn, node: str) -> Named:

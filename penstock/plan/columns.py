@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import ExpressionError, UnknownColumn
+from penstock.errors import ExpressionError, InvalidArgument, UnknownColumn
 from penstock.expressions.tree import Expression, call, cast, column, literal
 from penstock.expressions.types import (
     BIGINT,
@@ -123,10 +123,12 @@ class ColumnExpression:
         return apply("in", self, *values)
 
     def cast(self, to: str, time_zone: str | None = None) -> ColumnExpression:
+        check_argument(isinstance(to, str), "cast", "to", to, "the name of a type")
         options = {"to": to} if time_zone is None else {"to": to, "time_zone": time_zone}
         return apply("cast", self, **options)
 
     def alias(self, name: str) -> Named:
+        check_name_given(name, "alias", "name")
         return Named(name, self)
 
 
@@ -218,6 +220,7 @@ def lit(value: Any, data_type: str | None = None) -> ColumnExpression:
 
 def apply(function: str, *args: Any, **options: Any) -> ColumnExpression:
     """Any function of the expression table, on columns and plain values."""
+    check_name_given(function, "apply", "function")
     return Application(function, tuple(as_column(arg) for arg in args), options)
 
 
@@ -226,6 +229,18 @@ def negated(condition: ColumnExpression) -> ColumnExpression:
     if isinstance(condition, Application) and condition.function == "eq":
         return apply("ne", *condition.args)
     return apply("not", condition)
+
+
+def check_argument(holds: bool, call: str, argument: str, value: Any, wanted: str) -> None:
+    """Refuse an argument of a public call by its name."""
+    if not holds:
+        raise InvalidArgument(
+            f"{call}: {argument} is {value!r:.80}; {wanted} is expected", argument=argument
+        )
+
+
+def check_name_given(name: Any, call: str, argument: str) -> None:
+    check_argument(isinstance(name, str) and name != "", call, argument, name, "a name")
 
 
 def as_column(value: Any) -> ColumnExpression:

@@ -82,6 +82,12 @@ class Settings:
                 setting="late_stream",
                 value=self.late_stream,
             )
+        if type(self.available_now) is not bool:
+            raise InvalidConfig(
+                f"available_now is {self.available_now!r:.200}; it is True or False",
+                setting="available_now",
+                value=repr(self.available_now)[:200],
+            )
         if self.codec not in get_args(Codec):
             raise InvalidConfig(
                 f"codec is {self.codec!r}; it is one of {', '.join(get_args(Codec))}",
