@@ -221,26 +221,38 @@ class SinkRunner:
 
     def _run(self) -> None:
         try:
-            self._repeat_planned()
-            while not self._is_abandoned:
-                stopping = self._stopping.is_set()  # asked first: what comes after is delivered too
-                self._is_busy = True
-                found = self._collect()
-                if self._batch.has_rows and (stopping or self._is_due()):
-                    self._hand_over(self._reader.consumed)
-                    continue
-                if not self._batch.has_rows:
-                    self._pass_empty()
-                    self._is_busy = self._is_hurried = False
-                if stopping and not found:
-                    return
-                self._log.wait(self._log.tail(), WAIT_S)
+            self.begin()
+            while (again := self.turn()) is not None:
+                if not again:
+                    self._log.wait(self._log.tail(), WAIT_S)
         except QueryActive as error:
             logger.warning("%s", error.message)
             self._failure = SinkFailure(error)
         except BaseException as error:
             logger.error("the sink of query %s failed: %s", self._query, _brief(error))
             self._failure = self._failure or SinkFailure(error)
+
+    def begin(self) -> None:
+        """Deliver first what an earlier run had begun."""
+        self._repeat_planned()
+
+    def turn(self) -> bool | None:
+        """Look once for rows, and hand a batch over if one is due.
+
+        Returns whether to look again at once, and None when the runner has come to its end.
+        """
+        if self._is_abandoned:
+            return None
+        stopping = self._stopping.is_set()  # asked first: what comes after is delivered too
+        self._is_busy = True
+        found = self._collect()
+        if self._batch.has_rows and (stopping or self._is_due()):
+            self._hand_over(self._reader.consumed)
+            return True
+        if not self._batch.has_rows:
+            self._pass_empty()
+            self._is_busy = self._is_hurried = False
+        return None if stopping and not found else False
 
     def _collect(self, upto: Position | None = None) -> bool:
         """Take what is released, as much as one batch may hold; return whether there was any."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.sim.data import SECOND_US, Row
-from penstock.sim.history import Registration, Seen, Trim
+from penstock.sim.history import Registration, Seen, SinkNote, Trim
 from penstock.sim.judge import WrongWatermark
 from penstock.sim.oracle import (
     Group,
@@ -22,6 +22,7 @@ from penstock.sim.oracle import (
 )
 from penstock.sim.outcome import Outcome, OutputRow
 from penstock.sim.shapes import DEAD, LATE
+from penstock.sim.sinks import Rows
 from penstock.stages.program import Program
 from penstock.stages.tags import TagKind, parse_tag
 
@@ -79,7 +80,10 @@ def _check_marker(seen: Seen, facts: dict[str, Any], before: dict[str, Any] | No
 
 
 def check_trims(
-    history: Sequence[Seen], trims: Sequence[Trim], programs: Sequence[Program]
+    history: Sequence[Seen],
+    trims: Sequence[Trim],
+    programs: Sequence[Program],
+    sinks: Sequence[SinkNote] = (),
 ) -> None:
     """No trim takes what an instance that recovers at that moment would begin with.
 
@@ -92,7 +96,7 @@ def check_trims(
             marked.setdefault(seen.producer, []).append((seen.position, resume))
     vertices = [vertex for program in programs for vertex in program.vertices]
     kept = {s.name for program in programs for s in program.streams if s.role == "output"}
-    for trim in trims:
+    for number, trim in enumerate(trims):
         tag = parse_tag(trim.tag)
         where = f"trim of {trim.tag} up to {trim.upto} at {trim.tail}"
         if tag.kind is TagKind.TASK:
@@ -101,11 +105,39 @@ def check_trims(
         elif tag.kind is not TagKind.CHANGES:
             readers = [vertex.name for vertex in vertices if trim.tag in vertex.input_tags]
             if tag.name in kept and not readers:
-                raise Violation(f"{where}: others may read it")
+                fed = [note for note in sinks if note.trims <= number]
+                if not fed or trim.upto > fed[-1].facts["resume"]:
+                    raise Violation(f"{where}: somebody has not read it")
             for name in readers:
                 _, resume = _last_mark(marked.get(name, []), trim.tail)
                 if trim.upto > resume:
                     raise Violation(f"{where}: {name} would begin at {resume}")
+
+
+def check_sink(
+    sinks: Sequence[SinkNote], delivered: Sequence[tuple[int, Rows]], outcome: Outcome
+) -> None:
+    """A sink has each row once, if it tells epochs apart, and its progress never goes back."""
+    before: dict[str, Any] = {"owner": 0, "done": 0, "resume": 0}
+    for note in sinks:
+        for name, value in before.items():
+            if note.facts[name] < value:
+                raise Violation(f"{note.key}: {name} fell from {before} to {note.facts}")
+        before = {name: note.facts[name] for name in before}
+    epochs: dict[int, Rows] = {}
+    for epoch, rows in delivered:
+        if epochs.setdefault(epoch, rows) != rows:
+            raise Violation(f"sink: epoch {epoch} came with other rows the second time")
+        if epoch != max(epochs) and epochs[epoch] is rows:
+            raise Violation(f"sink: epoch {epoch} came first after {max(epochs)}")
+    if outcome.scenario.shape.name == "complete":
+        keys = len(outcome.scenario.shape.keys)
+        found = {row[:keys]: row for row in epochs[max(epochs)]} if epochs else {}
+        expected = {tuple(row.values())[:keys]: tuple(row.values()) for row in outcome.out}
+        _check_equal(Counter(found.values()), Counter(expected.values()), "sink")
+        return
+    got = Counter(row for rows in epochs.values() for row in rows)
+    _check_equal(got, Counter(tuple(row.values()) for row in outcome.out), "sink")
 
 
 def _last_mark(marks: list[tuple[int, int]], tail: int) -> tuple[int, int]:

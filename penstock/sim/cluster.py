@@ -20,6 +20,8 @@ from penstock.errors import (
     LogBusy,
     LogIOError,
     OutcomeUnknown,
+    QueryActive,
+    SinkError,
     StreamError,
     StreamNotFound,
     TooFewSlots,
@@ -49,6 +51,7 @@ from penstock.sim.process import Process, ProcessAssembly, ProcessCheckpoints
 from penstock.sim.producers import Producer
 from penstock.sim.scenario import Scenario
 from penstock.sim.schedule import Schedule
+from penstock.sim.sinks import Feeder, Hand, Outside
 from penstock.stages.program import Program
 from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath
@@ -98,6 +101,12 @@ class Cluster:
         self._others_act = others_act
         self._log = backend.open(schedule.clock, lagging=False)  # for looking only
         self.checkpoints = MemoryCheckpoints(self._file_step)
+        self.outside: Outside | None = None
+        if scenario.sink_keeps_record is not None:
+            replaces = scenario.shape.name == "complete"
+            self.outside = Outside(scenario.sink_keeps_record, replaces)
+        self._last_started: dict[str, Driver] = {}  # by query
+        self._finished: set[str] = set()  # queries whose last run ended well
         self.drivers: list[Driver] = []
         self.processes: list[Process] = []
         self.deeds: dict[tuple[str, int], list[Deed]] = {}  # by vertex and instance
@@ -160,7 +169,7 @@ class Cluster:
         return [
             program
             for program in self._scenario.programs
-            if program.query not in run and not self.has_query_ended(program)
+            if program.query not in run and program.query not in self._finished
         ]
 
     def start_driver(self, program: Program) -> None:
@@ -172,12 +181,51 @@ class Cluster:
                 raise Violation(f"{program.query}: it fails again and again after healing")
         output = next(each.name for each in program.streams if each.role == "output")
         shape = (self._scenario.slots, self._scenario.standbys)
-        driver = Driver(self._started, program, output, shape, self._clock, self._at, self._cancel)
+        is_fed = self.outside is not None and program is self._scenario.program
+        driver = Driver(
+            self._started,
+            program,
+            output,
+            shape,
+            self._clock,
+            self._at,
+            self._cancel,
+            self._new_feeder if is_fed else None,
+        )
         driver.log = self._open_log(driver)
         self.drivers.append(driver)
+        self._last_started[program.query] = driver
         self._schedule.note("start", driver, program.query)
         self._act(driver, driver.begin)
         self._judge_driver(driver)
+
+    def _new_feeder(self, driver: Driver) -> Feeder:
+        assert self.outside is not None
+        hand = Hand(self.outside, driver, self._schedule)
+        stream = self._scenario.output
+        return Feeder(driver.log, driver.query, stream, self.outside, hand, self._schedule)
+
+    def turn_sink(self, driver: Driver) -> None:
+        """Let the thread of a driver that feeds its sink have a turn."""
+        assert driver.feeder is not None
+        self._reveal_some(driver)
+        self._schedule.note("sink", driver)
+        self._acting.append(driver)
+        try:
+            driver.feeder.turn()
+        except SimulatedCrash:
+            self._schedule.note("died", driver)
+            self._schedule.sometimes["crash while feeding a sink"] += 1
+            driver.die()
+        finally:
+            self._acting.pop()
+        self._judge_driver(driver)
+
+    def can_feed(self, driver: Driver) -> bool:
+        feeder = driver.feeder
+        now_s = self._clock.monotonic_s()
+        free = not (driver.is_dead or driver.holds_lock or driver in self._acting)
+        return feeder is not None and not feeder.is_over and free and driver.slow_until_s <= now_s
 
     def turn_driver(self, driver: Driver) -> None:
         """Let a driver hear what its slots and the clock say."""
@@ -200,7 +248,9 @@ class Cluster:
         self._schedule.note("over", driver, error)
         if error is None and not self.has_query_ended(driver.program):
             raise Violation(f"{driver.query}: its run is over, and it has not ended")
-        if error is not None:
+        if error is None:
+            self._finished.add(driver.query)
+        else:
             self._judge_run(driver, error)
         driver.log.close()
 
@@ -211,7 +261,12 @@ class Cluster:
                 raise Violation(f"{driver.query}: its newest run was ended as if taken over")
             self._schedule.sometimes["run ended by a newer one"] += 1
             return
-        explained = _classes((*EXPLAINED, TooFewSlots)) | {"stuck"}
+        if isinstance(error, QueryActive):
+            if self._last_started[driver.query] is driver:
+                raise Violation(f"{driver.query}: the sink of its last run was taken over")
+            self._schedule.sometimes["sink taken over by a newer run"] += 1
+            return
+        explained = _classes((*EXPLAINED, TooFewSlots, SinkError)) | {"stuck"}
         if any(self._log.get(f"query/{each.query}") is None for each in self._scenario.programs):
             explained |= _classes((StreamNotFound,))  # who is to write it was not started yet
         if self.store_fails or self._store_failed:

@@ -26,6 +26,7 @@ from penstock.runtime.queries import StoredQuery, stored_query
 from penstock.runtime.streams import register_streams
 from penstock.sim.actor import Actor, Point
 from penstock.sim.connection import End
+from penstock.sim.sinks import Feeder
 from penstock.stages.compare import compare
 from penstock.stages.program import Program
 from penstock.testing.clock import ManualClock
@@ -46,6 +47,7 @@ class Driver(Actor):
         clock: ManualClock,
         point: Point,
         cancel: Callable[[Driver, int | None], None],
+        new_feeder: Callable[[Driver], Feeder] | None,
     ) -> None:
         """`shape` is how many slots and standbys it wants; `cancel` ends one task, or all."""
         super().__init__(f"driver{number}", point)
@@ -57,6 +59,8 @@ class Driver(Actor):
         self._shape = shape
         self._clock = clock
         self._cancel = cancel
+        self._new_feeder = new_feeder
+        self.feeder: Feeder | None = None  # of the sink, if there is one
         self._connections: dict[int, End] = {}
         self._greeted: set[int] = set()
         self._tasks_over: list[tuple[int, str | None]] = []
@@ -71,13 +75,18 @@ class Driver(Actor):
         return self.is_dead or self.error is not None or self._has_finished()
 
     def _has_finished(self) -> bool:
-        return self.placement is not None and self.placement.is_over
+        """Whether its slots are done, and its sink has all, or there was an error."""
+        if self.placement is None or not self.placement.is_over:
+            return False
+        return self.feeder is None or self.feeder.is_over or self.placement.error is not None
 
     def begin(self) -> None:
         """What starting a query does: compare it with the stored one, store it, place it."""
         try:
             store(self.log, self.program, self._output)
             names = [vertex.name for vertex in self.program.vertices]
+            if self._new_feeder is not None:
+                self.feeder = self._new_feeder(self)
             numbers = InstanceNumbers(self.log, self.query, names)
         except StreamError as error:
             self.error = error
@@ -99,6 +108,18 @@ class Driver(Actor):
             slot, error = self._tasks_over.pop(0)
             self._carry_out(placement.task_over(slot, error, self._clock.monotonic_s()))
         self._carry_out(placement.tick(self._clock.monotonic_s()))
+        self._look_at_sink(placement)
+
+    def _look_at_sink(self, placement: Placement) -> None:
+        """A sink that fails ends the query; one whose query has ended gets the rest of it."""
+        if self.feeder is None:
+            return
+        if self.feeder.error is not None:
+            self._carry_out(placement.fail(self.feeder.error, self._clock.monotonic_s()))
+            if placement.error is None:
+                placement.error = self.feeder.error  # the slots were done before
+        elif placement.is_over:
+            self.feeder.stop()
 
     def _hear(self, placement: Placement, number: int, end: End) -> None:
         message, now_s = end.receive(), self._clock.monotonic_s()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from penstock.log.record import Entry, Position
 
 INSTANCES = "instance/"  # metadata keys that name the newest instance of a vertex
+SINKS = "sink/"  # metadata keys that hold the progress of a sink
 
 
 class Seen(NamedTuple):
@@ -39,12 +40,21 @@ class Trim(NamedTuple):
     tail: int
 
 
+class SinkNote(NamedTuple):
+    """Progress of a sink that was noted, and how many trims there had been then."""
+
+    key: str
+    facts: dict[str, Any]
+    trims: int
+
+
 class Moment(NamedTuple):
     """How long each part of a history was at some time."""
 
     records: int
     registrations: int
     trims: int
+    sinks: int
 
 
 class History:
@@ -54,6 +64,7 @@ class History:
         self.records: list[Seen] = []
         self.registrations: list[Registration] = []
         self.trims: list[Trim] = []
+        self.sinks: list[SinkNote] = []
         self.trimmed_retries = 0
         self._newest: dict[str, int] = {}
         self._last: dict[str, Seen] = {}
@@ -86,6 +97,8 @@ class History:
             vertex = key.removeprefix(INSTANCES)
             self.registrations.append(Registration(vertex, int(value), self.tail))
             self._newest[vertex] = int(value)
+        elif key.startswith(SINKS):
+            self.sinks.append(SinkNote(key, json.loads(value), len(self.trims)))
 
     def note_trim(self, tag: str, upto: Position) -> None:
         self.trims.append(Trim(tag, min(upto, self.tail), self.tail))
@@ -107,12 +120,13 @@ class History:
         return last is not None and bool(last["ended"])
 
     def moment(self) -> Moment:
-        return Moment(len(self.records), len(self.registrations), len(self.trims))
+        return Moment(len(self.records), len(self.registrations), len(self.trims), len(self.sinks))
 
     def go_back(self, moment: Moment) -> None:
         """Forget what came after a moment: the log itself has lost it."""
         del self.records[moment.records :]
         del self.registrations[moment.registrations :]
         del self.trims[moment.trims :]
+        del self.sinks[moment.sinks :]
         self._newest = {each.vertex: each.instance for each in self.registrations}
         self._last = {each.producer: each for each in self.records if each.kind == "MARKER"}

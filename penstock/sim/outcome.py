@@ -16,7 +16,7 @@ from penstock.sim.history import Seen
 from penstock.sim.judge import Deeds, Mark, Said, epoch_of, heard_time, own_time
 from penstock.sim.oracle import Reading, rows_of
 from penstock.sim.scenario import Scenario
-from penstock.sim.shapes import DELAY_US, OUT
+from penstock.sim.shapes import DELAY_US
 from penstock.stages.tags import marker_tag
 
 OutputRow = dict[str, Any]
@@ -89,7 +89,7 @@ class Outcome:
 
     @cached_property
     def out(self) -> list[OutputRow]:
-        return self.reading(OUT)[0]
+        return self.reading(self.scenario.output)[0]
 
     def aggregate_stages(self) -> list[int]:
         """The stages that keep state, in the order of the query."""

@@ -16,6 +16,7 @@ from penstock.sim.checks import (
     check_fences,
     check_markers,
     check_output,
+    check_sink,
     check_trims,
 )
 from penstock.sim.mutants import Mutant
@@ -57,6 +58,12 @@ SOMETIMES = (
     "late row",
     "late row in the side stream",
     "dead letter",
+    "producer repeats a write",
+    "producer told AlreadyWritten",
+    "producer told Fenced",
+    "crash while feeding a sink",
+    "sink has an epoch already",
+    "sink taken over by a newer run",
 )
 
 Patch = Callable[[], AbstractContextManager[None]]
@@ -202,12 +209,15 @@ def _check(world: World, golden: object | None) -> None:
     vertices = [vertex.name for program in programs for vertex in program.vertices]
     check_fences(history, world.history.registrations)
     check_markers(history, vertices)
-    check_trims(history, world.history.trims, programs)
+    check_trims(history, world.history.trims, programs, world.history.sinks)
     outcome = Outcome(world.scenario, history, world.cluster.deeds)
     check_output(outcome)
     if golden is not None and answer(outcome) != golden:
         raise Violation("the output differs from the run without failures")
-    _check_observer(world, outcome)
+    if world.cluster.outside is None:
+        _check_observer(world, outcome)
+    else:
+        check_sink(world.history.sinks, world.cluster.outside.delivered, outcome)
     _count_situations(world, outcome)
 
 

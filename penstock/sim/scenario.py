@@ -38,6 +38,7 @@ class Scenario:
     has_stragglers: bool
     stalled_feed: int | None  # comes only at the end: others must not wait for it
     trim_commits: int
+    sink_keeps_record: bool | None  # None: there is no sink outside the log
     slots: int
     standbys: int
     page_records: int  # that a reader gets at once, far less than the log has
@@ -48,6 +49,11 @@ class Scenario:
     def program(self) -> Program:
         """The program that answers."""
         return self.programs[-1]
+
+    @property
+    def output(self) -> str:
+        """The stream that holds the answer."""
+        return next(each.name for each in self.program.streams if each.role == "output")
 
     @property
     def settings(self) -> Settings:
@@ -119,7 +125,9 @@ def make_scenario(seed: int) -> Scenario:
     )
     rows = rng.choice((30, 30, 40, 60))
     feeds = tuple(make_feed(rng, number, rows, disorder) for number in range(shape.feeds))
-    programs = programs_of(shape.name)
+    more = random.Random(f"log {seed}")
+    has_sink = shape.first is None and more.random() < 0.35
+    programs = programs_of(shape.name, has_sink)
     settings = replace(
         programs[-1].settings,
         commit_interval_ms=rng.choice((0, 1, 5, 20, 20)),
@@ -127,6 +135,7 @@ def make_scenario(seed: int) -> Scenario:
         early_append_bytes_max=rng.choice((1, 1, 1_500, 1 << 20)),
         checkpoint_interval_commits=rng.choice((1, 1, 2, 3, 1_000)),
         idle_timeout_ms=rng.choice((5, 40)) if idles else None,
+        undelivered_bytes_max=more.choice((1_000, 1 << 20)),
         codec=rng.choice(("none", "lz4", "zstd")),
     )
     troubles = Troubles(
@@ -138,7 +147,6 @@ def make_scenario(seed: int) -> Scenario:
         actions=rng.choice((200, 300, 300, 450)),
         arrive_at_once=rng.random() < 0.4,
     )
-    more = random.Random(f"log {seed}")
     stalled = rng.randrange(shape.feeds) if idles and shape.feeds > 1 else None
     return Scenario(
         seed=seed,
@@ -148,6 +156,7 @@ def make_scenario(seed: int) -> Scenario:
         has_stragglers=has_stragglers,
         stalled_feed=stalled,
         trim_commits=random.Random(f"trims {seed}").choice((1, 1, 2, 3, 1_000)),
+        sink_keeps_record=more.random() < 0.5 if has_sink else None,
         slots=more.choice((1, 2, 2, 3)),
         standbys=more.choice((0, 1)),
         page_records=more.choice((1, 2, 3, 7, 1_024)),

@@ -21,7 +21,7 @@ from penstock.plan.build import (
 from penstock.plan.columns import apply, col
 from penstock.plan.optimizer import plan_program
 from penstock.sim.data import COLUMNS, SECOND_US
-from penstock.stages.program import Program
+from penstock.stages.program import Program, sink_stream
 from penstock.stages.settings import Settings
 
 Answer = Literal["rows", "running", "windows"]
@@ -249,17 +249,18 @@ SHAPES: tuple[Shape, ...] = (
 
 
 @cache
-def programs_of(name: str) -> tuple[Program, ...]:
-    """The planned programs of a shape, the answering one last; their settings are set per seed."""
+def programs_of(name: str, has_sink: bool = False) -> tuple[Program, ...]:
+    """The planned programs of a shape, the answering one last; their settings are set per seed.
+
+    With a sink the answer goes to the stream that a query keeps for its sink, else to one of ours.
+    """
     shape = next(shape for shape in SHAPES if shape.name == name)
     settings = Settings(
         late_stream=LATE if shape.late_stream else None,
         dead_letter_stream=DEAD if shape.dead_letters else None,
     )
-    rows = shape.build()
-    answer = plan_program(
-        query(shape.name, rows.to_stream(OUT), parallelism=shape.parallelism, settings=settings)
-    )
+    rows = shape.build().to_stream(sink_stream(name) if has_sink else OUT)
+    answer = plan_program(query(shape.name, rows, parallelism=shape.parallelism, settings=settings))
     if shape.first is None:
         return (answer,)
     feeding = shape.first().to_stream(BETWEEN)

@@ -23,7 +23,7 @@ from penstock.sim.producers import Producer
 from penstock.sim.readers import Observer
 from penstock.sim.scenario import Scenario
 from penstock.sim.schedule import Schedule
-from penstock.sim.shapes import CONNECTOR, OUT, PUBLISHED
+from penstock.sim.shapes import CONNECTOR, PUBLISHED
 from penstock.sim.swaps import swapped
 from penstock.stages.tags import marker_tag
 
@@ -54,7 +54,9 @@ class World:
         )
         self._arrived = dict.fromkeys(scenario.parts, 0)
         self._producers: dict[str, Producer | None] = dict.fromkeys(scenario.published_parts)
-        self._observer = Observer(self._backend, self._clock, self._output_tags())
+        self._observer = None  # a sink's stream is trimmed: nobody else reads it
+        if self.cluster.outside is None:
+            self._observer = Observer(self._backend, self._clock, self._output_tags())
 
     # The run --------------------------------------------------------------------------------
 
@@ -70,7 +72,8 @@ class World:
                     break  # a while after the end is enough
             self._heal()
             self._finish()
-            self._observer.finish()
+            if self._observer is not None:
+                self._observer.finish()
 
     def run_plainly(self) -> None:
         """Run without any failure."""
@@ -81,7 +84,8 @@ class World:
 
     def close(self) -> None:
         self.cluster.close()
-        self._observer.close()
+        if self._observer is not None:
+            self._observer.close()
         self._backend.close()
 
     def trace_hash(self) -> str:
@@ -94,7 +98,7 @@ class World:
     @property
     def observed(self) -> list[Record]:
         """The output as a reader outside the query got it, through the engine's own reader."""
-        return self._observer.records
+        return [] if self._observer is None else self._observer.records
 
     def _small_pages(self) -> AbstractContextManager[None]:
         """Readers get far less than the log in one page, as they do in a log that is long."""
@@ -122,12 +126,20 @@ class World:
             self._publish() if self._producers else self._arrive()
         elif dice < 0.20:
             self._work_in_some_background()
-        elif dice < 0.23:
-            self._observer.look(rng, self.history.tail)
+        elif dice < 0.28:
+            self._look_outside()
         elif dice < 0.45:
             self._drive()
         elif ready := self._ready(self.cluster.processes):
             self.cluster.turn(rng.choice(ready))
+
+    def _look_outside(self) -> None:
+        """A reader outside reads the answer, or a driver feeds a sink with it."""
+        if self._observer is not None:
+            self._observer.look(self._rng, self.history.tail)
+        feeding = [each for each in self.cluster.drivers if self.cluster.can_feed(each)]
+        if feeding:
+            self.cluster.turn_sink(self._rng.choice(feeding))
 
     def _drive(self) -> None:
         """Let some driver do something, or a user start a query again."""
@@ -208,6 +220,7 @@ class World:
                 self._damage_checkpoint,
                 self.cluster.cut_power,
                 self._fail_store,
+                self._fail_sink,
             )
         )
         happens()
@@ -265,12 +278,18 @@ class World:
         self.cluster.store_fails = not self.cluster.store_fails
         self.schedule.note("checkpoint store", "fails" if self.cluster.store_fails else "works")
 
+    def _fail_sink(self) -> None:
+        if self.cluster.outside is not None:
+            self.cluster.outside.fails = not self.cluster.outside.fails
+
     # After the faults -----------------------------------------------------------------------
 
     def _heal(self) -> None:
         """No more faults, everything visible, everybody awake."""
         self.schedule.note("heal")
         self._faults.is_on = self.cluster.store_fails = False
+        if self.cluster.outside is not None:
+            self.cluster.outside.fails = False
         self._arrived = {part: len(rows) for part, (rows, _) in self.scenario.parts.items()}
         for actor in (*self.cluster.processes, *self.cluster.drivers):
             actor.slow_until_s = 0.0
@@ -291,6 +310,8 @@ class World:
             for driver in tuple(self.cluster.drivers):
                 while driver.launches:
                     self.cluster.launch(driver)
+                if self.cluster.can_feed(driver):
+                    self.cluster.turn_sink(driver)
                 if driver in self.cluster.drivers:
                     self.cluster.turn_driver(driver)
             for process in tuple(self.cluster.processes):
@@ -309,8 +330,8 @@ class World:
         )
 
     def _output_tags(self) -> tuple[str, ...]:
-        stream = self.scenario.program.stream(OUT)
-        return (*stream.substream_tags, marker_tag(OUT))
+        stream = self.scenario.program.stream(self.scenario.output)
+        return (*stream.substream_tags, marker_tag(stream.name))
 
 
 def _backend(scenario: Scenario) -> Backend:

@@ -1,0 +1,89 @@
+"""A sink outside the log of a run, and how it is fed: by the real runner, in turns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from penstock.api.sink_runner import SinkRunner
+from penstock.api.sinks import Delivery
+from penstock.errors import SinkError, StreamError
+from penstock.log.contract import Log
+from penstock.runtime.streams import describe_stream
+from penstock.sim.actor import Actor
+from penstock.sim.oracle import plain_value
+from penstock.sim.schedule import Schedule
+
+Rows = tuple[tuple[Any, ...], ...]
+
+
+@dataclass
+class Outside:
+    """What is outside the log, and outlives whoever feeds it."""
+
+    keeps_record: bool  # of the epochs it has, as files that are named by them do
+    replaces: bool  # each batch is the whole result
+    delivered: list[tuple[int, Rows]] = field(default_factory=list)
+    fails: bool = False
+
+    def last_epoch(self) -> int | None:
+        return max((epoch for epoch, _ in self.delivered), default=None)
+
+
+class Hand(Delivery):
+    """Hands batches over for one driver, who may die or be held up before and after."""
+
+    bytes_max: ClassVar[int] = 2_000
+
+    def __init__(self, outside: Outside, driver: Actor, schedule: Schedule) -> None:
+        self._outside = outside
+        self._driver = driver
+        self._schedule = schedule
+
+    def deliver(self, epoch: int, rows: pa.Table) -> None:
+        self._driver.at("deliver")
+        if self._outside.fails and self._schedule.rng.random() < 0.3:
+            self._schedule.faults["sink fails"] += 1
+            raise SinkError("simulated")
+        if self._outside.keeps_record and any(e == epoch for e, _ in self._outside.delivered):
+            self._schedule.sometimes["sink has an epoch already"] += 1
+            return
+        lines = rows.to_pylist()
+        plain = tuple(tuple(plain_value(value) for value in line.values()) for line in lines)
+        self._outside.delivered.append((epoch, plain))
+        self._driver.at("delivered")
+
+    def last_epoch(self) -> int | None:
+        return self._outside.last_epoch() if self._outside.keeps_record else None
+
+
+class Feeder:
+    """Feeds a sink for one driver; the world is its thread."""
+
+    def __init__(
+        self, log: Log, query: str, stream: str, outside: Outside, hand: Hand, schedule: Schedule
+    ) -> None:
+        facts = describe_stream(log, stream)
+        self._runner = SinkRunner(
+            log, query, facts.tags, facts.schema, hand,
+            replaces=outside.replaces, clock=schedule.clock,
+        )  # fmt: skip
+        self._has_begun = False
+        self.is_over = False
+        self.error: StreamError | None = None
+
+    def turn(self) -> None:
+        """One turn of the sink's thread; its errors are kept for the driver."""
+        try:
+            if not self._has_begun:
+                self._has_begun = True
+                self._runner.begin()
+            elif self._runner.turn() is None:
+                self.is_over = True
+        except StreamError as error:
+            self.error, self.is_over = error, True
+
+    def stop(self) -> None:
+        self._runner.stop()
