@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.api.guarantees import FOREACH_BATCH
 from penstock.api.sinks import Delivery
 from penstock.clock import Clock, SystemClock
-from penstock.errors import JobFailed, QueryActive, SinkError, StreamError
+from penstock.errors import JobFailed, QueryActive, SinkError, StreamError, Trimmed
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
@@ -260,13 +260,22 @@ class SinkRunner:
         while upto is not None or self._batch.bytes < self._delivery.bytes_max:
             if self._is_abandoned or self._reader.consumed == upto:
                 break
-            if (release := self._reader.take()) is None:
+            if (release := self._take()) is None:
                 break
             found = True
             self._batch.add(release, self._clock.monotonic_s())
             if release.marker.position <= self._done:
                 self._batch.has_rows = False  # it was delivered, and only completes the next result
         return found
+
+    def _take(self) -> Release | None:
+        try:
+            return self._reader.take()
+        except Trimmed:
+            # A run that took the sink over has delivered what this one still had to read.
+            if self._progress is not None:
+                self._progress.check_owned(self._log)
+            raise
 
     def _repeat_planned(self) -> None:
         """Deliver the batch that an earlier run had begun, unless the sink knows that it has it."""

@@ -48,13 +48,22 @@ class StoredProgress:
         assert facts.done >= self.facts.done, "delivered is delivered"
         assert facts.resume >= self.facts.resume, "what was passed may be trimmed"
         if not log.compare_and_set(self.key, self.version, json.dumps(asdict(facts)).encode()):
-            query = self.key.partition("/")[2]
-            raise QueryActive(
-                f"the sink of query {query!r} was taken over by another run: this one delivers "
-                "nothing more",
-                query=query,
-            )
+            raise self._taken_over()
         return StoredProgress(self.key, self.version + 1, facts)
+
+    def check_owned(self, log: Log) -> None:
+        """Raise QueryActive if another run has taken the sink over."""
+        found = log.get(self.key)
+        if found is not None and found.version != self.version:
+            raise self._taken_over()
+
+    def _taken_over(self) -> QueryActive:
+        query = self.key.partition("/")[2]
+        return QueryActive(
+            f"the sink of query {query!r} was taken over by another run: this one delivers "
+            "nothing more",
+            query=query,
+        )
 
 
 def sink_progress(log: Log, query: str) -> StoredProgress | None:

@@ -201,6 +201,20 @@ def test_a_run_that_was_followed_by_another_moves_nothing(log: LocalLog) -> None
     assert last.batches == []
 
 
+def test_a_run_whose_rows_its_successor_has_delivered_and_trimmed_is_told_so(
+    log: LocalLog,
+) -> None:
+    facts = describe_stream(log, "fed")
+    publish(log, 1, 2)
+    old = SinkRunner(log, "q", facts.tags, facts.schema, Collected())
+    old.begin()
+    assert old.turn()
+    publish(log, 3, 10)
+    deliver(log, Collected())
+    with pytest.raises(QueryActive, match="taken over by another run"):
+        old.turn()
+
+
 def test_a_file_that_a_twin_writes_late_is_there_once(log: LocalLog, tmp_path: Path) -> None:
     """The old run has decided on a batch, and writes it when the new one already has."""
     folder = tmp_path / "files"
