@@ -27,7 +27,7 @@ PROGRESS_KEPT = 100  # as many as Spark keeps
 VertexFacts = dict[str, dict[str, Any]]
 
 
-class _RowCount:
+class RowCount:
     """Rows since the last look. A vertex that was recovered counts from 0 again."""
 
     def __init__(self, name: str) -> None:
@@ -57,8 +57,8 @@ class ProgressLog:
         self._log = log
         self._clock = clock
         self._noted_s = clock.monotonic_s()
-        self._rows_in = _RowCount("rows_in")
-        self._rows_out = _RowCount("rows_out")
+        self._rows_in = RowCount("rows_in")
+        self._rows_out = RowCount("rows_out")
         self._offsets: dict[str, Any] = {}  # by stage: where the last entry ended
         self._entries: deque[StreamingQueryProgress] = deque(maxlen=PROGRESS_KEPT)
 

@@ -18,8 +18,9 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from penstock.api.progress import ProgressLog
 from penstock.api.sink_runner import SinkRunner, sink_error
 from penstock.api.sinks import Sink
+from penstock.arguments import check_type
 from penstock.clock import SystemClock
-from penstock.errors import StreamError
+from penstock.errors import InvalidArgument, StreamError
 from penstock.log.contract import Log
 from penstock.runtime.job import Job
 from penstock.runtime.queries import RunState, note_run
@@ -149,6 +150,10 @@ class StreamingQuery:
 
         Ctrl-C stops the query after a last commit.
         """
+        if timeout is not None:
+            check_type(timeout, (int, float), "timeout", "a number of seconds")
+            if not 0 < timeout < threading.TIMEOUT_MAX:
+                raise InvalidArgument(f"timeout is {timeout}; it is a number of seconds above 0")
         with _plain_interrupts():
             try:
                 over = self._finished.wait(timeout)
@@ -175,6 +180,7 @@ class StreamingQuery:
 
     def explain(self, extended: bool = False) -> None:
         """Print stages, vertices, what is persisted and what is guaranteed."""
+        check_type(extended, bool, "extended", "True or False")
         print(self._explanation)
         if extended:
             print(json.dumps(json.loads(self._program.to_json()), indent=1))

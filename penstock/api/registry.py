@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.arguments import check_folder
 from penstock.errors import InvalidArgument, QueryNotFound
 from penstock.names import check_name
 
@@ -58,11 +59,9 @@ def query(name: str, log: str | os.PathLike[str] | None = None) -> StreamingQuer
     `log` is the folder of its log, for a name that queries of two logs have.
     """
     check_name(name, "query")
-    if log is not None and not isinstance(log, str | os.PathLike):
-        raise InvalidArgument(f"log is the folder of a log, not {type(log).__name__}")
     found = STARTED.named(name)
     if log is not None:
-        wanted = Path(log).absolute()
+        wanted = check_folder(log, "log")
         found = {folder: run for folder, run in found.items() if folder == wanted}
     if not found:
         known = ", ".join(sorted(run.name for run in STARTED.all())) or "none"

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.api.datasource import data_source_for
 from penstock.api.nexmark_source import NexmarkDataSource
+from penstock.arguments import check_folder, check_type
 from penstock.catalyst.session import active_session
 from penstock.config import Durability, LogConfig
 from penstock.errors import NotAttached, UnsupportedSession
@@ -70,8 +71,9 @@ def attach(
     local session where no interpreter was named, Spark's Python processes become this one's.
     """
     check_session(spark)
-    folder = Path(path).absolute()
-    kept = None if kernels is None else str(Path(kernels).absolute())
+    folder = check_folder(path, "path")
+    check_type(create, bool, "create", "True or False")
+    kept = None if kernels is None else str(check_folder(kernels, "kernels"))
     known = _PLACES.get(spark)
     if known is not None and (known.path, known.kernels) == (folder, kept):
         return Attached(spark, known.path, known.log, known.kernels)
@@ -105,6 +107,11 @@ def attached_log(spark: Any) -> Attached:
 
 def check_session(spark: Any) -> None:
     """Raise UnsupportedSession for what Penstock cannot plan queries in."""
+    if type(spark).__module__ == "builtins":
+        raise UnsupportedSession(
+            f"this is {type(spark).__name__}, not a Spark session: make one with "
+            "SparkSession.builder.master(...).getOrCreate()"
+        )
     if not hasattr(spark, "_jsparkSession"):
         raise UnsupportedSession(
             "this is a Spark Connect session, which has no access to Catalyst's plans: create a "

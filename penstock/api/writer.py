@@ -33,6 +33,7 @@ from penstock.api.sinks import (
     StreamSink,
 )
 from penstock.api.task_slots import SlotWish, control_host, grant_standbys
+from penstock.arguments import check_type
 from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.translate import translate
 from penstock.errors import (
@@ -153,6 +154,7 @@ class StreamWriter:
 
     def outputMode(self, outputMode: str) -> StreamWriter:
         """append, update or complete."""
+        check_type(outputMode, str, "outputMode", "a text")
         if outputMode.lower() not in OUTPUT_MODES:
             raise InvalidOption(
                 f"there is no output mode {outputMode!r}; known: {', '.join(OUTPUT_MODES)}"
@@ -167,6 +169,7 @@ class StreamWriter:
 
     def option(self, key: str, value: Any) -> StreamWriter:
         """Set an option; names are not case-sensitive."""
+        check_type(key, str, "the name of an option", "a text")
         name = key.lower()
         if name not in _OPTIONS:
             known = "checkpointLocation, queryId, commitInterval, parallelism, slots, "
@@ -174,6 +177,9 @@ class StreamWriter:
             known += "idleTimeout, checkpointInterval, stateBytesMax, stepRowsMax, numRows, "
             known += "truncate, path, stream"
             raise InvalidOption(f"there is no option {key!r}; known: {known}", option=key)
+        check_type(
+            value, (str, int, float, bool, os.PathLike), f"option {key}", "a text or a number"
+        )
         try:
             self._options[name] = _OPTIONS[name](str(value))
         except (ValueError, TypeError, PlanError) as error:
@@ -195,6 +201,10 @@ class StreamWriter:
         **others: Any,
     ) -> StreamWriter:
         """processingTime: one commit, and one batch, per interval. availableNow: drain and stop."""
+        if processingTime is not None:
+            check_type(processingTime, str, "processingTime", "a text such as '5 seconds'")
+        if availableNow is not None:
+            check_type(availableNow, bool, "availableNow", "True")
         given = [t for t in (processingTime, availableNow, *others.values()) if t]
         if len(given) != 1:
             raise InvalidOption("a trigger has exactly one argument")
@@ -519,7 +529,8 @@ class StreamWriter:
 
 def writeStream(df: DataFrame) -> StreamWriter:
     """Run a streaming DataFrame on Penstock; takes the place of `df.writeStream`."""
-    if not getattr(df, "isStreaming", False):
+    check_type(df, DataFrame, "df", "a streaming DataFrame")
+    if not df.isStreaming:
         raise InvalidOption("this DataFrame is not a streaming one: build it from spark.readStream")
     return StreamWriter(df)
 

@@ -27,16 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from penstock.errors import DemoFailed, LogError
-from penstock.log import open_log
+from penstock.log import open_log, punit
+from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
-from penstock.log.record import START, Position
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, decode_marker
+from penstock.runtime.streams import describe_stream
 
 QUERY = "hot"
 DELAY_US = 1_000_000
 FRAME_S = 0.25
 START_S_MAX = 120.0
 LATENCIES_KEPT = 2_000
+LINE_S = 5.0  # between two lines where nothing can be redrawn
 DRIVER = "penstock.cli.hot_items_driver"
 
 
@@ -94,16 +96,24 @@ class View:
         )
         return [
             f"hot items   {self.phase}",
-            f"  input    {self.rows_in:>10,} bids    {self.rows_rate:>9,.0f} /s",
+            f"  input    {self.rows_in:>10,} bids read    {self.rows_rate:>9,.0f} /s",
             f"  output   {self.rows_out:>10,} rows committed",
             f"  {latency}   (event created to its row committed)",
             f"  watermark {mark}    recoveries {self.recoveries}",
             f"  slots    {slots or '-'}",
         ]
 
+    def line(self) -> str:
+        """The same in one line."""
+        elapsed_s = time.monotonic() - self.started_s
+        return (
+            f"{elapsed_s:6.1f} s  {self.phase}: {self.rows_in:,} bids read, {self.rows_out:,} rows "
+            f"committed, {self.recoveries} recoveries"
+        )
+
 
 class Screen:
-    """Redraws a few lines in place on a terminal; elsewhere prints a line now and then."""
+    """Redraws a few lines in place on a terminal; elsewhere prints one line now and then."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stdout.isatty()
@@ -121,9 +131,11 @@ class Screen:
             self._height = 0 if last else len(lines)
             return
         self._print_events(view)
-        if last or time.monotonic() - self._printed_s >= 5:
-            self._printed_s = time.monotonic()
+        if last:
             print("\n".join(view.lines()), flush=True)
+        elif time.monotonic() - self._printed_s >= LINE_S:
+            self._printed_s = time.monotonic()
+            print(view.line(), flush=True)
 
     def _print_events(self, view: View) -> None:
         for event in view.events[self._events_shown :]:
@@ -171,12 +183,12 @@ class Driver:
 
 
 class Watcher:
-    """Follows the markers of the last stage in the log itself, past driver and slots."""
+    """Follows the query's output in the log itself, past driver and slots."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._log: Log | None = None
-        self._after: Position = START
+        self._reader: CommittedReader | None = None
         self._axis_us: int | None = None  # wall time minus event time of an event
 
     def look(self, folder: Path) -> None:
@@ -185,15 +197,17 @@ class Watcher:
         assert self._log is not None
         if self._axis_us is None and not self._find_axis():
             return
-        while records := self._log.read(["S/hot/m"], self._after, 1_000):
-            self._after = records[-1].position
-            for record in records:
-                marker = decode_marker(record)
-                if marker.watermark_us in (WATERMARK_NONE, WATERMARK_END):
-                    continue
-                self._view.watermark_us = max(self._view.watermark_us, marker.watermark_us)
-                created_us = marker.watermark_us + DELAY_US + (self._axis_us or 0)
-                self._view.latencies_ms.append(max(0.0, (record.time_us - created_us) / 1e3))
+        if self._reader is None:
+            self._reader = CommittedReader(self._log, describe_stream(self._log, QUERY).tags)
+        while (release := self._reader.take()) is not None:
+            self._view.rows_out += sum(punit.inspect(each.body).rows for each in release.records)
+            marker = decode_marker(release.marker)
+            if marker.watermark_us in (WATERMARK_NONE, WATERMARK_END):
+                continue
+            self._view.watermark_us = max(self._view.watermark_us, marker.watermark_us)
+            created_us = marker.watermark_us + DELAY_US + (self._axis_us or 0)
+            late_ms = (release.marker.time_us - created_us) / 1e3
+            self._view.latencies_ms.append(max(0.0, late_ms))
 
     def _open(self, folder: Path) -> bool:
         try:
@@ -221,6 +235,7 @@ class HotItems:
         self._view = View(time.monotonic())
         self._screen = Screen()
         self._watcher = Watcher(self._view)
+        self._before = {"rows_in": 0, "recoveries": 0}  # what drivers that are dead had counted
         # Seconds of input after which something dies.
         self._script = [
             (seconds * 0.25, self._kill_slot),
@@ -266,10 +281,9 @@ class HotItems:
         if message["type"] == "status":
             view.phase = "running"
             view.slots = message["slots"]
-            view.rows_in = message["rows_in"]
+            view.rows_in = self._before["rows_in"] + message["rows_in"]
             view.rows_rate = message["rows_rate"]
-            view.rows_out = message["rows_out"]
-            view.recoveries = message["recoveries"]
+            view.recoveries = self._before["recoveries"] + message["recoveries"]
 
     def _kill_slot(self) -> None:
         busy = [facts for facts in self._view.slots.values() if facts["vertices"]]
@@ -283,10 +297,14 @@ class HotItems:
     def _kill_driver(self) -> None:
         self._view.note(f"kill -9 {self._driver.process.pid}: the driver, and Spark with it")
         self._driver.kill()
-        self._view.phase = "driver dead, starting another"
-        self._view.slots = {}
+        self._note_driver_dead()
         self._screen.draw(self._view)
         self._driver = Driver(self._folder, self._options)
+
+    def _note_driver_dead(self) -> None:
+        self._before = {"rows_in": self._view.rows_in, "recoveries": self._view.recoveries}
+        self._view.phase = "driver dead, starting another"
+        self._view.slots, self._view.rows_rate = {}, 0.0
 
     def _judge(self) -> int:
         print("comparing with Spark's own batch result over the same rows ...", flush=True)

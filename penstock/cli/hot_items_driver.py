@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from penstock.api.progress import RowCount
 from penstock.api.session import attach
 from penstock.api.writer import writeStream
 from penstock.connectors.nexmark import BASE_MS
@@ -58,24 +59,25 @@ def run(args: argparse.Namespace) -> int:
         .toStream("hot")
         .start()
     )
-    before, before_s = 0, time.monotonic()
+    rows_in, new_rows, noted_s = 0, RowCount("rows_in"), time.monotonic()
     while query.isActive:
         query.awaitTermination(STATUS_S)
         status = {name: facts for name, facts in query.job.vertex_status().items() if facts}
-        rows_in = sum(f["rows_in"] for name, f in status.items() if ".s0." in name)
+        sources = {name: facts for name, facts in status.items() if ".s0." in name}
+        new = sum(new_rows.take(sources).values())
+        rows_in += new
         now_s = time.monotonic()
         _tell(
             type="status",
             rows_in=rows_in,
-            rows_rate=max(0, rows_in - before) / max(now_s - before_s, 1e-3),
-            rows_out=sum(f["rows_out"] for name, f in status.items() if "_s1_" in name),
+            rows_rate=new / max(now_s - noted_s, 1e-3),
             recoveries=len(query.job.recoveries()),
             slots={
                 str(number): {"pid": pid, "vertices": list(vertices)}
                 for number, (pid, _, vertices) in query.job.slot_processes().items()
             },
         )
-        before, before_s = rows_in, now_s
+        noted_s = now_s
     if (error := query.exception()) is not None:
         raise error
     _tell(type="ended")

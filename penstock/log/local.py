@@ -29,6 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.arguments import check_folder, check_type
 from penstock.clock import Clock, SystemClock
 from penstock.config import Durability, LogConfig
 from penstock.errors import (
@@ -109,7 +110,11 @@ def open_log(
     The durability of an existing log is the one it was created with. `skip_lost` reads over records
     whose bytes a repair moved aside, which otherwise raise `RecordLost`.
     """
-    folder = Path(path).absolute()
+    folder = check_folder(path, "path")
+    if config is not None:
+        check_type(config, LogConfig, "config", "a LogConfig")
+    for flag, what in ((create, "create"), (read_only, "read_only"), (skip_lost, "skip_lost")):
+        check_type(flag, bool, what, "True or False")
     config = config or LogConfig()
     files = files or Files()
     with named_errors(f"looking for a log in {show_path(folder)}"):

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import pyarrow as pa
 
+from penstock.arguments import INTEGER_MAX, check_integer, check_type
 from penstock.connectors.contract import REJECTED_SCHEMA
 from penstock.errors import (
     AlreadyWritten,
@@ -240,6 +241,8 @@ class StreamWriter:
         producer: str,
         codec: punit.Codec = punit.Codec.NONE,
     ) -> None:
+        check_type(log, Log, "log", "a log, such as open_log() returns")
+        check_type(codec, punit.Codec, "codec", "a Codec")
         self._log = log
         self._facts = describe_stream(log, check_name(stream, "stream"))
         self._schema = arrow_schema(self._facts.schema)
@@ -266,6 +269,11 @@ class StreamWriter:
         ended: bool = False,
     ) -> Position:
         """Publish a batch (or only progress); it is durable and visible when this returns."""
+        if batch is not None:
+            check_type(batch, pa.RecordBatch, "batch", "an Arrow record batch (or None)")
+        if watermark_us is not None:
+            check_integer(watermark_us, "watermark_us", -INTEGER_MAX)
+        check_type(ended, bool, "ended", "True or False")
         rows = None if batch is None or not batch.num_rows else punit.conform(batch, self._schema)
         if rows is not None:
             check_rows(rows)
@@ -342,6 +350,10 @@ class StreamReader:
     def __init__(
         self, log: Log, stream: str, after: Position = START, resume: Position | None = None
     ) -> None:
+        check_type(log, Log, "log", "a log, such as open_log() returns")
+        check_integer(after, "after", START)
+        if resume is not None:
+            check_integer(resume, "resume", START)
         self._facts = describe_stream(log, stream)
         self._schema = arrow_schema(self._facts.schema)
         begin = resume

@@ -1,0 +1,134 @@
+"""Wrong types and None at every public call: a named error, and nothing is changed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.api.query import StreamingQuery
+from penstock.api.writer import StreamWriter as QueryWriter
+from penstock.errors import StreamError
+from penstock.expressions.types import BIGINT, Field
+from penstock.log import LocalLog, open_log
+from penstock.runtime.streams import create_stream
+
+Call = Callable[[Any], object]
+
+NOTHING = object()  # a value of no type that anybody expects
+NO_TEXT = (None, 1, 1.5, True, b"x", [], {}, NOTHING)
+NO_FLAG = (None, 0, 1, "yes", [], NOTHING)
+NO_NUMBER = (True, "1", b"1", [], NOTHING)
+NO_COUNT = (None, "x", b"x", [], {}, NOTHING, -1, 0, 1.5)
+NO_OBJECT = (None, 1, "x", b"x", [], {}, NOTHING)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLog]:
+    with open_log(tmp_path_factory.mktemp("arguments") / "log", create=True) as made:
+        create_stream(made, "numbers", (Field("n", BIGINT, False),))
+        penstock.StreamWriter(made, "numbers", "test")
+        yield made
+
+
+def words(writer: QueryWriter) -> dict[str, tuple[Call, tuple[Any, ...]]]:
+    """The calls that say what a query should do; no session is asked before `start` has them."""
+    return {
+        "outputMode": (writer.outputMode, NO_TEXT),
+        "queryName": (writer.queryName, NO_TEXT),
+        "format": (writer.format, NO_TEXT),
+        "toStream": (writer.toStream, NO_TEXT),
+        "option.key": (lambda v: writer.option(v, 1), NO_TEXT),
+        "option.value": (lambda v: writer.option("path", v), (None, b"x", [], {}, NOTHING)),
+        "options": (lambda v: writer.options(parallelism=v), NO_COUNT),
+        "trigger.processingTime": (
+            lambda v: writer.trigger(processingTime=v),
+            (*NO_TEXT, "", "soon", "-1 seconds", "1 month"),
+        ),
+        "trigger.availableNow": (lambda v: writer.trigger(availableNow=v), (False, *NO_FLAG)),
+        "foreachBatch": (writer.foreachBatch, NO_OBJECT),
+        "foreach": (writer.foreach, NO_OBJECT),
+        "partitionBy": (writer.partitionBy, NO_OBJECT),
+        "toTable": (writer.toTable, NO_OBJECT),
+        "start.path": (writer.start, (b"x", [], {}, NOTHING)),
+        "start.format": (lambda v: writer.start(format=v), (1, b"x", [], NOTHING)),
+        "start.outputMode": (lambda v: writer.start(outputMode=v), (1, b"x", [], NOTHING)),
+        "start.queryName": (lambda v: writer.start(queryName=v), (1, b"x", [], NOTHING)),
+        "start.options": (lambda v: writer.start(slots=v), NO_COUNT),
+    }
+
+
+def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
+    """Every call that a user may make, by name, and values that it cannot take."""
+
+    def write(*batch: Any, **facts: Any) -> object:
+        return penstock.StreamWriter(log, "numbers", "test").write(*(batch or (None,)), **facts)
+
+    idle = object.__new__(StreamingQuery)  # arguments are looked at before anything else
+    return {
+        **words(QueryWriter(None)),  # type: ignore[arg-type]
+        "open_log.path": (penstock.open_log, ("", "a\0b", *NO_TEXT)),
+        "open_log.create": (lambda v: penstock.open_log(log.folder, create=v), NO_FLAG),
+        "open_log.config": (lambda v: penstock.open_log(log.folder, config=v), NO_OBJECT[1:]),
+        "attach.spark": (lambda v: penstock.attach(v, "x"), NO_OBJECT),
+        "writeStream": (penstock.writeStream, NO_OBJECT),
+        "query.name": (penstock.query, NO_TEXT),
+        "query.log": (lambda v: penstock.query("q", log=v), NO_OBJECT[1:]),
+        "StreamWriter.log": (lambda v: penstock.StreamWriter(v, "numbers", "p"), NO_OBJECT),
+        "StreamWriter.stream": (lambda v: penstock.StreamWriter(log, v, "p"), NO_TEXT),
+        "StreamWriter.producer": (lambda v: penstock.StreamWriter(log, "numbers", v), NO_TEXT),
+        "StreamWriter.codec": (
+            lambda v: penstock.StreamWriter(log, "numbers", "p", v),
+            (None, "lz4", NOTHING),
+        ),
+        "write.batch": (write, (pa.table({"n": [1]}), *NO_OBJECT[1:])),
+        "write.offset": (lambda v: write(offset=v), (NOTHING, b"x", {1, 2})),
+        "write.watermark": (
+            lambda v: write(watermark_us=v),
+            (*NO_NUMBER, 1.5, 1 << 63),
+        ),
+        "write.ended": (lambda v: write(ended=v), NO_FLAG),
+        "StreamReader.log": (lambda v: penstock.StreamReader(v, "numbers"), NO_OBJECT),
+        "StreamReader.stream": (lambda v: penstock.StreamReader(log, v), NO_TEXT),
+        "StreamReader.after": (
+            lambda v: penstock.StreamReader(log, "numbers", v),
+            (None, *NO_NUMBER, 1.5, -1, 1 << 63),
+        ),
+        "StreamReader.resume": (
+            lambda v: penstock.StreamReader(log, "numbers", resume=v),
+            (*NO_NUMBER, 1.5, -1, 1 << 63),
+        ),
+        "awaitTermination": (idle.awaitTermination, (*NO_NUMBER, 0, -1, float("nan"))),
+        "explain": (idle.explain, NO_FLAG),
+    }
+
+
+CALLS = sorted(calls(None))
+
+
+def test_every_public_name_is_looked_at() -> None:
+    """A call that is added has to be added here."""
+    told = {name.split(".")[0] for name in CALLS}
+    without = {"StreamError", "__version__", "queries"}
+    assert set(penstock.__all__) - without <= told
+    methods = {
+        name
+        for name, member in inspect.getmembers(QueryWriter, inspect.isfunction)
+        if not name.startswith("_") and len(inspect.signature(member).parameters) > 1
+    }
+    assert methods <= told
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_value_is_named(log: LocalLog, name: str) -> None:
+    call, values = calls(log)[name]
+    tail, keys = log.tail(), log.keys()
+    for value in values:
+        with pytest.raises(StreamError) as caught:
+            call(value)
+        assert caught.value.message
+    assert (log.tail(), log.keys()) == (tail, keys)
