@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from penstock.runtime.slot import SlotOrder
 
 _RESULT_SCHEMA = "slot bigint, steps bigint, error string"
-END_S = 5.0  # how long tasks are given that were told to end, or find that nobody waits for them
+END_S = 5.0  # how long tasks that were told to end are waited for
+END_LATE_S = 20.0  # and how long nobody interferes with them, before they are cancelled
 POLL_S = 0.02
 
 
@@ -44,12 +45,28 @@ class SparkLauncher:
         self._cancel(self._slot_tag(slot))
 
     def cancel(self) -> None:
-        """Cancel what has not ended by itself, after a short while: Spark warns of each task."""
-        deadline_s = time.monotonic() + END_S
-        while self._active_tasks() and time.monotonic() < deadline_s:
+        """Cancel what does not end by itself: Spark warns of each task that is cancelled.
+
+        A task that is only starting finds nobody to connect to, and ends; that may take longer than
+        anybody wants to wait.
+        """
+        if self._have_ended(END_S):
+            self._cancel(self._tag)  # those that Spark has not begun with
+        else:
+            threading.Thread(target=self._end_late, name="penstock-slots-end", daemon=True).start()
+
+    def _end_late(self) -> None:
+        self._have_ended(END_LATE_S)
+        self._cancel(self._tag)
+
+    def _have_ended(self, patience_s: float) -> bool:
+        """Wait until no slot is being run; whether so."""
+        deadline_s = time.monotonic() + patience_s
+        while self._active_tasks():
+            if time.monotonic() > deadline_s:
+                return False
             time.sleep(POLL_S)
-        if any(thread.is_alive() for thread in self._threads):
-            self._cancel(self._tag)
+        return True
 
     def ended(self) -> str | None:
         context = self._spark.sparkContext
@@ -65,17 +82,22 @@ class SparkLauncher:
         """How many slots are being run; those that wait for a task slot are not."""
         if self.ended() is not None or not any(thread.is_alive() for thread in self._threads):
             return 0
-        jobs = self._spark.sparkContext._jsc.sc().statusTracker().getJobIdsForTag(self._tag)
-        tracker = self._spark.sparkContext.statusTracker()
-        stages = [info.stageIds for job in jobs if (info := tracker.getJobInfo(job)) is not None]
-        found = [tracker.getStageInfo(stage) for ids in stages for stage in ids]
-        return sum(stage.numActiveTasks for stage in found if stage is not None)
+        context = self._spark.sparkContext
+        try:
+            jobs = context._jsc.sc().statusTracker().getJobIdsForTag(self._tag)
+            tracker = context.statusTracker()
+            infos = [info for job in jobs if (info := tracker.getJobInfo(job)) is not None]
+            stages = [tracker.getStageInfo(stage) for info in infos for stage in info.stageIds]
+        except (Py4JError, OSError, AttributeError):
+            return 0  # the session was stopped meanwhile
+        return sum(stage.numActiveTasks for stage in stages if stage is not None)
 
     def _slot_tag(self, slot: int) -> str:
         return f"{self._tag}-slot-{slot}"
 
     def _cancel(self, tag: str) -> None:
-        if self.ended() is None:  # else the user has stopped the session already
+        alive = any(thread.is_alive() for thread in self._threads)
+        if alive and self.ended() is None:  # else the user has stopped the session already
             self._spark.sparkContext.cancelJobsWithTag(tag)
 
     def _run(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:

@@ -20,10 +20,13 @@ from penstock.cli.queries import look_at
 from penstock.errors import JobFailed, QueryActive, QueryMismatch, QueryNotFound, TooFewSlots
 from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
+from penstock.log.record import START
 from penstock.runtime.control import Channel, ControlServer, Message
 from penstock.runtime.queries import running_process, stored_query
 from penstock.runtime.slot import SlotOrder
 from penstock.runtime.streams import StreamWriter, create_stream
+from penstock.stages.program import sink_stream
+from penstock.stages.tags import marker_tag
 from tests.spark.expected import running_counts
 from tests.spark.waiting import wait_for
 from tests.spark_session import shared_session
@@ -290,6 +293,66 @@ def test_task_slots_that_others_hold_are_waited_for_and_then_told(
     assert "end other jobs, give the application more cores" in caught.value.message
     late = start(numbers, "waiting").toStream("waiting").trigger(availableNow=True).start()
     assert late.awaitTermination(120)
+
+
+def test_functions_and_the_user_share_a_small_master(
+    attached: Attached, spark: SparkSession
+) -> None:
+    """Whoever would starve is refused; a trigger commits once per interval; a stop waits."""
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
+    seen: dict[str, list[int]] = {"one": [], "two": []}
+    may_return = threading.Event()
+
+    def note(frame: DataFrame, epoch: int) -> None:
+        seen["one"].append(frame.count())
+
+    def note_and_wait(frame: DataFrame, epoch: int) -> None:
+        seen["two"].append(frame.count())
+        if len(seen["two"]) == 3:
+            may_return.wait()
+
+    one = penstock.writeStream(rows).queryName("one").foreachBatch(note).start()
+    writer = penstock.writeStream(rows).queryName("two").trigger(processingTime="1 second")
+    two = writer.foreachBatch(note_and_wait).start()
+    try:
+        assert (one.job.task_slots, two.job.task_slots) == (2, 1)  # no room for another standby
+        with pytest.raises(TooFewSlots, match=r"3 of them held by one, two: use local\[5\]"):
+            penstock.writeStream(rows).queryName("three").foreachBatch(note).start()
+        wait_for("batches", lambda: len(seen["one"]) > 2 and len(seen["two"]) == 3)
+        assert spark.range(10).count() == 10
+        stopping = threading.Thread(target=two.stop)
+        stopping.start()
+        wait_for("the stop", lambda: two.is_stopping and two.job.is_over)
+        assert running_process(attached.path, "two") == os.getpid()
+        assert two.isActive
+        may_return.set()
+        stopping.join(90)
+        assert not two.isActive
+        assert running_process(attached.path, "two") is None
+    finally:
+        may_return.set()
+        one.stop()
+        two.stop()
+    assert (one.exception(), two.exception()) == (None, None)
+    markers = attached.log.read([marker_tag(sink_stream("two"))], START, 1_000)
+    intervals = [record.time_us // 1_000_000 for record in markers]
+    assert len(set(intervals)) >= len(intervals) - 1  # the last one is that of the stop
+    assert sum(seen["one"]) > 0
+
+
+def test_a_slot_that_finds_nobody_ends_without_a_failed_task(
+    spark: SparkSession, attached: Attached
+) -> None:
+    """As one that Spark starts when the query is over: a failed task would be printed at length."""
+    ended: list[tuple[int, str | None]] = []
+    launcher = SparkLauncher(spark, "penstock-nobody", "slot")
+    order = SlotOrder("127.0.0.1", 9, "token", 0, small().to_json(), str(attached.log.folder))
+    launcher.launch(order, lambda slot, error: ended.append((slot, error)))
+    wait_for("the end", lambda: ended)
+    ((slot, error),) = ended
+    assert slot == 0
+    assert error is not None
+    assert error.startswith("[CONTROL_ERROR]")  # as it was told, not what Spark makes of it
 
 
 @pytest.mark.slow  # Spark takes seconds to end a process; tests/runtime/test_job.py has the rest
