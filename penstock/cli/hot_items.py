@@ -36,7 +36,7 @@ from penstock.runtime.streams import describe_stream
 QUERY = "hot"
 DELAY_US = 1_000_000
 FRAME_S = 0.25
-START_S_MAX = 120.0
+START_S_MAX = 240.0
 LATENCIES_KEPT = 2_000
 LINE_S = 5.0  # between two lines where nothing can be redrawn
 DRIVER = "penstock.cli.hot_items_driver"
@@ -79,7 +79,10 @@ class View:
     latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
 
     def note(self, text: str) -> None:
-        self.events.append(f"{time.monotonic() - self.started_s:6.1f} s  {text}")
+        self.events.append(self.timed(text))
+
+    def timed(self, text: str) -> str:
+        return f"{time.monotonic() - self.started_s:6.1f} s  {text}"
 
     def lines(self) -> list[str]:
         recent = sorted(self.latencies_ms)
@@ -105,10 +108,9 @@ class View:
 
     def line(self) -> str:
         """The same in one line."""
-        elapsed_s = time.monotonic() - self.started_s
         return (
-            f"{elapsed_s:6.1f} s  {self.phase}: {self.rows_in:,} bids read, {self.rows_out:,} rows "
-            f"committed, {self.recoveries} recoveries"
+            f"{self.phase}: {self.rows_in:,} bids read, {self.rows_out:,} rows committed, "
+            f"{self.recoveries} recoveries"
         )
 
 
@@ -120,6 +122,7 @@ class Screen:
         self._height = 0
         self._events_shown = 0
         self._printed_s = 0.0
+        self._line = ""
 
     def draw(self, view: View, *, last: bool = False) -> None:
         if self._is_terminal:
@@ -133,9 +136,9 @@ class Screen:
         self._print_events(view)
         if last:
             print("\n".join(view.lines()), flush=True)
-        elif time.monotonic() - self._printed_s >= LINE_S:
-            self._printed_s = time.monotonic()
-            print(view.line(), flush=True)
+        elif time.monotonic() - self._printed_s >= LINE_S and view.line() != self._line:
+            self._printed_s, self._line = time.monotonic(), view.line()
+            print(view.timed(self._line), flush=True)
 
     def _print_events(self, view: View) -> None:
         for event in view.events[self._events_shown :]:

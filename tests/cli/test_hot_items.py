@@ -21,6 +21,7 @@ def test_piped_output_repeats_no_block(
     for rows in range(3):
         view.rows_in = rows
         screen.draw(view)
+        screen.draw(view)  # nothing new
     view.note("the last one")
     screen.draw(view, last=True)
     shown = capsys.readouterr().out.splitlines()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.api import query as query_module
 from penstock.api.launcher import SparkLauncher
 from penstock.api.session import Attached
 from penstock.cli.queries import look_at
@@ -296,9 +297,13 @@ def test_task_slots_that_others_hold_are_waited_for_and_then_told(
 
 
 def test_functions_and_the_user_share_a_small_master(
-    attached: Attached, spark: SparkSession
+    attached: Attached,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Whoever would starve is refused; a trigger commits once per interval; a stop waits."""
+    monkeypatch.setattr(query_module, "STOP_TOLD_S", (0.01, 0.01))
     rows = spark.readStream.format("rate").option("rowsPerSecond", 200).load()
     seen: dict[str, list[int]] = {"one": [], "two": []}
     may_return = threading.Event()
@@ -325,6 +330,10 @@ def test_functions_and_the_user_share_a_small_master(
         wait_for("the stop", lambda: two.is_stopping and two.job.is_over)
         assert running_process(attached.path, "two") == os.getpid()
         assert two.isActive
+        told = "stop() of query two waits for the sink foreachBatch (epoch"
+        wait_for("a message", lambda: told in caplog.text)
+        lag = two.lastProgress.sink.metrics
+        assert set(lag) == {"epochsBehind", "secondsBehind", "rowsUnderWay"}
         may_return.set()
         stopping.join(90)
         assert not two.isActive
