@@ -134,15 +134,18 @@ def instance_key(vertex: str) -> str:
     return f"instance/{check_any_name(vertex, 'vertex')}"
 
 
-def register(log: Log, vertex: str, instance: int) -> None:
+def register(log: Log, vertex: str, instance: int, *, again: bool = False) -> None:
     """Register an instance that was handed out; every smaller one is fenced from here on.
 
     Raises `Fenced` if a number that is not smaller is registered: then this one comes too late, or
-    somebody has it already.
+    somebody has it already. With `again` that somebody is the caller, to whom alone the number
+    belongs and who may have registered it without being told so.
     """
     key = instance_key(vertex)
     while True:
         current = log.get(key)
+        if again and current is not None and int(current.value) == instance:
+            return
         if current is not None and int(current.value) >= instance:
             raise Fenced(
                 f"instance {instance} of vertex {vertex} comes too late: instance "

@@ -21,7 +21,7 @@ from penstock.operators.chain import Chain
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
-from penstock.runtime.instances import COUNTER_BITS
+from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, Marker
 from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.recovery import fence, restore_states
@@ -231,7 +231,7 @@ class Assembly:
         timeout_ms = self.program.settings.idle_timeout_ms
         if timeout_ms is not None and others():  # who are silent by design, for a while
             timeout_ms = max(timeout_ms, round(2_000 * SIGN_OF_LIFE_S))
-        run = marker.instance >> COUNTER_BITS
+        run = run_of(marker.instance)
         return Watermarks(own, marker.producers, marker.watermark_us, timeout_ms, run, others)
 
 

@@ -20,7 +20,7 @@ from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.record import START, Record
-from penstock.runtime.instances import COUNTER_BITS
+from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, Said, decode_marker
 from penstock.stages.tags import parse_tag
 
@@ -109,7 +109,7 @@ class StreamInput(Input):
             return Delivery(tuple(batches), tuple(origins), is_whole=False)
         marker, self._release = self._release.marker, None
         facts = decode_marker(marker)
-        run = facts.instance >> COUNTER_BITS if facts.caught_up else 0
+        run = run_of(facts.instance) if facts.caught_up else 0
         return Delivery(
             tuple(batches),
             tuple(origins),

@@ -36,7 +36,7 @@ class InstanceNumbers:
         if self._counter == COUNTER_MAX:
             self._take_run()
         self._counter += 1
-        return self._run << COUNTER_BITS | self._counter
+        return numbered(self._run, self._counter)
 
     def is_newest_run(self) -> bool:
         """Whether no other run of the query has begun since."""
@@ -55,10 +55,29 @@ class InstanceNumbers:
         while True:
             newest = self._log.get(key)
             version, before = (0, 0) if newest is None else (newest.version, int(newest.value))
-            run = max(before, registered >> COUNTER_BITS) + 1
+            run = max(before, run_of(registered)) + 1
             if self._log.compare_and_set(key, version, b"%d" % run):
                 self._run, self._counter = run, 0
                 return
+
+
+def run_of(instance: int) -> int:
+    """The run that handed a number out."""
+    return instance >> COUNTER_BITS
+
+
+def numbered(run: int, counter: int) -> int:
+    """The instance of this number in a run."""
+    return run << COUNTER_BITS | counter
+
+
+def next_run_instance(log: Log, producer: str) -> int:
+    """The first number of a run that a lone producer hands out to itself.
+
+    Once it is registered, all further numbers of the run are this producer's and nobody else's.
+    """
+    newest = log.get(instance_key(producer))
+    return numbered(1 if newest is None else run_of(int(newest.value)) + 1, 0)
 
 
 def next_instance(log: Log, producer: str) -> int:

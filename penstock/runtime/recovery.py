@@ -25,7 +25,7 @@ from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log, register
 from penstock.log.record import START, Position
 from penstock.runtime.checkpointing import check_bound
-from penstock.runtime.instances import COUNTER_BITS
+from penstock.runtime.instances import run_of
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
@@ -38,14 +38,19 @@ RESTORE_TRIES = 8
 logger = logging.getLogger(__name__)
 
 
-def fence(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, Position]:
-    """Steps 1 and 2: take the vertex over; return its last marker, renumbered, and where it is."""
-    register(log, vertex, instance)
+def fence(
+    log: Log, vertex: str, task_tag: str, instance: int, *, again: bool = False
+) -> tuple[Marker, Position]:
+    """Steps 1 and 2: take the vertex over; return its last marker, renumbered, and where it is.
+
+    With `again` the caller may have done so already, with the same number, and failed.
+    """
+    register(log, vertex, instance, again=again)
     record = log.last(task_tag)
     if record is None:
         return Marker(vertex=vertex, instance=instance, epoch=0), START
     marker = decode_marker(record)
-    same_run = marker.instance >> COUNTER_BITS == instance >> COUNTER_BITS
+    same_run = run_of(marker.instance) == run_of(instance)
     caught_up = marker.caught_up and same_run  # in a new run there may be more
     return replace(marker, instance=instance, caught_up=caught_up), record.position
 

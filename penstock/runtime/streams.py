@@ -13,6 +13,7 @@ from penstock.arguments import INTEGER_MAX, check_integer, check_type
 from penstock.connectors.contract import REJECTED_SCHEMA
 from penstock.errors import (
     AlreadyWritten,
+    Fenced,
     InvalidArgument,
     InvalidName,
     SchemaMismatch,
@@ -36,7 +37,7 @@ from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name, check_own_name
 from penstock.operators.chain import ERROR_COLUMN
 from penstock.runtime.inputs import rows_gone
-from penstock.runtime.instances import next_instance
+from penstock.runtime.instances import COUNTER_MAX, next_run_instance
 from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs, check_rows
 from penstock.runtime.recovery import fence
@@ -251,7 +252,7 @@ class StreamWriter:
         self._tags = (task_tag(producer), marker_tag(stream))
         self._marker: Marker
         self._outputs: Outputs
-        self._begin(next_instance(log, producer))
+        self._begin(next_run_instance(log, producer))
         self._has_failed = False  # the last write has raised
         self._refusal: AlreadyWritten | None = None
 
@@ -291,19 +292,28 @@ class StreamWriter:
             let_markers_go(self._log, self._tags[0], position)
         return position
 
-    def _begin(self, instance: int) -> None:
-        self._marker, _ = fence(self._log, self._producer, self._tags[0], instance)
+    def _begin(self, instance: int, *, again: bool = False) -> None:
+        self._marker, _ = fence(self._log, self._producer, self._tags[0], instance, again=again)
         self._outputs = Outputs(self._log, Fence(self._producer, instance), self._codec)
 
     def _begin_again(self) -> None:
         """Become a new instance after a failed write, unless that write is in the log.
 
-        The next number, and no other: somebody who opened this producer since then keeps it.
+        The next number, and no other: somebody who opened this producer since then keeps it. Who
+        opens one begins another run of numbers, so if that number is registered already, then by
+        this writer, in a try that failed behind it.
         """
         if self._refusal is not None:
             raise self._refusal
-        epoch = self._marker.epoch
-        self._begin(self._marker.instance + 1)
+        epoch, instance = self._marker.epoch, self._marker.instance
+        if instance & COUNTER_MAX == COUNTER_MAX:
+            raise Fenced(
+                f"producer {self._producer} has begun again {COUNTER_MAX} times after writes that "
+                "failed, and has no number left: open a new StreamWriter",
+                vertex=self._producer,
+                instance=instance,
+            )
+        self._begin(instance + 1, again=True)
         if self._marker.epoch > epoch:
             self._refusal = AlreadyWritten(
                 f"the last write of producer {self._producer} to stream {self._facts.name} raised "

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.runtime.instances import COUNTER_BITS
+from penstock.runtime.instances import run_of
 from penstock.sim.data import Row
 
 NONE_US = -(2**63)
@@ -133,7 +133,7 @@ def heard_time(
     """By delivery (the position of its marker): how far a reader was that hears its producers."""
     found: dict[int, int] = {}
     for before, own in lives(marks):
-        run = own[0].instance >> COUNTER_BITS
+        run = run_of(own[0].instance)
         ears = _Ears(producers, before, run, timeout_ms)
         expected = iter(own)
         for deed in deeds[own[0].vertex, own[0].instance]:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from penstock.operators.specs import AggregateSpec
-from penstock.runtime.instances import COUNTER_BITS
+from penstock.runtime.instances import run_of
 from penstock.sim.data import Feed, Row
 from penstock.sim.history import Seen
 from penstock.sim.judge import Deeds, Mark, Said, epoch_of, heard_time, own_time
@@ -46,7 +46,7 @@ class Outcome:
                     facts["consumed"],
                     facts["watermark_us"],
                     facts["ended"],
-                    seen.instance >> COUNTER_BITS if facts["caught_up"] else 0,
+                    run_of(seen.instance) if facts["caught_up"] else 0,
                     producers,
                 )
                 found.setdefault(seen.producer, []).append(mark)

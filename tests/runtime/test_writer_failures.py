@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -22,38 +22,72 @@ from penstock.errors import (
 )
 from penstock.expressions.types import BIGINT, STRING, Field
 from penstock.log.memory import MemoryLog
-from penstock.log.record import Entry, Fence, Position
+from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.runtime import outputs
 from penstock.runtime.outputs import ROW_BYTES_MAX, UNKNOWN_RETRIES
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
+from penstock.runtime.trimming import TRIM_COMMITS
 
 SCHEMA = (Field("n", BIGINT, False), Field("text", STRING))
+T = TypeVar("T")
+BEGINNING = [  # the calls of a retry before it appends, and whether they change anything
+    ("get", LogBusy, False),
+    ("compare_and_set", LogBusy, False),
+    ("compare_and_set", OutcomeUnknown, False),
+    ("compare_and_set", OutcomeUnknown, True),
+    ("last", LogBusy, False),
+]
 
 
 class FailingLog(MemoryLog):
-    """Appends fail from one call on, for some calls: `with_effect` tells whether in vain."""
+    """One kind of call fails from one call on, for some calls: `with_effect` says if in vain."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.error: type[LogError] | None = None
+        self.call = ""
+        self.error: type[LogError] = LogError
         self.calls_until_error = self.errors_left = 0
         self.with_effect = False
 
     def fail(
-        self, error: type[LogError], *, after: int = 0, times: int = 1, with_effect: bool = False
+        self,
+        error: type[LogError],
+        call: str = "append",
+        *,
+        after: int = 0,
+        times: int = 1,
+        with_effect: bool = False,
     ) -> None:
-        self.error, self.calls_until_error, self.errors_left = error, after, times
+        self.call, self.error = call, error
+        self.calls_until_error, self.errors_left = after, times
         self.with_effect = with_effect
 
     def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
-        if self.error is None or not self.errors_left:
-            return super().append(entries, fence)
+        return self._perhaps("append", lambda: MemoryLog.append(self, entries, fence))
+
+    def last(self, tag: str) -> Record | None:
+        return self._perhaps("last", lambda: MemoryLog.last(self, tag))
+
+    def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
+        return self._perhaps("trim", lambda: MemoryLog.trim(self, tag, upto, fence))
+
+    def get(self, key: str) -> Versioned | None:
+        return self._perhaps("get", lambda: MemoryLog.get(self, key))
+
+    def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
+        return self._perhaps(
+            "compare_and_set", lambda: MemoryLog.compare_and_set(self, key, version, value)
+        )
+
+    def _perhaps(self, call: str, do: Callable[[], T]) -> T:
+        if call != self.call or not self.errors_left:
+            return do()
         if self.calls_until_error:
             self.calls_until_error -= 1
-            return super().append(entries, fence)
+            return do()
         self.errors_left -= 1
         if self.with_effect:
-            super().append(entries, fence)
+            do()
         raise self.error("the log has failed for the test")
 
 
@@ -146,6 +180,64 @@ def test_a_writer_that_failed_does_not_push_out_the_one_that_followed_it(log: Fa
             writer.write(rows(1))
     heir.write(rows(2))
     assert published(log) == [2]
+
+
+@pytest.mark.parametrize(("call", "error", "with_effect"), BEGINNING)
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_retry_that_fails_while_it_begins_again_may_be_repeated_too(
+    log: FailingLog, call: str, error: type[LogError], with_effect: bool, committed: bool
+) -> None:
+    writer = StreamWriter(log, "in", "shop")
+    log.fail(OutcomeUnknown, times=UNKNOWN_RETRIES + 1, with_effect=committed)
+    with pytest.raises(OutcomeUnknown):
+        writer.write(rows(1), offset=1)
+    log.fail(error, call, times=2, with_effect=with_effect)
+    failed = 0
+    while True:
+        try:
+            writer.write(rows(1), offset=1)
+            assert not committed
+            break
+        except error:
+            failed += 1
+        except AlreadyWritten:
+            assert committed
+            log.errors_left = 0
+            writer = StreamWriter(log, "in", "shop")
+            break
+    assert failed == (1 if with_effect else 2)  # what is registered is not registered again
+    log.errors_left = 0
+    assert (writer.offset, published(log)) == (1, [1])
+    writer.write(rows(2), offset=2)
+    assert (writer.offset, published(log)) == (2, [1, 2])
+
+
+@pytest.mark.parametrize(("call", "error", "with_effect"), BEGINNING)
+def test_a_retry_that_failed_takes_nothing_from_the_one_that_followed(
+    log: FailingLog, call: str, error: type[LogError], with_effect: bool
+) -> None:
+    """Also if its number was never registered, and the follower's is the next one there is."""
+    writer = StreamWriter(log, "in", "shop")
+    log.fail(DiskFull)
+    with pytest.raises(DiskFull):
+        writer.write(rows(1))
+    log.fail(error, call, with_effect=with_effect)
+    with pytest.raises(error):
+        writer.write(rows(1))
+    heir = StreamWriter(log, "in", "shop")
+    with pytest.raises(Fenced):
+        writer.write(rows(1))
+    heir.write(rows(2))
+    assert published(log) == [2]
+
+
+def test_a_write_is_done_though_old_markers_could_not_be_let_go(log: FailingLog) -> None:
+    writer = StreamWriter(log, "in", "shop")
+    log.fail(LogBusy, "trim")
+    for number in range(TRIM_COMMITS):
+        writer.write(rows(number))
+    assert not log.errors_left
+    assert published(log) == list(range(TRIM_COMMITS))
 
 
 def test_half_a_batch_that_cannot_be_encoded_is_never_published(
