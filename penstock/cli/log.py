@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.fsck import progress_on_terminal
-from penstock.cli.log_rows import FOLLOW_WAIT_S, own_streams, plain_rows, show_rows
+from penstock.cli.log_rows import FOLLOW_WAIT_S, given_streams, plain_rows, show_rows
 from penstock.cli.tables import facts, moment, size, table
 from penstock.clock import SystemClock
 from penstock.errors import InvalidArgument, PUnitError
@@ -176,7 +176,7 @@ def show_newest(args: argparse.Namespace) -> int:
     if args.raw or args.tag or args.rows or args.payload:
         return _show_newest_records(args)
     with open_log(args.dir, read_only=True, skip_lost=args.skip_lost) as log:
-        streams = [args.stream] if args.stream is not None else own_streams(log)
+        streams = [args.stream] if args.stream is not None else given_streams(log)
         if streams:
             show_rows(log, args.dir, streams, args.limit, follow=args.follow, as_json=args.json)
             return 0

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import base64
+import heapq
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.cli.tables import moment
+from penstock.errors import Trimmed
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
@@ -26,7 +29,7 @@ FOLLOW_WAIT_S = 1.0
 Row = tuple[str, int, dict[str, Any]]  # stream, time of its commit, values
 
 
-def own_streams(log: Log) -> list[str]:
+def given_streams(log: Log) -> list[str]:
     """The streams that people named; those with a dot are a query's own."""
     names = [key.split("/", 1)[1] for key in log.keys("stream")]
     return [name for name in names if "." not in name]
@@ -36,16 +39,19 @@ def show_rows(
     log: Log, folder: Path, streams: list[str], limit: int, *, follow: bool, as_json: bool
 ) -> None:
     """Print the newest rows of some streams; with `follow`, go on until interrupted."""
-    tags = [tag for stream in streams for tag in describe_stream(log, stream).tags]
-    rows_only = [tag for tag in tags if parse_tag(tag).kind is TagKind.SUBSTREAM]
+    tags = [describe_stream(log, stream).tags for stream in streams]
+    rows_only = [tag for tag in chain(*tags) if parse_tag(tag).kind is TagKind.SUBSTREAM]
     newest: deque[Row] = deque(maxlen=limit)
     records = max(limit, 1)
     while True:
         begin = Position(position_before_newest(folder, rows_only, records))
-        reader = CommittedReader(log, tags, begin or None)
+        readers = [_reader(log, each, begin) for each in tags]
         newest.clear()
-        while (release := reader.take()) is not None:
-            newest.extend(_rows(release, limit))
+        try:
+            for release in _releases(readers):
+                newest.extend(_rows(release, limit))
+        except Trimmed:
+            continue  # a stream was cut just now: what is newest is not what it was
         if len(newest) == limit or not begin:
             break
         records *= 4  # no marker covers the newest ones
@@ -53,10 +59,22 @@ def show_rows(
         _print(row, as_json)
     while follow:
         tail = log.tail()
-        while (release := reader.take()) is not None:
+        for release in _releases(readers):
             for row in _rows(release, None):
                 _print(row, as_json)
         log.wait(tail, FOLLOW_WAIT_S)
+
+
+def _reader(log: Log, tags: Sequence[str], begin: Position) -> CommittedReader:
+    """A reader of one stream, which may be cut further than to where the newest rows begin."""
+    is_cut = begin <= max(log.trimmed(tag) for tag in tags)
+    return CommittedReader(log, tags, None if is_cut else begin)
+
+
+def _releases(readers: Sequence[CommittedReader]) -> Iterator[Release]:
+    """What is committed and not yet read in any of some streams, in order."""
+    each = (iter(reader.take, None) for reader in readers)
+    yield from heapq.merge(*each, key=lambda release: release.marker.position)
 
 
 def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:

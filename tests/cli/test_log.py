@@ -175,6 +175,31 @@ def test_tail_shows_committed_rows_to_people(
     assert "known: orders, refunds" in capsys.readouterr().err
 
 
+def test_tail_of_several_streams_one_of_which_was_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Further than to where the newest rows of all begin."""
+    path = tmp_path / "log"
+    with open_log(path, create=True) as log:
+        for name in ("orders", "refunds"):
+            create_stream(log, name, schema_from_arrow(ROWS.schema))
+        orders, refunds = (StreamWriter(log, name, f"of_{name}") for name in ("orders", "refunds"))
+        for _ in range(3):
+            refunds.write(ROWS.slice(0, 1))
+        for _ in range(5):
+            before = log.tail()
+            orders.write(ROWS.slice(0, 1))
+        refunds.write(ROWS.slice(1, 1))
+    run(capsys, "log", "trim", path, "orders", "--before", before + 1)
+    newest = lines(capsys, "log", "tail", path, "-n", "3")
+    assert [(each["stream"], each["row"]["id"]) for each in newest] == [
+        ("refunds", 1),
+        ("orders", 1),
+        ("refunds", 2),
+    ]
+    assert len(lines(capsys, "log", "tail", path)) == 5
+
+
 def test_tail_follows_the_doorbell_until_interrupted(folder: Path) -> None:
     """Also records under a tag that was not there when it began."""
     with (
