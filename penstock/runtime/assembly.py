@@ -147,6 +147,7 @@ class Assembly:
             trigger_us=trigger_ms * 1000 if trigger_ms and writes_result else None,
             backlog=self._backlog() if writes_result else None,
             announcing=self._announcing(vertex, stage.output.stream),
+            output_tags=vertex.output_tags,
             change_tag=vertex.change_tag,
             late_tag=None if late is None else substream_tag(late, 0),
             dead_letter_tag=None if dead is None else substream_tag(dead, 0),

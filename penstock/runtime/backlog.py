@@ -101,7 +101,10 @@ class Backlog:
         self._looked_s = float("-inf")
 
     def add(self, marker: Position, written_bytes: int) -> None:
-        """Note a commit, and how much the instance has written in its life by then."""
+        """Note a commit, and how much the instance has written for the sink in its life by then.
+
+        One that wrote nothing is not waited for: the sink may never hear of it.
+        """
         if written_bytes == self._written_bytes:
             return
         before = self._waiting[-2][1] if len(self._waiting) > 1 else self._delivered_bytes

@@ -7,6 +7,7 @@ allows, however much a step gives.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
@@ -69,7 +70,7 @@ class Outputs:
         self._entries: list[Entry] = []
         self.bytes_waiting = 0
         self.written: set[str] = set()  # the tags of all rows since the last marker
-        self.row_bytes = 0  # of all rows so far, as they are in the log
+        self.row_bytes: Counter[str] = Counter()  # by tag: of all rows so far, as they are stored
 
     def add(self, kind: RecordKind, tag: str, batch: pa.RecordBatch) -> None:
         """Queue a batch under one tag; it shares p-units with what else goes there.
@@ -115,7 +116,8 @@ class Outputs:
                     size_bytes = 0
                 size_bytes += body.size
                 self._queue(kind, (tag,), body)
-                self.row_bytes += memoryview(body).nbytes if kind is RecordKind.DATA else 0
+                if kind is RecordKind.DATA:
+                    self.row_bytes[tag] += memoryview(body).nbytes
 
     def _queue(self, kind: RecordKind, tags: tuple[str, ...], body: Body) -> None:
         fence = self._fence

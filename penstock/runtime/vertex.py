@@ -87,6 +87,7 @@ class VertexParts:
     trigger_us: int | None  # None: commits as soon as it may
     backlog: Backlog | None  # None: no sink outside the log gets what this vertex writes
     announcing: Announcing
+    output_tags: tuple[str, ...]
     change_tag: str
     late_tag: str | None
     dead_letter_tag: str | None
@@ -432,7 +433,9 @@ class Vertex:
         self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
         if parts.backlog is not None:
-            parts.backlog.add(position, parts.outputs.row_bytes)
+            # Late rows and dead letters never come to the sink, nor do markers of nothing else.
+            written = sum(parts.outputs.row_bytes[tag] for tag in parts.output_tags)
+            parts.backlog.add(position, written)
         if marker.ended:
             self._move(VertexState.ENDED)
         self._commits_unpictured += 1
@@ -480,6 +483,7 @@ class Vertex:
         if states:
             self._snapshots = {name: state.begin_snapshot() for name, state in states.items()}
             self._snapshot_position = position
+            self._commits_unpictured = 0  # those made while it is copied are not in the picture
 
     def _trim_if_due(self) -> None:
         """Have what this marker made needless trimmed, after many commits or much input.
@@ -509,7 +513,6 @@ class Vertex:
         if self._parts.checkpointer.submit(job):
             self._snapshots = None
             self._checkpoints += 1
-            self._commits_unpictured = 0
             self._pictured_s = self._parts.clock.monotonic_s()
 
     def _now_ms(self) -> float:

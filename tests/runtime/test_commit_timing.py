@@ -10,6 +10,7 @@ from penstock.errors import MarkerDamaged, QueryActive
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Position
 from penstock.plan.build import query, scan_source
+from penstock.plan.columns import apply, col
 from penstock.plan.query import Query
 from penstock.runtime.backlog import (
     LOOK_S,
@@ -109,6 +110,26 @@ def test_a_vertex_waits_for_a_sink_that_is_behind(lab: Laboratory) -> None:
         run = run.move(process.log, SinkProgress(run.facts.owner, done=process.log.tail()))
         assert [step() for _ in range(2)] == [5, 5]
     assert [row["n"] for row in lab.rows("out")] == list(range(5))
+
+
+def test_dead_letters_are_no_part_of_what_a_sink_has_to_get(lab: Laboratory) -> None:
+    """Nobody ever delivers them: a vertex that waited for that would wait for ever."""
+    clock = ManualClock()
+    source = growing()
+    rows = scan_source("rows", "n bigint not null", partitions=None)
+    divided = rows.select(apply("int_divide", col("n"), col("n")).alias("n")).to_stream("out")
+    settings = Settings(undelivered_bytes_max=1_000, dead_letter_stream="dead")
+    tested = query("timed", divided, settings=settings)
+    with lab.open(tested, {"rows": lambda _: source}, clock=clock) as process:
+        (name,) = process.statistics().vertices
+        new_sink_progress("timed").take_over(process.log)
+        for number in range(1, 11):
+            feed(source, *[0] * 100)
+            clock.advance(2 * LOOK_S)
+            process.host.step()
+            assert process.host.vertex(name).marker.epoch == number
+    assert lab.rows("out") == []
+    assert len(lab.rows("dead")) == 1_000
 
 
 def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:

@@ -17,6 +17,7 @@ from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamWriter, create_stream
 from penstock.runtime.vertex import VertexState
 from penstock.stages.settings import Settings
+from penstock.state.snapshot import COPY_ROWS_MAX
 from penstock.testing.clock import ManualClock
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
@@ -107,4 +108,38 @@ def test_a_checkpoint_is_due_by_time_also_when_nothing_comes(lab: Laboratory) ->
     process.abandon()
     process = lab.open(tested, {"rows": lambda _: source}, clock=clock)
     assert [checkpoints(process, 4.0) for _ in range(3)] == [0, 0, 1]  # of what was replayed
+    process.abandon()
+
+
+def test_commits_made_while_the_state_is_copied_count_for_the_next_checkpoint(
+    lab: Laboratory,
+) -> None:
+    clock = ManualClock()
+    totals = (
+        scan_source("rows", "v bigint not null", 1)
+        .group_by("v")
+        .agg(count().alias("n"), mode="update")
+    )
+    settings = Settings(commit_interval_ms=0, checkpoint_interval_ms=10_000)
+    tested = plan_program(query("totals", totals.to_stream("out"), settings=settings))
+    keys = COPY_ROWS_MAX + 1  # copied in two pieces
+    source = ArrowSource([], NUMBERS, growing=True)
+    process = lab.open(tested, {"rows": lambda _: source}, clock=clock)
+    vertex = process.host.vertex(tested.vertices[0].name)
+    source.append(pa.record_batch([pa.array(range(keys))], NUMBERS))
+    while vertex.statistics().rows_in < keys:
+        process.host.step()
+    clock.advance(10.0)
+    process.host.step()
+    assert vertex.is_copying
+    source.append(pa.record_batch([pa.array([1])], NUMBERS))
+    while vertex.is_copying:
+        process.host.step()
+    process.wait_checkpoints(60)
+    assert vertex.is_drained()
+    for _ in range(4):  # nothing comes any more
+        clock.advance(10.0)
+        process.host.step()
+        process.wait_checkpoints(60)
+    assert vertex.statistics().checkpoints == 2
     process.abandon()
