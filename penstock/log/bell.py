@@ -56,6 +56,7 @@ class Bell:
         self._words = memoryview(self._map).cast("Q")
         self._futex = _futex(self._map)
         self._stand_in: Position | None = None
+        self._needed_boot: bytes | None = None
 
     def is_sound(self) -> bool:
         """Whether the file holds a counter that we wrote, as opposed to zeros or damage."""
@@ -70,14 +71,21 @@ class Bell:
             time.sleep(_POLL_S)
         return False
 
-    def stand_in(self, tail: Position) -> None:
-        """Take this for the tail as long as the file holds none that can be believed."""
+    def stand_in(self, tail: Position, boot: bytes | None = None) -> None:
+        """Take this for the tail as long as the file holds none that can be believed.
+
+        With `boot`, only one that a writer of this boot has looked at is.
+        """
         self._stand_in = tail
+        self._needed_boot = boot
 
     def tail(self) -> Position:
-        if self._stand_in is not None and not self.is_sound():
+        if self._stand_in is not None and not self._is_believed():
             return self._stand_in
         return Position(self._words[_TAIL])
+
+    def _is_believed(self) -> bool:
+        return self.is_sound() and self._needed_boot in (None, self.boot())
 
     def changes(self) -> int:
         """How many changes of metadata are durable at least; 0 where the file does not say."""

@@ -23,7 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -304,10 +304,13 @@ class LocalLog(Log):
         self._reserved = START  # how far positions may be shown, in the level `process`
         segments = folder / SEGMENTS_FOLDER
         inode = self._index_inode()
-        self._index = self._open_index()
-        try:
+        with ExitStack() as undo:  # what a failed opening has to let go of
+            self._index = self._open_index()
+            undo.callback(self._index.close, fold=False)
             self._reader = SegmentReader(segments, identity.log_id)
+            undo.callback(self._reader.close)
             self._bell = self._open_bell()
+            undo.callback(self._bell.close)
             self._gaps = self._index.gaps()
             if read_only:
                 self._check_tail()
@@ -319,22 +322,22 @@ class LocalLog(Log):
                     )
                     for _ in range(2)
                 )
+                for writer in self._writers:
+                    undo.callback(writer.close)
                 with named_errors(f"opening {show_path(folder)}"):
                     self._sync_fd = files.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+                    undo.callback(files.close, self._sync_fd)
                     self._wal_fd = self._open_wal()
+                    undo.callback(files.close, self._wal_fd)
                 self._bell_turn = _Turn(self._sync_fd, folder / LOCK_FILE)
                 self._folds = _Folds(
                     self._fold, lambda: self._index.wal_bytes, config.wal_bytes_max
                 )
+                undo.callback(self._folds.join)
                 self._recover_tail()
                 self._check_index_is(inode)
                 self.collect()
-        except BaseException:
-            for fd in (self._sync_fd, self._wal_fd):
-                if fd >= 0:
-                    files.close(fd)
-            self._index.close(fold=False)
-            raise
+            undo.pop_all()
 
     @property
     def durability(self) -> Durability:
@@ -414,10 +417,15 @@ class LocalLog(Log):
         with self._lock:
             self._check_open()
             upto = self._bell.tail()
-            row = self._index.last(tag, upto)
-            if gap := self._first_gap(row.position if row else Position(0), upto):
-                raise self._row_lost(gap)
-            return None if row is None else self._record(row)
+            while True:
+                row = self._index.last(tag, upto)
+                if gap := self._first_gap(row.position if row else Position(0), upto):
+                    raise self._row_lost(gap)
+                if row is None or (record := self._record(row)) is not None:
+                    return None if row is None else record
+                # It was trimmed just now, perhaps for a newer one; or it is to be read over.
+                is_lost = self._index.has(row.position)
+                upto = Position(row.position - 1) if is_lost else self._bell.tail()
 
     def tail(self) -> Position:
         self._check_open()
@@ -636,11 +644,14 @@ class LocalLog(Log):
     def _check_tail(self) -> None:
         """As `_recover_tail`, for a handle that may not write."""
         bell = self._bell
-        if bell.wait_until_sound():
-            if self._durable:
-                self._check_reaches(bell.tail(), bell.changes())
-        else:
+        is_sound = bell.wait_until_sound()
+        if not self._durable and not (is_sound and bell.boot() == boot_id()):
+            # The next writer gives up what a power cut has taken a part of.
+            bell.stand_in(last_whole(self._index, self._reader), boot_id())
+        elif not is_sound:
             bell.stand_in(self._index.tail())
+        elif self._durable:
+            self._check_reaches(bell.tail(), bell.changes())
 
     def _check_reaches(self, acknowledged: Position, changes: int) -> None:
         tail = self._index.tail()

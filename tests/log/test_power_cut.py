@@ -329,6 +329,12 @@ def test_the_log_ends_before_an_append_whose_bodies_did_not_survive(
         segment.write_bytes(content.ljust(0 if harm == "short" else 20_000, b"\0"))
     machine.start_anew(monkeypatch)
     assert fsck(machine.folder).is_clean
+    with open_log(machine.folder, read_only=True) as only_reads:
+        assert positions(only_reads) == list(range(1, last + 1)), "as the next writer leaves it"
+        assert only_reads.tail() == last
+        with open_log(machine.folder, config=CONFIG) as log:
+            assert only_reads.tail() == log.tail()
+            assert positions(only_reads) == positions(log)
     with open_log(machine.folder, config=CONFIG) as log:
         assert positions(log) == list(range(1, last + 1))
         assert [cut.after for cut in power_cuts(log)] == [last]

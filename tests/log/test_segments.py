@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.config import LogConfig
+from penstock.errors import LogBusy
 from penstock.log import START, Entry, LocalLog, Position, RecordKind, local, open_log
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks the kernel")
@@ -21,6 +23,11 @@ def append(log: LocalLog, tag: str, sequence: int) -> Position:
 
 def held_segments(folder: Path) -> list[str]:
     """Files of segments that this process has open although they are removed."""
+    return [link for link in held_files(folder) if link.endswith(".seg (deleted)")]
+
+
+def held_files(folder: Path) -> list[str]:
+    """Files of a log that this process has open or mapped."""
     links = []
     for fd in os.listdir("/proc/self/fd"):
         try:
@@ -29,7 +36,7 @@ def held_segments(folder: Path) -> list[str]:
             continue
     with open("/proc/self/maps", encoding="utf-8") as maps:
         links += [line.rstrip() for line in maps]
-    return [link for link in links if str(folder) in link and link.endswith(".seg (deleted)")]
+    return [link for link in links if str(folder) in link]
 
 
 def test_a_segment_that_another_process_removes_just_now_is_no_error(
@@ -77,3 +84,44 @@ def test_a_reader_lets_go_of_segments_that_others_remove(tmp_path: Path) -> None
         writer.trim("t", after)
         reader.wait(writer.tail(), 0.0)
         assert held_segments(tmp_path) == []
+
+
+def test_the_newest_record_is_found_though_an_older_one_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "log"
+    with open_log(folder, create=True, config=CONFIG) as log:
+        older = append(log, "t", 0)
+    newer: list[Position] = []
+    with open_log(folder, read_only=True) as reader:
+        body = reader._reader.body
+
+        def body_late(*where: Any) -> memoryview:
+            if not newer:
+                with open_log(folder, config=CONFIG) as log:
+                    newer.append(append(log, "t", 1))
+                    log.trim("t", older)
+            return body(*where)
+
+        monkeypatch.setattr(reader._reader, "body", body_late)
+        found = reader.last("t")
+        assert found is not None
+        assert [found.position] == newer
+
+
+def test_an_opening_that_fails_lets_go_of_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "log"
+    with open_log(folder, create=True, config=CONFIG) as log:
+        append(log, "t", 0)
+
+    def fail(log: LocalLog) -> int:
+        assert log.last("t") is not None  # with a segment mapped too
+        assert held_files(folder)
+        raise LogBusy("for the test")
+
+    monkeypatch.setattr(LocalLog, "collect", fail)
+    with pytest.raises(LogBusy) as caught:
+        open_log(folder, config=CONFIG)
+    assert held_files(folder) == [], f"while {caught.value!r} is looked at"
