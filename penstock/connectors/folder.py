@@ -176,7 +176,8 @@ class FolderSource(DealtSource):
                 return SourceBatch(piece.batch, at.offset, self._is_end(at), rejected=rejected)
         ended = self._is_end(at)
         idle = at == begin and not ended
-        pending = idle and self._unsettled
+        # A file that is known is there to be read, even if it changed at each try.
+        pending = idle and (self._unsettled or at.file < len(self._known))
         nothing_yet = idle and not pending and at == _At(self._first)
         return SourceBatch(
             None, at.offset, ended, idle=idle, nothing_yet=nothing_yet, pending=pending
@@ -312,7 +313,10 @@ class FolderSource(DealtSource):
             if prefix:
                 return  # a folder below that is gone since it was listed
             shown = show_path(folder)
-            raise SourceVanished(f"there is no folder {shown}", file=shown) from error
+            raise SourceVanished(
+                f"there is no folder {shown}: create it or put it back, or correct the path",
+                file=shown,
+            ) from error
         except OSError as error:
             shown = show_path(folder)
             raise SourceError(f"cannot list {shown}: {error}", file=shown) from error

@@ -25,8 +25,9 @@ from penstock.names import show_path
 
 _WAYS_ON = (
     "put the version back that was begun, with its time stamp, or set changedFiles to skip, to go "
-    "on with the next file, or to continue, to take the rest of this one as it is now"
+    "on with the next file"
 )
+_WAYS_ON_IN_IT = f"{_WAYS_ON}, or to continue, to take the rest of this one as it is now"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ class OpenFile:
         if Version.of(found) != self.version:
             raise SourceChanged(
                 f"{self.shown} was written to after its reading began ({begun} bytes then, {size} "
-                f"now), at offset byte {byte}, row {row}: {_WAYS_ON}",
+                f"now), at offset byte {byte}, row {row}: {_WAYS_ON_IN_IT}",
                 size_bytes=size,
                 **self._details(byte, row),
             )

@@ -20,6 +20,7 @@ import pytest
 
 from penstock.connectors.contract import Offset, Source
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
+from penstock.connectors.folder_files import OpenFile
 from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.parquet_files import BATCH_BYTES_MAX, PAGE_ROWS, ROW_BYTES_MAX
 from penstock.errors import (
@@ -278,10 +279,39 @@ def test_a_changed_file_is_gone_on_with_as_asked(tmp_path: Path) -> None:
     assert values(text_source(tmp_path, registry, changed="skip"), offset) == ["9"]
     assert values(text_source(tmp_path, registry, changed="continue"), offset) == ["2", "3", "9"]
     path.write_bytes(b"")
-    with pytest.raises(SourceShrunk):
+    with pytest.raises(SourceShrunk, match="changedFiles to skip") as shrunk:
         values(text_source(tmp_path, registry, changed="continue"), offset)
     path.unlink()
+    with pytest.raises(SourceVanished, match="changedFiles to skip") as vanished:
+        values(text_source(tmp_path, registry, changed="continue"), offset)
+    for refused in (shrunk, vanished):
+        assert "to continue" not in refused.value.message, "which is what was tried"
     assert values(text_source(tmp_path, registry, changed="skip"), offset) == ["9"]
+
+
+def test_a_file_that_changes_at_each_try_is_still_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = drop(tmp_path, "a", b"1\n")
+    source = text_source(tmp_path)
+    check = OpenFile.check
+
+    def check_late(file: OpenFile, byte: int, row: int) -> None:
+        with path.open("ab") as grows:
+            grows.write(b"2\n")
+        check(file, byte, row)
+
+    with monkeypatch.context() as busy:
+        busy.setattr(OpenFile, "check", check_late)
+        answer = source.read(source.initial_offset(), 5)
+    assert (answer.batch, answer.ended, answer.pending) == (None, False, True)
+    assert values(source, answer.next_offset)[0] == "1"
+
+
+def test_a_folder_that_is_not_there_is_told_with_what_to_do(tmp_path: Path) -> None:
+    source = text_source(tmp_path / "none")
+    with pytest.raises(SourceVanished, match="create it or put it back, or correct the path"):
+        source.read(source.initial_offset(), 5)
 
 
 @pytest.mark.parametrize("bounded", [False, True])
