@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.guarantees import FOREACH_BATCH
 from penstock.connectors.folder_sink import FolderSink
-from penstock.errors import QueryMismatch
+from penstock.errors import InvalidName, QueryMismatch
 from penstock.expressions.types import arrow_schema
 from penstock.names import NAME_MAX
 from penstock.runtime.queries import StoredQuery
@@ -98,7 +98,15 @@ class StreamSink(Sink):
         return f"stream {self.name}"
 
     def query_name(self) -> str:
-        return f"to_{self.name}"[:NAME_MAX]
+        name = f"to_{self.name}"
+        if len(name) > NAME_MAX:
+            raise InvalidName(
+                f"a query that writes stream {self.name} cannot be named after it: {name} is "
+                f"longer than {NAME_MAX} characters. Name it with .queryName(...)",
+                name=name,
+                what="query",
+            )
+        return name
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> None:
         return None
