@@ -14,7 +14,7 @@ WORKERS ?= 3
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test test-deep soak torture sim bench demo clean
+.PHONY: help setup java check format test test-deep campaign soak torture sim bench demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ test: java ## Run the tests, some minutes; ARGS="tests/log -x" narrows it
 
 test-deep: java ## Run what takes longer: kills, many seeds, every value against Spark
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m slow $(ARGS)
+
+campaign: java ## Compare every expression and query with Spark over many more rows (hours)
+	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m campaign $(ARGS)
 
 soak: java ## Run a query on Spark for MINUTES=5 while its processes are killed
 	@$(WITH_JAVA) $(BIN)/python -m tests.spark.soak --minutes $(MINUTES)

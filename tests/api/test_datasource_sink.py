@@ -100,6 +100,7 @@ def race(path: str, barrier: Barrier, results: Any) -> None:
     results.put(won)
 
 
+@pytest.mark.slow
 def test_two_drivers_race_in_two_processes(path: str) -> None:
     context = multiprocessing.get_context("spawn")
     barrier, results = context.Barrier(2), context.Queue()
@@ -211,6 +212,7 @@ def test_a_replayed_batch_appends_nothing(spark: SparkSession, path: str, tmp_pa
     assert replayed[RecordKind.DATA] > replayed[RecordKind.MARKER], "no batch was replayed"
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_killed_between_the_tasks_and_the_commit(
     spark: SparkSession, path: str, tmp_path: Path

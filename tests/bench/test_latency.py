@@ -149,6 +149,7 @@ def measured(tmp_path: Path, *words: str) -> Report:
     return report
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_a_short_run_measures_every_bid(tmp_path: Path) -> None:

@@ -125,6 +125,7 @@ def test_a_java_that_is_missing_or_too_old_is_told(
     assert re.search(r"set JAVA_HOME to /\S+$", told)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(2 * PATIENCE_S)
 def test_ctrl_c_stops_the_queries_after_a_last_commit(tmp_path: Path) -> None:

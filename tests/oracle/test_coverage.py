@@ -46,7 +46,7 @@ from tests.oracle.test_sources import COLUMNS as FILE_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 # A function for programs that are not written in PySpark, which says it in another way.
 NOT_IN_PYSPARK = {"nullif"}
@@ -57,7 +57,7 @@ class Reached:
 
     def __init__(self, spark: SparkSession, planned: Planned, folder: Path) -> None:
         self.translated = [planned.query(spark, name) for name in queries()]
-        selected = [f"{sql} AS c{index}" for index, (sql, _, _) in enumerate(CASES)]
+        selected = [f"{sql} AS c{index}" for index, (sql, *_) in enumerate(CASES)]
         self.translated.append(planned.read(stream(spark, COLUMNS).selectExpr(*selected)))
         for name, columns in FILE_COLUMNS.items():
             reader = spark.readStream.format(name).schema(columns)

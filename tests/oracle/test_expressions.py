@@ -47,11 +47,13 @@ def _random_cases(seed: int, count: int) -> list[str]:
     return [random_expression(rng) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_function_on_every_type(spark: SparkSession, tmp_path: Path, part: int) -> None:
     _judge(spark, tmp_path, matrix()[part::PARTS], 1, REFUSALS_MAX)
 
 
+@pytest.mark.slow
 def test_every_case_of_the_front_end(spark: SparkSession, tmp_path: Path) -> None:
     _judge(spark, tmp_path, [sql for sql, _ in CASES], 2, REFUSALS_MAX)
 
@@ -87,17 +89,18 @@ def test_exp_ln_and_pow_to_the_last_bit(spark: SparkSession) -> None:
         assert plain_column(evaluate(tree, batch)) == plain_column(found), name
 
 
+@pytest.mark.slow
 def test_random_expressions(spark: SparkSession, tmp_path: Path) -> None:
     _judge(spark, tmp_path, _random_cases(3, RANDOM_EXPRESSIONS), 3, REFUSALS_MAX)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(100, 140))
 def test_more_random_expressions(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     _judge(spark, tmp_path, _random_cases(seed, 2 * RANDOM_EXPRESSIONS), seed, 5)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(200, 205))
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_function_on_more_values(

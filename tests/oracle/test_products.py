@@ -18,7 +18,7 @@ from tests.oracle.verdict import plain_column
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.campaign, pytest.mark.timeout(900)]
 
 
 # As users have it, because which arguments are not evaluated differs where Spark interprets. But

@@ -98,7 +98,7 @@ def test_a_query_gives_what_spark_gives(
     _judge(spark, planned, tmp_path, name, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(2, 12))
 @pytest.mark.parametrize("name", NAMES)
 def test_more_rows_in_other_batches(

@@ -15,6 +15,7 @@ RATE = 5_000
 EVENTS = 10 * RATE
 
 
+@pytest.mark.slow
 def test_an_executor_is_lost(new_driver: Callable[[str], DriverProcess]) -> None:
     """Killing the JVM takes all of its Python processes with it, as losing a machine does."""
     driver = new_driver("local-cluster[2,2,1024]").wait_ready()

@@ -20,6 +20,7 @@ RATE = 5_000
 EVENTS = 60 * RATE  # longer than anything here takes: the rest comes at once in the end
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_followed_by_another(
     new_driver: Callable[[str], DriverProcess], tmp_path: Path
 ) -> None:

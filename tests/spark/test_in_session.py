@@ -208,6 +208,7 @@ def test_a_function_that_raises_and_its_epoch(
     assert again[0].exception() is None
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_query_it_waits_for(attached: Attached, spark: SparkSession) -> None:
     """PySpark's own handler would cancel all jobs, before anything could be committed."""
     rows = spark.readStream.format("rate").option("rowsPerSecond", 1_000).load()
@@ -241,6 +242,7 @@ def test_a_file_that_does_not_fit_and_one_that_is_gone(spark: SparkSession, tmp_
     assert "back" in caught.value.message
 
 
+@pytest.mark.slow
 def test_a_parquet_folder_belongs_to_one_query_of_a_name(
     attached: Attached, numbers: DataFrame, publish: Callable[[int], None], tmp_path: Path
 ) -> None:
@@ -268,6 +270,7 @@ def test_a_parquet_folder_belongs_to_one_query_of_a_name(
     assert sorted(row.n for row in spark.read.parquet(out).collect()) == written
 
 
+@pytest.mark.slow
 def test_task_slots_that_others_hold_are_waited_for_and_then_told(
     spark: SparkSession, numbers: DataFrame, tmp_path: Path
 ) -> None:
@@ -296,6 +299,7 @@ def test_task_slots_that_others_hold_are_waited_for_and_then_told(
     assert late.awaitTermination(120)
 
 
+@pytest.mark.slow
 def test_functions_and_the_user_share_a_small_master(
     attached: Attached,
     spark: SparkSession,
@@ -349,6 +353,7 @@ def test_functions_and_the_user_share_a_small_master(
     assert sum(seen["one"]) > 0
 
 
+@pytest.mark.slow
 def test_a_slot_that_finds_nobody_ends_without_a_failed_task(
     spark: SparkSession, attached: Attached
 ) -> None:

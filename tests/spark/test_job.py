@@ -177,6 +177,7 @@ def test_a_slot_stopped_in_its_recovery_wakes_and_its_successor_goes_on(
     verify(log_folder, "woken", events)
 
 
+@pytest.mark.slow
 def test_a_slot_stopped_with_a_lock_of_the_log_is_ended(log_folder: Path) -> None:
     events = 7 * RATE
     with running(log_folder, "locked", events) as (job, _):
@@ -191,6 +192,7 @@ def test_a_slot_stopped_with_a_lock_of_the_log_is_ended(log_folder: Path) -> Non
     verify(log_folder, "locked", events)
 
 
+@pytest.mark.slow
 def test_a_job_that_slept_does_not_take_its_slots_for_lost(log_folder: Path) -> None:
     """The driver's own pause says nothing about its slots."""
     script = (

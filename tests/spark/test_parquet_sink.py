@@ -39,6 +39,7 @@ def values(spark: SparkSession, folder: Path) -> list[int]:
     return sorted(row.n for row in spark.read.parquet(str(folder)).collect())
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ def test_slots_are_killed_beside_other_jobs(driver: DriverProcess) -> None:
     verify(driver.log, "killed", "windows", events, RATE)
 
 
+@pytest.mark.slow
 def test_a_stopped_slot_is_replaced_and_its_marker_refused(driver: DriverProcess) -> None:
     events = 9 * RATE
     driver.start("stopped", "counts", events, RATE, parallelism=2)
@@ -58,6 +59,7 @@ def test_a_stopped_slot_is_replaced_and_its_marker_refused(driver: DriverProcess
     assert all(facts["newest_instance"] > 1 for facts in refused)
 
 
+@pytest.mark.slow
 def test_stop_commits_and_start_goes_on(driver: DriverProcess) -> None:
     events = 4 * RATE
     first = driver.start("again", "windows", events, RATE, standbySlots=0)

@@ -25,6 +25,7 @@ def test_available_now_drains_and_stops(driver: DriverProcess) -> None:
     verify(driver.log, "drained", "windows", events, rate)
 
 
+@pytest.mark.slow
 def test_process_all_available_returns_when_everything_is_committed(driver: DriverProcess) -> None:
     """Two queries in a row: the second reads what the first commits."""
     with open_log(driver.log) as log:
@@ -40,6 +41,7 @@ def test_process_all_available_returns_when_everything_is_committed(driver: Driv
     driver.ask("stop", name="even")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", ["memory", "console"])
 def test_sinks_of_the_session(driver: DriverProcess, sink: str) -> None:
     events, rate = 20_000, 10_000
