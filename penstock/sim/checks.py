@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.sim.data import SECOND_US, Row
-from penstock.sim.history import Registration, Seen, SinkNote, Trim
+from penstock.sim.history import History, Registration, Seen, SinkNote, Trim
 from penstock.sim.judge import WrongWatermark
 from penstock.sim.oracle import (
     Group,
@@ -112,6 +112,22 @@ def check_trims(
                 _, resume = _last_mark(marked.get(name, []), trim.tail)
                 if trim.upto > resume:
                     raise Violation(f"{where}: {name} would begin at {resume}")
+
+
+def check_nothing_left(history: History, programs: Sequence[Program], since: int) -> None:
+    """A stream between two stages is empty once all its readers have ended, in peace."""
+    for program in programs:
+        inner = {each.name for each in program.streams if each.role == "internal"}
+        for vertex in program.vertices:
+            for tag in vertex.input_tags:
+                readers = [each.name for each in program.vertices if tag in each.input_tags]
+                ends = [history.last_position(name) for name in readers]
+                if parse_tag(tag).name not in inner or min(ends) <= since:
+                    continue
+                trimmed = max((each.upto for each in history.trims if each.tag == tag), default=0)
+                left = [s.position for s in history.records if tag in s.tags]
+                if left and max(left) > trimmed and max(left) <= max(ends):
+                    raise Violation(f"{tag}: {max(left)} is left behind, trimmed up to {trimmed}")
 
 
 def check_sink(

@@ -52,7 +52,7 @@ from penstock.sim.producers import Producer
 from penstock.sim.scenario import Scenario
 from penstock.sim.schedule import Schedule
 from penstock.sim.sinks import Feeder, Hand, Outside
-from penstock.stages.program import Program
+from penstock.stages.program import Program, VertexProgram
 from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath
 from penstock.state.checkpoints import MANIFEST, CheckpointId, MemoryCheckpoints
@@ -105,6 +105,7 @@ class Cluster:
         if scenario.sink_keeps_record is not None:
             replaces = scenario.shape.name == "complete"
             self.outside = Outside(scenario.sink_keeps_record, replaces)
+        self._handed: list[set[tuple[str, int]]] = []  # by each driver that ever was
         self._last_started: dict[str, Driver] = {}  # by query
         self._finished: set[str] = set()  # queries whose last run ended well
         self.drivers: list[Driver] = []
@@ -117,6 +118,7 @@ class Cluster:
         self._acting: list[Actor] = []  # the stack of those in the middle of an action
         self._starts_healed: Counter[str] = Counter()  # of each query, after healing
         self._damaged: set[CheckpointId] = set()
+        self._written_since_harm: dict[str, int] = {}  # checkpoints of each vertex
         self._loaded: list[CheckpointId] = []
         self._programs: dict[str, Program] = {
             vertex.name: program for program in scenario.programs for vertex in program.vertices
@@ -154,6 +156,13 @@ class Cluster:
 
     def can_act(self, actor: Actor) -> bool:
         return actor.can_act(self._clock.monotonic_s())
+
+    def check_handed_out(self) -> None:
+        """Nobody registers a number that was not handed out for that vertex."""
+        handed = set().union(*self._handed)
+        for each in self._history.registrations:
+            if each.vertex in self._programs and (each.vertex, each.instance) not in handed:
+                raise Violation(f"{each.vertex}: nobody handed out instance {each.instance}")
 
     def close(self) -> None:
         """Let go of all handles of the log."""
@@ -195,6 +204,7 @@ class Cluster:
         driver.log = self._open_log(driver)
         self.drivers.append(driver)
         self._last_started[program.query] = driver
+        self._handed.append(driver.handed)
         self._schedule.note("start", driver, program.query)
         self._act(driver, driver.begin)
         self._judge_driver(driver)
@@ -303,6 +313,7 @@ class Cluster:
             trim_commits=self._scenario.trim_commits,
             process=process,
             recovered=self._check_recovered,
+            listened=self._check_heard,
             deeds=self.deeds,
         )
         process.slot = Slot(assembly, process.say)
@@ -328,6 +339,8 @@ class Cluster:
             self._judge(error)
             process.die()
         elif not goes_on and not process.is_dead:
+            while process.checkpointer.has_jobs and not process.is_dead:
+                self.work_in_background(process)  # it ends with the trims that wait
             self._check_at_the_end(process)
             process.die()
         self._forget_if_dead(process, error)
@@ -389,6 +402,7 @@ class Cluster:
         is_trim = isinstance(job, TrimJob)
         self._schedule.note("trim" if is_trim else "checkpoint", process, job.vertex)
         trims = len(self._history.trims)
+        holds = self._schedule.faults["held up in an action"]
         checkpointer.is_writing = not is_trim
         self._acting.append(process)
         try:
@@ -401,6 +415,9 @@ class Cluster:
         else:
             checkpointer.settle(job)
             self._judge_background(process, job, error)
+            was_alone = self._schedule.faults["held up in an action"] == holds
+            if error is None and not is_trim and was_alone:
+                self._check_left_behind(job.vertex)
         finally:
             self._acting.pop()
             checkpointer.is_writing = False
@@ -421,6 +438,7 @@ class Cluster:
         is_trim = isinstance(job, TrimJob)
         if error is None and not is_trim:
             sometimes["checkpoint written"] += 1
+            self._written_since_harm[job.vertex] = self._written_since_harm.get(job.vertex, 2) + 1
             if self.is_zombie(process):
                 sometimes["checkpoint written by a zombie"] += 1
         if error is None:
@@ -432,6 +450,18 @@ class Cluster:
         if not (isinstance(error, explained) or (self._store_failed and not is_trim)):
             raise error
         sometimes["trim that failed" if is_trim else "checkpoint not written"] += 1
+
+    def _check_left_behind(self, vertex: str) -> None:
+        """A checkpoint that was just written has tidied up behind the two that are kept."""
+        others = [each for each in self.processes if each.checkpointer.is_writing]
+        written = self.checkpoints.list(vertex)
+        if len(others) > 1 or len(written) < 2:
+            return  # somebody who is held up may be at it
+        names = self.checkpoints.files.names_in((vertex,))
+        complete = {each.path[1] for each in written}
+        old = [name for name in names if name < written[-2].path[1] and name not in complete]
+        if old:
+            raise Violation(f"{vertex}: unfinished checkpoints stay: {old}")
 
     def _is_overtaken(self, job: Work) -> bool:
         newest = self._history.newest_instance(job.vertex)
@@ -554,10 +584,9 @@ class Cluster:
             return
         ids = self._rng.choice(written)
         victim = ids[-1]
-        whole = [each for each in ids[:-1] if each not in self._damaged]
-        trimmed = self._trimmed(change_tag(victim.vertex))
-        if victim in self._damaged or (trimmed and not any(w.position >= trimmed for w in whole)):
-            return
+        if self._written_since_harm.get(victim.vertex, 2) < 2:
+            return  # a second loss beside the first is one that no engine can undo
+        self._written_since_harm[victim.vertex] = 0
         self._schedule.note("damage", victim)
         if self._rng.random() < 0.3:
             self._schedule.faults["checkpoint lost"] += 1
@@ -570,9 +599,6 @@ class Cluster:
 
     def is_reading_checkpoints(self) -> bool:
         return bool(self._acting)
-
-    def _trimmed(self, tag: str) -> int:
-        return max((trim.upto for trim in self._history.trims if trim.tag == tag), default=0)
 
     def _states_of(self, checkpoint: CheckpointId) -> list[str]:
         """The states whose files in a checkpoint hold any byte that can rot."""
@@ -621,11 +647,22 @@ class Cluster:
                 )
         if chain.progress() != vertex.marker.progress:
             raise Violation(f"{name}: the chain's progress was not restored")
+        if chain.states:
+            self._check_replay_counts(vertex, last["epoch"])
         if vertex.marker.resume < vertex.marker.consumed:
             self._schedule.sometimes["resume before a consumed marker"] += 1
         if chain.states and replica.changes:
             self._note_recovery(name)
         self._loaded.clear()
+
+    def _check_heard(self, process: Process, vertex: VertexProgram, consumed: int) -> None:
+        """Whoever counts the silence of its producers has heard all that it could see."""
+        tail, tags = process.log.inner.tail(), set(vertex.input_tags)
+        for seen in reversed(self._history.records):
+            if seen.position <= consumed:
+                return
+            if seen.position <= tail and seen.kind == "MARKER" and not tags.isdisjoint(seen.tags):
+                raise Violation(f"{vertex.name}: counts silence while input waits: {seen.position}")
 
     def _check_at_the_end(self, process: Process) -> None:
         """A vertex that has ended leaves the state that its changes tell of."""
@@ -638,6 +675,22 @@ class Cluster:
                     raise Violation(
                         f"{name}: at the end, state {state} has {_difference(rows, expected)}"
                     )
+
+    def _check_replay_counts(self, vertex: Vertex, epoch: int) -> None:
+        """The more commits a recovery had to replay, the sooner the next checkpoint is due."""
+        loaded = [each for each in self._loaded if each.vertex == vertex.name]
+        whole = [each.position for each in loaded if each not in self._damaged]
+        marks = [
+            seen.position
+            for seen in self._history.records
+            if seen.kind == "MARKER" and seen.producer == vertex.name
+        ]
+        since = sum(position > max(whole, default=0) for position in marks)
+        if not self._store_failed and not loaded and vertex._commits_unpictured != since:
+            raise Violation(
+                f"{vertex.name}: {since} commits are in no checkpoint, it counts "
+                f"{vertex._commits_unpictured}"
+            )
 
     def _note_recovery(self, name: str) -> None:
         checkpoints = [each for each in self._loaded if each.vertex == name]

@@ -61,6 +61,7 @@ class Driver(Actor):
         self._cancel = cancel
         self._new_feeder = new_feeder
         self.feeder: Feeder | None = None  # of the sink, if there is one
+        self.handed: set[tuple[str, int]] = set()  # vertices with the numbers handed out
         self._connections: dict[int, End] = {}
         self._greeted: set[int] = set()
         self._tasks_over: list[tuple[int, str | None]] = []
@@ -160,6 +161,7 @@ class Driver(Actor):
             if isinstance(command, Launch):
                 self.launches.append(command.slot)
             elif isinstance(command, Assign):
+                self.handed.update(command.vertices)
                 self._send(command.connection, {"type": "assign", "vertices": command.vertices})
             elif isinstance(command, StopSlot):
                 self._send(command.connection, {"type": "stop"})

@@ -114,6 +114,10 @@ class History:
         facts: dict[str, Any] = json.loads(seen.body)
         return facts
 
+    def last_position(self, vertex: str) -> int:
+        """Where the last marker of a vertex is."""
+        return self._last[vertex].position if vertex in self._last else 0
+
     def has_ended(self, vertex: str) -> bool:
         """Whether the last marker of a vertex or producer says that it has no more."""
         last = self.last_marker(vertex)

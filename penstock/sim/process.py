@@ -157,6 +157,7 @@ class ProcessAssembly(Assembly):
 
     process: Process = field(kw_only=True)
     recovered: Callable[[Process, Vertex], None] = field(kw_only=True)
+    listened: Callable[[Process, VertexProgram, int], None] = field(kw_only=True)
     deeds: dict[tuple[str, int], list[Deed]] = field(kw_only=True)
 
     def start(self, name: str, instance: int) -> Vertex:
@@ -191,8 +192,12 @@ class ProcessAssembly(Assembly):
         watched: dict[str, Any] = {
             name: Watched(getattr(parts, name), self.process, name, note) for name in ACTIONS
         }
+
+        def look(at_ms: float) -> None:
+            deeds.append(Looked(at_ms))
+            if self.program.settings.idle_timeout_ms is not None:
+                self.listened(self.process, vertex, parts.input.position()["consumed"])
+
         if parts.watermarks is not None:
-            watched["watermarks"] = WatchedSilence(
-                parts.watermarks, lambda at_ms: deeds.append(Looked(at_ms))
-            )
+            watched["watermarks"] = WatchedSilence(parts.watermarks, look)
         return replace(parts, **watched)

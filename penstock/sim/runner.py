@@ -15,6 +15,7 @@ from penstock.sim.checks import (
     answer,
     check_fences,
     check_markers,
+    check_nothing_left,
     check_output,
     check_sink,
     check_trims,
@@ -209,6 +210,9 @@ def _check(world: World, golden: object | None) -> None:
     vertices = [vertex.name for program in programs for vertex in program.vertices]
     check_fences(history, world.history.registrations)
     check_markers(history, vertices)
+    world.cluster.check_handed_out()
+    if world.trims_are_whole:
+        check_nothing_left(world.history, programs, world.healed_at)
     check_trims(history, world.history.trims, programs, world.history.sinks)
     outcome = Outcome(world.scenario, history, world.cluster.deeds)
     check_output(outcome)

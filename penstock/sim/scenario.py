@@ -130,9 +130,9 @@ def make_scenario(seed: int) -> Scenario:
     programs = programs_of(shape.name, has_sink)
     settings = replace(
         programs[-1].settings,
-        commit_interval_ms=rng.choice((0, 1, 5, 20, 20)),
+        commit_interval_ms=rng.choice((0, 5, 20, 20, 60)),
         step_rows_max=rng.choice((2, 5, 5, 11, 40)),
-        early_append_bytes_max=rng.choice((1, 1, 1_500, 1 << 20)),
+        early_append_bytes_max=rng.choice((1, 1, 1, 1_500, 1 << 20)),
         checkpoint_interval_commits=rng.choice((1, 1, 2, 3, 1_000)),
         idle_timeout_ms=rng.choice((5, 40)) if idles else None,
         undelivered_bytes_max=more.choice((1_000, 1 << 20)),

@@ -52,6 +52,7 @@ class World:
             {CONNECTOR: self._source},
             self._act,
         )
+        self.healed_at = 0  # the log's tail then
         self._arrived = dict.fromkeys(scenario.parts, 0)
         self._producers: dict[str, Producer | None] = dict.fromkeys(scenario.published_parts)
         self._observer = None  # a sink's stream is trimmed: nobody else reads it
@@ -94,6 +95,12 @@ class World:
         for seen in self.history.records:
             whole.update(repr(seen).encode())
         return whole.hexdigest()
+
+    @property
+    def trims_are_whole(self) -> bool:
+        """Whether no trim has failed, or died with its process."""
+        sometimes = self.schedule.sometimes
+        return not (sometimes["trim that failed"] or sometimes["crash while trimming"])
 
     @property
     def observed(self) -> list[Record]:
@@ -287,6 +294,7 @@ class World:
     def _heal(self) -> None:
         """No more faults, everything visible, everybody awake."""
         self.schedule.note("heal")
+        self.healed_at = self.history.tail
         self._faults.is_on = self.cluster.store_fails = False
         if self.cluster.outside is not None:
             self.cluster.outside.fails = False

@@ -1,52 +1,27 @@
-"""Deliberately broken engines: each breaks one rule of the protocol, and each must be caught.
-
-A simulator that finds nothing proves nothing unless it finds these. A mutant is a patch over the
-real code for the time of a run. Which seed caught it last is noted and tried first: it may be
-another one after any change of the engine.
-"""
+"""Broken fences, readers, sources, appends, markers and event time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import OutcomeUnknown
-from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log, instance_key, register
-from penstock.log.record import START, Fence, Position, Record, RecordKind
+from penstock.log.record import START, Position, Record
 from penstock.operators.chain import Chain, ChainOutput
-from penstock.runtime import assembly, checkpointing, recovery, trimming
+from penstock.runtime import assembly
 from penstock.runtime.inputs import Delivery, SourceInput, StreamInput, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
 from penstock.runtime.outputs import Outputs
-from penstock.runtime.trimming import TrimJob, trim_job
-from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts, VertexState
+from penstock.runtime.vertex import Vertex, VertexParts, VertexState
 from penstock.sim.logs import ProcessLog
+from penstock.sim.mutants.mutant import Mutant
 from penstock.sim.swaps import swapped
-from penstock.stages.program import Program, VertexProgram
-from penstock.stages.tags import change_tag
-from penstock.state.checkpoint_files import FilePath, MemoryFiles
-from penstock.state.checkpoints import CheckpointStore
-from penstock.state.keyed import KeyedState
-
-Patch = Callable[[], AbstractContextManager[None]]
-States = Mapping[str, KeyedState]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One broken engine."""
-
-    name: str
-    breaks: str
-    seed: int
-    patch: Patch
-
 
 # The fence ---------------------------------------------------------------------------------
 
@@ -308,191 +283,7 @@ def _dead_letter_twice() -> AbstractContextManager[None]:
     return swapped((Vertex, "_reject", twice))
 
 
-# Changes of state --------------------------------------------------------------------------
-
-
-def _lose_changes() -> AbstractContextManager[None]:
-    add_changes = Vertex._add_changes
-
-    def forgetful(self: Any) -> None:
-        if self._marker.epoch % 3 == 2:
-            for state in self._parts.chain.states.values():
-                state.take_changes()
-        else:
-            add_changes(self)
-
-    return swapped((Vertex, "_add_changes", forgetful))
-
-
-def _apply_uncommitted_changes() -> AbstractContextManager[None]:
-    """Changes go out before their marker, which is allowed, and recovery takes them all."""
-    commit = Outputs.commit
-
-    def two_appends(self: Outputs, tags: tuple[str, ...], marker: bytes) -> Position:
-        self.append_early()
-        return commit(self, tags, marker)
-
-    def replay_all(log: Log, tag: str, after: Position, upto: Position, states: States) -> int:
-        for record in log.read([tag], after, 65_536):
-            if record.kind is RecordKind.CHANGE:
-                _apply(record, states)
-        return 0
-
-    return swapped((Outputs, "commit", two_appends), (recovery, "_replay_changes", replay_all))
-
-
-def _apply(record: Record, states: States) -> None:
-    changes = punit.decode(record.body)
-    name = changes.schema.metadata[b"penstock.state"].decode()
-    states[name].apply_changes(changes.replace_schema_metadata(None))
-
-
-def _skip_changes() -> AbstractContextManager[None]:
-    return swapped((recovery, "_replay_changes", lambda log, tag, after, upto, states: 0))
-
-
-def _replay_from_newest() -> AbstractContextManager[None]:
-    """The oldest picture is restored, the changes are taken from the newest one on."""
-
-    def load(log: Log, store: CheckpointStore, vertex: str, upto: Position, states: States) -> Any:
-        fitting = [each for each in store.list(vertex) if each.position <= upto]
-        if not fitting:
-            return START, ()
-        rows = store.load(fitting[0]).states
-        for name, state in states.items():
-            state.restore(rows.get(name, []))
-        return Position(fitting[-1].position), ()
-
-    return swapped((recovery, "_load_newest", load))
-
-
-# Checkpoints -------------------------------------------------------------------------------
-
-
-def _damaged_taken_for_empty() -> AbstractContextManager[None]:
-    load_newest = recovery._load_newest
-
-    def load(log: Log, store: CheckpointStore, vertex: str, upto: Position, states: States) -> Any:
-        _, problems = store.load_newest(vertex, upto)
-        if problems:
-            return Position(max(each.position for each in problems)), ()
-        return load_newest(log, store, vertex, upto, states)
-
-    return swapped((recovery, "_load_newest", load))
-
-
-def _picture_under_later_marker() -> AbstractContextManager[None]:
-    begin, copy_some = Vertex._begin_checkpoint_if_due, Vertex._copy_some_state
-
-    def note(self: Any, position: Position) -> None:
-        begin(self, position)
-        self._newest_position = position
-
-    def wait(self: Any) -> None:
-        if self._snapshots is not None and self._newest_position > self._snapshot_position:
-            self._snapshot_position = self._newest_position
-            copy_some(self)
-
-    return swapped((Vertex, "_begin_checkpoint_if_due", note), (Vertex, "_copy_some_state", wait))
-
-
-class _LivePicture:
-    """The state as it is when somebody looks, whatever marker it was meant for."""
-
-    def __init__(self, state: Any) -> None:
-        self._state = state
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        table = self._state._table
-        yield from self._state._snapshot_batches(table.lines(table.live()))
-
-
-def _picture_of_the_moment() -> AbstractContextManager[None]:
-    def copy_some(self: Any) -> None:
-        if self._snapshots is None:
-            return
-        for snapshot in self._snapshots.values():
-            snapshot.abandon()
-        states = self._parts.chain.states
-        pictures: Any = {name: _LivePicture(state) for name, state in states.items()}
-        self._snapshots = None
-        fence = Fence(self.name, self._marker.instance)
-        self._parts.checkpointer.submit(CheckpointJob(fence, self._snapshot_position, pictures))
-
-    return swapped((Vertex, "_copy_some_state", copy_some))
-
-
-def _trim_too_much() -> AbstractContextManager[None]:
-    write = checkpointing.write_checkpoint
-
-    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
-        write(job, store, log)
-        log.trim(change_tag(job.vertex), log.tail())
-
-    return swapped((checkpointing, "write_checkpoint", greedy))
-
-
-def _trim_last_marker() -> AbstractContextManager[None]:
-    """What an earlier version did: the marker of the oldest picture lost its tag as well."""
-    write = checkpointing.write_checkpoint
-
-    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
-        write(job, store, log)
-        oldest = store.list(job.vertex)[-checkpointing.CHECKPOINTS_KEPT :][0]
-        log.trim(f"T/{job.vertex}", Position(oldest.position))
-
-    return swapped((checkpointing, "write_checkpoint", greedy))
-
-
-def _never_sync() -> AbstractContextManager[None]:
-    def forget(self: MemoryFiles, path: FilePath) -> None:
-        return None
-
-    return swapped((MemoryFiles, "sync_folder", forget))
-
-
-# Trims -------------------------------------------------------------------------------------
-
-
-def _trim_to_consumed() -> AbstractContextManager[None]:
-    def low_water(log: Log, readers: Sequence[str]) -> Position:
-        last = [log.last(tag) for tag in readers]
-        return min(START if each is None else decode_marker(each).consumed for each in last)
-
-    return swapped((trimming, "low_water", low_water))
-
-
-def _trim_before_commit() -> AbstractContextManager[None]:
-    """The input goes by what the vertex remembers, before the marker that says so is in the log."""
-    commit = Vertex._commit
-
-    def hasty(self: Any) -> None:
-        resume = self._parts.input.position()["resume"]
-        for tag, readers in self._parts.trim.inputs:
-            if len(readers) == 1:
-                self._parts.outputs._log.trim(tag, resume)
-        commit(self)
-
-    return swapped((Vertex, "_commit", hasty))
-
-
-def _trim_for_one_reader() -> AbstractContextManager[None]:
-    def own_reading(program: Program, vertex: VertexProgram) -> TrimJob:
-        job = trim_job(program, vertex)
-        return replace(job, inputs=tuple((tag, (job.task_tag,)) for tag, _ in job.inputs))
-
-    return swapped((assembly, "trim_job", own_reading))
-
-
-def _trim_newest_marker() -> AbstractContextManager[None]:
-    def greedy(job: TrimJob, log: Log) -> None:
-        for tag in job.own:
-            log.trim(tag, log.tail())
-
-    return swapped((checkpointing, "let_go", greedy))
-
-
-MUTANTS: tuple[Mutant, ...] = (
+VERTICES: tuple[Mutant, ...] = (
     Mutant("skip_fence", "an append does not look at the fence", 3, _skip_fence),
     Mutant("reuse_instance", "recovery goes on under the old instance number", 0, _reuse_instance),
     Mutant("marker_before_fence", "recovery reads the last marker, then fences", 1,
@@ -538,30 +329,4 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("late_not_streamed", "late rows do not reach their side stream", 17,
            _late_not_streamed),
     Mutant("dead_letter_twice", "a failing row is dead-lettered twice", 15, _dead_letter_twice),
-    Mutant("lose_changes", "every third marker goes out without its changes", 4, _lose_changes),
-    Mutant("apply_uncommitted_changes", "recovery applies changes past the last marker", 24,
-           _apply_uncommitted_changes),
-    Mutant("skip_changes", "recovery restores the picture and skips the changes", 3,
-           _skip_changes),
-    Mutant("replay_from_newest", "recovery takes an old picture and the newest changes", 3,
-           _replay_from_newest),
-    Mutant("damaged_taken_for_empty", "a damaged checkpoint counts as an empty state", 5,
-           _damaged_taken_for_empty),
-    Mutant("picture_under_later_marker", "a picture is named by a later marker", 16,
-           _picture_under_later_marker),
-    Mutant("picture_of_the_moment", "a picture shows the state when it is written", 5,
-           _picture_of_the_moment),
-    Mutant("trim_too_much", "a checkpoint trims changes that it does not hold", 3,
-           _trim_too_much),
-    Mutant("trim_last_marker", "a checkpoint trims the marker that it belongs to", 2,
-           _trim_last_marker),
-    Mutant("trim_to_consumed", "inputs are trimmed up to the last consumed marker", 3,
-           _trim_to_consumed),
-    Mutant("trim_before_commit", "an input is trimmed by a marker that is not in the log yet", 2,
-           _trim_before_commit),
-    Mutant("trim_for_one_reader", "the markers of a stream are trimmed by one of its readers", 2,
-           _trim_for_one_reader),
-    Mutant("trim_newest_marker", "a vertex trims the marker that it would begin with", 0,
-           _trim_newest_marker),
-    Mutant("never_sync", "a checkpoint is published without a sync", 0, _never_sync),
 )  # fmt: skip

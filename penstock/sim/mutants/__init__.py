@@ -1,0 +1,18 @@
+"""Deliberately broken engines: each breaks one rule of the protocol, and each must be caught.
+
+A simulator that finds nothing proves nothing unless it finds these. Which seed caught a mutant last
+is noted and tried first; it may be another one after any change of the engine.
+"""
+
+from __future__ import annotations
+
+from penstock.sim.mutants.more_vertices import MORE_VERTICES
+from penstock.sim.mutants.mutant import Mutant, Patch
+from penstock.sim.mutants.outside import OUTSIDE
+from penstock.sim.mutants.placing import PLACING
+from penstock.sim.mutants.states import STATES
+from penstock.sim.mutants.vertices import VERTICES
+
+MUTANTS: tuple[Mutant, ...] = (*VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE)
+
+__all__ = ["MUTANTS", "Mutant", "Patch"]

@@ -1,0 +1,259 @@
+"""More broken readers, producers' ends, silences and restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import Trimmed
+from penstock.log import committed, index, memory, validate
+from penstock.log.committed import CommittedReader, Release
+from penstock.log.record import Fence, Position, Record, RecordKind
+from penstock.runtime import assembly
+from penstock.runtime.inputs import Silence, Watermarks
+from penstock.runtime.markers import Marker
+from penstock.runtime.outputs import Outputs
+from penstock.runtime.vertex import Vertex, VertexParts
+from penstock.sim.mutants.mutant import Mutant
+from penstock.sim.swaps import swapped
+
+
+def _take_in(self: Any, records: list[Record]) -> None:
+    for record in records:
+        self._cursor = record.position
+        if record.kind is RecordKind.MARKER:
+            self._release(record)
+        else:
+            self._pending.setdefault(record.producer, []).append(record)
+
+
+def _tail_after_read() -> AbstractContextManager[None]:
+    def advance(self: Any) -> bool:
+        if self._cursor >= self._log.tail():
+            return False
+        records = self._read_page() if self._begun_at is not None else self._read_first_page()
+        _take_in(self, records)
+        if len(records) < committed.READ_RECORDS:
+            self._cursor = max(self._cursor, self._log.tail())
+        return True
+
+    return swapped((CommittedReader, "_advance", advance))
+
+
+def _full_page_is_the_end() -> AbstractContextManager[None]:
+    def advance(self: Any) -> bool:
+        tail = self._log.tail()
+        if self._cursor >= tail:
+            return False
+        records = self._read_page() if self._begun_at is not None else self._read_first_page()
+        _take_in(self, records)
+        self._cursor = max(self._cursor, tail)
+        return True
+
+    return swapped((CommittedReader, "_advance", advance))
+
+
+def _resume_forgets_ready() -> AbstractContextManager[None]:
+    def resume(self: Any) -> Position:
+        waiting = [records[0].position for records in self._pending.values() if records]
+        return Position(min(waiting, default=self._cursor + 1) - 1)
+
+    return swapped((CommittedReader, "resume", property(resume)))
+
+
+def _consumed_markers_clear_nothing() -> AbstractContextManager[None]:
+    def release(self: Any, marker: Record) -> None:
+        if marker.position <= self._consumed:
+            return
+        pending = self._pending.pop(marker.producer, [])
+        own = tuple(record for record in pending if record.instance == marker.instance)
+        self._ready.append(Release(marker, own))
+
+    return swapped((CommittedReader, "_release", release))
+
+
+# Ends and silences -------------------------------------------------------------------------
+
+
+def _ended_with_the_first() -> AbstractContextManager[None]:
+    def ended(self: Any) -> bool:
+        return any(said.ended for said in self._producers.values())
+
+    return swapped((Watermarks, "ended", property(ended)))
+
+
+def _expected_forgotten() -> AbstractContextManager[None]:
+    return swapped((Watermarks, "_expect", lambda self: None))
+
+
+def _others_not_expected() -> AbstractContextManager[None]:
+    """What an earlier version did: a stream of another query ended before all had spoken."""
+    start = Watermarks.__init__
+
+    def alone(self: Watermarks, expected: Any, known: Any, *rest: Any) -> None:
+        start(self, expected, known, *rest[:3])
+
+    return swapped((Watermarks, "__init__", alone))
+
+
+def _idle_at_once() -> AbstractContextManager[None]:
+    return swapped((Silence, "is_over", lambda self, producer: True))
+
+
+def _idle_for_ever() -> AbstractContextManager[None]:
+    """A producer that comes back is never heard to have."""
+    return swapped((Silence, "end", lambda self, producer: None))
+
+
+def _held_up_counts_as_silence() -> AbstractContextManager[None]:
+    return swapped((Silence, "_LOOKS", 1e-9))
+
+
+def _idle_before_input() -> AbstractContextManager[None]:
+    """What an earlier version did: silence was judged before the input that waits."""
+    take = Vertex._take_and_process
+
+    def hasty(self: Any) -> bool:
+        watermarks = self._parts.watermarks
+        if watermarks is not None and watermarks.listen(self._now_ms()):
+            self._advance_watermark(self._input_watermark())
+            self._mark_dirty()
+        return take(self)
+
+    return swapped((Vertex, "_take_and_process", hasty))
+
+
+def _last_voice_only() -> AbstractContextManager[None]:
+    """Whoever spoke last decides how far time is."""
+    hear = Watermarks.hear
+
+    def listen_to_one(self: Any, producer: str, said: Any) -> None:
+        hear(self, producer, said)
+        self._watermark_us = max(self._watermark_us, said.watermark_us)
+
+    return swapped((Watermarks, "hear", listen_to_one))
+
+
+# Steps and restarts ------------------------------------------------------------------------
+
+
+def _beginning(change: Callable[[Any], None]) -> AbstractContextManager[None]:
+    start = Vertex.__init__
+
+    def begin(self: Vertex, parts: VertexParts, marker: Marker, *rest: Any) -> None:
+        start(self, parts, marker, *rest)
+        change(self)
+
+    return swapped((Vertex, "__init__", begin))
+
+
+def _late_count_forgotten() -> AbstractContextManager[None]:
+    return _beginning(lambda vertex: setattr(vertex, "_late_rows", 0))
+
+
+def _rejected_count_forgotten() -> AbstractContextManager[None]:
+    return _beginning(lambda vertex: setattr(vertex, "_rejected_rows", 0))
+
+
+def _commit_within_a_delivery() -> AbstractContextManager[None]:
+    due = Vertex._is_commit_due
+
+    def hasty(self: Any) -> bool:
+        self._is_within_delivery = False
+        return due(self)
+
+    return swapped((Vertex, "_is_commit_due", hasty))
+
+
+def _update_rows_after_changes() -> AbstractContextManager[None]:
+    """What a commit gives out is made after the changes of its state were taken."""
+    commit, add_changes = Vertex._commit, Vertex._add_changes
+
+    def changes_first(self: Any, **named: Any) -> None:
+        add_changes(self)
+        commit(self, **named)
+
+    return swapped((Vertex, "_commit", changes_first), (Vertex, "_add_changes", lambda self: None))
+
+
+# Appends -----------------------------------------------------------------------------------
+
+
+def _early_append_unfenced() -> AbstractContextManager[None]:
+    def early(self: Any) -> None:
+        self._seal_rows()
+        if self._entries:
+            self._log.append(self._entries, None)
+            self._entries = []
+            self.bytes_waiting = 0
+
+    return swapped((Outputs, "append_early", early))
+
+
+def _fence_off_by_one() -> AbstractContextManager[None]:
+    check = validate.check_fence
+
+    def lenient(fence: Fence, registered: bytes | None) -> None:
+        if registered is None or int(registered) - 1 > fence.instance:
+            check(fence, registered)
+
+    return swapped((memory, "check_fence", lenient), (index, "check_fence", lenient))
+
+
+def _wrong_substream() -> AbstractContextManager[None]:
+    def dealer(tags: Any, by: Any) -> Any:
+        def deal(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+            return [(tags[batch.num_rows % len(tags)], batch)]
+
+        return deal
+
+    return swapped((assembly, "partitioner", dealer))
+
+
+def _trimmed_retry_fails() -> AbstractContextManager[None]:
+    def give_up(self: Outputs, gone: Trimmed) -> Any:
+        raise gone
+
+    return swapped((Outputs, "_positions_of_trimmed", give_up))
+
+
+MORE_VERTICES: tuple[Mutant, ...] = (
+    Mutant("tail_after_read", "the tail is asked after the page: what came between is skipped", 0,
+           _tail_after_read),
+    Mutant("full_page_is_the_end", "a full page counts as the last one", 0, _full_page_is_the_end),
+    Mutant("resume_forgets_ready", "resume forgets what was read and not taken", 0,
+           _resume_forgets_ready),
+    Mutant("consumed_markers_clear_nothing", "consumed markers leave their rows pending", 0,
+           _consumed_markers_clear_nothing),
+    Mutant("ended_with_the_first", "the input has ended when one producer has", 0,
+           _ended_with_the_first),
+    Mutant("expected_forgotten", "only producers that were heard count", 0, _expected_forgotten),
+    Mutant("others_not_expected", "producers of another query are not waited for", 0,
+           _others_not_expected),
+    Mutant("idle_at_once", "a producer is left behind at once, whatever the timeout", 0,
+           _idle_at_once),
+    Mutant("idle_for_ever", "a producer that speaks again is still left behind", 0,
+           _idle_for_ever),
+    Mutant("held_up_counts_as_silence", "a reader takes its own pause for its producers'", 0,
+           _held_up_counts_as_silence),
+    Mutant("idle_before_input", "silence is judged before the input that waits", 0,
+           _idle_before_input),
+    Mutant("last_voice_only", "whoever spoke last decides how far time is", 0, _last_voice_only),
+    Mutant("late_count_forgotten", "late rows are counted anew after a restart", 0,
+           _late_count_forgotten),
+    Mutant("rejected_count_forgotten", "rejected rows are counted anew after a restart", 0,
+           _rejected_count_forgotten),
+    Mutant("commit_within_a_delivery", "a marker in the middle of a delivery", 0,
+           _commit_within_a_delivery),
+    Mutant("update_rows_after_changes", "a commit's rows are made after its changes", 0,
+           _update_rows_after_changes),
+    Mutant("early_append_unfenced", "an early append does not look at the fence", 0,
+           _early_append_unfenced),
+    Mutant("fence_off_by_one", "the last instance but one may append too", 0, _fence_off_by_one),
+    Mutant("wrong_substream", "rows of one key go to several vertices", 0, _wrong_substream),
+    Mutant("trimmed_retry_fails", "an append that was trimmed before its repetition is an error", 0,
+           _trimmed_retry_fails),
+)  # fmt: skip

@@ -1,0 +1,19 @@
+"""What a broken engine is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+Patch = Callable[[], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One broken engine: a patch over the real code for the time of a run."""
+
+    name: str
+    breaks: str
+    seed: int  # that caught it last, and is tried first
+    patch: Patch
