@@ -8,6 +8,9 @@ import logging
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import Executor, ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from penstock.sim.mutants import MUTANTS
 from penstock.sim.runner import Campaign, Catch, SeedResult, catch, run_seed
 
 SEEDS_FOR_EVERY_SITUATION = 1_000
+SEEDS_FOR_TWO = 200  # processes; fewer are done before the second one has started
+CHUNK_SEEDS = 5
 
 
 def add_parser(subparsers: Any) -> None:
@@ -23,8 +28,9 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "sim",
         help="run the engine through simulated failures",
-        description="Run the real vertices over a log in memory, in virtual time. A seed decides "
-        "the query, its input, the schedule and every failure; the same seed is the same run.",
+        description="Run the engine in virtual time, and let everything around it fail. A seed "
+        "decides the query, its input, the schedule and every failure; the same seed is the same "
+        "run.",
     )
     parser.add_argument("--seeds", type=_count, default=None, metavar="N", help="run N seeds")
     parser.add_argument(
@@ -33,6 +39,10 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--mutants", action="store_true", help="also run the broken engines: each must be caught"
     )
+    parser.add_argument(
+        "--processes", type=_count, default=None, metavar="P",
+        help="share the work among P processes; two if there is much of it",
+    )  # fmt: skip
     parser.add_argument("--trace", action="store_true", help="print the schedule of each seed")
     parser.add_argument("--json", action="store_true", help="print the line of JSON only")
     parser.add_argument(
@@ -46,10 +56,11 @@ def run(args: argparse.Namespace) -> int:
     """Run the seeds; 1 if the engine broke a promise or a mutant got away."""
     logging.getLogger("penstock").setLevel(logging.ERROR)  # it warns of the faults we make
     with tempfile.TemporaryDirectory(prefix="penstock-sim-") as scratch:
-        kernels = KernelCache(args.kernels or Path(scratch))
         began_s = time.monotonic()
-        campaign = _run_seeds(args, kernels)
-        catches = [catch(mutant, kernels) for mutant in MUTANTS] if args.mutants else []
+        with _workers(args, args.kernels or Path(scratch)) as workers:
+            campaign = _run_seeds(args, workers)
+            mutants = range(len(MUTANTS)) if args.mutants else ()
+            catches = list(workers.map(_catch, mutants))
         seconds = time.monotonic() - began_s
     never = campaign.never if campaign.seeds >= SEEDS_FOR_EVERY_SITUATION else []
     if not args.json:
@@ -59,16 +70,57 @@ def run(args: argparse.Namespace) -> int:
     return 1 if campaign.violations or missed or never else 0
 
 
-def _run_seeds(args: argparse.Namespace, kernels: KernelCache) -> Campaign:
+def _seeds(args: argparse.Namespace) -> range:
     first = args.seed or 0
     count = args.seeds if args.seeds is not None else (1 if args.seed is not None else 100)
+    return range(first, first + count)
+
+
+def _run_seeds(args: argparse.Namespace, workers: Executor) -> Campaign:
+    seeds = _seeds(args)
     campaign = Campaign()
-    for seed in range(first, first + count):
-        result = run_seed(seed, kernels, trace=args.trace)
+    for result in workers.map(partial(_run, trace=args.trace), seeds, chunksize=CHUNK_SEEDS):
         campaign.add(result)
         if not args.json:
-            _show_seed(result, always=count == 1)
+            _show_seed(result, always=len(seeds) == 1)
     return campaign
+
+
+# Processes that share the work ----------------------------------------------------------------
+
+_kernels: KernelCache  # of this process
+
+
+def _workers(args: argparse.Namespace, folder: Path) -> Executor:
+    is_much = len(_seeds(args)) >= SEEDS_FOR_TWO or args.mutants
+    processes = args.processes or (2 if is_much else 1)
+    if processes == 1:
+        _begin(folder)
+        return _Here()
+    return ProcessPoolExecutor(processes, get_context("spawn"), _begin, (folder,))
+
+
+class _Here(Executor):
+    """Does everything at once, in this process."""
+
+    def map(
+        self, fn: Any, *iterables: Any, timeout: float | None = None, chunksize: int = 1
+    ) -> Any:
+        return map(fn, *iterables)
+
+
+def _begin(folder: Path) -> None:
+    global _kernels  # noqa: PLW0603 (one for each process of the pool)
+    logging.getLogger("penstock").setLevel(logging.ERROR)
+    _kernels = KernelCache(folder)
+
+
+def _run(seed: int, trace: bool) -> SeedResult:
+    return run_seed(seed, _kernels, trace=trace)
+
+
+def _catch(number: int) -> Catch:
+    return catch(MUTANTS[number], _kernels)
 
 
 def _show_seed(result: SeedResult, always: bool) -> None:

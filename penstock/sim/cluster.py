@@ -119,6 +119,8 @@ class Cluster:
         self._starts_healed: Counter[str] = Counter()  # of each query, after healing
         self._damaged: set[CheckpointId] = set()
         self._written_since_harm: dict[str, int] = {}  # checkpoints of each vertex
+        self._kept = history.moment()
+        self.tail_losses = 0
         self._loaded: list[CheckpointId] = []
         self._programs: dict[str, Program] = {
             vertex.name: program for program in scenario.programs for vertex in program.vertices
@@ -416,7 +418,8 @@ class Cluster:
             checkpointer.settle(job)
             self._judge_background(process, job, error)
             was_alone = self._schedule.faults["held up in an action"] == holds
-            if error is None and not is_trim and was_alone:
+            trimmed = {each.tag for each in self._history.trims[trims:]}
+            if not is_trim and was_alone and change_tag(job.vertex) in trimmed and error is None:
                 self._check_left_behind(job.vertex)
         finally:
             self._acting.pop()
@@ -453,13 +456,13 @@ class Cluster:
 
     def _check_left_behind(self, vertex: str) -> None:
         """A checkpoint that was just written has tidied up behind the two that are kept."""
+        files = self.checkpoints.files
+        names = files.names_in((vertex,))
+        complete = [name for name in names if MANIFEST in files.names_in((vertex, name))]
         others = [each for each in self.processes if each.checkpointer.is_writing]
-        written = self.checkpoints.list(vertex)
-        if len(others) > 1 or len(written) < 2:
+        if len(others) > 1 or len(complete) < 2:
             return  # somebody who is held up may be at it
-        names = self.checkpoints.files.names_in((vertex,))
-        complete = {each.path[1] for each in written}
-        old = [name for name in names if name < written[-2].path[1] and name not in complete]
+        old = [name for name in names if name < complete[-2] and name not in complete]
         if old:
             raise Violation(f"{vertex}: unfinished checkpoints stay: {old}")
 
@@ -503,7 +506,7 @@ class Cluster:
 
     def _at(self, actor: Actor, where: str) -> None:
         """Somebody passes a point between two actions."""
-        fate = self._faults.at_point(where, may_hold=len(self._acting) <= DEPTH_MAX)
+        fate = self._faults.at_point(actor.name, where, may_hold=len(self._acting) <= DEPTH_MAX)
         if fate is None:
             return
         if fate is AtPoint.CRASH:
@@ -576,6 +579,25 @@ class Cluster:
         for driver in tuple(self.drivers):
             self.kill_driver(driver)
         self.checkpoints.files.power_cut(self._rng.randrange)
+        if self._scenario.loses_tail and self._backend.lose_tail():
+            self._lose_tail()
+
+    def keep(self) -> None:
+        """All that is in the log by now has reached the disk."""
+        self._backend.keep()
+        self._kept = self._history.moment()
+
+    def _lose_tail(self) -> None:
+        """What came after the last `keep` never happened, as far as the log knows."""
+        self._schedule.faults["power cut that loses the tail"] += 1
+        for lost in self._history.registrations[self._kept.registrations :]:
+            self.deeds.pop((lost.vertex, lost.instance), None)
+        self._history.go_back(self._kept)
+        self._log = self._backend.open(self._clock, lagging=False)
+        self._replicas = {name: self._new_replica(name) for name in self._programs}
+        self._finished.clear()
+        self._written_since_harm = dict.fromkeys(self._programs, 0)
+        self.tail_losses += 1
 
     def damage_checkpoint(self) -> None:
         """Let the newest checkpoint of some vertex rot or vanish, where the state survives it."""

@@ -139,7 +139,7 @@ def run_seed(
         golden = _golden(scenario, kernels)
         with patch():
             world.run()
-            _check(world, golden)
+            check(world, golden)
     except Violation as found:
         violation = str(found)
     except Exception as error:  # whatever the engine lets out is a finding
@@ -204,7 +204,8 @@ def _golden(scenario: Scenario, kernels: KernelCache) -> object | None:
     return answer(outcome)
 
 
-def _check(world: World, golden: object | None) -> None:
+def check(world: World, golden: object | None = None) -> None:
+    """Everything that must hold after a run."""
     history = world.history.records
     programs = world.scenario.programs
     vertices = [vertex.name for program in programs for vertex in program.vertices]

@@ -42,6 +42,7 @@ class Scenario:
     slots: int
     standbys: int
     page_records: int  # that a reader gets at once, far less than the log has
+    loses_tail: bool  # a power cut takes the end of the log, as at the level `process`
     inline_bytes_max: int | None  # of the embedded log; None: the log is in memory
     troubles: Troubles
 
@@ -100,6 +101,11 @@ class Scenario:
                     found[vertex.name] = (int(source.options["feed"]), vertex.index)
         return found
 
+    def quietly(self) -> Scenario:
+        """The same, with several slots and nothing that goes wrong from outside."""
+        troubles = replace(self.troubles, event_share=0.0, lagging=False)
+        return replace(self, troubles=troubles, slots=2, standbys=1)
+
     def plainly(self) -> Scenario:
         """The same query and input with ordinary settings, for the run without failures."""
         ordinary = replace(
@@ -126,6 +132,7 @@ def make_scenario(seed: int) -> Scenario:
     rows = rng.choice((30, 30, 40, 60))
     feeds = tuple(make_feed(rng, number, rows, disorder) for number in range(shape.feeds))
     more = random.Random(f"log {seed}")
+    is_embedded = more.random() < 0.3
     has_sink = shape.first is None and more.random() < 0.35
     programs = programs_of(shape.name, has_sink)
     settings = replace(
@@ -160,6 +167,7 @@ def make_scenario(seed: int) -> Scenario:
         slots=more.choice((1, 2, 2, 3)),
         standbys=more.choice((0, 1)),
         page_records=more.choice((1, 2, 3, 7, 1_024)),
-        inline_bytes_max=more.choice((0, 0, 400, 100_000)) if more.random() < 0.3 else None,
+        loses_tail=not has_sink and not is_embedded and more.random() < 0.25,
+        inline_bytes_max=more.choice((0, 0, 400, 100_000)) if is_embedded else None,
         troubles=troubles,
     )

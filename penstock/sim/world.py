@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from penstock.sim.actor import Actor
 from penstock.sim.checks import Violation
 from penstock.sim.cluster import Cluster
 from penstock.sim.data import SimulatedSource
-from penstock.sim.faults import Faults
+from penstock.sim.faults import AtPoint, Faults, Script
 from penstock.sim.history import History
 from penstock.sim.logs import Backend, EmbeddedBackend, MemoryBackend
 from penstock.sim.producers import Producer
@@ -34,13 +34,24 @@ A = TypeVar("A", bound=Actor)
 class World:
     """One run of a scenario."""
 
-    def __init__(self, scenario: Scenario, kernels: KernelCache) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        kernels: KernelCache,
+        fates: Mapping[tuple[str, str, int], AtPoint] | None = None,
+    ) -> None:
+        """With `fates` nothing goes wrong but these; see `Script`."""
         self.scenario = scenario
         self.schedule = Schedule(scenario.seed)
         self.history = History()
         self._rng = self.schedule.rng
         self._clock = self.schedule.clock
-        self._faults = Faults(self.schedule, scenario.troubles)
+        troubles = scenario.troubles
+        self._faults = (
+            Faults(self.schedule, troubles)
+            if fates is None
+            else Script(self.schedule, troubles, fates)
+        )
         self._backend = _backend(scenario)
         self.cluster = Cluster(
             scenario,
@@ -52,10 +63,11 @@ class World:
             {CONNECTOR: self._source},
             self._act,
         )
+        self._tail_losses = 0  # that those outside have heard of
         self.healed_at = 0  # the log's tail then
         self._arrived = dict.fromkeys(scenario.parts, 0)
         self._producers: dict[str, Producer | None] = dict.fromkeys(scenario.published_parts)
-        self._observer = None  # a sink's stream is trimmed: nobody else reads it
+        self._observer: Observer | None = None  # a sink's stream is trimmed: nobody else reads it
         if self.cluster.outside is None:
             self._observer = Observer(self._backend, self._clock, self._output_tags())
 
@@ -126,8 +138,12 @@ class World:
         """Let some time pass, and one thing happen."""
         rng = self._rng
         self._clock.advance(rng.choice((0.0, 0.0001, 0.001, 0.004)))
+        if self.scenario.loses_tail and rng.random() < 0.03:
+            self.cluster.keep()
         if rng.random() < self.scenario.troubles.event_share:
             self._happen()
+        if self.cluster.tail_losses > self._tail_losses:
+            self._begin_anew()
         dice = rng.random()
         if dice < 0.10:
             self._publish() if self._producers else self._arrive()
@@ -139,6 +155,16 @@ class World:
             self._drive()
         elif ready := self._ready(self.cluster.processes):
             self.cluster.turn(rng.choice(ready))
+
+    def _begin_anew(self) -> None:
+        """The log has lost its tail: whoever is outside goes by what it has now."""
+        self._tail_losses = self.cluster.tail_losses
+        self._producers = dict.fromkeys(self._producers)
+        if self._producers:
+            self.cluster.create_stream(PUBLISHED)
+        if self._observer is not None:
+            self._observer.close()
+            self._observer = Observer(self._backend, self._clock, self._output_tags())
 
     def _look_outside(self) -> None:
         """A reader outside reads the answer, or a driver feeds a sink with it."""
@@ -293,6 +319,8 @@ class World:
 
     def _heal(self) -> None:
         """No more faults, everything visible, everybody awake."""
+        if self.cluster.tail_losses > self._tail_losses:
+            self._begin_anew()
         self.schedule.note("heal")
         self.healed_at = self.history.tail
         self._faults.is_on = self.cluster.store_fails = False

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.kernels.cache import KernelCache
 from penstock.log.memory import SimulatedCrash
+from penstock.sim.faults import AtPoint
+from penstock.sim.runner import check
+from penstock.sim.scenario import make_scenario
+from penstock.sim.shapes import SHAPES
+from penstock.sim.world import World
 from penstock.state.checkpoint_files import FilePath
 from penstock.state.checkpoints import MemoryCheckpoints
+
+RUNNING = 2  # the seed of the first scenario of that shape
 
 
 def test_a_checkpoint_survives_power_loss_after_an_earlier_writer_died() -> None:
@@ -24,3 +32,52 @@ def test_a_checkpoint_survives_power_loss_after_an_earlier_writer_died() -> None
     written = store.write("v", 7, {})
     store.files.power_cut()
     assert store.list("v") == [written]
+
+
+def _run(seed: int, kernels: KernelCache, fates: dict[tuple[str, str, int], AtPoint]) -> World:
+    world = World(make_scenario(seed).quietly(), kernels, fates)
+    try:
+        world.run()
+        check(world)
+    finally:
+        world.close()
+    return world
+
+
+@pytest.mark.parametrize("registration", [1, 2, 3])
+def test_a_recovery_that_is_held_up_does_not_push_its_successor_out(
+    registration: int, kernels: KernelCache
+) -> None:
+    """A slot is frozen just before it registers, replaced, and wakes up when its successor runs."""
+    fates = {("slot", "compare_and_set", registration): AtPoint.TAKE_OVER}
+    world = _run(RUNNING, kernels, fates)
+    assert world.schedule.faults["taken over in an action"] == 1
+    assert world.schedule.sometimes["late recovery refused"] >= 1
+    assert world.schedule.sometimes["run failed"] == 0
+
+
+@pytest.mark.parametrize("where", ["start", "compare_and_set", "registered", "restored"])
+def test_a_driver_that_dies_while_its_slot_recovers_is_succeeded(
+    where: str, kernels: KernelCache
+) -> None:
+    fates = {
+        ("slot", where, 1): AtPoint.HOLD,
+        ("driver", "command", 5): AtPoint.CRASH,
+    }
+    world = _run(RUNNING, kernels, fates)
+    assert world.schedule.faults["crash at a point"] == 1
+    assert world.schedule.sometimes["run failed"] == 0
+
+
+def test_a_trim_between_the_index_and_the_body_takes_nothing_that_is_read(
+    kernels: KernelCache,
+) -> None:
+    """A reader of the embedded log is held up there for as long as others read, commit and trim."""
+    seed = next(
+        seed
+        for seed in range(RUNNING, 10_000, len(SHAPES))
+        if make_scenario(seed).inline_bytes_max == 0
+    )
+    fates = {("slot", "body", times): AtPoint.LONG_HOLD for times in (5, 20, 60, 120)}
+    world = _run(seed, kernels, fates)
+    assert world.schedule.faults["held up in an action"] >= 2
