@@ -26,7 +26,7 @@ from penstock.sim.connection import End
 from penstock.sim.driver import Driver
 from penstock.sim.judge import Committed, Deed, Looked, Took
 from penstock.stages.program import Stage, VertexProgram
-from penstock.state.checkpoints import CheckpointStore
+from penstock.state.checkpoints import CheckpointId, CheckpointStore
 
 Note = Callable[[str, Any], None]
 
@@ -51,6 +51,7 @@ class Process(Actor):
         self.slot: Slot
         self.chains: dict[str, Chain] = {}
         self.instances: dict[str, int] = {}  # as recovered here, by vertex
+        self.loaded: list[CheckpointId] = []  # checkpoints that the last recovery looked at
         self.said: list[Message] = []  # what the world has not looked at yet
 
     def die(self) -> None:
@@ -162,6 +163,7 @@ class ProcessAssembly(Assembly):
 
     def start(self, name: str, instance: int) -> Vertex:
         self.process.at("start")
+        self.process.loaded.clear()
         vertex = super().start(name, instance)
         self.process.instances[name] = instance
         self.recovered(self.process, vertex)

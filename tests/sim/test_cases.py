@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.kernels.cache import KernelCache
 from penstock.log.memory import SimulatedCrash
 from penstock.sim.faults import AtPoint
 from penstock.sim.runner import check
-from penstock.sim.scenario import make_scenario
+from penstock.sim.scenario import Scenario, make_scenario
 from penstock.sim.shapes import SHAPES
 from penstock.sim.world import World
 from penstock.state.checkpoint_files import FilePath
@@ -34,8 +36,15 @@ def test_a_checkpoint_survives_power_loss_after_an_earlier_writer_died() -> None
     assert store.list("v") == [written]
 
 
-def _run(seed: int, kernels: KernelCache, fates: dict[tuple[str, str, int], AtPoint]) -> World:
-    world = World(make_scenario(seed).quietly(), kernels, fates)
+Fates = dict[tuple[str, str, int], AtPoint]
+
+
+def _run(seed: int, kernels: KernelCache, fates: Fates) -> World:
+    return _finish(make_scenario(seed), kernels, fates)
+
+
+def _finish(scenario: Scenario, kernels: KernelCache, fates: Fates) -> World:
+    world = World(scenario.quietly(), kernels, fates)
     try:
         world.run()
         check(world)
@@ -81,3 +90,17 @@ def test_a_trim_between_the_index_and_the_body_takes_nothing_that_is_read(
     fates = {("slot", "body", times): AtPoint.LONG_HOLD for times in (5, 20, 60, 120)}
     world = _run(seed, kernels, fates)
     assert world.schedule.faults["held up in an action"] >= 2
+
+
+def test_rows_of_a_side_stream_do_not_wait_for_the_sink(kernels: KernelCache) -> None:
+    """A vertex waits while its sink has much to get; rows that are late never get there."""
+    number = next(at for at, shape in enumerate(SHAPES) if shape.name == "late_side_one")
+    seeds = range(number, 10_000, len(SHAPES))
+    found = next(
+        scenario
+        for scenario in map(make_scenario, seeds)
+        if scenario.sink_keeps_record is not None and scenario.has_stragglers
+    )
+    (program,) = found.programs
+    program = replace(program, settings=replace(program.settings, undelivered_bytes_max=100))
+    _finish(replace(found, programs=(program,)), kernels, {})
