@@ -53,15 +53,6 @@ def _numbers_of_one_run_alike() -> AbstractContextManager[None]:
     return swapped((InstanceNumbers, "next", lambda self: self._run << COUNTER_BITS | 1))
 
 
-def _fenced_ends_the_query() -> AbstractContextManager[None]:
-    """What an earlier version did: any refusal was another driver's doing."""
-    return swapped((Placement, "_is_newest_run", lambda self: False))
-
-
-def _taken_over_goes_on() -> AbstractContextManager[None]:
-    return swapped((Placement, "_is_newest_run", lambda self: True))
-
-
 def _lost_slot_forgotten() -> AbstractContextManager[None]:
     def lose(self: Any, connection: int, reason: str, now_s: float) -> None:
         self.slots.pop(connection, None)
@@ -121,22 +112,20 @@ def _failed_vertex_stays() -> AbstractContextManager[None]:
 PLACING: tuple[Mutant, ...] = (
     Mutant("number_taken", "a recovery takes the next number instead of the one handed out", 0,
            _number_taken),
-    Mutant("older_number_registers", "a recovery registers whatever is registered already", 0,
+    Mutant("older_number_registers", "a recovery registers whatever is registered already", 2,
            _older_number_registers),
     Mutant("run_number_reused", "a new run hands out the numbers of the first one", 0,
            _run_number_reused),
-    Mutant("numbers_of_one_run_alike", "a run hands out one number only", 0,
+    Mutant("numbers_of_one_run_alike", "a run hands out one number only", 1,
            _numbers_of_one_run_alike),
-    Mutant("fenced_ends_the_query", "a vertex that is fenced by nobody's run ends the query", 0,
-           _fenced_ends_the_query),
-    Mutant("lost_slot_forgotten", "the vertices of a lost slot are not placed again", 0,
+    Mutant("lost_slot_forgotten", "the vertices of a lost slot are not placed again", 1,
            _lost_slot_forgotten),
-    Mutant("returned_forgotten", "a vertex that came back is not placed again", 0,
+    Mutant("returned_forgotten", "a vertex that came back is not placed again", 6,
            _returned_forgotten),
     Mutant("ends_with_the_first", "a run is over when one vertex has ended", 0,
            _ends_with_the_first),
-    Mutant("passing_error_ends_the_query", "a busy log ends the query", 0,
+    Mutant("passing_error_ends_the_query", "a busy log ends the query", 2,
            _passing_error_ends_the_query),
-    Mutant("failed_vertex_stays", "a vertex that met an error is stepped on", 0,
+    Mutant("failed_vertex_stays", "a vertex that met an error is stepped on", 13,
            _failed_vertex_stays),
 )  # fmt: skip
