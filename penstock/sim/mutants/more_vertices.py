@@ -254,6 +254,6 @@ MORE_VERTICES: tuple[Mutant, ...] = (
            _early_append_unfenced),
     Mutant("fence_off_by_one", "the last instance but one may append too", 8, _fence_off_by_one),
     Mutant("wrong_substream", "rows of one key go to several vertices", 2, _wrong_substream),
-    Mutant("trimmed_retry_fails", "an append that was trimmed before its repetition is an error", 61,
+    Mutant("trimmed_retry_fails", "an append trimmed before it was repeated is an error", 61,
            _trimmed_retry_fails),
 )  # fmt: skip

@@ -83,15 +83,6 @@ def _sink_trims_what_it_read() -> AbstractContextManager[None]:
     return swapped((SinkRunner, "_trim_if_due", greedy))
 
 
-def _sink_resumes_at_done() -> AbstractContextManager[None]:
-    move = StoredProgress.move
-
-    def short(self: StoredProgress, log: Log, facts: SinkProgress) -> StoredProgress:
-        return move(self, log, replace(facts, resume=max(facts.resume, facts.done)))
-
-    return swapped((StoredProgress, "move", short))
-
-
 OUTSIDE: tuple[Mutant, ...] = (
     Mutant("writer_goes_on", "a write goes on where a failed one stopped", 19, _writer_goes_on),
     Mutant("writer_offset_lost", "the marker of a write forgets its offset", 19,
@@ -105,6 +96,4 @@ OUTSIDE: tuple[Mutant, ...] = (
            _sink_done_before_delivery),
     Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 180,
            _sink_trims_what_it_read),
-    Mutant("sink_resumes_at_done", "a sink resumes at the last marker that it delivered", 0,
-           _sink_resumes_at_done),
 )  # fmt: skip

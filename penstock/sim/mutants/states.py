@@ -227,15 +227,6 @@ def _trim_before_write() -> AbstractContextManager[None]:
     return swapped((checkpointing, "write_checkpoint", hasty))
 
 
-def _foreign_checkpoint_taken() -> AbstractContextManager[None]:
-    """What an earlier version did: a checkpoint was known by its position alone."""
-
-    def take_any(checkpoint: Any, store: CheckpointStore, log: Log) -> None:
-        return None
-
-    return swapped((recovery, "check_bound", take_any), (checkpointing, "check_bound", take_any))
-
-
 def _unfinished_stay() -> AbstractContextManager[None]:
     return swapped((CheckpointStore, "delete_unfinished", lambda self, vertex, below: 0))
 
@@ -293,8 +284,6 @@ STATES: tuple[Mutant, ...] = (
     Mutant("one_checkpoint", "one checkpoint is kept, not two", 2, _one_checkpoint),
     Mutant("trim_before_write", "changes are trimmed before their picture is written", 2,
            _trim_before_write),
-    Mutant("foreign_checkpoint_taken", "a checkpoint of a marker that was lost is restored", 0,
-           _foreign_checkpoint_taken),
     Mutant("unfinished_stay", "what crashed writers of checkpoints left is never removed", 24,
            _unfinished_stay),
     Mutant("replay_not_counted", "a checkpoint is as far off after a long replay as after none", 2,
