@@ -33,7 +33,7 @@ def _number_taken() -> AbstractContextManager[None]:
 
 
 def _older_number_registers() -> AbstractContextManager[None]:
-    def register(log: Log, vertex: str, instance: int) -> None:
+    def register(log: Log, vertex: str, instance: int, **_: Any) -> None:
         log.put(instance_key(vertex), b"%d" % instance)
 
     return swapped((recovery, "register", register))
