@@ -261,7 +261,7 @@ class StreamingQuery:
         """Store how the run ended: one that has not is known to have died."""
         state = RunState.STOPPED if self._error is None else RunState.FAILED
         try:
-            note_run(self._log, self._name, state)
+            note_run(self._log, self._name, self._job.run_number, state)
         except StreamError:
             logger.warning("the end of query %s cannot be noted", self._name, exc_info=True)
 

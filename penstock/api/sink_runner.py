@@ -21,13 +21,22 @@ import pyarrow as pa
 from penstock.api.guarantees import FOREACH_BATCH
 from penstock.api.sinks import Delivery
 from penstock.clock import Clock, SystemClock
-from penstock.errors import JobFailed, QueryActive, SinkError, StreamError, Trimmed
+from penstock.errors import (
+    JobFailed,
+    QueryActive,
+    SinkError,
+    StreamError,
+    Trimmed,
+)
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
+from penstock.log.power_cut import power_cuts
 from penstock.log.record import START, Position
-from penstock.runtime.backlog import StoredProgress, new_sink_progress, sink_progress
+from penstock.runtime.backlog import SinkProgress, StoredProgress, take_over_sink
+from penstock.runtime.host import PASSING
+from penstock.runtime.recently import Recently
 from penstock.runtime.trimming import TRIM_BYTES, TRIM_COMMITS
 from penstock.stages.tags import TagKind, parse_tag
 
@@ -35,6 +44,9 @@ WAIT_S = 0.2
 STRAGGLERS_S = 1.0  # how long after a trigger's interval the commits of all vertices are waited for
 BEHIND_MAX = 1_000  # epochs: beyond this it is only told that there are so many
 TRACEBACK_CHARACTERS_MAX = 8_000
+BEGUN_AGAIN_MAX = 5  # within the time below: what comes so often does not pass
+LATELY_S = 60.0
+PAUSE_S = 0.1  # before the second time; each further time twice as long
 
 logger = logging.getLogger(__name__)
 
@@ -116,10 +128,15 @@ class _Batch:
         kept = [Position(each.records[0].position - 1) for each in self._whole.values()]
         return min([reader.resume, *kept])
 
-    def clear(self) -> None:
-        self._releases.clear()
+    def note_delivered(self) -> None:
+        """What was added so far is no reason for a batch, and takes no room in it."""
         self.has_rows = False
-        self.bytes = self.epochs = 0
+        self.bytes = 0
+
+    def clear(self) -> None:
+        self.note_delivered()
+        self._releases.clear()
+        self.epochs = 0
 
 
 class SinkRunner:
@@ -133,29 +150,29 @@ class SinkRunner:
         schema: Schema,
         delivery: Delivery,
         *,
+        run: int,
         trigger: Trigger | None = None,
         replaces: bool = False,
         clock: Clock | None = None,
     ) -> None:
+        """`run` is the number of the run that feeds the sink: QueryActive if a newer one does."""
         self._log = log
         self._query = query
+        self._run_number = run
         self._schema = arrow_schema(schema)
         self._delivery = delivery
         self._tags = tags
         self._trigger = trigger
+        self._replaces = replaces
         self._clock = clock or SystemClock()
         self._untrimmed_epochs = TRIM_COMMITS  # the first trim is for what earlier runs left
         self._untrimmed_bytes = 0
         self._delivered_us = 0
-        self._progress = self._take_over() if delivery.is_kept else None
-        facts = (self._progress or new_sink_progress(query)).facts
-        self._done = max(facts.done, Position(delivery.last_epoch() or START))
-        self._planned = facts.planned
-        self._batch = _Batch(replaces=replaces)
-        # What was delivered is passed over, unless it is a part of the next result.
-        passed = facts.resume if replaces else self._done
-        self._reader = CommittedReader(log, tags, facts.resume or None, passed)
-        self._reached = self._done  # nothing up to here waits to be delivered
+        self._done = START  # the last marker whose rows are known to be delivered
+        self._tail = START  # of the log, when the last turn began
+        self._read_progress()
+        self._must_read_progress = False  # again, after an error that passes
+        self._again_lately = Recently(LATELY_S)
         self._stopping = threading.Event()
         self._is_hurried = False
         self._is_abandoned = False
@@ -221,10 +238,8 @@ class SinkRunner:
 
     def _run(self) -> None:
         try:
-            self.begin()
-            while (again := self.turn()) is not None:
-                if not again:
-                    self._log.wait(self._log.tail(), WAIT_S)
+            while not self._feed():
+                pass
         except QueryActive as error:
             logger.warning("%s", error.message)
             self._failure = SinkFailure(error)
@@ -232,9 +247,51 @@ class SinkRunner:
             logger.error("the sink of query %s failed: %s", self._query, _brief(error))
             self._failure = self._failure or SinkFailure(error)
 
+    def _feed(self) -> bool:
+        """Deliver until the end; return whether it was reached, else it is to be tried again."""
+        try:
+            self.begin()
+            while (again := self.turn()) is not None:
+                if not again:
+                    # From before the turn on: what came since may be what the turn did not see.
+                    self._log.wait(self._tail, WAIT_S)
+        except PASSING as error:
+            self._stopping.wait(self.pause_after_s(error))
+            return False
+        return True
+
+    def pause_after_s(self, error: StreamError) -> float:
+        """How long to wait before `begin` is called again, after an error of the log that passes.
+
+        The error is raised if it was the sink's own, or comes too often.
+        """
+        times = self._again_lately.count(self._query, self._clock.monotonic_s())
+        if self._failure is not None or times > BEGUN_AGAIN_MAX:
+            raise error
+        logger.warning("the sink of query %s begins again: %s", self._query, _brief(error))
+        self._is_busy = self._must_read_progress = True
+        return 0.0 if times == 1 else PAUSE_S * 2 ** (times - 2)
+
     def begin(self) -> None:
-        """Deliver first what an earlier run had begun."""
+        """Deliver first what an earlier run had begun, or this one before such an error."""
+        if self._must_read_progress:
+            self._read_progress()
+            self._must_read_progress = False
         self._repeat_planned()
+
+    def _read_progress(self) -> None:
+        """Begin where the log says that the sink is, as its owner."""
+        self._progress: StoredProgress | None = None
+        if self._delivery.is_kept:
+            self._progress = take_over_sink(self._log, self._query, self._run_number)
+        facts = SinkProgress() if self._progress is None else self._progress.facts
+        self._done = max(self._done, facts.done, Position(self._delivery.last_epoch() or START))
+        self._planned = facts.planned
+        self._batch = _Batch(replaces=self._replaces)
+        # What was delivered is passed over, unless it is a part of the next result.
+        passed = facts.resume if self._replaces else self._done
+        self._reader = CommittedReader(self._log, self._tags, facts.resume or None, passed)
+        self._reached = self._done  # nothing up to here waits to be delivered
 
     def turn(self) -> bool | None:
         """Look once for rows, and hand a batch over if one is due.
@@ -244,6 +301,7 @@ class SinkRunner:
         if self._is_abandoned:
             return None
         stopping = self._stopping.is_set()  # asked first: what comes after is delivered too
+        self._tail = self._log.tail()
         self._is_busy = True
         found = self._collect()
         if self._batch.has_rows and (stopping or self._is_due()):
@@ -258,14 +316,14 @@ class SinkRunner:
         """Take what is released, as much as one batch may hold; return whether there was any."""
         found = False
         while upto is not None or self._batch.bytes < self._delivery.bytes_max:
-            if self._is_abandoned or self._reader.consumed == upto:
+            if self._is_abandoned or (upto is not None and self._reader.consumed >= upto):
                 break
             if (release := self._take()) is None:
                 break
             found = True
             self._batch.add(release, self._clock.monotonic_s())
             if release.marker.position <= self._done:
-                self._batch.has_rows = False  # it was delivered, and only completes the next result
+                self._batch.note_delivered()  # it only completes the next result
         return found
 
     def _take(self) -> Release | None:
@@ -281,15 +339,27 @@ class SinkRunner:
         """Deliver the batch that an earlier run had begun, unless the sink knows that it has it."""
         if self._planned is None or self._planned <= self._done:
             return
+        if any(cut.after < self._planned <= cut.upto for cut in power_cuts(self._log)):
+            logger.warning(
+                "a power cut took the end of the batch (up to position %d) that the sink of query "
+                "%s was being given: whether the sink has it cannot be known. Its rows come again, "
+                "in batches of other numbers",
+                self._planned,
+                self._query,
+            )
+            return
         self._collect(self._planned)
         if self._is_abandoned:
             return
         if self._reader.consumed != self._planned:
             raise SinkError(
-                f"the sink of query {self._query} had begun with the rows up to position "
-                f"{self._planned}, and the log has them only up to {self._reader.consumed}: run "
-                "`penstock fsck`",
+                f"the sink of query {self._query} was being given the rows up to the marker at "
+                f"position {self._planned}, and the log has no such marker any more, so that batch "
+                "cannot be repeated as it was: `penstock fsck` says what the log lacks. Start the "
+                "query under another queryName and with another place for its rows: it delivers "
+                "everything anew",
                 query=self._query,
+                planned=int(self._planned),
             )
         self._hand_over(self._planned)
 
@@ -306,7 +376,8 @@ class SinkRunner:
 
     def _hand_over(self, epoch: Position) -> None:
         if self._progress is not None and self._progress.facts.planned != epoch:
-            planned = replace(self._progress.facts, planned=epoch)
+            # What was delivered before, and could not be noted, is noted with it.
+            planned = replace(self._progress.facts, planned=epoch, done=self._done)
             self._progress = self._progress.move(self._log, planned)
         rows = self._batch.rows(self._schema)
         self._under_way = (int(epoch), rows.num_rows, self._clock.monotonic_s())
@@ -353,10 +424,6 @@ class SinkRunner:
                 self._log.trim(tag, resume)
         except StreamError as error:
             logger.warning("what query %s has delivered cannot be trimmed: %s", self._query, error)
-
-    def _take_over(self) -> StoredProgress:
-        stored = sink_progress(self._log, self._query) or new_sink_progress(self._query)
-        return stored.take_over(self._log)
 
 
 def sink_error(query: str, sink: str, failure: SinkFailure) -> StreamError:

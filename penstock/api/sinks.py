@@ -177,19 +177,27 @@ class ParquetDelivery(Delivery):
     patience_s = FILE_S
 
     def __init__(self, path: str, query: str, query_id: str) -> None:
+        self._path = path
         self._query = query
+        self._id = query_id
         self._sink = FolderSink(path)
-        found = self._sink.claim(query, query_id)
-        if found != query_id:
+        self._is_claimed = False
+        self._check_owner(self._sink.owner(query, query_id))
+
+    def _check_owner(self, found: str | None) -> None:
+        if found != self._id:
             raise QueryMismatch(
-                f"{path} holds files of another query {query!r} (id "
-                f"{(found or 'unknown')[:40]}, this one is {query_id}): choose another folder or "
+                f"{self._path} holds files of another query {self._query!r} (id "
+                f"{(found or 'unknown')[:40]}, this one is {self._id}): choose another folder or "
                 "another queryName, or move the files away",
-                query=query,
-                path=path,
+                query=self._query,
+                path=self._path,
             )
 
     def deliver(self, epoch: int, rows: pa.Table) -> None:
+        if not self._is_claimed:  # with the first file: by then the query's id is stored
+            self._check_owner(self._sink.claim(self._query, self._id))
+            self._is_claimed = True
         self._sink.write(self._query, epoch, rows.to_batches())
 
     def last_epoch(self) -> int | None:

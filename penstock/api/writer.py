@@ -25,6 +25,7 @@ from penstock.api.session import Attached, attached_log
 from penstock.api.sink_runner import SinkRunner, Trigger
 from penstock.api.sinks import (
     ConsoleSink,
+    Delivery,
     ForeachBatch,
     ForeachBatchSink,
     MemorySink,
@@ -50,6 +51,7 @@ from penstock.log.contract import Log
 from penstock.names import check_name
 from penstock.plan.build import Rows, query
 from penstock.plan.optimizer import plan_program
+from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.job import Job
 from penstock.runtime.placement import Patience
 from penstock.runtime.queries import (
@@ -297,7 +299,7 @@ class StreamWriter:
         try:
             wish = self._slot_wish(program, sink)
             standbys = grant_standbys(attached.spark.sparkContext, wish)
-            stored = self._store(attached.log, name, program, sink)
+            stored = self._compared(attached.log, name, program, sink)
             return self._run(attached, stored, request, (wish.slots, standbys), guard)
         except BaseException:
             os.close(guard)
@@ -416,11 +418,8 @@ class StreamWriter:
                 given[setting] = self._options[option]
         return replace(Settings(), trigger_interval_ms=self._trigger_ms, **given)
 
-    def _store(self, log: Log, name: str, program: Program, sink: Sink) -> StoredQuery:
-        """Store the query, or check it against the stored one and keep that one's id.
-
-        It is stored last: a query that cannot run leaves the stored one as it is.
-        """
+    def _compared(self, log: Log, name: str, program: Program, sink: Sink) -> StoredQuery:
+        """The query as it is to be stored: checked against the stored one, with that one's id."""
         location = self._options.get("checkpointlocation")
         before = stored_query(log, name)
         query_id = str(uuid.uuid4())
@@ -440,11 +439,7 @@ class StreamWriter:
                     sink=before.sink,
                 )
             query_id, location = before.id, location or before.location
-        stored = StoredQuery(query_id, name, program, sink.stream(name), location, sink.text(name))
-        register_streams(log, program)
-        log.put(f"query/{name}", stored.encode())
-        note_run(log, name, RunState.RUNNING)
-        return stored
+        return StoredQuery(query_id, name, program, sink.stream(name), location, sink.text(name))
 
     # Running ----------------------------------------------------------------------------------
 
@@ -456,35 +451,55 @@ class StreamWriter:
         slots: tuple[int, int],
         guard: int,
     ) -> StreamingQuery:
-        spark, program = attached.spark, stored.program
-        runner = self._runner(attached, stored, request.sink)
+        """Open the sink, store the query and run it.
+
+        In this order: what cannot run leaves the stored query as it is. One number of the run is
+        for all of it, the sink and the vertices, so of two runs one has both.
+        """
+        spark, log, program = attached.spark, attached.log, stored.program
+        delivery = request.sink.open(spark, stored, replaces=self._mode == "complete")
+        register_streams(log, program)
+        log.put(f"query/{stored.name}", stored.encode())
+        numbers = InstanceNumbers(log, stored.name, [v.name for v in program.vertices])
+        runner = None
+        if delivery is not None:
+            runner = self._runner(log, stored, delivery, numbers.run)
         run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
         launcher = SparkLauncher(
             spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot"
         )
         job = Job(
             program,
-            attached.log,
+            log,
             launcher,
             host=control_host(spark),
             slots=slots[0],
             standbys=slots[1],
+            numbers=numbers,
             patience=self._patience(),
             kernels=attached.kernels,
         )
-        job.start()
-        if runner is not None:
-            runner.start()
-        started = StreamingQuery(
-            query_id=stored.id,
-            name=stored.name,
-            request=request,
-            log=attached.log,
-            job=job,
-            runner=runner,
-            explanation=_explanation(attached, program, request.sink),
-            on_stop=lambda: os.close(guard),
-        )
+        try:
+            explanation = _explanation(attached, program, request.sink)
+            note_run(log, stored.name, numbers.run, RunState.RUNNING)
+            job.start()
+            if runner is not None:
+                runner.start()
+            started = StreamingQuery(
+                query_id=stored.id,
+                name=stored.name,
+                request=request,
+                log=log,
+                job=job,
+                runner=runner,
+                explanation=explanation,
+                on_stop=lambda: os.close(guard),
+            )
+        except BaseException:
+            if runner is not None:
+                runner.abandon()
+            job.stop()
+            raise
         STARTED.add(attached.path, started)
         return started
 
@@ -506,24 +521,21 @@ class StreamWriter:
             runs_jobs=sink.runs_jobs,
         )
 
-    def _runner(self, attached: Attached, stored: StoredQuery, sink: Sink) -> SinkRunner | None:
-        replaces = self._mode == "complete"
-        delivery = sink.open(attached.spark, stored, replaces=replaces)
-        if delivery is None:
-            return None
-        program, facts = stored.program, describe_stream(attached.log, stored.output)
+    def _runner(self, log: Log, stored: StoredQuery, delivery: Delivery, run: int) -> SinkRunner:
+        program, facts = stored.program, describe_stream(log, stored.output)
         trigger = None
         if self._trigger_ms is not None:
             writers = [v for v in program.vertices if set(v.marker_tags) & set(facts.tags)]
             trigger = Trigger(self._trigger_ms * 1_000, len(writers))
         return SinkRunner(
-            attached.log,
+            log,
             stored.name,
             facts.tags,
             facts.schema,
             delivery,
+            run=run,
             trigger=trigger,
-            replaces=replaces,
+            replaces=self._mode == "complete",
         )
 
 

@@ -72,15 +72,24 @@ class FolderSink(Sink):
         look written. The owner stands in a file that readers of Parquet pass over, and in each
         file's own metadata, which counts where the first is missing or was never filled.
         """
-        place = self._folder / f"_penstock_{check_any_name(writer, 'writer')}"
-        with _told("claim the folder", place):
-            written = place.read_text("ascii", "replace") if place.exists() else ""
-        found = written or self._owner_of_newest(writer, owner)
+        found = self.owner(writer, owner)
         if found == owner:
             self._owners[writer] = owner
-            if not written:
-                self._put(writer, place, owner.encode("ascii"))
+            if not self._written_owner(writer):
+                self._put(writer, self._owner_file(writer), owner.encode("ascii"))
         return found
+
+    def owner(self, writer: str, wanted: str) -> str | None:
+        """Whose a writer's files are, None if they do not say; `wanted` where there are none."""
+        return self._written_owner(writer) or self._owner_of_newest(writer, wanted)
+
+    def _written_owner(self, writer: str) -> str:
+        place = self._owner_file(writer)
+        with _told("look whose the folder is", place):
+            return place.read_text("ascii", "replace") if place.exists() else ""
+
+    def _owner_file(self, writer: str) -> Path:
+        return self._folder / f"_penstock_{check_any_name(writer, 'writer')}"
 
     def _owner_of_newest(self, writer: str, owner: str) -> str | None:
         """Whose the newest file is; `owner` may have a folder that has none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from penstock.clock import Clock
@@ -25,7 +26,7 @@ PIECES = 64  # into which the bound is divided: commits that are smaller are rem
 class SinkProgress:
     """How far the sink of a query has come in the stream that feeds it."""
 
-    owner: int = 0  # the run that feeds it: only the newest may move this
+    owner: int = 0  # the number of the run that feeds it: only the newest may move this
     done: Position = START  # the last marker whose rows are delivered
     resume: Position = START  # where to read on from
     planned: Position | None = None  # the last marker of what is being delivered
@@ -39,25 +40,22 @@ class StoredProgress:
     version: int
     facts: SinkProgress
 
-    def take_over(self, log: Log) -> StoredProgress:
-        """Become the owner. From here on nobody who was it before can move the progress."""
-        return self.move(log, replace(self.facts, owner=self.facts.owner + 1))
-
     def move(self, log: Log, facts: SinkProgress) -> StoredProgress:
         """Store how far the sink is by now; QueryActive if another run has taken it over."""
         assert facts.done >= self.facts.done, "delivered is delivered"
         assert facts.resume >= self.facts.resume, "what was passed may be trimmed"
         if not log.compare_and_set(self.key, self.version, json.dumps(asdict(facts)).encode()):
-            raise self._taken_over()
+            raise self.taken_over()
         return StoredProgress(self.key, self.version + 1, facts)
 
     def check_owned(self, log: Log) -> None:
         """Raise QueryActive if another run has taken the sink over."""
         found = log.get(self.key)
         if found is not None and found.version != self.version:
-            raise self._taken_over()
+            raise self.taken_over()
 
-    def _taken_over(self) -> QueryActive:
+    def taken_over(self) -> QueryActive:
+        """The error of a run that is not the owner any more."""
         query = self.key.partition("/")[2]
         return QueryActive(
             f"the sink of query {query!r} was taken over by another run: this one delivers "
@@ -86,6 +84,22 @@ def sink_progress(log: Log, query: str) -> StoredProgress | None:
 def new_sink_progress(query: str) -> StoredProgress:
     """The progress of a sink that nobody has fed yet; nothing is stored."""
     return StoredProgress(f"sink/{query}", 0, SinkProgress())
+
+
+def take_over_sink(log: Log, query: str, run: int) -> StoredProgress:
+    """Become the owner, as the run of this number: from here on no older one can move the progress.
+
+    A run that is the owner already stays it, so it may begin again after an error that passes.
+    QueryActive if a newer run has the sink.
+    """
+    while True:
+        stored = sink_progress(log, query) or new_sink_progress(query)
+        if stored.facts.owner > run:
+            raise stored.taken_over()
+        if stored.facts.owner == run:
+            return stored
+        with suppress(QueryActive):  # the older one has just moved it: look again
+            return stored.move(log, replace(stored.facts, owner=run))
 
 
 class Backlog:

@@ -17,6 +17,7 @@ from collections.abc import Collection
 
 from penstock.log.contract import Log, instance_key
 from penstock.names import check_name
+from penstock.runtime.backlog import sink_progress
 
 COUNTER_BITS = 20
 COUNTER_MAX = (1 << COUNTER_BITS) - 1
@@ -30,6 +31,11 @@ class InstanceNumbers:
         self._query = query
         self._vertices = tuple(vertices)
         self._take_run()
+
+    @property
+    def run(self) -> int:
+        """The number of the run."""
+        return self._run
 
     def next(self) -> int:
         """A number greater than every one that was handed out before."""
@@ -46,16 +52,19 @@ class InstanceNumbers:
     def _take_run(self) -> None:
         """Begin a run that is newer than all others.
 
-        The registered numbers are looked at too: a log that was repaired may have lost the key.
+        The registered numbers and the sink's owner are looked at too: a log that was repaired may
+        have lost the key.
         A run number that was taken for nobody, by an outcome that stayed unknown, harms nobody.
         """
         key = run_key(self._query)
         found = (self._log.get(instance_key(vertex)) for vertex in self._vertices)
         registered = max((int(each.value) for each in found if each is not None), default=0)
+        fed = sink_progress(self._log, self._query)
+        least = max(run_of(registered), 0 if fed is None else fed.facts.owner)
         while True:
             newest = self._log.get(key)
             version, before = (0, 0) if newest is None else (newest.version, int(newest.value))
-            run = max(before, run_of(registered)) + 1
+            run = max(before, least) + 1
             if self._log.compare_and_set(key, version, b"%d" % run):
                 self._run, self._counter = run, 0
                 return

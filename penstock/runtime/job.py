@@ -81,17 +81,21 @@ class Job:
         host: str,
         slots: int,
         standbys: int,
+        numbers: InstanceNumbers | None = None,
         patience: Patience | None = None,
         kernels: str | None = None,
         clock: Clock | None = None,
     ) -> None:
+        """`numbers` are those of the run that was begun for this job; without, one begins here."""
         self._program = program
         self._log = log
         self._launcher = launcher
         self._kernels = kernels
         self._clock = clock or SystemClock()
         self._patience = patience or Patience()
-        numbers = InstanceNumbers(log, program.query, [v.name for v in program.vertices])
+        if numbers is None:
+            numbers = InstanceNumbers(log, program.query, [v.name for v in program.vertices])
+        self.run_number = numbers.run
         self._placement = Placement(
             program, numbers, slots=slots, standbys=standbys, patience=self._patience
         )

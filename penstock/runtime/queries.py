@@ -132,16 +132,36 @@ def query_progress(log: Log, program: Program) -> QueryProgress:
     return QueryProgress(markers, min(watermarks, default=WATERMARK_NONE))
 
 
-def note_run(log: Log, name: str, state: RunState) -> None:
-    """Store what a run says of itself."""
-    log.put(f"state/{check_name(name, 'query')}", state.value.encode("ascii"))
+def note_run(log: Log, name: str, run: int, state: RunState) -> None:
+    """Store what the run of this number says of itself, unless a newer one has spoken."""
+    key, value = _state_key(name), f"{run} {state.value}".encode("ascii")
+    while True:
+        known = log.get(key)
+        said = None if known is None else _decode_state(known.value)
+        if said is not None and said[0] > run:
+            return
+        if log.compare_and_set(key, 0 if known is None else known.version, value):
+            return
 
 
 def run_state(log: Log, name: str) -> RunState | None:
     """What the newest run last said; None if the query was never started, or nobody can read it."""
-    found = log.get(f"state/{check_name(name, 'query')}")
-    values = {state.value.encode("ascii"): state for state in RunState}
-    return None if found is None else values.get(bytes(found.value))
+    known = log.get(_state_key(name))
+    said = None if known is None else _decode_state(known.value)
+    return None if said is None else said[1]
+
+
+def _state_key(name: str) -> str:
+    return f"state/{check_name(name, 'query')}"
+
+
+def _decode_state(value: bytes) -> tuple[int, RunState] | None:
+    """The number of a run and what it said; None if it cannot be read."""
+    number, _, state = bytes(value).decode("ascii", "replace").partition(" ")
+    try:
+        return int(number), RunState(state)
+    except ValueError:
+        return None
 
 
 def lock_path(folder: Path, name: str) -> Path:

@@ -106,7 +106,6 @@ class Cluster:
             replaces = scenario.shape.name == "complete"
             self.outside = Outside(scenario.sink_keeps_record, replaces)
         self._handed: list[set[tuple[str, int]]] = []  # by each driver that ever was
-        self._last_started: dict[str, Driver] = {}  # by query
         self._finished: set[str] = set()  # queries whose last run ended well
         self.drivers: list[Driver] = []
         self.processes: list[Process] = []
@@ -204,17 +203,16 @@ class Cluster:
         )
         driver.log = self._open_log(driver)
         self.drivers.append(driver)
-        self._last_started[program.query] = driver
         self._handed.append(driver.handed)
         self._schedule.note("start", driver, program.query)
         self._act(driver, driver.begin)
         self._judge_driver(driver)
 
-    def _new_feeder(self, driver: Driver) -> Feeder:
+    def _new_feeder(self, driver: Driver, run: int) -> Feeder:
         assert self.outside is not None
         hand = Hand(self.outside, driver, self._schedule)
         stream = self._scenario.output
-        return Feeder(driver.log, driver.query, stream, self.outside, hand, self._schedule)
+        return Feeder(driver.log, driver.query, stream, self.outside, hand, self._schedule, run)
 
     def turn_sink(self, driver: Driver) -> None:
         """Let the thread of a driver that feeds its sink have a turn."""
@@ -273,8 +271,8 @@ class Cluster:
             self._schedule.sometimes["run ended by a newer one"] += 1
             return
         if isinstance(error, QueryActive):
-            if self._last_started[driver.query] is driver:
-                raise Violation(f"{driver.query}: the sink of its last run was taken over")
+            if driver.is_newest_run(self._log):
+                raise Violation(f"{driver.query}: the sink of its newest run was taken over")
             self._schedule.sometimes["sink taken over by a newer run"] += 1
             return
         explained = _classes((*EXPLAINED, TooFewSlots, SinkError)) | {"stuck"}

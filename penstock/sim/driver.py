@@ -47,7 +47,7 @@ class Driver(Actor):
         clock: ManualClock,
         point: Point,
         cancel: Callable[[Driver, int | None], None],
-        new_feeder: Callable[[Driver], Feeder] | None,
+        new_feeder: Callable[[Driver, int], Feeder] | None,
     ) -> None:
         """`shape` is how many slots and standbys it wants; `cancel` ends one task, or all."""
         super().__init__(f"driver{number}", point)
@@ -60,6 +60,7 @@ class Driver(Actor):
         self._clock = clock
         self._cancel = cancel
         self._new_feeder = new_feeder
+        self._run = 0  # its number, once it has one
         self.feeder: Feeder | None = None  # of the sink, if there is one
         self.handed: set[tuple[str, int]] = set()  # vertices with the numbers handed out
         self._connections: dict[int, End] = {}
@@ -86,9 +87,10 @@ class Driver(Actor):
         try:
             store(self.log, self.program, self._output)
             names = [vertex.name for vertex in self.program.vertices]
-            if self._new_feeder is not None:
-                self.feeder = self._new_feeder(self)
             numbers = InstanceNumbers(self.log, self.query, names)
+            self._run = numbers.run
+            if self._new_feeder is not None:
+                self.feeder = self._new_feeder(self, numbers.run)
         except StreamError as error:
             self.error = error
             return
@@ -145,9 +147,7 @@ class Driver(Actor):
     def is_newest_run(self, log: Log) -> bool:
         """Whether the log knows of no later run of the query."""
         newest = log.get(run_key(self.query))
-        assert self.placement is not None
-        run = self.placement._numbers._run
-        return newest is None or int(newest.value) <= run
+        return newest is None or int(newest.value) <= self._run
 
     def die(self) -> None:
         super().die()

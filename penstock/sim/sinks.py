@@ -11,6 +11,7 @@ from penstock.api.sink_runner import SinkRunner
 from penstock.api.sinks import Delivery
 from penstock.errors import SinkError, StreamError
 from penstock.log.contract import Log
+from penstock.runtime.host import PASSING
 from penstock.runtime.streams import describe_stream
 from penstock.sim.actor import Actor
 from penstock.sim.oracle import plain_value
@@ -63,12 +64,19 @@ class Feeder:
     """Feeds a sink for one driver; the world is its thread."""
 
     def __init__(
-        self, log: Log, query: str, stream: str, outside: Outside, hand: Hand, schedule: Schedule
+        self,
+        log: Log,
+        query: str,
+        stream: str,
+        outside: Outside,
+        hand: Hand,
+        schedule: Schedule,
+        run: int,
     ) -> None:
         facts = describe_stream(log, stream)
         self._runner = SinkRunner(
             log, query, facts.tags, facts.schema, hand,
-            replaces=outside.replaces, clock=schedule.clock,
+            run=run, replaces=outside.replaces, clock=schedule.clock,
         )  # fmt: skip
         self._has_begun = False
         self.is_over = False
@@ -82,8 +90,18 @@ class Feeder:
                 self._runner.begin()
             elif self._runner.turn() is None:
                 self.is_over = True
+        except PASSING as error:
+            self._begin_again(error)
         except StreamError as error:
             self.error, self.is_over = error, True
+
+    def _begin_again(self, error: StreamError) -> None:
+        """What the sink's thread does after an error that passes; the pause is the world's."""
+        try:
+            self._runner.pause_after_s(error)
+            self._has_begun = False
+        except StreamError as too_often:
+            self.error, self.is_over = too_often, True
 
     def stop(self) -> None:
         self._runner.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +16,17 @@ from penstock.api import sink_runner
 from penstock.api.sink_runner import STRAGGLERS_S, SinkRunner, Trigger
 from penstock.api.sinks import Delivery, ForeachBatchSink, ParquetDelivery
 from penstock.config import LogConfig
-from penstock.errors import QueryActive
+from penstock.errors import LogBusy, QueryActive
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import LocalLog, open_log
+from penstock.log.committed import CommittedReader, Release
+from penstock.log.contract import Log
+from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore
+from penstock.log.power_cut import power_cuts
+from penstock.log.record import START, Position, Record
 from penstock.log.survey import list_tags
-from penstock.runtime.backlog import sink_progress
+from penstock.runtime.backlog import SinkProgress, sink_progress, take_over_sink
+from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
 from penstock.testing.clock import ManualClock
 from tests.spark.waiting import wait_for
@@ -96,7 +103,7 @@ def parquet(folder: Path, kind: type[ParquetDelivery] = ParquetDelivery) -> Parq
     return kind(str(folder), "q", "id")
 
 
-def publish(log: LocalLog, first: int, epochs: int, vertex: str = "vertex") -> None:
+def publish(log: Log, first: int, epochs: int, vertex: str = "vertex") -> None:
     """One row an epoch; every third epoch has none."""
     writer = StreamWriter(log, "fed", vertex)
     for number in range(first, first + epochs):
@@ -104,14 +111,20 @@ def publish(log: LocalLog, first: int, epochs: int, vertex: str = "vertex") -> N
         writer.write(rows)
 
 
-def runner(log: LocalLog, delivery: Delivery, **options: Any) -> SinkRunner:
+def begun(log: Log, delivery: Delivery, **options: Any) -> SinkRunner:
+    """A runner of a new run, whose thread is not started."""
     facts = describe_stream(log, "fed")
-    made = SinkRunner(log, "q", facts.tags, facts.schema, delivery, **options)
+    run = InstanceNumbers(log, "q", []).run
+    return SinkRunner(log, "q", facts.tags, facts.schema, delivery, run=run, **options)
+
+
+def runner(log: Log, delivery: Delivery, **options: Any) -> SinkRunner:
+    made = begun(log, delivery, **options)
     made.start()
     return made
 
 
-def deliver(log: LocalLog, delivery: Delivery, **options: Any) -> SinkRunner:
+def deliver(log: Log, delivery: Delivery, **options: Any) -> SinkRunner:
     """Deliver everything that is committed."""
     made = runner(log, delivery, **options)
     made.stop()
@@ -204,9 +217,8 @@ def test_a_run_that_was_followed_by_another_moves_nothing(log: LocalLog) -> None
 def test_a_run_whose_rows_its_successor_has_delivered_and_trimmed_is_told_so(
     log: LocalLog,
 ) -> None:
-    facts = describe_stream(log, "fed")
     publish(log, 1, 2)
-    old = SinkRunner(log, "q", facts.tags, facts.schema, Collected())
+    old = begun(log, Collected())
     old.begin()
     assert old.turn()
     publish(log, 3, 10)
@@ -371,3 +383,203 @@ def test_a_function_that_is_only_defined_again_is_the_same() -> None:
 
     assert closed(text).is_same(closed(text))
     assert not closed(text).is_same(closed([]))
+
+
+# --- errors that pass, and what a power cut takes -------------------------------------------------
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+    monkeypatch.setattr(sink_runner, "TRIM_COMMITS", 4)
+    monkeypatch.setattr(sink_runner, "WAIT_S", 0.005)
+    monkeypatch.setattr(sink_runner, "PAUSE_S", 0.0)
+    store = MemoryStore()
+    create_stream(MemoryLog(store), "fed", (Field("x", BIGINT, False),))
+    return store
+
+
+class OneByOne(Collected):
+    bytes_max = 1  # an epoch is a batch
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize("fault", [Fault.UNKNOWN_APPLIED, Fault.UNKNOWN_NOT_APPLIED])
+def test_progress_whose_outcome_is_unknown_is_read_again(
+    store: MemoryStore, fault: Fault, replaces: bool
+) -> None:
+    """Each change of the progress in turn: what was delivered is not delivered again."""
+    publish(MemoryLog(store), 1, 5)
+    kinds = []
+    for failing in range(2, 13):  # the first two take a run number and the sink, before it starts
+        faults = Faults.at({failing: fault})
+        collected = OneByOne()
+        copy = store.copy()
+        made = deliver(MemoryLog(copy, faults=faults), collected, replaces=replaces)
+        assert made.failure is None
+        assert collected.numbers == [1, 2, 4, 5]
+        kinds.append(faults.effects_seen > failing)
+        nothing = OneByOne()
+        deliver(MemoryLog(copy), nothing, replaces=replaces)
+        assert nothing.batches == []
+    assert all(kinds[:8])  # two changes a batch
+
+
+def test_what_was_delivered_and_could_not_be_noted_is_noted_with_the_next_batch(
+    store: MemoryStore,
+) -> None:
+    class DyingSecond(OneByOne):
+        def deliver(self, epoch: int, rows: pa.Table) -> None:
+            super().deliver(epoch, rows)
+            if len(self.batches) == 2:
+                raise ConnectionError("the driver dies here")
+
+    publish(MemoryLog(store), 1, 2)
+    dying, rest = DyingSecond(), OneByOne()
+    done = Faults.at({3: Fault.UNKNOWN_NOT_APPLIED})  # after the run, the owner and a plan
+    assert deliver(MemoryLog(store, faults=done), dying).failure is not None
+    assert dying.numbers == [1, 2]
+    deliver(MemoryLog(store), rest)
+    assert rest.batches == dying.batches[1:]
+
+
+class Busy(MemoryLog):
+    """Cannot be read some times, from some moment on."""
+
+    busy_times = 0
+
+    def read(self, *arguments: Any, **options: Any) -> list[Record]:
+        if self.busy_times:
+            self.busy_times -= 1
+            raise LogBusy("simulated")
+        return super().read(*arguments, **options)
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_log_that_is_busy_for_a_while_does_not_end_a_sink(
+    store: MemoryStore, is_kept: bool
+) -> None:
+    class View(Collected):
+        pass
+
+    View.is_kept = is_kept
+    log, view = Busy(store), View()
+    made = runner(log, view)
+    publish(MemoryLog(store), 1, 2)
+    wait_for("the rows", lambda: view.numbers == [1, 2])
+    log.busy_times = sink_runner.BEGUN_AGAIN_MAX
+    publish(MemoryLog(store), 4, 2)
+    wait_for("more rows", lambda: view.numbers == [1, 2, 4, 5])
+    assert made.failure is None
+    log.busy_times = 1
+    publish(MemoryLog(store), 7, 1)
+    assert made.wait_ended(WAIT_S)  # too often within a minute
+    assert made.failure is not None
+    assert isinstance(made.failure.error, LogBusy)
+
+
+def test_a_function_that_finds_a_log_busy_has_failed(store: MemoryStore) -> None:
+    class Reading(Collected):
+        def deliver(self, epoch: int, rows: pa.Table) -> None:
+            super().deliver(epoch, rows)
+            raise LogBusy("of the user's own")
+
+    publish(MemoryLog(store), 1, 2)
+    reading = Reading()
+    failure = deliver(MemoryLog(store), reading).failure
+    assert failure is not None
+    assert failure.epoch == reading.batches[0][0]
+    assert len(reading.batches) == 1
+
+
+def test_what_comes_during_a_turn_is_not_slept_over(store: MemoryStore) -> None:
+    class Followed(MemoryLog):
+        """A row comes when the turn has seen that there is none, before it is waited for."""
+
+        slept_over: bool | None = None
+
+        def wait(self, after: Position, timeout_s: float) -> Position:
+            if self.slept_over is None:
+                self.slept_over = after >= self.tail()
+            return super().wait(after, timeout_s)
+
+    class Reader(CommittedReader):
+        def take(self) -> Release | None:
+            found = super().take()
+            if found is None and not collected.batches and log.slept_over is None:
+                publish(MemoryLog(store), 1, 1)
+            return found
+
+    log, collected = Followed(store), Collected()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sink_runner, "CommittedReader", Reader)
+        made = runner(log, collected)
+    wait_for("the row", lambda: collected.numbers[:1] == [1])
+    made.stop()
+    assert made.wait_ended(WAIT_S)
+    assert log.slept_over is False
+
+
+@pytest.fixture
+def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalLog]:
+    """A log after a power cut that took the marker up to which the sink was being given rows."""
+    config = LogConfig(durability="process", inline_bytes_max=0)
+    folder, disk = tmp_path / "log", tmp_path / "disk"
+    with open_log(folder, create=True, config=config) as log:
+        create_stream(log, "fed", (Field("x", BIGINT, False),))
+        publish(log, 1, 1)
+        deliver(log, Collected())
+        publish(log, 2, 1)
+        assert log._fold()
+        publish(log, 4, 1)
+        deliver(log, Failing())
+        (*_, marker) = log._index.bodies_within(START, log.tail(), 1_000)
+        assert marker.position == log.tail()
+        shutil.copytree(folder, disk)
+    (disk / "index.db-shm").unlink()
+    segment = disk / "segments" / f"{marker.segment}.seg"
+    segment.write_bytes(segment.read_bytes()[: marker.offset])
+    monkeypatch.setattr("penstock.log.local.boot_id", lambda: b"another boot....")
+    with open_log(disk, config=config) as log:
+        ((cut,)) = power_cuts(log)
+        assert cut.after < marker.position <= cut.upto
+        yield log
+
+
+def test_a_batch_whose_end_a_power_cut_took_is_given_up(
+    cut_off: LocalLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    for expected in ([2, 4], []):
+        publish(cut_off, 4, len(expected) // 2)  # the vertex does it again
+        collected = Collected()
+        assert deliver(cut_off, collected).failure is None
+        assert collected.numbers == expected
+    assert "a power cut took the end of the batch" in caplog.text
+
+
+def test_a_batch_whose_end_is_gone_without_a_power_cut_is_told_with_a_way_out(
+    store: MemoryStore,
+) -> None:
+    log = MemoryLog(store)
+    publish(log, 1, 2)
+    stored = take_over_sink(log, "q", 1)
+    stored.move(log, SinkProgress(1, planned=Position(log.tail() - 1)))
+    publish(log, 4, 2)
+    nothing = Collected()
+    failure = deliver(log, nothing).failure
+    assert failure is not None
+    assert "under another queryName" in str(failure.error)
+    assert nothing.batches == []
+
+
+def test_the_older_of_two_starts_gets_neither_sink_nor_vertices(log: LocalLog) -> None:
+    facts = describe_stream(log, "fed")
+    older, newer = (InstanceNumbers(log, "q", []) for _ in range(2))
+
+    def made(run: int) -> SinkRunner:
+        return SinkRunner(log, "q", facts.tags, facts.schema, Collected(), run=run)
+
+    made(newer.run)
+    with pytest.raises(QueryActive, match="taken over by another run"):
+        made(older.run)
+    assert not older.is_newest_run()
+    assert newer.is_newest_run()

@@ -16,6 +16,7 @@ import pytest
 from penstock.cli.main import main
 from penstock.errors import InvalidProgram, QueryNotFound
 from penstock.log import open_log
+from penstock.log.memory import MemoryLog
 from penstock.plan.build import col, count, query, scan_source, window
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.queries import (
@@ -25,6 +26,7 @@ from penstock.runtime.queries import (
     needed_query,
     note_run,
     query_progress,
+    run_state,
     running_process,
     stored_names,
     stored_query,
@@ -125,9 +127,21 @@ def test_a_query_that_was_killed_is_not_called_stopped(
     shown = []
     for state in (RunState.RUNNING, RunState.STOPPED, RunState.FAILED):
         with open_log(own) as log:
-            note_run(log, "idle", state)
+            note_run(log, "idle", 1, state)
         shown.append(objects(capsys, own)["idle"]["state"])
     assert shown == ["died", "stopped", "failed"]
+
+
+def test_a_run_that_ends_late_says_nothing_about_its_successor() -> None:
+    log = MemoryLog()
+    note_run(log, "q", 1, RunState.RUNNING)
+    note_run(log, "q", 2, RunState.RUNNING)
+    note_run(log, "q", 1, RunState.FAILED)
+    assert run_state(log, "q") is RunState.RUNNING
+    note_run(log, "q", 2, RunState.STOPPED)
+    assert run_state(log, "q") is RunState.STOPPED
+    log.put("state/q", b"\xff")
+    assert run_state(log, "q") is None
 
 
 def test_the_table_has_a_line_per_query(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

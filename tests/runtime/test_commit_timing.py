@@ -16,8 +16,8 @@ from penstock.runtime.backlog import (
     LOOK_S,
     Backlog,
     SinkProgress,
-    new_sink_progress,
     sink_progress,
+    take_over_sink,
 )
 from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
@@ -103,7 +103,7 @@ def test_a_vertex_waits_for_a_sink_that_is_behind(lab: Laboratory) -> None:
             feed(source, number)
             step()
         assert step() == 3
-        run = new_sink_progress("timed").take_over(process.log)
+        run = take_over_sink(process.log, "timed", 1)
         for number in range(3, 5):
             feed(source, number)
         assert [step() for _ in range(4)] == [4, 4, 4, 4]
@@ -122,7 +122,7 @@ def test_dead_letters_are_no_part_of_what_a_sink_has_to_get(lab: Laboratory) -> 
     tested = query("timed", divided, settings=settings)
     with lab.open(tested, {"rows": lambda _: source}, clock=clock) as process:
         (name,) = process.statistics().vertices
-        new_sink_progress("timed").take_over(process.log)
+        take_over_sink(process.log, "timed", 1)
         for number in range(1, 11):
             feed(source, *[0] * 100)
             clock.advance(2 * LOOK_S)
@@ -135,7 +135,7 @@ def test_dead_letters_are_no_part_of_what_a_sink_has_to_get(lab: Laboratory) -> 
 def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
     log, clock = MemoryLog(), ManualClock()
     backlog = Backlog(log, "q", 6_400, clock)
-    run = new_sink_progress("q").take_over(log)
+    run = take_over_sink(log, "q", 1)
     for number in range(1, 6_402):
         backlog.add(Position(number), number)
         assert backlog.is_full() == (number == 6_401)
@@ -147,10 +147,13 @@ def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
 
 def test_only_the_newest_owner_moves_the_progress_of_a_sink() -> None:
     log = MemoryLog()
-    first = new_sink_progress("q").take_over(log)
-    found = sink_progress(log, "q")
-    assert found == first
-    second = found.take_over(log)
+    first = take_over_sink(log, "q", 3)
+    assert sink_progress(log, "q") == first
+    assert take_over_sink(log, "q", 3) == first  # as after an outcome that was unknown
+    second = take_over_sink(log, "q", 7)
+    for older in (3, 6):
+        with pytest.raises(QueryActive, match="taken over by another run"):
+            take_over_sink(log, "q", older)
     with pytest.raises(QueryActive, match="taken over by another run"):
         first.move(log, SinkProgress(first.facts.owner, done=Position(9)))
     moved = second.move(log, SinkProgress(second.facts.owner, Position(5), Position(4)))

@@ -23,7 +23,7 @@ from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
 from penstock.log.record import START
 from penstock.runtime.control import Channel, ControlServer, Message
-from penstock.runtime.queries import running_process, stored_query
+from penstock.runtime.queries import run_state, running_process, stored_query
 from penstock.runtime.slot import SlotOrder
 from penstock.runtime.streams import StreamWriter, create_stream
 from penstock.stages.program import sink_stream
@@ -265,6 +265,9 @@ def test_a_parquet_folder_belongs_to_one_query_of_a_name(
         rows = spark.readStream.format("penstock").option("stream", "numbers").load()
         with pytest.raises(QueryMismatch, match="holds files of another query 'filed'"):
             start(rows, "filed").format("parquet").start(out)
+        with open_log(tmp_path / "other", read_only=True) as other:
+            assert stored_query(other, "filed") is None  # a refused start leaves nothing
+            assert run_state(other, "filed") is None
     finally:
         penstock.attach(spark, attached.path)
     assert sorted(row.n for row in spark.read.parquet(out).collect()) == written
