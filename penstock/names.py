@@ -6,7 +6,7 @@ what it is and its number, joined by dots, which no name of theirs can hold:
     hot.s0.1         vertex 1 of stage s0 of query hot
     hot.out          the stream that feeds the sink of query hot
     hot.exchange.0   a stream between two stages; hot.shared.0: one that several stages read
-    <id>.write.3     who appends partition 3 of a batch write; <id>.sink.3: of micro-batches
+    <id>.write.3     who appends partition 3 of a write of Spark's; <id>.sink: a query's sink
 
 So nobody's stream is taken for one of the engine's, and no producer for a vertex.
 """

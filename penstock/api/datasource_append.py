@@ -2,8 +2,8 @@
 
 A task appends its rows under a producer of its own and commits nothing. Its message to the driver
 names the producer, the instance and the next sequence. The driver then appends the markers of all
-successful tasks in one append, so either all rows of a job become visible, or none. A batch job
-whose driver dies before that is cleared up after by whoever comes next (`runtime/staging.py`).
+successful tasks in one append, so either all rows of a job become visible, or none. A job whose
+driver dies before that is cleared up after by whoever comes next (`runtime/staging.py`).
 
 Each attempt of a task is an instance of the partition's producer with a number drawn at random, so
 attempts cannot know of each other and need not. The marker of the attempt that Spark chose
@@ -27,11 +27,17 @@ from penstock.errors import RecordTooLarge, SchemaMismatch
 from penstock.log import punit
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log
 from penstock.log.local import open_log
-from penstock.log.record import Entry, Fence, RecordKind
+from penstock.log.record import Entry, RecordKind
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import check_rows, pieces
 from penstock.runtime.processes import ancestor
-from penstock.runtime.staging import append_surely, begin_write, clear_write, commit_write
+from penstock.runtime.staging import (
+    OpenWrite,
+    append_surely,
+    begin_write,
+    clear_write,
+    commit_write,
+)
 from penstock.runtime.streams import StreamFacts, create_stream, describe_stream
 from penstock.stages.tags import marker_tag, substream_tag
 
@@ -44,14 +50,20 @@ class StagedRows(WriterCommitMessage):
     """What a task tells the driver: its rows are in the log, and which marker would commit them."""
 
     def __init__(
-        self, producer: str, instance: int, sequence: int, rows: int, attempt: int, sink: str
+        self,
+        producer: str,
+        instance: int,
+        sequence: int,
+        rows: int,
+        attempt: int,
+        write: OpenWrite,
     ) -> None:
         self.producer = producer
         self.instance = instance
         self.sequence = sequence
         self.rows = rows
         self.attempt = attempt
-        self.sink = sink  # of a streaming query: its sink's name; of a batch job: its write's
+        self.write = write
 
     @property
     def needs_marker(self) -> bool:
@@ -70,14 +82,13 @@ class StreamTarget:
     def stage(
         self,
         batches: Iterable[pa.RecordBatch],
-        producer: str,
+        write: OpenWrite,
+        partition: int,
         attempt: int,
-        sink: str,
-        fence: Fence | None = None,
     ) -> StagedRows:
         """Append rows that no reader will see before the driver's marker."""
         with open_log(self.path) as log:
-            return stage_rows(log, self, batches, producer, attempt, sink, fence)
+            return stage_rows(log, self, batches, write, partition, attempt)
 
 
 def writable_stream(path: str, stream: str, schema: StructType, codec: str) -> StreamTarget:
@@ -104,12 +115,12 @@ def stage_rows(
     log: Log,
     target: StreamTarget,
     batches: Iterable[pa.RecordBatch],
-    producer: str,
+    write: OpenWrite,
+    partition: int,
     attempt: int,
-    sink: str,
-    fence: Fence | None = None,
 ) -> StagedRows:
-    """Append rows as uncommitted records of a new instance of a producer."""
+    """Append rows as uncommitted records of a new instance of the partition's producer."""
+    producer = write.producer(partition)
     instance = 1 + (uuid.uuid4().int >> 66)  # 62 random bits: never 0, always a bigint
     tags = (substream_tag(target.facts.name, 0),)
     waiting: list[Entry] = []
@@ -124,11 +135,11 @@ def stage_rows(
             sequence += 1
             rows += piece.num_rows
             if waiting_bytes >= APPEND_BYTES or len(waiting) >= APPEND_ENTRIES:
-                append_surely(log, waiting, fence)
+                append_surely(log, waiting, write.fence)
                 waiting, waiting_bytes = [], 0
     if waiting:
-        append_surely(log, waiting, fence)
-    return StagedRows(producer, instance, sequence, rows, attempt, sink)
+        append_surely(log, waiting, write.fence)
+    return StagedRows(producer, instance, sequence, rows, attempt, write)
 
 
 def commit_markers(stream: str, staged: Iterable[StagedRows]) -> list[Entry]:
@@ -170,9 +181,7 @@ class StreamAppender(DataSourceArrowWriter):
 
         task = TaskContext.get()
         assert task is not None, "rows are written by Spark tasks"
-        write = self._write
-        producer = write.producer(task.partitionId())
-        return self._target.stage(iterator, producer, task.attemptNumber(), write.id, write.fence)
+        return self._target.stage(iterator, self._write, task.partitionId(), task.attemptNumber())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         staged = [each for each in messages if isinstance(each, StagedRows)]

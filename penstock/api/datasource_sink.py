@@ -15,13 +15,14 @@ producer only rising sequences. Hence:
 2. Batch n becomes visible. Whoever meets the conflict finds batch n or a later one committed by
    somebody: its work is done and it goes on. An append whose outcome is unknown is repeated as it
    is, and then names the very same entries: the log answers with their first positions.
-3. Nothing committed is lost to the way readers drop leftovers. Partition p of all drivers and all
-   attempts is one producer, and a marker of it drops the records of other instances before it. The
-   records of batch n that a commit makes visible were staged after commit n - 1 had returned to the
-   same driver, or was noted in the checkpoint. So between them and their marker only a marker of a
-   batch >= n could stand, and then this commit would have met the conflict.
-4. A driver or a task that dies after staging leaves records that no marker names. The next marker
-   of their producer makes readers forget them.
+3. Nothing committed is lost to the way readers drop leftovers. Each try of a batch is a write of
+   its own (`runtime/staging.py`), with producers that nobody else uses, and all that it appends is
+   fenced. Who clears up after it fences it first: then this commit is refused, and either somebody
+   has committed n, or the query stops and n is run again.
+4. A driver or a task that dies after staging leaves records that no marker names. Whoever commits n
+   clears up after the writes of the query that were listed before, which are of n or earlier. If
+   nobody does, then who writes to the stream, starts a query that reads it, or trims it, once the
+   process that the query ran in has ended.
 
 What a batch contains is decided by the query's offset log, which both drivers share. A checkpoint
 that was copied, or whose offsets were deleted by hand, makes two queries with one id; batches that
@@ -31,6 +32,7 @@ the sink has seen are then skipped, and a warning says so.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -45,13 +47,20 @@ from penstock.api.datasource_append import (
     writable_stream,
 )
 from penstock.api.datasource_options import Options
-from penstock.errors import MarkerDamaged, SequenceConflict, SinkError, Trimmed
+from penstock.errors import Fenced, MarkerDamaged, SequenceConflict, SinkError, Trimmed
 from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
 from penstock.names import own_name
 from penstock.runtime.markers import Marker, decode_marker
-from penstock.runtime.staging import append_surely
+from penstock.runtime.processes import ancestor
+from penstock.runtime.staging import (
+    append_surely,
+    begin_write,
+    clear_write,
+    close_write,
+    open_writes,
+)
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.tags import task_tag
 
@@ -66,53 +75,72 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
         self._target = writable_stream(path, stream, schema, compression(options))
+        self._job = uuid.uuid4().hex  # known to all tasks of a batch, and to nobody else
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         from pyspark import TaskContext  # noqa: PLC0415 (only in a task)
 
         task = TaskContext.get()
         assert task is not None, "rows are written by Spark tasks"
-        query_id = task.getLocalProperty(QUERY_ID)
-        sink, producer = sink_name(query_id), sink_name(query_id, task.partitionId())
-        return self._target.stage(iterator, producer, task.attemptNumber(), sink)
+        sink = sink_name(task.getLocalProperty(QUERY_ID))
+        stream = self._target.facts.name
+        with open_log(self._target.path) as log:
+            write = begin_write(log, stream, ancestor("java"), job=self._job, sink=sink)
+        return self._target.stage(iterator, write, task.partitionId(), task.attemptNumber())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         staged = [each for each in messages if isinstance(each, StagedRows)]
-        if any(each.needs_marker for each in staged):
+        if staged:
             with open_log(self._target.path) as log:
                 commit_batch(log, self._target.facts.name, batchId, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing: the next marker of each partition drops what was staged."""
+        """Tell readers that nothing of this try will ever be committed, so they need not wait."""
+        with open_log(self._target.path) as log:
+            _clear_up(log, [each for each in messages if isinstance(each, StagedRows)])
 
 
-def sink_name(query_id: str | None, partition: int | None = None) -> str:
-    """The producer that stands for a query's sink, or for one partition of its micro-batches."""
+def sink_name(query_id: str | None) -> str:
+    """The producer that stands for a query's sink."""
     plain = (query_id or "").replace("-", "")
     if not plain:
         raise SinkError(
             "this task has no id of a streaming query, without which its rows cannot be written "
             f"once: Spark did not set {QUERY_ID}. Write with df.write, or inside foreachBatch"
         )
-    return own_name(plain, "sink", partition)
+    return own_name(plain, "sink")
 
 
 def commit_batch(log: Log, stream: str, batch_id: int, staged: Sequence[StagedRows]) -> bool:
     """Make a micro-batch visible unless it is already; return whether this call did."""
-    sink = staged[0].sink
-    assert all(each.sink == sink for each in staged), "rows of two queries in one batch"
+    write = staged[0].write
+    sink = write.sink
+    assert all(each.write.sink == sink for each in staged), "rows of two queries in one batch"
     newest = newest_batch(log, sink)
     if newest is not None and batch_id <= newest:
-        return _skip(sink, batch_id, newest)
+        return _skip(log, staged, batch_id, newest)
+    if not any(each.needs_marker for each in staged):
+        _clear_up(log, staged)
+        return False
+    others = [each for each in open_writes(log, stream) if each.sink == sink and each != write]
     rows = sum(each.rows for each in staged)
     entries = [*commit_markers(stream, staged), _sink_marker(sink, batch_id, rows)]
     try:
-        positions = append_surely(log, entries)
-    except (SequenceConflict, Trimmed):
+        if any(each.write != write for each in staged):
+            raise Fenced(
+                f"batch {batch_id} of {sink} was given up while its tasks ran: it was taken for "
+                "dead. Nothing of it is visible: start the query again",
+                batch=batch_id,
+            )
+        positions = append_surely(log, entries, write.fence)
+    except (SequenceConflict, Trimmed, Fenced):
         newest = newest_batch(log, sink)
-        if newest is not None and newest < batch_id:
-            raise  # not a race: some name of this batch was used for something else
-        return _skip(sink, batch_id, newest)
+        if newest is None or newest < batch_id:
+            raise  # not a race: nobody has committed this batch
+        return _skip(log, staged, batch_id, newest)
+    close_write(log, write, positions[-1])
+    for other in others:
+        close_write(log, other)
     if batch_id % TRIM_COMMITS == 0:
         let_markers_go(log, task_tag(sink), positions[-1])
     return True
@@ -145,11 +173,17 @@ def _sink_marker(sink: str, batch_id: int, rows: int) -> Entry:
     return Entry(RecordKind.MARKER, tags, sink, SINK_INSTANCE, batch_id, marker.encode())
 
 
-def _skip(sink: str, batch_id: int, newest: int | None) -> bool:
+def _clear_up(log: Log, staged: Sequence[StagedRows]) -> None:
+    for write in {each.write for each in staged}:
+        clear_write(log, write)
+
+
+def _skip(log: Log, staged: Sequence[StagedRows], batch_id: int, newest: int) -> bool:
+    _clear_up(log, staged)
     logger.warning(
         "batch %d of %s is in the log already (the newest is %s): its rows are not written again",
         batch_id,
-        sink,
+        staged[0].write.sink,
         newest,
     )
     return False

@@ -15,6 +15,14 @@ before the fence, there is nothing to drop; if not, they are refused, and the jo
 visible. So when a write counts as dead is a question of patience only: at once if its process is
 known to have ended, and after a week if that cannot be told.
 
+A micro-batch of Structured Streaming is such a write too. Nobody plans it who could list it and
+tell its tasks, so they list it together, by the name of their job. Whoever commits one clears up
+after all others of the same sink that were listed before: they are tries of the same micro-batch,
+or of earlier ones.
+
+A write that was committed is fenced too before it is struck: a task that nobody waits for any more
+would leave rows that nobody knows of.
+
 Places are used again, so the list and the numbers do not grow with the jobs of a stream's life.
 """
 
@@ -29,7 +37,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import Fenced, MarkerDamaged, OutcomeUnknown, Trimmed
+from penstock.errors import Fenced, MarkerDamaged, OutcomeUnknown, StreamError, Trimmed
 from penstock.log.contract import Log, register
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind
 from penstock.names import check_name, own_name
@@ -57,6 +65,8 @@ class OpenWrite:
     owner: str  # the process without which nobody will commit; empty: not known
     begun_us: int
     begun_at: int  # no row of it is at or before this position
+    job: str = ""  # whose tasks list it together; empty: its driver did
+    sink: str = ""  # of a streaming query
 
     @property
     def fence(self) -> Fence:
@@ -70,23 +80,42 @@ class OpenWrite:
         return is_gone(self.owner) or now_us - self.begun_us > AGE_US_MAX
 
 
-def begin_write(log: Log, stream: str, owner: str, clock: Clock | None = None) -> OpenWrite:
-    """List a new write, after clearing up behind dead ones; its tasks may append from here on."""
+def begin_write(
+    log: Log,
+    stream: str,
+    owner: str,
+    clock: Clock | None = None,
+    *,
+    job: str = "",
+    sink: str = "",
+) -> OpenWrite:
+    """List a new write, after clearing up behind dead ones; its tasks may append from here on.
+
+    With the name of a `job` it may be listed already, by another task of the job.
+    """
     now_us = (clock or SystemClock()).now_us()
     clear_dead_writes(log, stream, now_us)
     identity = uuid.uuid4().hex
 
+    def is_it(write: OpenWrite) -> bool:
+        return write.job == job if job else write.id == identity
+
     def join(there: list[OpenWrite]) -> list[OpenWrite]:
+        if any(map(is_it, there)):
+            return there
         taken = {write.place for write in there}
         place = next(place for place in range(len(taken) + 1) if place not in taken)
         number = next_instance(log, _fenced_name(stream, place))
-        write = OpenWrite(stream, identity, place, number, owner, now_us, int(log.tail()))
-        return [*there, write]
+        begun_at = int(log.tail())
+        return [
+            *there,
+            OpenWrite(stream, identity, place, number, owner, now_us, begun_at, job, sink),
+        ]
 
     while True:
-        write = _change(log, stream, join)[-1]
+        write = next(filter(is_it, _change(log, stream, join)))
         try:
-            register(log, write.fence.vertex, write.number)
+            register(log, write.fence.vertex, write.number, again=True)
         except Fenced:  # somebody who cleared up after an earlier one at this place was late
             _strike(log, write)
         else:
@@ -95,23 +124,38 @@ def begin_write(log: Log, stream: str, owner: str, clock: Clock | None = None) -
 
 def commit_write(log: Log, write: OpenWrite, markers: Sequence[Entry]) -> None:
     """Make the rows of a write visible, all or none; Fenced if somebody has cleared up after it."""
+    committed_at = None
     try:
         if markers:
-            _append_all(log, write, markers)
+            committed_at = _append_all(log, write, markers)
     except Fenced as error:
         raise Fenced(
             f"this write to stream {write.stream} was given up: it was taken for dead, or its "
             "outcome could not be known. Nothing of it is visible: run the job again",
             **error.details,
         ) from error
-    _strike(log, write)
+    close_write(log, write, committed_at)
 
 
-def clear_write(log: Log, write: OpenWrite) -> None:
-    """Make sure that nothing more of a write becomes visible, and that nobody waits for it."""
+def close_write(log: Log, write: OpenWrite, committed_at: Position | None = None) -> None:
+    """Clear up after a write whose commit is decided, as far as that is possible just now.
+
+    A failure is only noted: whoever is told of one would do the write again.
+    """
+    try:
+        clear_write(log, write, committed_at)
+    except StreamError as error:
+        logger.warning("a write to stream %s is done and still listed: %s", write.stream, error)
+
+
+def clear_write(log: Log, write: OpenWrite, committed_at: Position | None = None) -> None:
+    """Make sure that nothing more of a write becomes visible, and that nobody waits for it.
+
+    `committed_at` is where its own markers are known to be: what is before them needs no look.
+    """
     with suppress(Fenced):  # somebody was here before
         register(log, write.fence.vertex, write.number + 1)
-    for producer in _uncovered(log, write):
+    for producer in _uncovered(log, write, committed_at or Position(write.begun_at)):
         body = Marker(vertex=producer, instance=DROPPING_INSTANCE, epoch=1, timeless=True).encode()
         tags = (marker_tag(write.stream),)
         with suppress(Trimmed):  # somebody was here before, long ago
@@ -148,24 +192,25 @@ def append_surely(
     return log.append(entries, fence)
 
 
-def _append_all(log: Log, write: OpenWrite, markers: Sequence[Entry]) -> None:
+def _append_all(log: Log, write: OpenWrite, markers: Sequence[Entry]) -> Position | None:
+    """Append the markers of a write; return where the last one is, if it is still there."""
     try:
-        append_surely(log, markers, write.fence)
+        return append_surely(log, markers, write.fence)[-1]
     except OutcomeUnknown:
         # Behind a fence nothing can be appended any more, and the log still knows what was.
         with suppress(Fenced):
             register(log, write.fence.vertex, write.number + 1)
         with suppress(Trimmed):
-            log.append(markers, write.fence)
+            return log.append(markers, write.fence)[-1]
     except Trimmed:
         pass  # its own earlier try went through, and was read and trimmed since
+    return None
 
 
-def _uncovered(log: Log, write: OpenWrite) -> list[str]:
-    """The producers of a write with rows that no marker has come for."""
+def _uncovered(log: Log, write: OpenWrite, after: Position) -> list[str]:
+    """The producers of a write with rows after a position that no marker has come for."""
     producers: set[str] = set()
     prefix = own_name(write.id, "write") + "."
-    after = Position(write.begun_at)
     page: list[Record]
     tags = (substream_tag(write.stream, 0), marker_tag(write.stream))
     while page := log.read(tags, after, READ_RECORDS):
@@ -179,8 +224,7 @@ def _uncovered(log: Log, write: OpenWrite) -> list[str]:
 
 
 def _strike(log: Log, write: OpenWrite) -> None:
-    if any(each.id == write.id for each in open_writes(log, write.stream)):
-        _change(log, write.stream, lambda there: [each for each in there if each.id != write.id])
+    _change(log, write.stream, lambda there: [each for each in there if each.id != write.id])
 
 
 def _change(
@@ -189,7 +233,10 @@ def _change(
     key = _list_key(stream)
     while True:
         found = log.get(key)
-        writes = change([] if found is None else _decode(stream, found.value))
+        before = [] if found is None else _decode(stream, found.value)
+        writes = change(before)
+        if writes == before:
+            return writes
         text = json.dumps([asdict(write) for write in writes]).encode()
         if log.compare_and_set(key, 0 if found is None else found.version, text):
             return writes

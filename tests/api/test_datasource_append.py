@@ -24,7 +24,7 @@ from penstock.log.committed import CommittedReader
 from penstock.log.local import open_log
 from penstock.log.record import RecordKind
 from penstock.runtime.outputs import UNIT_BYTES_MAX
-from penstock.runtime.staging import open_writes
+from penstock.runtime.staging import OpenWrite, begin_write, open_writes
 from penstock.runtime.streams import StreamReader, describe_stream
 from tests.api.datasource_logs import EVENTS, PROCESS, STREAM, Scenario, committed_ids
 from tests.api.test_datasource_read import in_order, load
@@ -48,14 +48,15 @@ def batch(*ids: int) -> pa.RecordBatch:
 def test_staged_rows_are_visible_with_their_marker_only(empty: str) -> None:
     target = writable_stream(empty, "s", IDS, "zstd")
     with open_log(empty) as log:
-        first = stage_rows(log, target, [batch(1, 2), batch(3)], "w_0", 0, "w")
-        failed = stage_rows(log, target, [batch(7)], "w_1", 0, "w")
-        again = stage_rows(log, target, [batch(4)], "w_1", 1, "w")
-        nothing = stage_rows(log, target, [batch()], "w_2", 0, "w")
+        write = begin_write(log, "s", "")
+        first = stage_rows(log, target, [batch(1, 2), batch(3)], write, 0, 0)
+        failed = stage_rows(log, target, [batch(7)], write, 1, 0)
+        again = stage_rows(log, target, [batch(4)], write, 1, 1)
+        nothing = stage_rows(log, target, [batch()], write, 2, 0)
         assert committed_ids(empty, "s") == []
         assert failed.instance != again.instance
         entries = commit_markers("s", [first, again, nothing])
-        assert [entry.producer for entry in entries] == ["w_0", "w_1"]
+        assert [entry.producer for entry in entries] == [write.producer(0), write.producer(1)]
         positions = log.append(entries)
         assert committed_ids(empty, "s") == [1, 2, 3, 4]
         assert log.append(entries) == positions  # repeating a commit changes nothing
@@ -73,7 +74,7 @@ def test_a_batch_that_is_too_large_for_a_record_is_halved(empty: str) -> None:
     text = "x" * (UNIT_BYTES_MAX // 4)
     wide = pa.RecordBatch.from_pydict({"id": list(range(count)), "text": [text] * count})
     with open_log(empty) as log:
-        staged = stage_rows(log, target, [wide], "w_0", 0, "w")
+        staged = stage_rows(log, target, [wide], begin_write(log, "s", ""), 0, 0)
         log.append(commit_markers("s", [staged]))
         records = log.read(describe_stream(log, "s").tags, 0, 100)  # type: ignore[arg-type]
     assert len([r for r in records if r.kind is RecordKind.DATA]) > 2
@@ -81,7 +82,8 @@ def test_a_batch_that_is_too_large_for_a_record_is_halved(empty: str) -> None:
 
 
 def test_too_many_partitions_are_refused_with_a_way_out(empty: str) -> None:
-    staged = [StagedRows(f"w_{index}", 1, 1, 1, 0, "w") for index in range(5_000)]
+    write = OpenWrite("s", "w", 0, 1, "", 0, 0)
+    staged = [StagedRows(write.producer(index), 1, 1, 1, 0, write) for index in range(5_000)]
     with pytest.raises(RecordTooLarge, match="coalesce"):
         commit_markers("s", staged)
 
@@ -93,15 +95,15 @@ def test_an_aborted_write_holds_no_reader_back(empty: str) -> None:
     with open_log(empty) as log:
         target = writable_stream(empty, "s", IDS, "none")
         write = writer._write
-        done = stage_rows(log, target, [batch(1)], write.producer(0), 0, "w", write.fence)
-        stage_rows(log, target, [batch(2)], write.producer(1), 0, "w", write.fence)
+        done = stage_rows(log, target, [batch(1)], write, 0, 0)
+        stage_rows(log, target, [batch(2)], write, 1, 0)
         writer.abort([done, None])
         reader = CommittedReader(log, describe_stream(log, "s").tags)
         while reader.take() is not None:
             pass
         assert reader.resume == log.tail()
         with pytest.raises(Fenced):  # a task that outlives its job
-            stage_rows(log, target, [batch(3)], write.producer(2), 0, "w", write.fence)
+            stage_rows(log, target, [batch(3)], write, 2, 0)
         with pytest.raises(Fenced, match="run the job again"):
             writer.commit([done])
     assert committed_ids(empty, "s") == []
@@ -158,5 +160,7 @@ def test_what_cannot_be_written_is_said_before_the_job_runs(
 
 def test_a_null_where_the_stream_has_none(empty: str) -> None:
     target = writable_stream(empty, "s", IDS, "none")
-    with open_log(empty) as log, pytest.raises(SchemaMismatch, match="column 'id' has 1 nulls"):
-        stage_rows(log, target, [pa.RecordBatch.from_pydict({"id": [1, None]})], "w_0", 0, "w")
+    with open_log(empty) as log:
+        write = begin_write(log, "s", "")
+        with pytest.raises(SchemaMismatch, match="column 'id' has 1 nulls"):
+            stage_rows(log, target, [pa.RecordBatch.from_pydict({"id": [1, None]})], write, 0, 0)

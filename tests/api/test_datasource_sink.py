@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections import Counter
+import uuid
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,22 @@ from pyspark.sql.types import LongType, StructField, StructType
 from penstock.api import datasource_sink
 from penstock.api.datasource import PenstockDataSource
 from penstock.api.datasource_append import StagedRows, stage_rows, writable_stream
+from penstock.api.datasource_options import Options
 from penstock.api.datasource_sink import StreamSink, commit_batch, newest_batch, sink_name
-from penstock.errors import SinkError
+from penstock.errors import Fenced, SinkError
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
 from penstock.log.local import open_log
-from penstock.log.record import RecordKind
+from penstock.log.record import START, RecordKind
+from penstock.runtime.processes import this_process
+from penstock.runtime.retention import plan_cut
+from penstock.runtime.staging import (
+    DROPPING_INSTANCE,
+    begin_write,
+    clear_dead_writes,
+    clear_write,
+    open_writes,
+)
 from penstock.runtime.streams import describe_stream
 from tests.api.datasource_logs import PROCESS, STREAM, Writer, columns, committed_ids, create_stream
 
@@ -43,16 +53,28 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "log")
 
 
-def stage(path: str, batch_id: int, partitions: int = 2) -> list[StagedRows]:
+def stage(
+    path: str, batch_id: int, partitions: int = 2, owner: str = "", job: str = ""
+) -> list[StagedRows]:
     """What the tasks of a batch do; the rows of a batch are a function of its number."""
     target = writable_stream(path, "out", IDS, "none")
     staged = []
+    job = job or uuid.uuid4().hex
     with open_log(path) as log:
         for partition in range(partitions):
+            write = begin_write(log, "out", owner, job=job, sink=SINK)
             rows = pa.RecordBatch.from_pydict({"id": [batch_id * 10 + partition]})
-            producer = f"{SINK}_{partition}"
-            staged.append(stage_rows(log, target, [rows], producer, 0, SINK))
+            staged.append(stage_rows(log, target, [rows], write, partition, 0))
     return staged
+
+
+def is_waiting(log: Log) -> bool:
+    """Whether a reader that has read everything keeps records that nobody committed."""
+    tags = describe_stream(log, "out").tags
+    reader = CommittedReader(log, tags)
+    while reader.take() is not None:
+        pass
+    return reader.resume < log.read(tags, START, 1_000)[-1].position
 
 
 def test_a_batch_is_committed_once(path: str) -> None:
@@ -118,12 +140,61 @@ def test_two_drivers_race_in_two_processes(path: str) -> None:
     with open_log(path, read_only=True) as log:
         reader = CommittedReader(log, describe_stream(log, "out").tags)
         while (release := reader.take()) is not None:
-            assert len(release.records) == 1
+            is_dropping = release.marker.instance == DROPPING_INSTANCE
+            assert len(release.records) == (0 if is_dropping else 1)
+
+
+def test_a_retry_with_fewer_partitions_leaves_nothing_that_readers_wait_for(path: str) -> None:
+    with open_log(path) as log:
+        assert commit_batch(log, "out", 0, stage(path, 0))
+        left = stage(path, 1, partitions=5)  # its driver is gone, or hangs
+        assert is_waiting(log)
+        assert commit_batch(log, "out", 1, stage(path, 1, partitions=1))
+        assert (is_waiting(log), open_writes(log, "out")) == (False, [])
+        assert not commit_batch(log, "out", 1, left)
+        with pytest.raises(Fenced):  # a batch that nobody has committed is not skipped
+            commit_batch(log, "out", 2, left)
+        assert committed_ids(path, "out") == [0, 1, 10]
+        assert plan_cut(log, "out").epochs == 8
+
+
+def test_a_batch_that_is_aborted_leaves_nothing(path: str) -> None:
+    staged = stage(path, 0)
+    StreamSink(path, "out", Options("penstock", {}), IDS).abort([*staged, None], 0)
+    with open_log(path) as log:
+        assert (is_waiting(log), open_writes(log, "out")) == (False, [])
+        with pytest.raises(Fenced):
+            commit_batch(log, "out", 0, staged)
+        assert commit_batch(log, "out", 0, stage(path, 0))
+    assert committed_ids(path, "out") == [0, 1]
+
+
+def test_a_query_that_never_comes_back_is_cleared_up_after(path: str) -> None:
+    gone = "/".join((*this_process().split("/")[:4], "1"))
+    with open_log(path) as log:
+        staged = stage(path, 0, partitions=1, owner=gone)
+        assert is_waiting(log)
+        clear_dead_writes(log, "out")
+        assert (is_waiting(log), open_writes(log, "out")) == (False, [])
+        with pytest.raises(Fenced):
+            commit_batch(log, "out", 0, staged)
+
+
+def test_tasks_that_were_cleared_up_after_in_between_commit_nothing(path: str) -> None:
+    """Part of them staged their rows before it, and part after it, as another write."""
+    before = stage(path, 0, job="same")
+    with open_log(path) as log:
+        clear_write(log, before[0].write)
+        after = stage(path, 0, job="same")
+        with pytest.raises(Fenced, match="given up while its tasks ran"):
+            commit_batch(log, "out", 0, [before[0], after[1]])
+        assert commit_batch(log, "out", 0, stage(path, 0))
+        assert not is_waiting(log)
+    assert committed_ids(path, "out") == [0, 1]
 
 
 def test_rows_of_no_query_are_refused() -> None:
     assert sink_name("01ab-cd") == "01abcd.sink"
-    assert sink_name("01ab-cd", 3) == "01abcd.sink.3"
     with pytest.raises(SinkError, match="no id of a streaming query"):
         sink_name(None)
 
@@ -208,8 +279,11 @@ def test_a_replayed_batch_appends_nothing(spark: SparkSession, path: str, tmp_pa
     assert committed_ids(path, "out") == ids
     with open_log(path, read_only=True) as log:
         records = log.read(describe_stream(log, "out").tags, before, 1_000)
-    replayed = Counter(record.kind for record in records)
-    assert replayed[RecordKind.DATA] > replayed[RecordKind.MARKER], "no batch was replayed"
+    markers = [record for record in records if record.kind is RecordKind.MARKER]
+    dropped = [marker for marker in markers if marker.instance == DROPPING_INSTANCE]
+    assert dropped, "no batch was replayed"
+    with open_log(path, read_only=True) as log:
+        assert (is_waiting(log), open_writes(log, "out")) == (False, [])
 
 
 @pytest.mark.slow
@@ -227,6 +301,8 @@ def test_killed_between_the_tasks_and_the_commit(
     assert committed_ids(path, "out") == ids[:4]  # batch 0; the rows of batch 1 are only staged
     with open_log(path, read_only=True) as log:
         records = log.read(describe_stream(log, "out").tags, 0, 1_000)  # type: ignore[arg-type]
-        assert records[-1].kind is RecordKind.DATA
+        assert RecordKind.DATA in [record.kind for record in records[-4:]]
+        assert records[-1].instance == DROPPING_INSTANCE, "Spark has aborted the batch"
+        assert (is_waiting(log), open_writes(log, "out")) == (False, [])
     assert copying(spark, path, checkpoint, "penstock_killed").awaitTermination(100)
     assert committed_ids(path, "out") == ids

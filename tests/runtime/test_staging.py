@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Fenced, OutcomeUnknown
+from penstock.errors import Fenced, LogBusy, OutcomeUnknown
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import open_log, punit
 from penstock.log.committed import CommittedReader
@@ -165,6 +165,38 @@ def test_a_commit_whose_outcome_stays_unknown_is_settled(with_effect: bool) -> N
         clear_write(log, write)  # as Spark does after a commit that failed
     assert visible(log) == ([1] if with_effect else [])
     assert not is_waiting(log)
+
+
+def test_a_task_that_outlives_the_commit_leaves_nothing() -> None:
+    """It came between the markers and the fence, or comes when the write is long over."""
+    log = new_log()
+    write = begin_write(log, "orders", ALIVE)
+    markers = [stage(log, write, 0, 1)]
+    (committed_at,) = log.append(markers, write.fence)
+    stage(log, write, 1, 2)
+    assert is_waiting(log)
+    clear_write(log, write, committed_at)
+    with pytest.raises(Fenced):
+        stage(log, write, 2, 3)
+    assert (visible(log), is_waiting(log), open_writes(log, "orders")) == ([1], False, [])
+
+
+def test_a_commit_is_done_though_its_write_could_not_be_struck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = new_log()
+    write = begin_write(log, "orders", GONE)
+    markers = [stage(log, write, 0, 1)]
+
+    def refuse(*_: object) -> bool:
+        raise LogBusy("for the test")
+
+    with monkeypatch.context() as busy:
+        busy.setattr(log, "compare_and_set", refuse)
+        commit_write(log, write, markers)
+    assert (visible(log), open_writes(log, "orders")) == ([1], [write])
+    clear_dead_writes(log, "orders")
+    assert (visible(log), open_writes(log, "orders")) == ([1], [])
 
 
 def test_nothing_grows_with_the_number_of_jobs(lab: Laboratory) -> None:
