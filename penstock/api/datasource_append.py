@@ -25,7 +25,7 @@ from penstock.api.datasource_options import Options
 from penstock.api.datasource_schema import check_writable, into_stream, schema_of_spark
 from penstock.errors import RecordTooLarge, SchemaMismatch
 from penstock.log import punit
-from penstock.log.contract import APPEND_ENTRIES_MAX, Log
+from penstock.log.contract import APPEND_ENTRIES_MAX, Log, append_surely
 from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
 from penstock.runtime.markers import Marker
@@ -33,7 +33,6 @@ from penstock.runtime.outputs import check_rows, pieces
 from penstock.runtime.processes import ancestor
 from penstock.runtime.staging import (
     OpenWrite,
-    append_surely,
     begin_write,
     clear_write,
     commit_write,
@@ -41,7 +40,6 @@ from penstock.runtime.staging import (
 from penstock.runtime.streams import StreamFacts, create_stream, describe_stream
 from penstock.stages.tags import marker_tag, substream_tag
 
-CODECS = {"none": punit.Codec.NONE, "lz4": punit.Codec.LZ4, "zstd": punit.Codec.ZSTD}
 APPEND_BYTES = 8 << 20
 APPEND_ENTRIES = 256
 
@@ -104,11 +102,11 @@ def writable_stream(path: str, stream: str, schema: StructType, codec: str) -> S
             "write to a stream of your own",
             stream=stream,
         )
-    return StreamTarget(path, facts, CODECS[codec])
+    return StreamTarget(path, facts, punit.CODECS[codec])
 
 
 def compression(options: Options) -> str:
-    return options.choice("compression", CODECS, "none")
+    return options.choice("compression", punit.CODECS, "none")
 
 
 def stage_rows(

@@ -48,14 +48,13 @@ from penstock.api.datasource_append import (
 )
 from penstock.api.datasource_options import Options
 from penstock.errors import Fenced, MarkerDamaged, SequenceConflict, SinkError, Trimmed
-from penstock.log.contract import Log
+from penstock.log.contract import Log, append_surely
 from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
 from penstock.names import own_name
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.processes import ancestor
 from penstock.runtime.staging import (
-    append_surely,
     begin_write,
     clear_write,
     close_write,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from penstock.errors import Fenced
+from penstock.errors import Fenced, OutcomeUnknown
 from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.names import check_any_name
 
@@ -15,6 +15,7 @@ READ_LIMIT_MAX = 65_536
 APPEND_ENTRIES_MAX = 4_096
 TAGS_PER_RECORD_MAX = 1_024
 METADATA_BYTES_MAX = 64 << 20
+UNKNOWN_RETRIES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,18 @@ class Log(ABC):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def append_surely(
+    log: Log, entries: Sequence[Entry], fence: Fence | None = None
+) -> tuple[Position, ...]:
+    """Append, and again while the outcome is unknown: the entries' names make that harmless."""
+    for _ in range(UNKNOWN_RETRIES):
+        try:
+            return log.append(entries, fence)
+        except OutcomeUnknown:
+            continue
+    return log.append(entries, fence)
 
 
 def instance_key(vertex: str) -> str:

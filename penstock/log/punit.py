@@ -99,6 +99,9 @@ class Codec(IntEnum):
     ZSTD = 2
 
 
+CODECS = {codec.name.lower(): codec for codec in Codec}  # by the names that people give
+
+
 @dataclass(frozen=True, slots=True)
 class PUnitHeader:
     """What a unit says about itself: enough to list it, and to see which schema it has."""

@@ -36,8 +36,6 @@ from penstock.state.keyed import KeyedState
 
 logger = logging.getLogger(__name__)
 
-CODECS = {"none": punit.Codec.NONE, "lz4": punit.Codec.LZ4, "zstd": punit.Codec.ZSTD}
-
 
 @dataclass(frozen=True)
 class Assembly:
@@ -140,7 +138,7 @@ class Assembly:
             outputs=Outputs(
                 self.log,
                 Fence(vertex.name, marker.instance),
-                CODECS[settings.codec],
+                punit.CODECS[settings.codec],
                 self._lasting(vertex),
             ),
             partition=partitioner(vertex.output_tags, stage.output.partition_by),

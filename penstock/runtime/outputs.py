@@ -13,15 +13,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import OutcomeUnknown, RecordTooLarge, Trimmed
+from penstock.errors import RecordTooLarge, Trimmed
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
-from penstock.log.contract import APPEND_ENTRIES_MAX, Log
+from penstock.log.contract import APPEND_ENTRIES_MAX, Log, append_surely
 from penstock.log.record import Body, Entry, Fence, Position, RecordKind
 from penstock.log.validate import check_newest
 from penstock.stages.key_ranges import split_key_space
 
-UNKNOWN_RETRIES = 8
 UNIT_BYTES_MAX = 8 << 20  # before compression
 ROW_BYTES_MAX = (64 << 20) - (64 << 10)  # a log takes 64 MiB in one record, with the unit's frame
 APPEND_BYTES_MAX = 64 << 20  # a log takes 256 MiB in one append
@@ -128,17 +127,10 @@ class Outputs:
         self._sequence += 1
 
     def _append(self) -> tuple[Position, ...]:
-        for retries_left in reversed(range(UNKNOWN_RETRIES + 1)):
-            try:
-                positions = self._log.append(self._entries, self._fence)
-                break
-            except OutcomeUnknown:
-                # The entries are named by their sequences: repeating them is harmless.
-                if not retries_left:
-                    raise
-            except Trimmed as gone:
-                positions = self._positions_of_trimmed(gone)
-                break
+        try:
+            positions = append_surely(self._log, self._entries, self._fence)
+        except Trimmed as gone:
+            positions = self._positions_of_trimmed(gone)
         self._entries = []
         self.bytes_waiting = 0
         return positions

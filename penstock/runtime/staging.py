@@ -38,7 +38,7 @@ from typing import Any
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import Fenced, MarkerDamaged, OutcomeUnknown, StreamError, Trimmed
-from penstock.log.contract import Log, register
+from penstock.log.contract import Log, append_surely, register
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind
 from penstock.names import check_name, own_name
 from penstock.runtime.instances import next_instance
@@ -46,7 +46,6 @@ from penstock.runtime.markers import Marker
 from penstock.runtime.processes import is_gone
 from penstock.stages.tags import marker_tag, substream_tag
 
-UNKNOWN_RETRIES = 8
 READ_RECORDS = 256
 AGE_US_MAX = 7 * 24 * 3_600 * 1_000_000
 DROPPING_INSTANCE = 0  # no attempt has this number: such a marker commits nothing
@@ -178,18 +177,6 @@ def open_writes(log: Log, stream: str) -> list[OpenWrite]:
     """The writes to a stream that have begun and are not known to be over."""
     found = log.get(_list_key(stream))
     return [] if found is None else _decode(stream, found.value)
-
-
-def append_surely(
-    log: Log, entries: Sequence[Entry], fence: Fence | None = None
-) -> tuple[Position, ...]:
-    """Append, and again while the outcome is unknown: the entries' names make that harmless."""
-    for _ in range(UNKNOWN_RETRIES):
-        try:
-            return log.append(entries, fence)
-        except OutcomeUnknown:
-            continue
-    return log.append(entries, fence)
 
 
 def _append_all(log: Log, write: OpenWrite, markers: Sequence[Entry]) -> Position | None:

@@ -16,7 +16,7 @@ from penstock.errors import Fenced, LogBusy, OutcomeUnknown
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import open_log, punit
 from penstock.log.committed import CommittedReader
-from penstock.log.contract import Log
+from penstock.log.contract import UNKNOWN_RETRIES, Log
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, Position, RecordKind
 from penstock.plan.build import count, query, scan_stream
@@ -25,7 +25,6 @@ from penstock.runtime.processes import ancestor, is_gone, this_process
 from penstock.runtime.retention import plan_cut
 from penstock.runtime.staging import (
     AGE_US_MAX,
-    UNKNOWN_RETRIES,
     OpenWrite,
     begin_write,
     clear_dead_writes,
