@@ -204,7 +204,7 @@ def _sink_metrics(lag: SinkLag) -> dict[str, str]:
 def _metrics(job: Job, vertices: VertexFacts) -> dict[str, Any]:
     return {
         "vertices": vertices,
-        "recoveries": len(job.recoveries()),
+        "recoveries": job.recoveries_count,
         "slots": {
             str(number): {"pid": pid, "machine": machine, "vertices": list(names)}
             for number, (pid, machine, names) in job.slot_processes().items()

@@ -14,12 +14,14 @@ from penstock.names import check_name
 if TYPE_CHECKING:
     from penstock.api.query import StreamingQuery
 
+ENDED_MAX = 100  # runs that are kept after their end
+
 
 class StartedQueries:
     """The newest run of each query, by log and name.
 
-    Runs are kept after their end, so that how they ended can be asked; the next start of a query
-    takes its place.
+    Runs are kept after their end, the newest of them, so that how they ended can be asked; the next
+    start of a query takes its place.
     """
 
     def __init__(self) -> None:
@@ -30,6 +32,9 @@ class StartedQueries:
         with self._lock:
             self._runs.pop((folder, query.name), None)  # the newest run comes last
             self._runs[folder, query.name] = query
+            ended = [key for key, run in self._runs.items() if not run.isActive]
+            for key in ended[:-ENDED_MAX]:
+                del self._runs[key]
 
     def find(self, folder: Path, name: str) -> StreamingQuery | None:
         with self._lock:

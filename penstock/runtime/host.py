@@ -7,6 +7,7 @@ that cannot go on is let go, with the reason. Whoever hands out numbers decides 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,6 +24,7 @@ from penstock.log.record import START
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.vertex import Vertex, VertexState, VertexStatistics
 
+DROPPED_MAX = 1_000  # the newest are told
 WAIT_S = 0.005  # how often a source that had nothing is asked again
 
 # A vertex that meets one of these is recovered from its last marker, under a new number.
@@ -75,12 +77,13 @@ class Host:
         self.activity = Activity()
         self._assembly = assembly
         self._vertices: dict[str, Vertex] = {}
-        self._dropped: list[str] = []
+        self._dropped: deque[str] = deque(maxlen=DROPPED_MAX)
         self._ends: list[VertexEnd] = []
         self._tail = START  # of the log, when the last step began
 
     def add(self, name: str, instance: int) -> bool:
         """Recover a vertex here and step it from now on; return whether it is here now."""
+        assert name not in self._vertices, "its state is here, and nobody would close it"
         self.activity.turn_to("recover", name)
         try:
             self._vertices[name] = self._assembly.start(name, instance)

@@ -171,7 +171,12 @@ class Job:
             slots = self._placement.slots.values()
             return sum(slot.is_ready and not slot.vertices for slot in slots)
 
+    @property
+    def recoveries_count(self) -> int:
+        return self._placement.recoveries_count
+
     def recoveries(self) -> list[Recovery]:
+        """The newest recoveries."""
         with self._changed:
             return list(self._placement.recoveries)
 

@@ -22,7 +22,7 @@ nobody owns the vertex, and it is placed again.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,6 +37,7 @@ SLOT_ENDS_MAX = 20  # within the time below: whatever ends slots so often will n
 PLACED_AGAIN_MAX = 5  # the same for one vertex that is returned, or fenced
 LATELY_S = 60.0
 PAUSE_S = 0.1  # before a vertex is placed for the third time; each further time twice as long
+REMEMBERED_MAX = 1_000  # recoveries, and lost slots whose tasks may still end: the newest
 STUCK_MAX = 3  # so often without a commit in between: the next slot would be stuck there too
 
 logger = logging.getLogger(__name__)
@@ -163,7 +164,8 @@ class Placement:
         self.slots: dict[int, SlotFacts] = {}  # by connection
         self.status: dict[str, dict[str, Any]] = {}  # the newest one of each vertex
         self.ended: set[str] = set()
-        self.recoveries: list[Recovery] = []
+        self.recoveries: deque[Recovery] = deque(maxlen=REMEMBERED_MAX)  # the newest
+        self.recoveries_count = 0
         self._numbers = numbers
         self._patience = patience or Patience()
         self._vertices = frozenset(vertex.name for vertex in program.vertices)
@@ -314,7 +316,7 @@ class Placement:
         self._commands.append(Assign(slot.connection, numbered))
         for index, waiting in self._to_start.items():
             if waiting.intersection(names):
-                self.recoveries[index] = replace(self.recoveries[index], assigned_s=now_s)
+                self._note_recovery(index, assigned_s=now_s)
 
     def _choose(self, group: _Group, may_share: bool) -> SlotFacts | None:
         ready = [slot for slot in self.slots.values() if slot.is_ready]
@@ -345,7 +347,8 @@ class Placement:
         orphans = [name for name in slot.vertices if name not in self.ended]
         if orphans and not self.is_stopping:
             self.recoveries.append(Recovery(slot.number, slot.pid, tuple(orphans), reason, now_s))
-            self._to_start[len(self.recoveries) - 1] = set(orphans)
+            self._to_start[self.recoveries_count] = set(orphans)
+            self.recoveries_count += 1
             self._orphans.append(_Group(orphans))
             self._place(now_s)
         if self.is_stopping and not self.slots:
@@ -374,6 +377,8 @@ class Placement:
         )
         if not self.is_stopping:
             self._replaced.add(slot.number)
+            if len(self._replaced) > REMEMBERED_MAX:
+                self._replaced.remove(min(self._replaced))
             self._launch()
         self._lose(slot.connection, reason, now_s)
 
@@ -434,12 +439,18 @@ class Placement:
         if self._vertices <= self.ended:
             self._stop(now_s)
 
+    def _note_recovery(self, number: int, **moments: Any) -> None:
+        """Note a moment of a recovery, counted from the first, unless it is forgotten by now."""
+        place = number - self.recoveries_count + len(self.recoveries)
+        if place >= 0:
+            self.recoveries[place] = replace(self.recoveries[place], **moments)
+
     def _note_started(self, vertex: str, now_s: float) -> None:
         self.status.setdefault(vertex, {})
         for index, waiting in tuple(self._to_start.items()):
             waiting.discard(vertex)
             if not waiting:
-                self.recoveries[index] = replace(self.recoveries[index], started_s=now_s)
+                self._note_recovery(index, started_s=now_s)
                 del self._to_start[index]
 
     def _note_end(self, slot: SlotFacts, message: Message, now_s: float) -> None:
@@ -528,8 +539,3 @@ def _spread(program: Program, slots: int) -> list[list[str]]:
             least = min(range(slots), key=lambda index: (len(groups[index]), index))
             groups[least].append(vertex.name)
     return [group for group in groups if group]
-
-
-def task_slots_needed(program: Program, slots: int, standbys: int) -> int:
-    """How many Spark task slots a query takes for as long as it runs."""
-    return min(slots, len(program.vertices)) + standbys

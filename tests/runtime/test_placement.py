@@ -11,6 +11,7 @@ from penstock.log.contract import register
 from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.plan.build import count, query, scan_source
 from penstock.plan.optimizer import plan_program
+from penstock.runtime import placement
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.placement import (
     PLACED_AGAIN_MAX,
@@ -144,6 +145,23 @@ def test_vertices_are_spread_over_the_slots_and_one_stands_by(run: Run) -> None:
     assert [len(run.assigned.get(connection, {})) for connection in range(3)] == [2, 2, 0]
     assert {name for had in run.assigned.values() for name in had} == set(run.vertices)
     assert run.placement.is_running()
+
+
+def test_of_many_recoveries_the_newest_are_kept_and_all_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement, "REMEMBERED_MAX", 3)
+    run = Run(MemoryStore(), slots=1, standbys=1)
+    lost, standby = run.connect(0), run.connect(1)
+    run.start_all(lost)
+    for slot in range(2, 10):
+        run.lose(lost)
+        lost, standby = standby, run.connect(slot)
+        if slot != 5:  # this one is lost again before its vertices have started
+            run.start_all(lost)
+    assert run.placement.recoveries_count == 8
+    assert [each.slot for each in run.placement.recoveries] == [5, 6, 7]
+    assert all(each.started_s == run.now_s for each in run.placement.recoveries)
 
 
 def test_a_lost_slots_vertices_go_to_the_standby_under_greater_numbers(run: Run) -> None:
@@ -364,7 +382,7 @@ def test_the_end_of_all_vertices_is_the_end_of_the_query(run: Run) -> None:
     run.report(0, "ended")
     assert run.told_to_stop == []
     run.lose(0)  # what has ended needs no other slot
-    assert run.placement.recoveries == []
+    assert not run.placement.recoveries
     run.report(1, "ended")
     assert run.told_to_stop == [1, 2]
     run.lose(1)

@@ -67,6 +67,7 @@ def _sink_done_before_delivery() -> AbstractContextManager[None]:
     hand_over = SinkRunner._hand_over
 
     def hasty(self: Any, epoch: Position) -> None:
+        self._done = epoch
         facts = replace(self._progress.facts, done=epoch)
         self._progress = self._progress.move(self._log, facts)
         hand_over(self, epoch)
