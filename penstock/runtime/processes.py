@@ -7,10 +7,14 @@ boot from the beginning, and mean nothing in another namespace.
 from __future__ import annotations
 
 import os
+import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+_MACHINE_ID = Path("/etc/machine-id")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NO_MACHINE_IDS = ("", "uninitialized")  # of small containers, and of images never booted
 _GONE_STATES = ("Z", "X")  # ended, and only not yet waited for
 
 
@@ -61,21 +65,26 @@ def _name(number: int) -> str:
 
 
 def _place() -> tuple[str, str, str]:
+    """Machine, boot and namespace; a machine without a number is known until its next boot."""
+    boot = _text(_BOOT_ID)
+    machine = _text(_MACHINE_ID)
+    if machine in _NO_MACHINE_IDS:
+        machine = f"{boot}.{socket.gethostname()}" if boot else ""
     namespace = ""
     with suppress(OSError):
         namespace = os.readlink("/proc/self/ns/pid").strip("pid:[]")
-    return _text("/etc/machine-id"), _text("/proc/sys/kernel/random/boot_id"), namespace
+    return machine, boot, namespace
 
 
-def _text(path: str) -> str:
+def _text(path: Path) -> str:
     with suppress(OSError):
-        return Path(path).read_text(encoding="ascii", errors="replace").strip()
+        return path.read_text(encoding="ascii", errors="replace").strip()
     return ""
 
 
 def _status(number: int) -> _Status | None:
     """What the kernel says about a process; its command may hold spaces and brackets."""
-    text = _text(f"/proc/{number}/stat")
+    text = _text(Path(f"/proc/{number}/stat"))
     before, _, after = text.rpartition(")")
     fields = after.split()
     if len(fields) < 20:

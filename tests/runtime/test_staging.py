@@ -20,6 +20,7 @@ from penstock.log.contract import UNKNOWN_RETRIES, Log
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, Position, RecordKind
 from penstock.plan.build import count, query, scan_stream
+from penstock.runtime import processes
 from penstock.runtime.markers import Marker
 from penstock.runtime.processes import ancestor, is_gone, this_process
 from penstock.runtime.retention import plan_cut
@@ -132,6 +133,46 @@ def test_clearing_up_at_any_moment_leaves_all_of_a_write_or_nothing(at: int, tim
     assert failed is (at < 3)
     assert not is_waiting(log)
     assert open_writes(log, "orders") == []
+
+
+def stage_again(log: Log, write: OpenWrite, partition: int, number: int) -> None:
+    """What another attempt of the same task does."""
+    body = punit.encode(pa.record_batch({"x": pa.array([number], pa.int64())}))
+    tag, producer = substream_tag("orders", 0), write.producer(partition)
+    log.append([Entry(RecordKind.DATA, (tag,), producer, 8, 0, body)], write.fence)
+
+
+def test_a_late_attempt_of_a_task_is_refused_after_the_commit() -> None:
+    log = new_log()
+    write = write_rows(log, 1)
+    with pytest.raises(Fenced):
+        stage_again(log, write, 0, 1)
+    assert (visible(log), is_waiting(log), open_writes(log, "orders")) == ([1], False, [])
+
+
+class LateAttemptLog(MemoryLog):
+    """Lets another attempt of a task append right behind the markers that commit its write."""
+
+    write: OpenWrite | None = None
+
+    def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
+        positions = super().append(entries, fence)
+        if self.write is not None and entries[0].kind is RecordKind.MARKER:
+            write, self.write = self.write, None
+            for partition in range(2):
+                stage_again(self, write, partition, partition)
+        return positions
+
+
+def test_rows_of_a_late_attempt_between_markers_and_fence_are_dropped() -> None:
+    log = LateAttemptLog()
+    create_stream(log, "orders", SCHEMA)
+    write = begin_write(log, "orders", ALIVE)
+    markers = [stage(log, write, partition, partition) for partition in range(2)]
+    log.write = write
+    commit_write(log, write, markers)
+    assert (visible(log), is_waiting(log), open_writes(log, "orders")) == ([0, 1], False, [])
+    assert plan_cut(log, "orders").upto == log.tail()
 
 
 class UnsureLog(MemoryLog):
@@ -271,3 +312,19 @@ def test_a_process_is_found_by_what_it_runs() -> None:
     assert found.split("/")[3] == str(os.getppid())
     assert not is_gone(found)
     assert ancestor("no such command") == ""
+
+
+@pytest.mark.parametrize("content", [None, "", "uninitialized\n"])
+def test_a_dead_process_is_recognised_on_a_machine_without_a_number(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine_id = tmp_path / "machine-id"
+    if content is not None:
+        machine_id.write_text(content)
+    monkeypatch.setattr(processes, "_MACHINE_ID", machine_id)
+    alive = this_process()
+    assert not is_gone(alive)
+    assert is_gone("/".join((*alive.split("/")[:4], "1")))
+    assert not is_gone("/".join(("another machine", *alive.split("/")[1:4], "1")))
+    monkeypatch.setattr(processes, "_BOOT_ID", tmp_path / "boot_id")
+    assert not is_gone("/".join((*this_process().split("/")[:4], "1")))  # nothing can be told
