@@ -55,14 +55,12 @@ class Input(ABC):
         """Return the next delivery, or None if there is nothing now."""
 
     @abstractmethod
-    def is_drained(self) -> bool:
-        """Whether everything that is there now has been taken."""
+    def has_paused(self) -> bool:
+        """Whether it is not worth waiting for more: reason to commit, and none to end."""
 
     @abstractmethod
-    def has_no_more(self) -> bool:
-        """Whether it was asked and had nothing: unlike `is_drained`, after a small answer it is
-        asked again first.
-        """
+    def is_drained(self) -> bool:
+        """Whether it was asked and had nothing; a small answer is no such word."""
 
     @abstractmethod
     def position(self) -> dict[str, Any]:
@@ -119,11 +117,11 @@ class StreamInput(Input):
             caught_up_run=run,
         )
 
+    def has_paused(self) -> bool:
+        return self.is_drained()
+
     def is_drained(self) -> bool:
         return self._release is None and self._reader.is_drained()
-
-    def has_no_more(self) -> bool:
-        return self.is_drained()
 
     def position(self) -> dict[str, Any]:
         assert self._release is None, "no marker stands within a delivery"
@@ -182,8 +180,8 @@ class SourceInput(Input):
         self._source = source
         self._columns = None if list(source.schema.names) == columns else columns
         self._offset = source.initial_offset() if offset is None else offset
-        self._idle = False
-        self._has_no_more = False
+        self._has_paused = False
+        self._is_drained = False
         self._has_nothing_yet = False
         self._ended = False
 
@@ -192,9 +190,9 @@ class SourceInput(Input):
             return None
         first = self._offset
         read = self._source.read(first, rows_max)
-        # Fewer rows than asked for: for now the source has no more.
-        self._idle = (read.idle or read.rows < rows_max) and not read.pending
-        self._has_no_more = (read.idle and not read.pending) or read.ended
+        # Fewer rows than asked for: most likely all for now, or else no more than the file's end.
+        self._has_paused = (read.idle or read.rows < rows_max) and not read.pending
+        self._is_drained = (read.idle and not read.pending) or read.ended
         self._has_nothing_yet = read.nothing_yet
         if read.idle and not read.ended:
             return None
@@ -211,11 +209,11 @@ class SourceInput(Input):
             rejected=read.rejected,
         )
 
-    def is_drained(self) -> bool:
-        return self._idle or self._ended
+    def has_paused(self) -> bool:
+        return self._has_paused or self._ended
 
-    def has_no_more(self) -> bool:
-        return self._has_no_more
+    def is_drained(self) -> bool:
+        return self._is_drained
 
     def has_nothing_yet(self) -> bool:
         return self._has_nothing_yet

@@ -69,6 +69,7 @@ class StandaloneHost(Host):
             for name in waiting:  # not when its next commit is due by the clock, but now
                 self._do_or_end(name, Vertex.flush)
             self._recover_ended()
+            self.wait()  # not at all after a commit; for a sink that is behind, or half a file
 
     def close(self) -> None:
         """Commit what has been done and let the vertices go; raises what kept one from it."""

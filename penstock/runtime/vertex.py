@@ -113,7 +113,7 @@ class VertexStatistics:
     early_appends: int
     checkpoints: int
     watermark_us: int
-    is_drained: bool  # nothing to take and nothing to commit
+    is_drained: bool  # asked for more and got nothing, and nothing to commit
     state_rows: int
     state_bytes: int
 
@@ -147,6 +147,7 @@ class Vertex:
         self._seen_us = start.seen_us  # the watermark that the chain itself defines
         self._caught_up = start.caught_up
         self._is_within_delivery = False
+        self._is_held_back = False  # the input was not asked, as the sink is far behind
         self._source_watermark_us: int | None = None
         self._commits_unpictured = commits_replayed  # since the last checkpoint
         self._pictured_s = parts.clock.monotonic_s()
@@ -222,9 +223,9 @@ class Vertex:
         return self._marker
 
     def is_drained(self) -> bool:
-        """Whether all that the input has now is taken and committed."""
+        """Whether the input was asked and had nothing, and all before that is committed."""
         is_told = not self._is_dirty and self._withheld_until_s is None
-        return is_told and self._parts.input.is_drained()
+        return is_told and not self._is_held_back and self._parts.input.is_drained()
 
     @property
     def is_copying(self) -> bool:
@@ -263,7 +264,8 @@ class Vertex:
         )
 
     def _take_and_process(self) -> bool:
-        if self._parts.backlog is not None and self._parts.backlog.is_full():
+        self._is_held_back = self._parts.backlog is not None and self._parts.backlog.is_full()
+        if self._is_held_back:
             return False  # what was processed before is still committed when it is due
         rows_left = self._parts.settings.step_rows_max
         worked = False
@@ -272,7 +274,7 @@ class Vertex:
             self._mark_dirty()
             rows_left -= max(1, delivery.rows)
             worked = True
-            if self._parts.input.is_drained():
+            if self._parts.input.has_paused():
                 break
         return self._pass_time() or worked
 
@@ -357,9 +359,7 @@ class Vertex:
         parts = self._parts
         if not parts.settings.available_now:
             return parts.input.has_nothing_yet()
-        return parts.input.has_no_more() and (
-            parts.watermarks is None or parts.watermarks.caught_up
-        )
+        return parts.input.is_drained() and (parts.watermarks is None or parts.watermarks.caught_up)
 
     def _input_watermark(self) -> int:
         """How far event time is known to have come, after the rows that were just processed."""
@@ -415,7 +415,7 @@ class Vertex:
             return True
         if self._parts.trigger_us is not None:
             return False
-        return self._parts.input.is_drained() and now_s >= self._committed_s + COMMIT_GAP_S
+        return self._parts.input.has_paused() and now_s >= self._committed_s + COMMIT_GAP_S
 
     def _commit(self, *, is_forced: bool = False) -> None:
         parts = self._parts

@@ -112,6 +112,39 @@ def test_a_vertex_waits_for_a_sink_that_is_behind(lab: Laboratory) -> None:
     assert [row["n"] for row in lab.rows("out")] == list(range(5))
 
 
+def test_a_vertex_is_drained_only_once_it_has_asked_and_got_nothing(lab: Laboratory) -> None:
+    """Not after a small answer, and not while it waits for a sink: runs end by this word."""
+    clock = ManualClock()
+    source = growing()
+    timed = copied(undelivered_bytes_max=1)
+    with lab.open(timed, {"rows": lambda _: source}, clock=clock) as process:
+        (vertex,) = (process.host.vertex(name) for name in process.statistics().vertices)
+        run = take_over_sink(process.log, "timed", 1)
+
+        def drained_after_steps(steps: int) -> list[bool]:
+            found = []
+            for _ in range(steps):
+                clock.advance(2 * LOOK_S)
+                process.host.step()
+                found.append(vertex.is_drained())
+            return found
+
+        def deliver() -> None:
+            nonlocal run
+            run = run.move(process.log, SinkProgress(run.facts.owner, done=process.log.tail()))
+
+        feed(source, 0)
+        feed(source, 1)
+        assert drained_after_steps(3) == [False] * 3
+        assert vertex.statistics().rows_in == 1
+        deliver()
+        assert drained_after_steps(2) == [False] * 2
+        assert vertex.statistics().rows_in == 2
+        deliver()
+        assert drained_after_steps(2) == [True] * 2
+        assert vertex.commit_due_in_s() is None
+
+
 def test_dead_letters_are_no_part_of_what_a_sink_has_to_get(lab: Laboratory) -> None:
     """Nobody ever delivers them: a vertex that waited for that would wait for ever."""
     clock = ManualClock()
