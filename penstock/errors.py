@@ -50,6 +50,7 @@
     │   ├── StreamNotFound      no stream of that name is described in the log
     │   ├── StreamConflict      a stream of that name is there with other columns
     │   ├── AlreadyWritten      a write that raised an error is in the log after all
+    │   ├── ProducerEnded       a write after the one that said it was the last
     │   └── StreamInputError    rows of a stream do not fit the query that reads them
     ├── RowError                one row failed: overflow, division by zero, a bad cast
     ├── DemoFailed              the demonstration itself could not be carried out
@@ -429,6 +430,10 @@ class AlreadyWritten(RuntimeFailure):
 
     Action: do not repeat it; open the writer again, its `offset` says how far the rows go.
     """
+
+
+class ProducerEnded(RuntimeFailure):
+    """A producer writes after its own end. Action: nothing is written; use another producer."""
 
 
 class StreamInputError(RuntimeFailure):

@@ -16,6 +16,7 @@ from penstock.errors import (
     Fenced,
     InvalidArgument,
     InvalidName,
+    ProducerEnded,
     SchemaMismatch,
     StreamConflict,
     StreamInputError,
@@ -233,6 +234,8 @@ class StreamWriter:
     one left in the log is never committed, because the next write begins as a new instance. Should
     the failed one be in the log after all, which an outcome that stayed unknown can mean, that
     instance finds its marker and every later write raises `AlreadyWritten`.
+
+    A producer that has ended stays so: readers may be gone that would miss what comes later.
     """
 
     def __init__(
@@ -280,6 +283,8 @@ class StreamWriter:
             check_rows(rows)
         if self._has_failed:
             self._begin_again()
+        if self._marker.ended and (rows is not None or not ended):
+            raise self._has_ended()
         marker = self._next_marker(offset, watermark_us, ended)
         encoded = _encode(marker)
         self._has_failed = True  # until it is known not to have
@@ -294,6 +299,9 @@ class StreamWriter:
 
     def _begin(self, instance: int, *, again: bool = False) -> None:
         self._marker, _ = fence(self._log, self._producer, self._tags[0], instance, again=again)
+        if self._marker.ended and (last := self._log.last(self._tags[0])) is not None:
+            # It may have been another stream that this producer wrote to its end.
+            self._marker = replace(self._marker, ended=self._tags[1] in last.tags)
         self._outputs = Outputs(self._log, Fence(self._producer, instance), self._codec)
 
     def _begin_again(self) -> None:
@@ -323,6 +331,15 @@ class StreamWriter:
                 producer=self._producer,
             )
             raise self._refusal
+
+    def _has_ended(self) -> ProducerEnded:
+        return ProducerEnded(
+            f"producer {self._producer} has ended its part of stream {self._facts.name}, and a "
+            "query that has read the end reads no more: nothing was written. Write these rows "
+            "under another producer name",
+            stream=self._facts.name,
+            producer=self._producer,
+        )
 
     def _next_marker(self, offset: Any, watermark_us: int | None, ended: bool) -> Marker:
         last = self._marker

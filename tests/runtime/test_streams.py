@@ -9,7 +9,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from penstock.errors import Fenced, SchemaMismatch, StreamConflict, StreamNotFound, Trimmed
+from penstock.errors import (
+    Fenced,
+    ProducerEnded,
+    SchemaMismatch,
+    StreamConflict,
+    StreamNotFound,
+    Trimmed,
+)
 from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Fence, Position, RecordKind
@@ -118,6 +125,25 @@ def test_a_query_over_streams_takes_rows_in_the_logs_order(lab: Laboratory, log:
             writer.write(None, ended=True)
         process.run()  # ends because both writers have
     log.close()
+
+
+def test_a_producer_that_has_ended_writes_no_more() -> None:
+    log = MemoryLog()
+    for stream in ("orders", "returns"):
+        create_stream(log, stream, ORDERS)
+    writer = StreamWriter(log, "orders", "shop")
+    writer.write(batch(("a", 1)), offset=1, ended=True)
+    for opens in (False, True):
+        again = StreamWriter(log, "orders", "shop") if opens else writer
+        for rows, ended in ((batch(("b", 2)), False), (batch(("b", 2)), True), (None, False)):
+            with pytest.raises(ProducerEnded, match="another producer name"):
+                again.write(rows, ended=ended)
+            assert again.offset == 1
+        again.write(None, offset=1, ended=True)  # once more, perhaps after a crash
+    StreamWriter(log, "orders", "phone").write(batch(("c", 3)))
+    StreamWriter(log, "returns", "shop").write(batch(("d", 4)))
+    assert [row["item"] for row in plain(StreamReader(log, "orders").read_all())] == ["a", "c"]
+    assert [row["item"] for row in plain(StreamReader(log, "returns").read_all())] == ["d"]
 
 
 DEAD = "dead_letter_stream"
