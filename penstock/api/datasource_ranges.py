@@ -31,25 +31,38 @@ class LogRange:
     high: int
     after: int
     upto: int
+    promised: int  # nothing behind this may be trimmed before it is read
 
 
-def plan_ranges(low: int, after: int, upto: int, ranges: int | None) -> list[LogRange]:
-    """Cut (low, upto] into ranges of equal length; none if nothing can be in there."""
+def plan_ranges(
+    low: int, after: int, upto: int, ranges: int | None, kept_from: int = START
+) -> list[LogRange]:
+    """Cut (low, upto] into ranges of equal length; none if nothing can be in there.
+
+    `kept_from` is how far the stream is trimmed by now. Tasks read the ranges later, one after the
+    other, and a stream may be trimmed in between: all of them promise the same.
+    """
+    low = max(low, kept_from)
+    promised = max(after, kept_from)
     span = upto - low
     if span <= 0 or after >= upto:
         return []
     count = min(span, RANGES_MAX, -(-span // RANGE_POSITIONS)) if ranges is None else ranges
     edges = [low + span * index // count for index in range(count + 1)]
-    return [LogRange(first, last, after, upto) for first, last in pairwise(edges) if last > first]
+    return [
+        LogRange(first, last, after, upto, promised)
+        for first, last in pairwise(edges)
+        if last > first
+    ]
 
 
 def committed(log: Log, facts: StreamFacts, part: LogRange) -> Iterator[tuple[Record, Record]]:
     """Yield each committed record of a range with the marker that commits it.
 
-    A part that follows on others (`after` is not the start) is read whole or ends with `Trimmed`.
+    It is read whole or ends with `Trimmed`.
     """
     pending: dict[str, list[Record]] = {}
-    promised = Position(part.after) if part.after > START else None
+    promised = Position(part.promised)
     for record in records(log, facts.tags, part.low, part.high, promised):
         if record.kind is not RecordKind.MARKER:
             pending.setdefault(record.producer, []).append(record)

@@ -36,12 +36,13 @@ class StreamBatchReader(DataSourceReader):
         with_metadata = options.flag("includeMetadata")
         with open_log(path, read_only=True) as log:
             facts = describe_stream(log, stream)
+            kept_from = trimmed_upto(log, facts)
             upto = _as_of(log, facts, options)
             after = _after(log, facts, options)
             low = lowest_needed(log, facts, after, upto)
         self._filterable = readable_schema(facts, with_metadata)
         self._reading = row_reading(path, facts, schema, with_metadata)
-        self._ranges = plan_ranges(low, after, upto, partitions)
+        self._ranges = plan_ranges(low, after, upto, partitions, kept_from)
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:
@@ -62,7 +63,7 @@ class StreamBatchReader(DataSourceReader):
         return left
 
     def partitions(self) -> Sequence[InputPartition]:
-        empty = LogRange(START, START, START, START)  # Spark reads at least one partition
+        empty = LogRange(START, START, START, START, START)  # Spark reads at least one partition
         return [RangePartition(part) for part in self._ranges or [empty]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from penstock.api.datasource_ranges import (
+    READ_RECORDS,
+    LogRange,
     committed,
     lowest_needed,
     plan_ranges,
     position_at,
+    trimmed_upto,
 )
 from penstock.errors import Trimmed
 from penstock.log.committed import CommittedReader
@@ -83,7 +86,7 @@ def test_a_range_begins_at_the_record_that_was_committed_late(tmp_path: Path) ->
         assert (record.position, marker.position) == (first + 1, last)
 
 
-def test_a_part_that_was_promised_is_not_read_over_what_was_trimmed(tmp_path: Path) -> None:
+def test_parts_are_read_as_they_were_planned_or_not_at_all(tmp_path: Path) -> None:
     """Parts are planned on the driver and read later, by tasks: a cut may come in between."""
     with open_log(tmp_path, create=True, config=PROCESS) as log:
         create_stream(log, STREAM, columns(("id", "bigint")))
@@ -91,18 +94,48 @@ def test_a_part_that_was_promised_is_not_read_over_what_was_trimmed(tmp_path: Pa
         markers = []
         for index in range(6):
             writer.append(rows(index, 1).select(["id"]))
-            markers.append(writer.commit())
+            markers.append(int(writer.commit()))
         facts = describe_stream(log, STREAM)
-        parts = {after: plan_ranges(after, after, markers[5], 1)[0] for after in (0, markers[2])}
+
+        def trim(upto: int) -> None:
+            for tag in facts.tags:
+                log.trim(tag, Position(upto))
+
+        def planned(after: int) -> list[LogRange]:
+            return plan_ranges(after, after, markers[5], 2, trimmed_upto(log, facts))
+
+        def count(parts: list[LogRange]) -> int:
+            return len([each for part in parts for each in committed(log, facts, part)])
+
+        everything, following = planned(0), planned(markers[2])
+        assert (count(everything), count(following)) == (6, 3)
+        trim(markers[2])
+        for part in everything:  # also the one that lies behind the cut: there would be a hole
+            with pytest.raises(Trimmed):
+                count([part])
+        left = planned(0)
+        assert (count(left), count(following)) == (3, 3)
+        trim(markers[3])
+        for part in (*left, *following):
+            with pytest.raises(Trimmed):
+                count([part])
+
+
+def test_a_part_that_is_trimmed_between_two_pages(tmp_path: Path) -> None:
+    with open_log(tmp_path, create=True, config=PROCESS) as log:
+        create_stream(log, STREAM, columns(("id", "bigint")))
+        writer = Writer(log, STREAM, "w")
+        for index in range(READ_RECORDS):
+            writer.append(rows(index, 1).select(["id"]))
+            last = writer.commit()
+        facts = describe_stream(log, STREAM)
+        [part] = plan_ranges(0, 0, last, 1)
+        reading = committed(log, facts, part)
+        next(reading)
         for tag in facts.tags:
-            log.trim(tag, markers[2])
-        for part in parts.values():  # all that was ever there, or what is left of it
-            assert len(list(committed(log, facts, part))) == 3
-        for tag in facts.tags:
-            log.trim(tag, markers[3])
-        assert len(list(committed(log, facts, parts[0]))) == 2
+            log.trim(tag, Position(last - 2))
         with pytest.raises(Trimmed):
-            list(committed(log, facts, parts[markers[2]]))
+            list(reading)
 
 
 def test_a_moment_is_the_last_marker_at_or_before_it(scenario: Scenario) -> None:
