@@ -92,9 +92,9 @@ OUTSIDE: tuple[Mutant, ...] = (
            _writer_epoch_stays),
     Mutant("writer_not_restored", "a producer that opens again begins from nothing", 19,
            _writer_not_restored),
-    Mutant("sink_not_fenced", "an old run moves the progress of a sink", 7, _sink_not_fenced),
+    Mutant("sink_not_fenced", "an old run moves the progress of a sink", 21, _sink_not_fenced),
     Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 0,
            _sink_done_before_delivery),
-    Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 180,
+    Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 100,
            _sink_trims_what_it_read),
 )  # fmt: skip
