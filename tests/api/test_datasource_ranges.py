@@ -110,15 +110,15 @@ def test_parts_are_read_as_they_were_planned_or_not_at_all(tmp_path: Path) -> No
         everything, following = planned(0), planned(markers[2])
         assert (count(everything), count(following)) == (6, 3)
         trim(markers[2])
-        for part in everything:  # also the one that lies behind the cut: there would be a hole
-            with pytest.raises(Trimmed):
-                count([part])
+        with pytest.raises(Trimmed):
+            count(everything[:1])
+        assert count(everything[1:]) == 3  # whole, and so is the read if the first came before
         left = planned(0)
         assert (count(left), count(following)) == (3, 3)
         trim(markers[3])
-        for part in (*left, *following):
+        for parts in (left, following):
             with pytest.raises(Trimmed):
-                count([part])
+                count(parts[:1])
 
 
 def test_a_part_that_is_trimmed_between_two_pages(tmp_path: Path) -> None:
