@@ -127,6 +127,12 @@ def trimmed_upto(log: Log, facts: StreamFacts) -> int:
     return max(log.trimmed(tag) for tag in facts.tags)
 
 
+def rows_trimmed_upto(log: Log, facts: StreamFacts) -> int:
+    """The last rows that are no longer kept were committed here, or before; what was trimmed behind
+    this are markers without rows."""
+    return max(log.trimmed(tag) for tag in facts.tags if tag != marker_tag(facts.name))
+
+
 def position_at(log: Log, facts: StreamFacts, time_us: int) -> int:
     """The last marker that the log took at or before a moment; 0 if there was none.
 

@@ -8,6 +8,7 @@ it. Both come from following the stream on the driver; the rows themselves are r
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.api.datasource_options import Options
-from penstock.api.datasource_ranges import plan_ranges, trimmed_upto
+from penstock.api.datasource_ranges import plan_ranges, rows_trimmed_upto, trimmed_upto
 from penstock.api.datasource_read import PARTITIONS_MAX
 from penstock.api.datasource_rows import RangePartition, row_reading
 from penstock.errors import InvalidOffset, Trimmed
@@ -58,9 +59,9 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             if self._start == "latest":
                 position = max(kept_from, _last_marker(log, self._facts))
             elif self._start is not None:
-                _check_kept(self._facts, int(self._start), kept_from)
+                _check_kept(log, self._facts, int(self._start))
                 position = int(self._start)
-        return {"position": position, "resume": kept_from}
+        return {"position": position, "resume": min(kept_from, position)}
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadAllAvailable() if self._rows_max is None else ReadMaxRows(self._rows_max)
@@ -71,13 +72,24 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:
         position, resume = _checked(start)
-        if self._follower is None or self._follower.start != position:
-            self.stop()
-            self._follower = Follower(
-                open_log(self._path, read_only=True), self._facts, position, resume
-            )
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._follower is not None and self._follower.start == position:
+            with suppress(Trimmed):  # perhaps only of markers without rows: a new one can tell
+                return self._follower.advance(rows_max, self._target) or start
+        self._follow(position, resume)
+        assert self._follower is not None
         return self._follower.advance(rows_max, self._target) or start
+
+    def _follow(self, position: int, resume: int) -> None:
+        self.stop()
+        log = open_log(self._path, read_only=True)
+        try:
+            kept_from = trimmed_upto(log, self._facts)
+            _check_kept(log, self._facts, position)
+        except BaseException:
+            log.close()
+            raise
+        self._follower = Follower(log, self._facts, position, max(resume, kept_from))
 
     def reportLatestOffset(self) -> StreamOffset | None:
         with open_log(self._path, read_only=True) as log:
@@ -88,8 +100,10 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         after, low = _checked(start)
         upto, _ = _checked(end)
         with open_log(self._path, read_only=True) as log:
-            _check_kept(self._facts, after, trimmed_upto(log, self._facts))
-        return [RangePartition(part) for part in plan_ranges(low, after, upto, self._partitions)]
+            kept_from = trimmed_upto(log, self._facts)
+            _check_kept(log, self._facts, after)
+        parts = plan_ranges(low, after, upto, self._partitions, kept_from)
+        return [RangePartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
@@ -172,12 +186,18 @@ def _checked(offset: Mapping[str, Any]) -> tuple[int, int]:
     return position, resume
 
 
-def _check_kept(facts: StreamFacts, after: int, kept_from: int) -> None:
-    if after < kept_from:
+def _check_kept(log: Log, facts: StreamFacts, after: int) -> None:
+    """Raise Trimmed if rows behind a position are gone.
+
+    Rows are trimmed before their markers. So whoever asks this after `trimmed_upto` knows of all
+    that was trimmed up to there.
+    """
+    gone = rows_trimmed_upto(log, facts)
+    if after < gone:
         raise Trimmed(
-            f"stream {facts.name!r} is kept from position {kept_from} on, and this query has read "
+            f"stream {facts.name!r} is kept from position {gone} on, and this query has read "
             f"up to {after}: the rows between are gone. Start it with a new checkpointLocation",
             stream=facts.name,
             position=after,
-            kept_from=kept_from,
+            kept_from=gone,
         )

@@ -31,6 +31,7 @@ class Cut:
     upto: Position
     epochs: int
     held_back_by: str | None
+    rows_upto: Position  # the last marker by then that came for rows
 
 
 def plan_cut(
@@ -45,15 +46,21 @@ def plan_cut(
         wanted = min(wanted, Position(max(START, before - 1)))
     if limit is None or limit >= wanted:
         limit, query = wanted, None
-    upto, epochs = _border(log, facts.tags, limit, before_us)
-    return Cut(stream, upto, epochs, query)
+    upto, epochs, rows_upto = _border(log, facts.tags, limit, before_us)
+    return Cut(stream, upto, epochs, query, rows_upto)
 
 
 def cut(log: Log, planned: Cut) -> None:
-    """Trim the stream as planned."""
-    for tag in describe_stream(log, planned.stream).tags:
-        if planned.upto > log.trimmed(tag):
-            log.trim(tag, planned.upto)
+    """Trim the stream as planned.
+
+    Rows first, and only as far as there are any: so the log can tell a reader that stands before
+    the cut whether it misses rows, or only markers that had none.
+    """
+    facts = describe_stream(log, planned.stream)
+    for tag in facts.tags:
+        upto = planned.upto if tag == marker_tag(facts.name) else planned.rows_upto
+        if upto > log.trimmed(tag):
+            log.trim(tag, upto)
 
 
 def _least_read(log: Log, stream: StreamFacts) -> tuple[Position | None, str | None]:
@@ -73,13 +80,14 @@ def _least_read(log: Log, stream: StreamFacts) -> tuple[Position | None, str | N
 
 def _border(
     log: Log, tags: tuple[str, ...], limit: Position, before_us: int | None
-) -> tuple[Position, int]:
-    """Up to where all rows belong to epochs that ended by a position and a time; how many these
-    are.
+) -> tuple[Position, int, Position]:
+    """Up to where everything belongs to epochs that ended by a position and a time; how many these
+    are; and the marker of the last one with rows.
     """
     waiting: dict[str, Position] = {}  # by producer: its first row that no marker covers yet
     epochs = 0
     end = limit
+    rows_upto = START
     for record in _records(log, tags):
         is_marker = record.kind is RecordKind.MARKER
         is_young = is_marker and before_us is not None and record.time_us >= before_us
@@ -87,11 +95,13 @@ def _border(
             end = min(end, Position(record.position - 1))
             break
         if is_marker:
-            waiting.pop(record.producer, None)
+            if waiting.pop(record.producer, None) is not None:
+                rows_upto = record.position
             epochs += 1
         else:
             waiting.setdefault(record.producer, record.position)
-    return min([end, *(Position(first - 1) for first in waiting.values())]), epochs
+    end = min([end, *(Position(first - 1) for first in waiting.values())])
+    return end, epochs, min(end, rows_upto)
 
 
 def _records(log: Log, tags: tuple[str, ...]) -> Iterator[Record]:

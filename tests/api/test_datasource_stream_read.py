@@ -16,7 +16,9 @@ from penstock.api.datasource_stream_read import StreamMicroBatchReader
 from penstock.errors import InvalidOffset, Trimmed
 from penstock.log.local import open_log
 from penstock.log.record import Position
+from penstock.runtime.retention import cut, plan_cut
 from penstock.runtime.streams import describe_stream
+from penstock.stages.tags import marker_tag
 from tests.api.datasource_logs import (
     PROCESS,
     STREAM,
@@ -102,6 +104,45 @@ def test_markers_without_rows_do_not_make_a_micro_batch(tmp_path: Path) -> None:
         assert end["position"] == last
         assert batch_ids(of, start, end) == [0, 1]
         assert of.latestOffset(end, ReadAllAvailable()) == end
+        of.stop()
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_trim_of_markers_without_rows_takes_nothing_from_a_query(
+    tmp_path: Path, is_new: bool, looks: bool
+) -> None:
+    """Whether or not the query was there to see them, and whether it is the same run of it."""
+    with open_log(tmp_path, create=True, config=PROCESS) as log:
+        create_stream(log, STREAM, columns(("id", "bigint")))
+        writer = Writer(log, STREAM, "a")
+        writer.append(rows(0, 2).select(["id"]))
+        last = writer.commit()
+        of = reader(str(tmp_path))
+        first = of.initialOffset()
+        start = of.latestOffset(first, ReadAllAvailable())
+        assert start["position"] == last
+        for _ in range(3):
+            upto = writer.commit()
+        if looks:
+            assert of.latestOffset(start, ReadAllAvailable()) == start
+        cut(log, plan_cut(log, STREAM))
+        assert log.trimmed(marker_tag(STREAM)) == upto
+        if is_new:
+            of.stop()
+            of = reader(str(tmp_path))
+        assert of.latestOffset(start, ReadAllAvailable()) == start
+        assert reader(str(tmp_path), startingPosition=last).initialOffset()["position"] == last
+        writer.append(rows(2, 2).select(["id"]))
+        writer.commit()
+        end = of.latestOffset(start, ReadAllAvailable())
+        assert batch_ids(of, start, end) == [2, 3]
+        cut(log, plan_cut(log, STREAM))
+        for missed in (first, start):
+            with pytest.raises(Trimmed, match="the rows between are gone"):
+                of.partitions(missed, end)
+            with pytest.raises(Trimmed, match="the rows between are gone"):
+                reader(str(tmp_path)).latestOffset(missed, ReadAllAvailable())
         of.stop()
 
 

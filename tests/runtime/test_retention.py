@@ -48,7 +48,7 @@ def left(log: LocalLog) -> list[int]:
 def test_epochs_that_end_before_a_position_go(log: LocalLog) -> None:
     marks = publish(log, *range(6))
     planned = plan_cut(log, "numbers", before=marks[3])
-    assert planned == Cut("numbers", Position(marks[3] - 2), 3, None)  # its own row stays as well
+    assert planned == Cut("numbers", Position(marks[3] - 2), 3, None, marks[2])  # its row stays
     assert left(log) == list(range(6))
     cut(log, planned)
     assert left(log) == [3, 4, 5]
