@@ -16,6 +16,7 @@ from penstock.api.datasource_ranges import (
     lowest_needed,
     plan_ranges,
     position_at,
+    rows_trimmed_upto,
     trimmed_upto,
 )
 from penstock.api.datasource_rows import RangePartition, readable_schema, row_reading
@@ -108,7 +109,7 @@ def _after(log: Log, facts: StreamFacts, options: Options) -> int:
     after = options.integer("after", 0)
     if after is None:
         return START
-    kept_from = trimmed_upto(log, facts)
+    kept_from = rows_trimmed_upto(log, facts)
     if after < kept_from:
         raise Trimmed(
             f"stream {facts.name!r} is kept from position {kept_from} on, and option 'after' asks "

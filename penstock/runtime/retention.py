@@ -85,9 +85,10 @@ def _border(
     are; and the marker of the last one with rows.
     """
     waiting: dict[str, Position] = {}  # by producer: its first row that no marker covers yet
-    epochs = 0
-    end = limit
+    markers: list[tuple[Position, Position | None]] = []  # each with the first row it came for
+    epochs = 0  # before those of `markers`
     rows_upto = START
+    end = limit
     for record in _records(log, tags):
         is_marker = record.kind is RecordKind.MARKER
         is_young = is_marker and before_us is not None and record.time_us >= before_us
@@ -95,13 +96,23 @@ def _border(
             end = min(end, Position(record.position - 1))
             break
         if is_marker:
-            if waiting.pop(record.producer, None) is not None:
-                rows_upto = record.position
-            epochs += 1
+            markers.append((record.position, waiting.pop(record.producer, None)))
+            if not waiting:  # the end is not before this
+                epochs += len(markers)
+                rows_upto = _last_with_rows(markers, rows_upto)
+                markers.clear()
         else:
             waiting.setdefault(record.producer, record.position)
     end = min([end, *(Position(first - 1) for first in waiting.values())])
-    return end, epochs, min(end, rows_upto)
+    # An epoch that reaches over the end stays whole, and may so lower the end into an older one.
+    while markers and markers[-1][0] > end:
+        _, first = markers.pop()
+        end = end if first is None else min(end, Position(first - 1))
+    return end, epochs + len(markers), _last_with_rows(markers, rows_upto)
+
+
+def _last_with_rows(markers: list[tuple[Position, Position | None]], earlier: Position) -> Position:
+    return next((at for at, first in reversed(markers) if first is not None), earlier)
 
 
 def _records(log: Log, tags: tuple[str, ...]) -> Iterator[Record]:

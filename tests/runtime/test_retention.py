@@ -73,6 +73,23 @@ def test_rows_whose_epoch_has_not_ended_stay(log: LocalLog) -> None:
     assert sorted(left(log)) == [2, 3, 100]
 
 
+def test_an_epoch_goes_whole_or_stays_whole(log: LocalLog) -> None:
+    """Also where a row that must stay stands between the rows of another producer's epoch."""
+    slow, quick = (
+        Outputs(log, Fence(name, take_over(log, name)), punit.Codec.NONE)
+        for name in ("slow", "quick")
+    )
+    publish(log, 1)
+    for outputs, number in ((quick, 10), (slow, 100), (quick, 11)):
+        outputs.add(RecordKind.DATA, "S/numbers/0", pa.record_batch([[number]], schema=SCHEMA))
+        outputs.append_early()
+    quick.commit(("T/quick", "S/numbers/m"), b"{}")
+    planned = plan_cut(log, "numbers")
+    assert planned.epochs == 1
+    cut(log, planned)
+    assert left(log) == [10, 11]
+
+
 def test_a_time_is_that_of_the_markers(log: LocalLog) -> None:
     marks = publish(log, 1, 2, 3)
     times = {
