@@ -128,6 +128,7 @@ def test_rows_of_every_type_go_there_and_back(
     assert len(committed_ids(empty, "copy")) == len(scenario.ids) + 3
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_failed_job_leaves_nothing_visible(spark: SparkSession, empty: str) -> None:
     good = spark.range(0, 20, 1, 2)

@@ -73,6 +73,7 @@ def test_available_now_ends_though_time_goes_on() -> None:
     assert of.latestOffset(first, ReadAllAvailable()) == first
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_table_of_events(spark: SparkSession) -> None:
     reader = spark.read.format("nexmark").option("seed", 5).option("rate", 100)
@@ -88,6 +89,7 @@ def test_a_table_of_events(spark: SparkSession) -> None:
     assert merged.toArrow().to_pylist() == everything.to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_stream_of_events_in_pieces(spark: SparkSession, tmp_path: Path) -> None:
     seen: list[list[int]] = []

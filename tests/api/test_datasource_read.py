@@ -66,7 +66,7 @@ def _zoneless(value: Any) -> Any:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("partitions", [None, 5])
+@pytest.mark.parametrize("partitions", [pytest.param(None, marks=pytest.mark.slow), 5])
 def test_every_committed_row_and_nothing_else(
     spark: SparkSession, scenario: Scenario, partitions: int | None
 ) -> None:
@@ -182,6 +182,7 @@ def read_ids(reader: StreamBatchReader) -> list[int]:
     return sorted(number for batch in batches for number in batch.column("id").to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_each_filter_keeps_the_rows_that_spark_keeps(
     spark: SparkSession, scenario: Scenario
@@ -206,6 +207,7 @@ def test_filters_that_are_not_ours_are_left_to_spark(scenario: Scenario) -> None
     assert read_ids(reader) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_pushes_filters_down_where_it_may(spark: SparkSession, scenario: Scenario) -> None:
     """The same query with pushdown off, as it is by default, and on."""

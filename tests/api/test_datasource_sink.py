@@ -262,6 +262,7 @@ def last_batch(checkpoint: Path) -> int:
     return max(int(f.name) for f in (checkpoint / "commits").iterdir() if f.name.isdigit())
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_a_replayed_batch_appends_nothing(spark: SparkSession, path: str, tmp_path: Path) -> None:
     ids = publish(path, 0, 4)

@@ -332,7 +332,14 @@ def failing_run(folder: Path, number: int, at: int) -> tuple[Promises, list[LogE
     return promises, failures, files.calls_seen
 
 
-@pytest.mark.parametrize("number", [28, 5, 30], ids=["ENOSPC", "EIO", "EROFS"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(28, id="ENOSPC"),
+        pytest.param(5, id="EIO", marks=pytest.mark.slow),
+        pytest.param(30, id="EROFS", marks=pytest.mark.slow),
+    ],
+)
 def test_any_single_failing_call_is_a_named_error_and_loses_nothing(
     number: int, tmp_path: Path
 ) -> None:
