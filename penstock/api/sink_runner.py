@@ -36,6 +36,7 @@ from penstock.log.power_cut import power_cuts
 from penstock.log.record import START, Position
 from penstock.runtime.backlog import SinkProgress, StoredProgress, take_over_sink
 from penstock.runtime.host import PASSING
+from penstock.runtime.markers import decode_marker
 from penstock.runtime.recently import Recently
 from penstock.runtime.trimming import TRIM_BYTES, TRIM_COMMITS
 from penstock.stages.tags import TagKind, parse_tag
@@ -88,14 +89,14 @@ class _Batch:
     """Releases on their way to the sink.
 
     Where a batch is the whole result, each vertex's newest rows stay here after they were handed
-    over: the next batch has them again, unless the vertex has newer ones.
+    over: the next batch has them again, unless the vertex has a newer result, with rows or without.
     """
 
     def __init__(self, *, replaces: bool) -> None:
         self._replaces = replaces
         self._releases: list[Release] = []
         self._whole: dict[str, Release] = {}  # by vertex: its newest result
-        self.has_rows = False
+        self.has_news = False  # there is something to hand over, be it that nothing is left
         self.bytes = 0
         self.epochs = 0
         self.begun_s = 0.0
@@ -104,15 +105,18 @@ class _Batch:
     def add(self, release: Release, now_s: float) -> None:
         self.epochs += 1
         self.spoken_us[release.marker.producer] = release.marker.time_us
-        if not release.records:
+        is_empty = not release.records
+        if is_empty and not (self._replaces and decode_marker(release.marker).whole):
             return
-        if not self.has_rows:
-            self.has_rows, self.begun_s = True, now_s
+        if not self.has_news:
+            self.has_news, self.begun_s = True, now_s
         self.bytes += sum(record.body.nbytes for record in release.records)
-        if self._replaces:
-            self._whole[release.marker.producer] = release
-        else:
+        if not self._replaces:
             self._releases.append(release)
+        elif is_empty:
+            self._whole.pop(release.marker.producer, None)
+        else:
+            self._whole[release.marker.producer] = release
 
     def rows(self, schema: pa.Schema) -> pa.Table:
         releases = self._whole.values() if self._replaces else self._releases
@@ -121,6 +125,8 @@ class _Batch:
             for release in releases
             for record in release.records
         ]
+        if not batches:
+            return schema.empty_table()  # with a chunk, which PySpark needs to make a DataFrame
         return pa.Table.from_batches(batches, schema)
 
     def resume(self, reader: CommittedReader) -> Position:
@@ -130,7 +136,7 @@ class _Batch:
 
     def note_delivered(self) -> None:
         """What was added so far is no reason for a batch, and takes no room in it."""
-        self.has_rows = False
+        self.has_news = False
         self.bytes = 0
 
     def clear(self) -> None:
@@ -304,10 +310,10 @@ class SinkRunner:
         self._tail = self._log.tail()
         self._is_busy = True
         found = self._collect()
-        if self._batch.has_rows and (stopping or self._is_due()):
+        if self._batch.has_news and (stopping or self._is_due()):
             self._hand_over(self._reader.consumed)
             return True
-        if not self._batch.has_rows:
+        if not self._batch.has_news:
             self._pass_empty()
             self._is_busy = self._is_hurried = False
         return None if stopping and not found else False

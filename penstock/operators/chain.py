@@ -308,6 +308,10 @@ class Chain:
                 self._count(batches, late)
         return tuple(emitted)
 
+    def owes_whole_result(self) -> bool:
+        """Whether `on_commit` is to emit all that complete mode has; a filter may leave nothing."""
+        return any(a.spec.mode == "complete" and a.state.has_changes for a in self._aggregators())
+
     def on_commit(self) -> Batches:
         """Emit what update and complete mode owe at a commit; call it before taking changes."""
         emitted: list[pa.RecordBatch] = []

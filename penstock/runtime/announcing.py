@@ -4,7 +4,7 @@ A marker always carries the tags of its vertex, and those of a stream between tw
 trimmed. Streams that people named are kept, so a marker is put there only if it has something for
 their readers:
 
-- rows of its epoch;
+- rows of its epoch, or a whole result without any: what readers know is then no more;
 - the first word of an instance: it makes readers drop what a dead one appended without a marker;
 - for readers of the result, who go by its time: the end, having caught up, and otherwise a sign of
   life once a second. A reader that waits for the watermark hears of it that much later, where no
@@ -42,7 +42,7 @@ class Announcing:
     def tags(
         self, marker: Marker, written: Collection[str], now_s: float, is_forced: bool
     ) -> tuple[str, ...]:
-        """The tags of a marker that commits rows under the tags `written`."""
+        """The tags of a marker that commits rows, or the lack of them, under the tags `written`."""
         chosen = [
             tag
             for tag, rows in self._named.items()

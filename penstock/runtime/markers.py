@@ -18,7 +18,7 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record
 from penstock.names import check_any_name
 
-MARKER_VERSION = 2
+MARKER_VERSION = 3
 WATERMARK_END = 2**63 - 1  # nothing will come any more
 WATERMARK_NONE = -(2**63)
 
@@ -45,6 +45,7 @@ class Marker:
     seen_us: int = WATERMARK_NONE  # the watermark by the rows so far, where the chain defines one
     ended: bool = False  # there will be no later output
     caught_up: bool = False  # there is no more for now, so it holds nobody's watermark back
+    whole: bool = False  # the rows of this epoch, if any, are all of the result: complete mode
     producers: dict[str, Said] = field(default_factory=dict)  # of the input, as of `consumed`
     progress: dict[str, Any] = field(default_factory=dict)  # of the chain
     late_rows: int = 0  # so far
@@ -66,6 +67,7 @@ class Marker:
             "seen_us": self.seen_us,
             "ended": self.ended,
             "caught_up": self.caught_up,
+            "whole": self.whole,
             "producers": {name: list(said) for name, said in self.producers.items()},
             "progress": self.progress,
             "late_rows": self.late_rows,
@@ -112,6 +114,7 @@ def decode_marker(record: Record) -> Marker:
             seen_us=int(facts["seen_us"]),
             ended=bool(facts["ended"]),
             caught_up=bool(facts["caught_up"]),
+            whole=bool(facts["whole"]),
             producers={
                 check_any_name(name, "producer"): Said(int(watermark_us), bool(ended), int(run))
                 for name, (watermark_us, ended, run) in facts["producers"].items()

@@ -419,11 +419,13 @@ class Vertex:
 
     def _commit(self, *, is_forced: bool = False) -> None:
         parts = self._parts
+        whole = parts.chain.owes_whole_result()
         self._emit_rows(parts.chain.on_commit())
         self._add_changes()
-        marker = self._next_marker()
+        marker = self._next_marker(whole)
         now_s = parts.clock.monotonic_s()
-        tags = parts.announcing.tags(marker, parts.outputs.written, now_s, is_forced)
+        told_of = parts.outputs.written.union(parts.output_tags if whole else ())
+        tags = parts.announcing.tags(marker, told_of, now_s, is_forced)
         position = parts.outputs.commit(tags, marker.encode())
         parts.announcing.note(marker, tags, now_s)
         self._withheld_until_s = parts.announcing.withheld_until_s(marker)
@@ -448,7 +450,7 @@ class Vertex:
                 named = changes.replace_schema_metadata({STATE_NAME: name})
                 self._parts.outputs.add(RecordKind.CHANGE, self._parts.change_tag, named)
 
-    def _next_marker(self) -> Marker:
+    def _next_marker(self, whole: bool) -> Marker:
         position: dict[str, Any] = self._parts.input.position()
         watermarks = self._parts.watermarks
         return Marker(
@@ -459,6 +461,7 @@ class Vertex:
             seen_us=self._seen_us,
             ended=self._input_ended,
             caught_up=self._caught_up,
+            whole=whole,
             producers={} if watermarks is None else watermarks.known(),
             progress=self._parts.chain.progress(),
             late_rows=self._late_rows,

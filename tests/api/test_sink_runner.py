@@ -25,9 +25,15 @@ from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore
 from penstock.log.power_cut import power_cuts
 from penstock.log.record import START, Position, Record
 from penstock.log.survey import list_tags
+from penstock.plan.build import count, query, scan_stream
+from penstock.plan.columns import col
+from penstock.plan.optimizer import plan_program
 from penstock.runtime.backlog import SinkProgress, sink_progress, take_over_sink
 from penstock.runtime.instances import InstanceNumbers
+from penstock.runtime.markers import decode_marker
+from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
+from penstock.stages.tags import marker_tag
 from penstock.testing.clock import ManualClock
 from tests.spark.waiting import wait_for
 
@@ -366,6 +372,38 @@ def test_in_complete_mode_a_batch_is_the_newest_result_of_every_vertex(log: Loca
     result("two", 202)
     deliver(log, collected, replaces=True)
     assert sorted(collected.batches[-1][1]) == [39, 202]
+
+
+def test_in_complete_mode_a_result_that_has_become_empty_is_handed_over(log: LocalLog) -> None:
+    """What was in the result and is not any more must not stay in the sink, nor come again."""
+    create_stream(log, "words", (Field("x", BIGINT, False),))
+    words = StreamWriter(log, "words", "writer")
+    totals = scan_stream("words", "x bigint not null").group_by("x")
+    rare = totals.agg(count().alias("n"), mode="complete").filter(col("n") < 3).select("x")
+    program = plan_program(query("q", rare.to_stream("rare"), parallelism=2))
+    with SingleProcess(program, log.folder, log_config=UNSYNCED) as process:
+        facts = describe_stream(log, "rare")
+
+        def results(*numbers: int, run: int) -> list[list[int]]:
+            """What a new runner hands over after these words."""
+            if numbers:
+                words.write(pa.record_batch([numbers], schema=SCHEMA))
+            process.run_available()
+            collected = Collected()
+            made = SinkRunner(log, "q", facts.tags, facts.schema, collected, run=run, replaces=True)
+            made.begin()
+            while made.turn():
+                pass
+            return [sorted(rows) for _, rows in collected.batches]
+
+        assert results(*range(8), run=1)[-1] == list(range(8))
+        assert results(run=2) == []  # nothing has changed
+        assert results(*range(4), *range(4), run=3)[-1] == [4, 5, 6, 7]
+        assert results(*range(4, 8), *range(4, 8), run=4)[-1] == []
+        assert results(run=5) == []
+        assert results(9, run=6)[-1] == [9]
+        last = [log.last(marker_tag("rare")), log.last(marker_tag("words"))]
+        assert [decode_marker(each).whole for each in last if each] == [True, False]
 
 
 def test_a_function_that_is_only_defined_again_is_the_same() -> None:

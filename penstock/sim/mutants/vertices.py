@@ -193,7 +193,11 @@ def _marker_without_stream_tag() -> AbstractContextManager[None]:
 def _epoch_stays() -> AbstractContextManager[None]:
     next_marker = Vertex._next_marker
     return swapped(
-        (Vertex, "_next_marker", lambda self: replace(next_marker(self), epoch=self._marker.epoch))
+        (
+            Vertex,
+            "_next_marker",
+            lambda self, whole: replace(next_marker(self, whole), epoch=self._marker.epoch),
+        )
     )
 
 
