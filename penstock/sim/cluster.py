@@ -118,6 +118,7 @@ class Cluster:
         self._starts_healed: Counter[str] = Counter()  # of each query, after healing
         self._damaged: set[CheckpointId] = set()
         self._written_since_harm: dict[str, int] = {}  # checkpoints of each vertex
+        self._is_checking = False
         self._kept = history.moment()
         self.tail_losses = 0
         self._programs: dict[str, Program] = {
@@ -505,6 +506,8 @@ class Cluster:
 
     def _at(self, actor: Actor, where: str) -> None:
         """Somebody passes a point between two actions."""
+        if self._is_checking:
+            return
         fate = self._faults.at_point(actor.name, where, may_hold=len(self._acting) <= DEPTH_MAX)
         if fate is None:
             return
@@ -646,6 +649,14 @@ class Cluster:
     # What recovery has built, and what is there at the end --------------------------------------
 
     def _check_recovered(self, process: Process, vertex: Vertex) -> None:
+        """Look at what a recovery has built, while the world stands still."""
+        self._is_checking = True
+        try:
+            self._check_restored(process, vertex)
+        finally:
+            self._is_checking = False
+
+    def _check_restored(self, process: Process, vertex: Vertex) -> None:
         """It must be what the committed changes and the last marker say.
 
         An instance that was overtaken while it recovered may have anything.
