@@ -103,11 +103,6 @@ def _idle_at_once() -> AbstractContextManager[None]:
     return swapped((Silence, "is_over", lambda self, producer: True))
 
 
-def _idle_for_ever() -> AbstractContextManager[None]:
-    """A producer that comes back is never heard to have."""
-    return swapped((Silence, "end", lambda self, producer: None))
-
-
 def _held_up_counts_as_silence() -> AbstractContextManager[None]:
     return swapped((Silence, "_LOOKS", 1e-9))
 
@@ -235,8 +230,6 @@ MORE_VERTICES: tuple[Mutant, ...] = (
            _others_not_expected),
     Mutant("idle_at_once", "a producer is left behind at once, whatever the timeout", 9,
            _idle_at_once),
-    Mutant("idle_for_ever", "a producer that speaks again is still left behind", 34,
-           _idle_for_ever),
     Mutant("held_up_counts_as_silence", "a reader takes its own pause for its producers'", 9,
            _held_up_counts_as_silence),
     Mutant("idle_before_input", "silence is judged before the input that waits", 9,
