@@ -691,7 +691,12 @@ class Cluster:
             self._note_recovery(process, name)
 
     def _check_heard(self, process: Process, vertex: VertexProgram, consumed: int) -> None:
-        """Whoever counts the silence of its producers has heard all that it could see."""
+        """Whoever counts the silence of its producers has heard all that it could see.
+
+        One that was overtaken may not: its successor has trimmed what it has read.
+        """
+        if process.instances.get(vertex.name) != self._history.newest_instance(vertex.name):
+            return
         tail, tags = process.log.inner.tail(), set(vertex.input_tags)
         for seen in reversed(self._history.records):
             if seen.position <= consumed:
