@@ -36,7 +36,7 @@ def _answer(connection: Connection) -> Any:
     return connection.recv()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_process_killed_at_random_moments_loses_and_repeats_nothing(
     tmp_path: Path, kernels: KernelCache, seed: int
 ) -> None:

@@ -32,6 +32,7 @@ def test_same_seed_same_trace(kernels: KernelCache) -> None:
     assert _hashes_here(SEEDS, kernels) == _hashes_here(SEEDS, kernels)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("hash_seed", ["0", "4242"])
 def test_same_trace_in_another_process(hash_seed: str, kernels: KernelCache) -> None:

@@ -13,8 +13,17 @@ from penstock.sim.runner import catch
 DOCS = Path(__file__).parents[2] / "docs" / "simulator.md"
 
 
+QUICK = MUTANTS[::10]  # the others in the deep suite
+
+
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        pytest.param(mutant, id=mutant.name, marks=() if mutant in QUICK else pytest.mark.slow)
+        for mutant in MUTANTS
+    ],
+)
 def test_mutant_is_caught(mutant: Mutant, kernels: KernelCache) -> None:
     found = catch(mutant, kernels)
     assert found.misfit is None, f"the patch does not fit the engine any more: {found.misfit}"
