@@ -21,7 +21,13 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.errors import CheckpointError, CheckpointForeign, Fenced, StreamError
+from penstock.errors import (
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointForeign,
+    Fenced,
+    StreamError,
+)
 from penstock.log.contract import Log
 from penstock.log.record import Position, Record
 from penstock.runtime.markers import decode_marker, marker_at, marker_digest
@@ -62,8 +68,13 @@ def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> No
     usable: list[CheckpointId] = []
     unusable: list[CheckpointId] = []
     for checkpoint in store.list(job.vertex):
-        fits = checkpoint == written or _is_bound(checkpoint, store, log)
-        (usable if fits else unusable).append(checkpoint)
+        try:
+            if checkpoint != written:
+                check_bound(checkpoint, store, log)
+            usable.append(checkpoint)
+        except CheckpointError as problem:
+            if is_lasting(problem):
+                unusable.append(checkpoint)
     if len(usable) >= CHECKPOINTS_KEPT:
         oldest = usable[-CHECKPOINTS_KEPT].position
         log.trim(change_tag(job.vertex), Position(oldest), job.fence)
@@ -96,12 +107,9 @@ def check_bound(checkpoint: CheckpointId, store: CheckpointStore, log: Log) -> N
         )
 
 
-def _is_bound(checkpoint: CheckpointId, store: CheckpointStore, log: Log) -> bool:
-    try:
-        check_bound(checkpoint, store, log)
-    except CheckpointError:
-        return False
-    return True
+def is_lasting(problem: CheckpointError) -> bool:
+    """Whether a checkpoint will be as unusable tomorrow: others may only be out of reach now."""
+    return isinstance(problem, CheckpointDamaged | CheckpointForeign)
 
 
 class CheckpointQueue:

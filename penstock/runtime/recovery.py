@@ -24,7 +24,7 @@ from penstock.log import punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log, register
 from penstock.log.record import START, Position
-from penstock.runtime.checkpointing import check_bound
+from penstock.runtime.checkpointing import check_bound, is_lasting
 from penstock.runtime.instances import run_of
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
@@ -109,7 +109,7 @@ def _load_newest(
 ) -> tuple[Position, tuple[CheckpointId, ...]]:
     """Restore from the newest checkpoint of a marker up to a position; 0 if there is none.
 
-    Returned with those that were passed over.
+    Returned with those that are unusable for good.
     """
     checkpoint, problems = checkpoints.load_newest(
         vertex, upto, lambda checkpoint: check_bound(checkpoint, checkpoints, log)
@@ -123,7 +123,8 @@ def _load_newest(
         )
     for name, state in states.items():
         state.restore([] if checkpoint is None else checkpoint.states.get(name, []))
-    return Position(START if checkpoint is None else checkpoint.id.position), tuple(problems)
+    unusable = tuple(each for each, problem in problems.items() if is_lasting(problem))
+    return Position(START if checkpoint is None else checkpoint.id.position), unusable
 
 
 def _replay_changes(

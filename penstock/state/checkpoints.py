@@ -15,6 +15,7 @@ nothing is removed but what a manifest names.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -49,6 +50,21 @@ VERSION = 2
 MANIFEST = "manifest.json"
 MANIFEST_UNFINISHED = "manifest.unfinished"
 MANIFEST_BYTES_MAX = 64 << 20
+# What keeps a file from being read for now, whatever its bytes are.
+PASSING = frozenset(
+    {
+        errno.EIO,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOMEM,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EACCES,
+        errno.EPERM,
+    }
+)
 ATTEMPTS_MAX = 10_000
 UNIT_ALIGNMENT_BYTES = 64
 
@@ -315,7 +331,14 @@ class CheckpointStore:
                 ) from error
             raise _damaged(checkpoint, file, "it is missing") from error
         except OSError as error:
-            raise _damaged(checkpoint, file, f"it cannot be read: {error}") from error
+            if error.errno not in PASSING:
+                raise _damaged(checkpoint, file, f"it cannot be read: {error}") from error
+            # A disk that does not answer now says nothing about the bytes on it.
+            raise CheckpointError(
+                f"checkpoint {checkpoint}: {file} cannot be read now: {error}",
+                checkpoint=str(checkpoint),
+                file=file,
+            ) from error
 
     def _folders(self, vertex: str) -> Ids:
         """All checkpoints of a vertex, complete or not; other names in its folder are not ours."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.catalyst.translate import translate
-from penstock.errors import InvalidArgument, InvalidProgram
+from penstock.errors import InvalidArgument, InvalidName
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write
@@ -106,5 +106,5 @@ def test_an_unknown_output_mode_is_refused(bids: DataFrame, mode: str) -> None:
 
 
 def test_a_name_that_is_too_long_is_refused(bids: DataFrame) -> None:
-    with pytest.raises(InvalidProgram, match="64"):
+    with pytest.raises(InvalidName, match="64"):
         translate(bids, query="q" * 65)

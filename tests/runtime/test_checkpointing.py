@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 
@@ -9,12 +10,17 @@ import pytest
 
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, RecordKind
-from penstock.runtime.checkpointing import BackgroundCheckpointer, CheckpointQueue, Work
+from penstock.runtime.checkpointing import (
+    BackgroundCheckpointer,
+    CheckpointQueue,
+    Work,
+    is_lasting,
+)
 from penstock.runtime.markers import Marker
 from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob
 from penstock.state.checkpoint_files import FilePath
-from penstock.state.checkpoints import MemoryCheckpoints
+from penstock.state.checkpoints import MANIFEST, MemoryCheckpoints
 
 WAIT_S = 30.0
 
@@ -180,4 +186,25 @@ def test_a_bug_in_one_job_is_reported_and_does_not_end_the_thread(
         assert worker.wait_idle(WAIT_S)
         assert worker.statistics().failed == failed
     worker.close()
-    assert "KeyError: 'T/w'" in caplog.text
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert {str(error) for error in errors if isinstance(error, KeyError)} == {"'T/v'", "'T/w'"}
+
+
+def test_a_disk_that_does_not_answer_condemns_no_checkpoint() -> None:
+    store = MemoryCheckpoints()
+    written = store.write("v", 5, {})
+
+    def fail(step: str, path: FilePath) -> None:
+        if step == "read":
+            raise OSError(errno.EIO, "no answer")
+
+    store.files.before_step = fail
+    _, problems = store.load_newest("v", 9)
+    assert [is_lasting(problem) for problem in problems.values()] == [False]
+    store.files.before_step = None
+    newest, problems = store.load_newest("v", 9)
+    assert newest is not None
+    assert (newest.id, problems) == (written, {})
+    store.damage(written, 3, MANIFEST)
+    _, problems = store.load_newest("v", 9)
+    assert [is_lasting(problem) for problem in problems.values()] == [True]
