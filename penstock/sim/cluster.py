@@ -139,10 +139,6 @@ class Cluster:
     def all_ended(self) -> bool:
         return all(self._history.has_ended(name) for name in self._programs)
 
-    def is_done(self) -> bool:
-        """Whether all queries have ended and nobody is left."""
-        return not (self.drivers or self.processes or self.without_driver())
-
     def is_zombie(self, process: Process) -> bool:
         """Whether a newer instance of one of its vertices is elsewhere."""
         return any(
