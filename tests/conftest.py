@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from penstock.kernels.cache import KernelCache
+
 # A Java process of a test lives for seconds: it is not worth the best machine code, nor a collector
 # with threads of its own. Whatever starts Spark inherits this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -25,6 +27,17 @@ settings.register_profile("penstock", deadline=None, print_blob=True)
 settings.load_profile("penstock")
 
 
+@pytest.fixture(scope="session")
+def kernels(request: pytest.FixtureRequest) -> KernelCache:
+    """In pytest's own cache: a kernel is named by its content, so all processes of this run and
+    of the next ones may use it."""
+    cache = request.config.cache
+    assert cache is not None
+    return KernelCache(cache.mkdir("kernels"))
+
+
+# Before the plugin that turns the groups into names, which is called without any order.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what starts Spark, and keep together what shares a session.
 
@@ -32,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     to the others, and the short tests fill the end.
     """
     for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
         if item.get_closest_marker("spark") is not None:
             folder = item.nodeid.split("/")[1]
             item.add_marker(pytest.mark.xdist_group(SPARK_GROUPS.get(folder, "session")))

@@ -34,12 +34,6 @@ ROWS = 200
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture(scope="session")
-def kernels(request: pytest.FixtureRequest) -> KernelCache:
-    assert request.config.cache is not None
-    return KernelCache(request.config.cache.mkdir("kernels"))
-
-
 def input_rows() -> list[dict[str, Any]]:
     return [
         {

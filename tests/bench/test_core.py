@@ -22,11 +22,6 @@ STEPS = 30  # 78 s of event time: every window of 60 s closes at least once
 
 
 @pytest.fixture(scope="module")
-def kernels(request: pytest.FixtureRequest) -> KernelCache:
-    return KernelCache(request.config.cache.mkdir("kernels"))
-
-
-@pytest.fixture(scope="module")
 def ads() -> Ads:
     return Ads(seed=3, ads=ADS)
 

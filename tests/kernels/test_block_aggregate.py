@@ -66,8 +66,8 @@ def spec_of(name: str) -> BlockSpec:
 
 
 @pytest.fixture(scope="module")
-def blocks(kernel_cache: KernelCache) -> dict[str, tuple[Block, Block]]:
-    return {n: (Block(spec_of(n), kernel_cache), Block(spec_of(n), None)) for n in CASES}
+def blocks(kernels: KernelCache) -> dict[str, tuple[Block, Block]]:
+    return {n: (Block(spec_of(n), kernels), Block(spec_of(n), None)) for n in CASES}
 
 
 def shown(partials: Partials) -> dict[str, Any]:
@@ -167,10 +167,10 @@ def test_windowed_case_against_plain_python(
         assert row == {"max": None, **group}
 
 
-def test_more_groups_than_the_table_has_room_for(kernel_cache: KernelCache) -> None:
+def test_more_groups_than_the_table_has_room_for(kernels: KernelCache) -> None:
     """The table grows in the middle of a batch, more than once, and forgets it all afterwards."""
     spec = BlockSpec(SCHEMA, (), (), None, AggregateSpec((a,), z, 1000, 0, (("sum", i),)))
-    compiled, twin = Block(spec, kernel_cache), Block(spec, None)
+    compiled, twin = Block(spec, kernels), Block(spec, None)
     random = Random(5)
     count = 40_000
     columns = {

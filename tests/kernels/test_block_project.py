@@ -106,9 +106,9 @@ def assert_same(compiled: Block, twin: Block, batch: pa.RecordBatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def safe_blocks(kernel_cache: KernelCache) -> list[tuple[Block, Block]]:
+def safe_blocks(kernels: KernelCache) -> list[tuple[Block, Block]]:
     """Several blocks: compile time grows faster than the number of expressions."""
-    return [block_pair(SAFE[first::4], [], kernel_cache) for first in range(4)]
+    return [block_pair(SAFE[first::4], [], kernels) for first in range(4)]
 
 
 @settings(SEEDED, max_examples=60)
@@ -121,8 +121,8 @@ def test_expressions_that_cannot_fail(
 
 
 @pytest.fixture(scope="module")
-def failing_blocks(kernel_cache: KernelCache) -> dict[str, tuple[Block, Block]]:
-    return {name: block_pair(group, [], kernel_cache) for name, group in FAILING.items()}
+def failing_blocks(kernels: KernelCache) -> dict[str, tuple[Block, Block]]:
+    return {name: block_pair(group, [], kernels) for name, group in FAILING.items()}
 
 
 @pytest.mark.parametrize("name", sorted(FAILING))
@@ -164,12 +164,12 @@ OUTPUTS = [a, s, d, call("concat", s, s), call("negate", x), call("length", s)]
 
 
 @pytest.fixture(scope="module")
-def filter_blocks(kernel_cache: KernelCache) -> dict[str, tuple[Block, Block]]:
+def filter_blocks(kernels: KernelCache) -> dict[str, tuple[Block, Block]]:
     blocks = {}
     for name, filters in FILTERED.items():
         named = tuple((f"o{index}", expression) for index, expression in enumerate(OUTPUTS))
         spec = BlockSpec(SCHEMA, tuple(filters), named, (z, min(1, len(filters))))
-        blocks[name] = (Block(spec, kernel_cache), Block(spec, None))
+        blocks[name] = (Block(spec, kernels), Block(spec, None))
     return blocks
 
 
@@ -191,10 +191,10 @@ def test_explain_says_what_computes_each_expression(
     assert chosen["length(s)"] == "arrow"
 
 
-def test_a_filter_after_a_failing_one_does_not_hide_its_error(kernel_cache: KernelCache) -> None:
+def test_a_filter_after_a_failing_one_does_not_hide_its_error(kernels: KernelCache) -> None:
     """Filters keep their order where one of them can fail; here the first one does."""
     filters = [call("gt", cast(s, "int"), whole(0)), call("gt", i, whole(0))]
-    block = Block(BlockSpec(SCHEMA[2:3] + SCHEMA[15:], tuple(filters), (("i", i),)), kernel_cache)
+    block = Block(BlockSpec(SCHEMA[2:3] + SCHEMA[15:], tuple(filters), (("i", i),)), kernels)
     batch = pa.RecordBatch.from_pydict(
         {"i": pa.array([-1, 1], pa.int32()), "s": pa.array(["no number", "3"])}
     )

@@ -112,9 +112,7 @@ def test_narrow_types_hash_like_wide_ones() -> None:
         max_size=30,
     )
 )
-def test_a_kernel_hashes_as_arrays_do(
-    kernel_cache: KernelCache, rows: list[tuple[Any, ...]]
-) -> None:
+def test_a_kernel_hashes_as_arrays_do(kernels: KernelCache, rows: list[tuple[Any, ...]]) -> None:
     batch = pa.RecordBatch.from_arrays(
         [
             pa.array([row[index] for row in rows], kind)
@@ -125,7 +123,7 @@ def test_a_kernel_hashes_as_arrays_do(
     kinds = (("i", "int"), ("x", "double"), ("s", "string"))
     keys = tuple(column(name, parse_type(kind)) for name, kind in kinds)
     spec = AggregateSpec(keys, None, 0, 0, (("rows", None),))
-    block = Block(BlockSpec(schema_from_arrow(batch.schema), (), (), None, spec), kernel_cache)
+    block = Block(BlockSpec(schema_from_arrow(batch.schema), (), (), None, spec), kernels)
     every = hash_columns(batch.columns, batch.num_rows)
     partials = block.aggregate(batch)
     assert set(partials.hashes.tolist()) == set(every.tolist())

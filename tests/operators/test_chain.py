@@ -63,11 +63,11 @@ def commit(chain: Chain) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("mode", ["update", "complete"])
-def test_word_count(kernel_cache: KernelCache, mode: str) -> None:
+def test_word_count(kernels: KernelCache, mode: str) -> None:
     last = WORD_COUNT[-1]
     assert isinstance(last, AggregateSpec)
     counting = AggregateSpec(last.keys, None, last.aggregates, mode)
-    chain = Chain((*WORD_COUNT[:-1], counting), TEXT, kernel_cache)
+    chain = Chain((*WORD_COUNT[:-1], counting), TEXT, kernels)
     assert commit(chain) == []
     random = Random(3)
     total: Counter[str] = Counter()
@@ -82,14 +82,14 @@ def test_word_count(kernel_cache: KernelCache, mode: str) -> None:
     assert commit(chain) == []
 
 
-def test_stateless_chain_is_one_pass_and_keeps_order(kernel_cache: KernelCache) -> None:
+def test_stateless_chain_is_one_pass_and_keeps_order(kernels: KernelCache) -> None:
     specs: tuple[OperatorSpec, ...] = (
         FilterSpec(call("gt", n, literal(1, "int"))),
         ProjectSpec((("m", call("add", n, literal(1, "int"))), ("line", line))),
         FilterSpec(call("lt", column("m", "int"), literal(6, "int"))),
         ProjectSpec((("up", call("upper", line)), ("m", column("m", "int")))),
     )
-    chain = Chain(specs, TEXT, kernel_cache)
+    chain = Chain(specs, TEXT, kernels)
     (batch,) = chain.process(text_batch(["a", "b", "c", "d", "e", "f"])).batches
     assert batch.schema == arrow_schema(chain.output_schema)
     assert batch.to_pydict() == {"up": ["C", "D", "E"], "m": [3, 4, 5]}
@@ -100,10 +100,10 @@ def test_stateless_chain_is_one_pass_and_keeps_order(kernel_cache: KernelCache) 
 
 
 @pytest.mark.parametrize("outer", [False, True])
-def test_explode(kernel_cache: KernelCache, outer: bool) -> None:
+def test_explode(kernels: KernelCache, outer: bool) -> None:
     schema = fields(("k", "int"), ("items", "array<int>"))
     items = column("items", schema[1].type)
-    chain = Chain((GenerateSpec(items, "item", outer, "at"),), schema, kernel_cache)
+    chain = Chain((GenerateSpec(items, "item", outer, "at"),), schema, kernels)
     lists = [[1, None], [], None, [3], [4, 5, 6]]
     batch = pa.RecordBatch.from_arrays(
         [pa.array(range(5), pa.int32()), pa.array(lists, pa.list_(pa.int32()))],
@@ -126,9 +126,9 @@ def test_explode(kernel_cache: KernelCache, outer: bool) -> None:
 RATIO = call("int_divide", literal(100, "int"), n)
 
 
-def test_a_bad_row_raises_and_changes_nothing(kernel_cache: KernelCache) -> None:
+def test_a_bad_row_raises_and_changes_nothing(kernels: KernelCache) -> None:
     total = AggregateCall("sum", RATIO, "total")
-    chain = Chain((AggregateSpec((), None, (total,), "update"),), TEXT, kernel_cache)
+    chain = Chain((AggregateSpec((), None, (total,), "update"),), TEXT, kernels)
     with pytest.raises(RowError, match="row 1: division by zero") as caught:
         chain.process(text_batch(["a", "b", "c"], [5, 0, 10]))
     assert caught.value.details["row"] == 1
@@ -137,7 +137,7 @@ def test_a_bad_row_raises_and_changes_nothing(kernel_cache: KernelCache) -> None
     assert commit(chain) == [{"total": 30}]
 
 
-def test_rejected_rows_are_not_processed_and_the_others_are_once(kernel_cache: KernelCache) -> None:
+def test_rejected_rows_are_not_processed_and_the_others_are_once(kernels: KernelCache) -> None:
     """Errors in a filter, behind an explode and in an aggregate: each row is in or out, once."""
     negated = AggregateCall("sum", call("negate", column("v", "int")), "s")
     specs: tuple[OperatorSpec, ...] = (
@@ -147,7 +147,7 @@ def test_rejected_rows_are_not_processed_and_the_others_are_once(kernel_cache: K
         ProjectSpec((("v", cast(word, "int")), ("n", n))),
         AggregateSpec((("n", n),), None, (negated,), "update"),
     )
-    chain = Chain(specs, TEXT, kernel_cache)
+    chain = Chain(specs, TEXT, kernels)
     lines = ["1 2", "3 x", "4", "-2147483648 9", "7 8", None, "5"]
     numbers: list[int | None] = [2, 2, 0, 3, 3, 2, 1]
     output = chain.process(text_batch(lines, numbers), on_bad_row="reject")
@@ -164,10 +164,10 @@ def test_rejected_rows_are_not_processed_and_the_others_are_once(kernel_cache: K
     assert again.rejected is None
 
 
-def test_a_sum_that_overflows_is_not_a_bad_row(kernel_cache: KernelCache) -> None:
+def test_a_sum_that_overflows_is_not_a_bad_row(kernels: KernelCache) -> None:
     schema = fields(("v", "bigint"))
     total = AggregateCall("sum", column("v", "bigint"), "total")
-    chain = Chain((AggregateSpec((), None, (total,), "update"),), schema, kernel_cache)
+    chain = Chain((AggregateSpec((), None, (total,), "update"),), schema, kernels)
     big = pa.RecordBatch.from_pydict({"v": pa.array([1 << 62, 1 << 62], pa.int64())})
     with pytest.raises(StateOverflow):
         chain.process(big, on_bad_row="reject")
@@ -185,7 +185,7 @@ NUMBERS = fields(
 )  # fmt: skip
 
 
-def test_types_and_values_of_aggregates(kernel_cache: KernelCache) -> None:
+def test_types_and_values_of_aggregates(kernels: KernelCache) -> None:
     columns = {field.name: column(field.name, field.type) for field in NUMBERS}
     calls = [AggregateCall("count", None, "rows")]
     for name, argument in columns.items():
@@ -194,7 +194,7 @@ def test_types_and_values_of_aggregates(kernel_cache: KernelCache) -> None:
         if argument.type.is_numeric:
             calls.append(AggregateCall("sum", argument, f"sum_{name}"))
             calls.append(AggregateCall("avg", argument, f"avg_{name}"))
-    chain = Chain((AggregateSpec((), None, tuple(calls), "complete"),), NUMBERS, kernel_cache)
+    chain = Chain((AggregateSpec((), None, tuple(calls), "complete"),), NUMBERS, kernels)
     kinds = {field.name: str(field.type) for field in chain.output_schema}
     assert [kinds[name] for name in ("sum_t", "sum_d", "sum_x", "avg_b", "avg_d", "max_day")] == [
         "bigint", "decimal(18,2)", "double", "double", "decimal(12,6)", "date",
@@ -225,23 +225,23 @@ def test_types_and_values_of_aggregates(kernel_cache: KernelCache) -> None:
     assert (row["min_day"].day, row["max_day"].day) == (4, 10)
 
 
-def test_averages_of_large_bigints_do_not_overflow(kernel_cache: KernelCache) -> None:
+def test_averages_of_large_bigints_do_not_overflow(kernels: KernelCache) -> None:
     schema = fields(("v", "bigint"))
     mean = AggregateCall("avg", column("v", "bigint"), "mean")
-    chain = Chain((AggregateSpec((), None, (mean,), "update"),), schema, kernel_cache)
+    chain = Chain((AggregateSpec((), None, (mean,), "update"),), schema, kernels)
     most = (1 << 63) - 1
     for _ in range(4):
         chain.process(pa.RecordBatch.from_pydict({"v": pa.array([most] * 5, pa.int64())}))
     assert commit(chain) == [{"mean": float(most)}]
 
 
-def test_all_null_groups_and_null_keys(kernel_cache: KernelCache) -> None:
+def test_all_null_groups_and_null_keys(kernels: KernelCache) -> None:
     total = (
         AggregateCall("sum", n, "s"),
         AggregateCall("avg", n, "a"),
         AggregateCall("min", n, "m"),
     )
-    chain = Chain((AggregateSpec((("k", line),), None, total, "update"),), TEXT, kernel_cache)
+    chain = Chain((AggregateSpec((("k", line),), None, total, "update"),), TEXT, kernels)
     chain.process(text_batch([None, "x", None], [None, None, 4]))
     assert commit(chain) == [
         {"k": None, "s": 4, "a": 4.0, "m": 4},
@@ -249,16 +249,16 @@ def test_all_null_groups_and_null_keys(kernel_cache: KernelCache) -> None:
     ]
 
 
-def test_partials_and_whole_agree_without_a_window(kernel_cache: KernelCache) -> None:
+def test_partials_and_whole_agree_without_a_window(kernels: KernelCache) -> None:
     calls = (AggregateCall("avg", n, "a"), AggregateCall("count", None, "c"))
     keys: tuple[tuple[str, Expression], ...] = (("k", line),)
-    up = Chain((PartialAggregateSpec(keys, None, calls),), TEXT, kernel_cache)
+    up = Chain((PartialAggregateSpec(keys, None, calls),), TEXT, kernels)
     down = Chain(
         (AggregateSpec(keys, None, calls, "complete", merge_partials=True),),
         up.output_schema,
-        kernel_cache,
+        kernels,
     )
-    whole = Chain((AggregateSpec(keys, None, calls, "complete"),), TEXT, kernel_cache)
+    whole = Chain((AggregateSpec(keys, None, calls, "complete"),), TEXT, kernels)
     random = Random(2)
     for _ in range(5):
         batch = text_batch([random.choice("abc") for _ in range(9)])
@@ -268,7 +268,7 @@ def test_partials_and_whole_agree_without_a_window(kernel_cache: KernelCache) ->
     assert commit(down) == commit(whole)
 
 
-def test_an_aggregate_of_an_aggregate(kernel_cache: KernelCache) -> None:
+def test_an_aggregate_of_an_aggregate(kernels: KernelCache) -> None:
     """The most frequent word per window: the second aggregate takes windows as they close."""
     schema = fields(("time", "timestamp"), ("word", "string"))
     time = column("time", "timestamp")
@@ -285,7 +285,7 @@ def test_an_aggregate_of_an_aggregate(kernel_cache: KernelCache) -> None:
             is_watermarked=True,
         ),
     )
-    chain = Chain(specs, schema, kernel_cache)
+    chain = Chain(specs, schema, kernels)
     assert list(chain.states) == ["aggregate0", "aggregate1"]
     rows = [(1, "a"), (2, "a"), (3, "b"), (12, "a"), (15, "b"), (16, "b"), (18, "b"), (25, "c")]
     batch = pa.RecordBatch.from_arrays(
@@ -308,7 +308,7 @@ def test_an_aggregate_of_an_aggregate(kernel_cache: KernelCache) -> None:
 @pytest.mark.parametrize("mode", ["update", "complete"])
 @pytest.mark.parametrize("is_exchanged", [False, True])
 def test_a_global_aggregate_has_a_row_once_there_was_input(
-    kernel_cache: KernelCache, mode: str, is_exchanged: bool
+    kernels: KernelCache, mode: str, is_exchanged: bool
 ) -> None:
     """As in Structured Streaming: no row without input, one of no rows where all are dropped."""
     calls = tuple(AggregateCall(name, n, name) for name in ("count", "sum", "avg", "max"))
@@ -316,8 +316,8 @@ def test_a_global_aggregate_has_a_row_once_there_was_input(
     partial = PartialAggregateSpec((), None, calls)
     last = AggregateSpec((), None, calls, mode, merge_partials=is_exchanged)
     specs: tuple[OperatorSpec, ...] = (nobody, partial, last) if is_exchanged else (nobody, last)
-    first = Chain(specs[:-1] if is_exchanged else specs, TEXT, kernel_cache)
-    second = Chain((last,), partial.schema, kernel_cache) if is_exchanged else first
+    first = Chain(specs[:-1] if is_exchanged else specs, TEXT, kernels)
+    second = Chain((last,), partial.schema, kernels) if is_exchanged else first
 
     def rows_after(numbers: list[int | None]) -> list[dict[str, Any]]:
         output = first.process(text_batch([None] * len(numbers), numbers))

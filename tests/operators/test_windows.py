@@ -174,11 +174,11 @@ CASES += [("hopping", EXACT), ("uneven", EXACT)]  # exact aggregates alone keep 
 @settings(SEEDED, max_examples=12)
 @given(seed=st.integers(0, 2**32))
 def test_append_mode(
-    kernel_cache: KernelCache, shape: str, aggregates: tuple[AggregateCall, ...], seed: int
+    kernels: KernelCache, shape: str, aggregates: tuple[AggregateCall, ...], seed: int
 ) -> None:
     """Each window comes once, when the watermark passes its end, also across restarts."""
     random = Random(seed)
-    pair = Pair(shape, "append", aggregates, kernel_cache)
+    pair = Pair(shape, "append", aggregates, kernels)
     now, watermark = 0, None
     for _ in range(random.randint(1, 12)):
         now += random.choice([0, 1, 3, 10, 40])
@@ -195,11 +195,11 @@ def test_append_mode(
 @pytest.mark.parametrize("shape", ["tumbling", "hopping"])
 @settings(SEEDED, max_examples=12)
 @given(seed=st.integers(0, 2**32))
-def test_update_mode(kernel_cache: KernelCache, shape: str, seed: int) -> None:
+def test_update_mode(kernels: KernelCache, shape: str, seed: int) -> None:
     """At each commit the open windows that changed, and nothing else."""
     random = Random(seed)
     aggregates = EXACT + OTHERS
-    pair = Pair(shape, "update", aggregates, kernel_cache)
+    pair = Pair(shape, "update", aggregates, kernels)
     now, watermark = 0, -(1 << 40)
     for _ in range(random.randint(1, 10)):
         now += random.choice([0, 1, 3, 10])
@@ -223,10 +223,10 @@ def test_update_mode(kernel_cache: KernelCache, shape: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("shape", ["tumbling", "hopping"])
-def test_complete_mode_keeps_everything(kernel_cache: KernelCache, shape: str) -> None:
+def test_complete_mode_keeps_everything(kernels: KernelCache, shape: str) -> None:
     random = Random(4)
     aggregates = EXACT + OTHERS
-    pair = Pair(shape, "complete", aggregates, kernel_cache)
+    pair = Pair(shape, "complete", aggregates, kernels)
     for step in range(5):
         pair.feed(rows_of(random, 10, step * 20), random)
         assert pair.chain.on_watermark(step * 20) == ()
@@ -238,15 +238,15 @@ def test_complete_mode_keeps_everything(kernel_cache: KernelCache, shape: str) -
 
 
 @pytest.mark.parametrize("shape", ["tumbling", "uneven"])
-def test_partials_through_an_exchange(kernel_cache: KernelCache, shape: str) -> None:
+def test_partials_through_an_exchange(kernels: KernelCache, shape: str) -> None:
     """Two chains make partials, a third merges them: the same windows, the same late rows."""
     random = Random(11)
     aggregates = EXACT + OTHERS
     whole = spec_of(shape, "append", aggregates)
     partial = PartialAggregateSpec(whole.keys, whole.window, aggregates)
     merging = replace(whole, merge_partials=True)
-    upstream = [Chain((WatermarkSpec("time", 5), partial), SCHEMA, kernel_cache) for _ in range(2)]
-    downstream = Chain((merging,), upstream[0].output_schema, kernel_cache)
+    upstream = [Chain((WatermarkSpec("time", 5), partial), SCHEMA, kernels) for _ in range(2)]
+    downstream = Chain((merging,), upstream[0].output_schema, kernels)
     oracle = WindowOracle(*SHAPES[shape])
     late = 0
     for step in range(8):
@@ -262,8 +262,8 @@ def test_partials_through_an_exchange(kernel_cache: KernelCache, shape: str) -> 
     assert late == oracle.late > 0
 
 
-def test_the_watermark_of_process_counts_too(kernel_cache: KernelCache) -> None:
-    pair = Pair("tumbling", "append", EXACT, kernel_cache)
+def test_the_watermark_of_process_counts_too(kernels: KernelCache) -> None:
+    pair = Pair("tumbling", "append", EXACT, kernels)
     row = {"time": 5, "key": "a", "value": 1, "price": None}
     assert pair.chain.process(batch_of([row]), watermark_us=9).late_rows == 0
     assert pair.chain.process(batch_of([row]), watermark_us=10).late_rows == 1
@@ -271,9 +271,9 @@ def test_the_watermark_of_process_counts_too(kernel_cache: KernelCache) -> None:
     assert pair.chain.process(batch_of([row]), watermark_us=None).late_rows == 1
 
 
-def test_sums_near_the_end_of_64_bits(kernel_cache: KernelCache) -> None:
+def test_sums_near_the_end_of_64_bits(kernels: KernelCache) -> None:
     """Running totals step aside where a sum might overflow; a window that does overflow says so."""
-    pair = Pair("hopping", "append", EXACT, kernel_cache)
+    pair = Pair("hopping", "append", EXACT, kernels)
     huge = [
         {"time": at, "key": "a", "value": (1 << 62) - 1, "price": None} for at in (1, 4, 40, 41)
     ]
@@ -286,9 +286,9 @@ def test_sums_near_the_end_of_64_bits(kernel_cache: KernelCache) -> None:
         pair.chain.on_watermark(90)
 
 
-def test_many_windows_at_once_and_far_apart(kernel_cache: KernelCache) -> None:
+def test_many_windows_at_once_and_far_apart(kernels: KernelCache) -> None:
     """An end of input closes thousands of windows in one call; empty stretches cost nothing."""
-    pair = Pair("hopping", "append", EXACT, kernel_cache)
+    pair = Pair("hopping", "append", EXACT, kernels)
     random = Random(9)
     for around in (0, 3_000, 1 << 40):
         rows = [row for step in range(0, 900, 30) for row in rows_of(random, 2, around + step)]
@@ -306,14 +306,14 @@ TIME_END = (1 << 63) - 1
 @pytest.mark.parametrize("size", [(10_000_000, 10_000_000, 0), (10, 3, 2), (1, 1, 0)])
 @pytest.mark.parametrize("mode", ["append", "update"])
 def test_windows_beyond_64_bits_fail_their_row_and_no_other(
-    kernel_cache: KernelCache, is_compiled: bool, size: tuple[int, int, int], mode: str
+    kernels: KernelCache, is_compiled: bool, size: tuple[int, int, int], mode: str
 ) -> None:
     """No row vanishes: it is in all its windows, whose ends are times, or it is rejected."""
     window = WindowSpec(time, *size)
     counted = (AggregateCall("count", None, "n"),)
     spec = AggregateSpec((), window, counted, mode, is_watermarked=True)
     schema = SCHEMA[:1]
-    chain = Chain((spec,), schema, kernel_cache if is_compiled else None)
+    chain = Chain((spec,), schema, kernels if is_compiled else None)
     first, last = window.times_us
     outside = [-TIME_END - 1, -TIME_END, first - 1, last + 1, TIME_END - 1, TIME_END]
     times = pa.array([*outside, first, last], pa.int64()).cast(pa.timestamp("us", "UTC"))

@@ -7,20 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from penstock.kernels.cache import KernelCache
 from tests.spark.rig import DriverProcess
 
 
 @pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Compiled code that all drivers of a test run share."""
-    return tmp_path_factory.getbasetemp().parent / "kernels-spark"
-
-
-@pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Iterator[DriverProcess]:
+def driver(
+    tmp_path_factory: pytest.TempPathFactory, kernels: KernelCache
+) -> Iterator[DriverProcess]:
     """A session with eight task slots; its log is its own."""
     folder = tmp_path_factory.mktemp("driver")
-    process = DriverProcess("local[8]", folder / "log", kernels, folder / "stderr.txt")
+    process = DriverProcess("local[8]", folder / "log", kernels.folder, folder / "stderr.txt")
     try:
         yield process.wait_ready()
     finally:
@@ -28,13 +25,13 @@ def driver(tmp_path_factory: pytest.TempPathFactory, kernels: Path) -> Iterator[
 
 
 @pytest.fixture
-def new_driver(tmp_path: Path, kernels: Path) -> Iterator[Callable[[str], DriverProcess]]:
+def new_driver(tmp_path: Path, kernels: KernelCache) -> Iterator[Callable[[str], DriverProcess]]:
     """Make more drivers over one log of the test's own."""
     made: list[DriverProcess] = []
 
     def make(master: str) -> DriverProcess:
         errors = tmp_path / f"stderr-{len(made)}.txt"
-        made.append(DriverProcess(master, tmp_path / "log", kernels, errors))
+        made.append(DriverProcess(master, tmp_path / "log", kernels.folder, errors))
         return made[-1]
 
     yield make
