@@ -36,10 +36,10 @@ def trouble(place: str, flag: Path) -> None:
             threading.Event().wait()
         return step(vertex)
 
-    def stop(*given: Any) -> None:
+    def stop(*given: Any, **named: Any) -> None:
         if is_first(flag):
             os.kill(os.getpid(), signal.SIGSTOP)
-        register(*given)
+        register(*given, **named)
 
     if place == "step":
         Vertex.step = hang  # type: ignore[method-assign]
