@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,7 +55,7 @@ def check_markers(history: Sequence[Seen], vertices: Iterable[str]) -> None:
     last: dict[str, dict[str, Any]] = {}
     for seen in history:
         if seen.kind == "MARKER":
-            facts = json.loads(seen.body)
+            facts = seen.facts
             _check_marker(seen, facts, last.get(seen.producer))
             last[seen.producer] = facts
     for name in vertices:
@@ -92,7 +91,7 @@ def check_trims(
     marked: dict[str, list[tuple[int, int]]] = {}
     for seen in history:
         if seen.kind == "MARKER":
-            resume = json.loads(seen.body)["resume"]
+            resume = seen.facts["resume"]
             marked.setdefault(seen.producer, []).append((seen.position, resume))
     vertices = [vertex for program in programs for vertex in program.vertices]
     kept = {s.name for program in programs for s in program.streams if s.role == "output"}
@@ -162,14 +161,6 @@ def _last_mark(marks: list[tuple[int, int]], tail: int) -> tuple[int, int]:
     return marks[found - 1] if found else (0, 0)
 
 
-def answer(outcome: Outcome) -> object:
-    """The output in a form that does not depend on batches, for comparing two runs."""
-    shape = outcome.scenario.shape
-    if (shape.then or shape.answer) == "running":
-        return _last_per_key(outcome.out, shape.keys)
-    return Counter(tuple(row.values()) for row in outcome.out)
-
-
 def check_output(outcome: Outcome) -> None:
     """The output must be what the input, the oracle and the committed watermarks say."""
     shape = outcome.scenario.shape
@@ -206,10 +197,6 @@ def _key(row: Row, key: str) -> Any:
         return getattr(row, key)
     start_us = row.u - row.u % (6 * SECOND_US)
     return (start_us, start_us + 6 * SECOND_US)
-
-
-def _last_per_key(rows: list[OutputRow], keys: tuple[str, ...]) -> dict[Group, tuple[Any, ...]]:
-    return {tuple(row[key] for key in keys): tuple(row.values()) for row in rows}
 
 
 def _check_running(

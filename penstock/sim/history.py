@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from penstock.log.record import Entry, Position
@@ -22,6 +24,17 @@ class Seen(NamedTuple):
     instance: int
     sequence: int
     body: bytes
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a marker says; not to be changed."""
+        return _facts(self.body)
+
+
+@lru_cache(maxsize=4_096)
+def _facts(body: bytes) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(body)
+    return facts
 
 
 class Registration(NamedTuple):
@@ -68,6 +81,7 @@ class History:
         self.trimmed_retries = 0
         self._newest: dict[str, int] = {}
         self._last: dict[str, Seen] = {}
+        self._markers: Counter[str] = Counter()
 
     @property
     def tail(self) -> int:
@@ -90,6 +104,7 @@ class History:
             self.records.append(seen)
             if seen.kind == "MARKER":
                 self._last[seen.producer] = seen
+                self._markers[seen.producer] += 1
 
     def note_set(self, key: str, value: bytes) -> None:
         """Note a metadata write that went through."""
@@ -109,10 +124,11 @@ class History:
     def last_marker(self, vertex: str) -> dict[str, Any] | None:
         """What the last marker of a vertex or producer says."""
         seen = self._last.get(vertex)
-        if seen is None:
-            return None
-        facts: dict[str, Any] = json.loads(seen.body)
-        return facts
+        return None if seen is None else seen.facts
+
+    def markers_of(self, vertex: str) -> int:
+        """How many markers a vertex has written."""
+        return self._markers[vertex]
 
     def last_position(self, vertex: str) -> int:
         """Where the last marker of a vertex is."""
@@ -133,4 +149,6 @@ class History:
         del self.trims[moment.trims :]
         del self.sinks[moment.sinks :]
         self._newest = {each.vertex: each.instance for each in self.registrations}
-        self._last = {each.producer: each for each in self.records if each.kind == "MARKER"}
+        markers = [each for each in self.records if each.kind == "MARKER"]
+        self._last = {each.producer: each for each in markers}
+        self._markers = Counter(each.producer for each in markers)

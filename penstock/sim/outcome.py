@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ class Outcome:
         found: dict[str, list[Mark]] = {}
         for seen in self.history:
             if seen.kind == "MARKER":
-                facts = json.loads(seen.body)
+                facts = seen.facts
                 producers = {name: Said(*said) for name, said in facts["producers"].items()}
                 mark = Mark(
                     seen.producer,
@@ -55,9 +54,7 @@ class Outcome:
     @cached_property
     def last_facts(self) -> dict[str, dict[str, Any]]:
         """What the last marker of each vertex says."""
-        return {
-            seen.producer: json.loads(seen.body) for seen in self.history if seen.kind == "MARKER"
-        }
+        return {seen.producer: seen.facts for seen in self.history if seen.kind == "MARKER"}
 
     @property
     def idle_passes(self) -> int:
@@ -65,7 +62,7 @@ class Outcome:
         passes = 0
         for seen in self.history:
             if seen.kind == "MARKER":
-                facts = json.loads(seen.body)
+                facts = seen.facts
                 behind = [us for us, ended, _ in facts["producers"].values() if not ended]
                 passes += bool(behind) and facts["watermark_us"] > min(behind)
         return passes

@@ -54,6 +54,12 @@ class Process(Actor):
         self.loaded: list[CheckpointId] = []  # checkpoints that the last recovery looked at
         self.said: list[Message] = []  # what the world has not looked at yet
 
+    @property
+    def recovering(self) -> str | None:
+        """The vertex that it recovers at the moment."""
+        beat = self.slot.beat()
+        return str(beat["vertex"]) if beat["doing"] == "recover" else None
+
     def die(self) -> None:
         super().die()
         self.checkpointer.drop()

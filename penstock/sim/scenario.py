@@ -60,13 +60,6 @@ class Scenario:
     def settings(self) -> Settings:
         return self.program.settings
 
-    @property
-    def is_deterministic(self) -> bool:
-        """Whether no row can be late, so that batches and faults must not change the answer."""
-        # Where rows of several are put in one order by the log, that order decides too.
-        mixes = self.shape.window_us is not None and (self.shape.producers or self.shape.first)
-        return not (self.has_stragglers or self.settings.idle_timeout_ms is not None or mixes)
-
     @cached_property
     def parts(self) -> dict[tuple[int, int], tuple[Feed, pa.RecordBatch]]:
         """By (feed, part): the rows, plain and as Arrow."""
@@ -105,18 +98,6 @@ class Scenario:
         """The same, with several slots and nothing that goes wrong from outside."""
         troubles = replace(self.troubles, event_share=0.0, lagging=False)
         return replace(self, troubles=troubles, slots=2, standbys=1)
-
-    def plainly(self) -> Scenario:
-        """The same query and input with ordinary settings, for the run without failures."""
-        ordinary = replace(
-            self.settings,
-            commit_interval_ms=0,
-            step_rows_max=64,
-            early_append_bytes_max=1 << 20,
-            checkpoint_interval_commits=1_000,
-        )
-        programs = tuple(replace(program, settings=ordinary) for program in self.programs)
-        return replace(self, programs=programs)
 
 
 def make_scenario(seed: int) -> Scenario:

@@ -88,13 +88,6 @@ class World:
             if self._observer is not None:
                 self._observer.finish()
 
-    def run_plainly(self) -> None:
-        """Run without any failure."""
-        if self._producers:
-            self.cluster.create_stream(PUBLISHED)
-        self._heal()
-        self._finish()
-
     def close(self) -> None:
         self.cluster.close()
         if self._observer is not None:
@@ -249,8 +242,8 @@ class World:
                 self._suspect,
                 self._slow_down,
                 self._jump_clock,
-                self._damage_checkpoint,
-                self._damage_checkpoint,
+                self.cluster.harm_checkpoint,
+                self.cluster.harm_checkpoint,
                 self.cluster.cut_power,
                 self._fail_store,
                 self._fail_sink,
@@ -303,13 +296,10 @@ class World:
             self.schedule.faults["long pause"] += 1
             self._clock.advance(self._rng.choice((0.1, 60.0)))
 
-    def _damage_checkpoint(self) -> None:
-        if not self.cluster.is_reading_checkpoints():
-            self.cluster.damage_checkpoint()
-
     def _fail_store(self) -> None:
-        self.cluster.store_fails = not self.cluster.store_fails
-        self.schedule.note("checkpoint store", "fails" if self.cluster.store_fails else "works")
+        disk = self.cluster.disk
+        disk.fails = not disk.fails
+        self.schedule.note("checkpoint store", "fails" if disk.fails else "works")
 
     def _fail_sink(self) -> None:
         if self.cluster.outside is not None:
@@ -323,7 +313,7 @@ class World:
             self._begin_anew()
         self.schedule.note("heal")
         self.healed_at = self.history.tail
-        self._faults.is_on = self.cluster.store_fails = False
+        self._faults.is_on = self.cluster.disk.fails = False
         if self.cluster.outside is not None:
             self.cluster.outside.fails = False
         self._arrived = {part: len(rows) for part, (rows, _) in self.scenario.parts.items()}

@@ -1,0 +1,117 @@
+"""The disk that checkpoints are on: it fails for a while, rots, and loses what was not synced."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.errors import CheckpointError
+from penstock.log.contract import Log
+from penstock.runtime.checkpointing import check_bound
+from penstock.sim.actor import Actor
+from penstock.sim.process import Process
+from penstock.sim.schedule import Schedule
+from penstock.stages.tags import change_tag
+from penstock.state.checkpoint_files import FilePath
+from penstock.state.checkpoints import MANIFEST, CheckpointId, MemoryCheckpoints
+
+FAULTY_STEPS = frozenset({"make_folder", "create", "write", "sync_file", "rename", "read"})
+
+
+class Disk:
+    """The checkpoints of a run. Whoever uses them passes a point before each step."""
+
+    def __init__(self, schedule: Schedule, acting: Sequence[Actor]) -> None:
+        """`acting` is the stack of those in the middle of an action; the last one uses the disk."""
+        self._schedule = schedule
+        self._acting = acting
+        self._is_watched = True
+        self.checkpoints = MemoryCheckpoints(self._step)
+        self.fails = False
+        self.has_failed = False  # some time
+        self.damaged: set[CheckpointId] = set()
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Let somebody look at the files who is no part of the run."""
+        before, self._is_watched = self._is_watched, False
+        try:
+            yield
+        finally:
+            self._is_watched = before
+
+    def cut_power(self) -> None:
+        self.checkpoints.files.power_cut(self._schedule.rng.randrange)
+
+    def harm_newest(self, vertices: Sequence[str], log: Log) -> None:
+        """Let the newest checkpoint of some vertex rot or vanish, where the state survives it."""
+        with self.unwatched():
+            written = [ids for name in vertices if (ids := self.checkpoints.list(name))]
+            if written:
+                self._harm(self._schedule.rng.choice(written), log)
+
+    def unfinished_below(self, vertex: str) -> list[str]:
+        """What writers left unfinished before the older of the two checkpoints that are kept."""
+        files = self.checkpoints.files
+        names = files.names_in((vertex,))
+        complete = [name for name in names if MANIFEST in files.names_in((vertex, name))]
+        if len(complete) < 2:
+            return []
+        kept_from = complete[-2].partition("_")[0]  # a position, with its leading zeros
+        old = [name for name in names if name.partition("_")[0] < kept_from]
+        return [name for name in old if name not in complete]
+
+    def _harm(self, ids: list[CheckpointId], log: Log) -> None:
+        *others, victim = ids
+        if not self._survives_without(victim, others, log):
+            return  # a second loss beside the first is one that no engine can undo
+        rng, faults = self._schedule.rng, self._schedule.faults
+        self._schedule.note("harm", victim)
+        if any(isinstance(a, Process) and a.recovering == victim.vertex for a in self._acting):
+            self._schedule.sometimes["checkpoint rots during a recovery"] += 1
+        if rng.random() < 0.3:
+            faults["checkpoint lost"] += 1
+            self.checkpoints.lose(victim)
+            return
+        faults["checkpoint damaged"] += 1
+        rows = self.checkpoints.load(victim).states
+        filled = [name for name, batches in rows.items() if any(len(batch) for batch in batches)]
+        file = rng.choice([MANIFEST, *(f"{name}.units" for name in filled)])
+        self.checkpoints.damage(victim, rng.randrange(1 << 16), file)
+        self.damaged.add(victim)
+
+    def _survives_without(
+        self, victim: CheckpointId, others: Sequence[CheckpointId], log: Log
+    ) -> bool:
+        """Whether all others are whole, and one of them, or nothing, reaches the kept changes.
+
+        With all of them whole it holds too when a writer who is held up lets the older ones go.
+        """
+        if victim in self.damaged or not self.damaged.isdisjoint(others):
+            return False
+        kept_from = log.trimmed(change_tag(victim.vertex))
+        if not kept_from and not others:
+            return True
+        return any(each.position >= kept_from and self._is_bound(each, log) for each in others)
+
+    def _is_bound(self, checkpoint: CheckpointId, log: Log) -> bool:
+        try:
+            check_bound(checkpoint, self.checkpoints, log)
+        except CheckpointError:
+            return False
+        return True
+
+    def _step(self, step: str, path: FilePath) -> None:
+        """Called before every step of the checkpoint store."""
+        if not self._acting or not self._is_watched:
+            return
+        actor = self._acting[-1]
+        if step == "read" and path[-1] == MANIFEST and isinstance(actor, Process):
+            position, attempt = path[1].split("_")
+            actor.loaded.append(CheckpointId(path[0], int(position), int(attempt)))
+        actor.at(f"file {step}")
+        if self.fails and step in FAULTY_STEPS and self._schedule.rng.random() < 0.4:
+            self._schedule.faults["checkpoint store fails"] += 1
+            self.has_failed = True
+            raise OSError(errno.EIO, "simulated")
