@@ -120,6 +120,7 @@ _OPTIONS: dict[str, Callable[[str], Any]] = {
     "checkpointinterval": int,
     "statebytesmax": int,
     "steprowsmax": int,
+    "undeliveredbytesmax": int,
     "numrows": _count(0),
     "truncate": _truncation,
     "path": _local_folder,
@@ -176,8 +177,8 @@ class StreamWriter:
         if name not in _OPTIONS:
             known = "checkpointLocation, queryId, commitInterval, parallelism, slots, "
             known += "standbySlots, startTimeout, stepTimeout, lateStream, deadLetterStream, "
-            known += "idleTimeout, checkpointInterval, stateBytesMax, stepRowsMax, numRows, "
-            known += "truncate, path, stream"
+            known += "idleTimeout, checkpointInterval, stateBytesMax, stepRowsMax, "
+            known += "undeliveredBytesMax, numRows, truncate, path, stream"
             raise InvalidOption(f"there is no option {key!r}; known: {known}", option=key)
         check_type(
             value, (str, int, float, bool, os.PathLike), f"option {key}", "a text or a number"
@@ -407,6 +408,7 @@ class StreamWriter:
             ("checkpointinterval", "checkpoint_interval_commits", 1),
             ("statebytesmax", "state_bytes_max", 1),
             ("steprowsmax", "step_rows_max", 1),
+            ("undeliveredbytesmax", "undelivered_bytes_max", 1),
         ):
             if option in self._options:
                 given[setting] = self._options[option] // scale
