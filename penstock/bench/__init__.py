@@ -13,6 +13,7 @@ from types import MappingProxyType
 BENCHMARKS: Mapping[str, str] = MappingProxyType(
     {
         "core": "penstock.bench.core",
+        "files": "penstock.bench.files",
         "latency": "penstock.bench.latency",
         "log": "penstock.bench.log",
         "recovery": "penstock.bench.recovery",

@@ -28,7 +28,8 @@ class Crew:
     for all tasks of a call: `wait_until` it, so that they begin together.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, *, answer_s_max: float = ANSWER_S_MAX) -> None:
+        self._answer_s_max = answer_s_max
         self._lines: list[Connection] = []
         self._processes: list[multiprocessing.process.BaseProcess] = []
         for _ in range(workers):
@@ -40,6 +41,10 @@ class Crew:
             self._processes.append(process)
         self.run([(_ready,)] * workers)
 
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def run(self, tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run each (function, *arguments), one per worker, and return their results in order."""
         assert len(tasks) <= len(self._lines)
@@ -50,8 +55,8 @@ class Crew:
 
     def _answer(self, line: Connection) -> Any:
         try:
-            if not line.poll(ANSWER_S_MAX):
-                raise WorkerFailed(f"a worker gave no answer for {ANSWER_S_MAX} s")
+            if not line.poll(self._answer_s_max):
+                raise WorkerFailed(f"a worker gave no answer for {self._answer_s_max} s")
             done, answer = line.recv()
         except EOFError:
             raise WorkerFailed("a worker died before it answered") from None

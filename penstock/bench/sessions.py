@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
@@ -14,8 +14,10 @@ from penstock.bench.report import Report
 
 
 @contextmanager
-def local_session(name: str, threads: int) -> Iterator[SparkSession]:
-    """A quiet session with so many task slots; stopped at the end.
+def local_session(
+    name: str, threads: int, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A quiet session with so many task slots and further settings; stopped at the end.
 
     Two shuffle partitions: what is measured has two vertices where Spark has its shuffle, and the
     default of 200 would make every micro-batch slower.
@@ -28,6 +30,7 @@ def local_session(name: str, threads: int) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
+        .config(map=dict(settings or {}))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
@@ -32,6 +31,7 @@ from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
 from penstock.api.ysb_source import YsbDataSource
 from penstock.bench import arguments
+from penstock.bench.footprint import cpu_s
 from penstock.bench.report import Report, median
 from penstock.bench.sessions import measured_on
 from penstock.connectors.ysb import ADS, RATE, START_US, YsbSource
@@ -230,15 +230,6 @@ def last_stage_tags(program: Program) -> list[str]:
     """Where the markers of the vertices that write the result are."""
     last = len(program.stages) - 1
     return [task_tag(vertex.name) for vertex in program.stage_vertices(last)]
-
-
-def cpu_s(processes: list[int]) -> float:
-    """Processor time that some processes have used so far, as Linux counts it."""
-    ticks = 0
-    for pid in processes:
-        words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-        ticks += int(words[11]) + int(words[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 # --- Spark ----------------------------------------------------------------------------------------

@@ -1,0 +1,77 @@
+"""What processes take of the machine: processor time and memory, as Linux counts them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+SAMPLE_S = 0.1
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 1e6
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+def cpu_s(processes: Iterable[int]) -> float:
+    """Processor time that some processes, and children of theirs that are over, have used."""
+    ticks = 0
+    for pid in processes:
+        with suppress(*_GONE):
+            ticks += sum(int(word) for word in _stat(pid)[11:15])
+    return ticks / _TICKS_PER_S
+
+
+def family(pid: int) -> list[int]:
+    """A process, its children, theirs and so on."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            with suppress(*_GONE):
+                children.setdefault(int(_stat(int(entry))[1]), []).append(int(entry))
+    found = [pid]
+    for parent in found:
+        found += children.get(parent, ())
+    return found
+
+
+def _stat(pid: int) -> list[str]:
+    """The words of /proc/PID/stat behind the name, which may hold anything."""
+    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+
+
+class MemoryPeak:
+    """Looks ten times a second how much memory a process and its family have for themselves."""
+
+    def __init__(self, pid: int) -> None:
+        self.mb = 0.0
+        self._pid = pid
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="memory-peak", daemon=True)
+
+    def __enter__(self) -> MemoryPeak:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(SAMPLE_S):
+            self.mb = max(self.mb, sum(_own_mb(pid) for pid in family(self._pid)))
+
+
+def _own_mb(pid: int) -> float:
+    """Resident memory without pages of files, which the machine could drop."""
+    with suppress(*_GONE):
+        words = Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()
+        return (int(words[1]) - int(words[2])) * _PAGE_MB
+    return 0.0
