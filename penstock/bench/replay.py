@@ -50,7 +50,7 @@ class ReplaySource(Source):
         end = first + min(check_rows_max(rows_max), BUFFER_ROWS - begin)
         columns = [c.slice(begin, end - first) for c in self._buffers[number % BUFFERS]]
         columns.insert(self._times, _times(first, end, self.schema.types[self._times]))
-        return SourceBatch(pa.RecordBatch.from_arrays(columns, schema=self.schema), end)
+        return SourceBatch(pa.RecordBatch.from_arrays(columns, schema=self.schema), end, more=True)
 
 
 def _times(first: int, end: int, kind: pa.DataType) -> pa.Array:
@@ -81,4 +81,5 @@ class KeySource(Source):
         count = check_rows_max(rows_max)
         keys = np.arange(first, first + count) % self._keys
         columns = [pa.array(keys), pa.array(np.zeros(count, np.int64)).view(self.schema.types[1])]
-        return SourceBatch(pa.RecordBatch.from_arrays(columns, schema=self.schema), first + count)
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return SourceBatch(rows, first + count, more=True)

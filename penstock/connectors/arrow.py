@@ -76,7 +76,7 @@ class ArrowSource(Source):
         batch = self._batches[number]
         begin = self._ends[number] - batch.num_rows
         ended = end == self._end and not self._growing
-        return SourceBatch(batch.slice(row - begin, end - row), end, ended=ended)
+        return SourceBatch(batch.slice(row - begin, end - row), end, ended, more=end < self._end)
 
     def _add(self, batch: pa.RecordBatch) -> None:
         if not batch.schema.equals(self.schema):

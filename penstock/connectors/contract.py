@@ -34,6 +34,7 @@ class SourceBatch:
     """The answer to one read: rows, and where to go on.
 
     `batch` is None when the range read holds no row; the offset may have moved all the same.
+    Fewer rows than asked for say nothing about what follows: `more` does.
     `watermark_us` is a lower bound of the event time of everything at or after `next_offset`, if
     the source knows one.
     """
@@ -43,6 +44,7 @@ class SourceBatch:
     ended: bool = False  # nothing will ever come at or after next_offset
     watermark_us: int | None = None
     rejected: pa.RecordBatch | None = None  # of REJECTED_SCHEMA
+    more: bool = False  # the next read will find something: it is not worth committing before
     idle: bool = False  # nothing is there now and the offset stayed; ask again later
     nothing_yet: bool = False  # idle, and so it has been from the start: there may never be more
     pending: bool = False  # idle, but something is there that may be read soon: this is no end
@@ -91,7 +93,7 @@ class Source(ABC):
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         """Return at most `rows_max` rows from `offset` on, without waiting for more to arrive.
 
-        Every batch has exactly `schema`. Fewer rows than asked for says nothing about the end.
+        Every batch has exactly `schema`.
         """
 
     def close(self) -> None:  # noqa: B027 (most sources hold nothing)

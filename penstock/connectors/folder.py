@@ -31,7 +31,7 @@ from penstock.connectors.line_files import (
 )
 from penstock.connectors.line_formats import CsvLines, JsonLines, LineFormat, TextLines
 from penstock.connectors.parquet_files import ParquetFileRows
-from penstock.connectors.rejects import rejected_batch
+from penstock.connectors.rejects import Reject, joined, rejected_batch
 from penstock.errors import (
     InvalidArgument,
     PathRefused,
@@ -39,6 +39,7 @@ from penstock.errors import (
     SourceError,
     SourceShrunk,
     SourceVanished,
+    StreamError,
 )
 from penstock.names import show_path
 
@@ -47,6 +48,7 @@ _logger = logging.getLogger(__name__)
 Format = Literal["parquet", "jsonl", "csv", "text"]
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False)])
 FILES_PER_READ_MAX = 64
+BYTES_PER_READ_MAX = 16 << 20  # of small pieces that are handed out together
 LINE_BYTES_LIMIT = 1 << 30
 SETTLE_MS_LIMIT = 24 * 3_600_000
 
@@ -161,26 +163,47 @@ class FolderSource(DealtSource):
         return _At(self._first).offset
 
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
-        rows_max = check_rows_max(rows_max)
+        rows_left = check_rows_max(rows_max)
         begin = at = self._position(offset)
+        batches: list[pa.RecordBatch] = []
+        rejects: list[Reject] = []
+        bytes_left = BYTES_PER_READ_MAX
         for _ in range(FILES_PER_READ_MAX):
-            if not self._is_known(at.file):
+            found_some = bool(batches or rejects)
+            is_within = at.version is not None
+            if found_some and (is_within or at.file >= len(self._known)):
+                break  # small files are handed out together; a large one comes in its own pieces
+            if rows_left <= 0 or bytes_left <= 0:
                 break
             try:
-                at, piece = self._next(at, rows_max)
-            except (SourceVanished, SourceShrunk, SourceChanged) as error:
+                if not self._is_known(at.file):
+                    break
+                at, piece = self._next(at, rows_left)
+            except StreamError as error:
+                if found_some:
+                    break  # the next read begins here, and meets it again
                 at = self._past(at, error)
                 continue
-            if piece.batch is not None or piece.rejects:
-                rejected = rejected_batch(piece.rejects)
-                return SourceBatch(piece.batch, at.offset, self._is_end(at), rejected=rejected)
+            rejects += piece.rejects
+            rows_left -= len(piece.rejects)
+            if piece.batch is not None:
+                batches.append(piece.batch)
+                rows_left -= piece.batch.num_rows
+                bytes_left -= piece.batch.nbytes
         ended = self._is_end(at)
+        more = at.file < len(self._known)
         idle = at == begin and not ended
         # A file that is known is there to be read, even if it changed at each try.
-        pending = idle and (self._unsettled or at.file < len(self._known))
-        nothing_yet = idle and not pending and at == _At(self._first)
+        pending = idle and (self._unsettled or more)
         return SourceBatch(
-            None, at.offset, ended, idle=idle, nothing_yet=nothing_yet, pending=pending
+            joined(batches),
+            at.offset,
+            ended,
+            rejected=rejected_batch(rejects),
+            more=more and not idle,
+            idle=idle,
+            nothing_yet=idle and not pending and at == _At(self._first),
+            pending=pending,
         )
 
     def close(self) -> None:
@@ -203,8 +226,10 @@ class FolderSource(DealtSource):
         self.close()
         return _At(at.file + self._stride), piece
 
-    def _past(self, at: _At, error: SourceError) -> _At:
+    def _past(self, at: _At, error: StreamError) -> _At:
         """Return where to go on after a file that is gone or has changed; raise if nowhere."""
+        if not isinstance(error, SourceVanished | SourceShrunk | SourceChanged):
+            raise error
         self.close()
         choice = self._options.changed
         if at.version is None and not isinstance(error, SourceVanished):

@@ -142,10 +142,11 @@ class NexmarkSource(DealtSource):
         settings = self.settings
         end = EVENT_ID_MAX if settings.events_max is None else settings.events_max
         number = check_offset(offset, self._first, end, self._stride)
+        available = self._available_end()
         numbers, places, following = kernels.take_events(
             number,
             self._stride,
-            self._number_end(number, rows_max),
+            min(available, number + rows_max * SCAN_PER_ROW_MAX * self._stride),
             rows_max,
             settings.group,
             settings.first_event_id,
@@ -156,18 +157,18 @@ class NexmarkSource(DealtSource):
         watermark_us = self._axis.time_us(following - following % settings.group)
         batch = self._batch(numbers, places) if numbers.size else None
         idle = following == number and not ended
-        return SourceBatch(batch, following, ended, watermark_us, idle=idle)
+        more = following < available
+        return SourceBatch(batch, following, ended, watermark_us, more=more, idle=idle)
 
-    def _number_end(self, number: int, rows_max: int) -> int:
-        """Return where a read from `number` stops at the latest: at the end, at now, or enough."""
-        end = number + rows_max * SCAN_PER_ROW_MAX * self._stride
-        if self.settings.events_max is not None:
-            end = min(end, self.settings.events_max)
-        if self._clock is not None:
-            elapsed_us = self._clock.now_us() - self._start_us
-            due = int(elapsed_us / self.settings.delay_us) + 1 if elapsed_us >= 0 else 0
-            end = min(end, due)
-        return min(end, EVENT_ID_MAX)
+    def _available_end(self) -> int:
+        """Return the number of the first event that there never is, or not yet."""
+        events_max = self.settings.events_max
+        end = EVENT_ID_MAX if events_max is None else min(events_max, EVENT_ID_MAX)
+        if self._clock is None:
+            return end
+        elapsed_us = self._clock.now_us() - self._start_us
+        due = int(elapsed_us / self.settings.delay_us) + 1 if elapsed_us >= 0 else 0
+        return min(end, due)
 
     def _batch(self, numbers: np.ndarray, places: np.ndarray) -> pa.RecordBatch:
         if self._kind == "all":

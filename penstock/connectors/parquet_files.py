@@ -26,6 +26,7 @@ from penstock.connectors.rejects import (
     Misfit,
     Misfits,
     Reject,
+    are_sound,
     joined,
     reason_of,
     sift,
@@ -34,7 +35,9 @@ from penstock.connectors.rejects import (
 )
 
 PAGE_ROWS = 8_192
+NARROW_PAGE_ROWS = 65_536  # where every value has a few bytes, whatever the file says
 PAGE_BUFFER_BYTES = 1 << 20
+JOINED_BYTES_MAX = 16 << 20  # pages are joined up to here: large batches, of rows that are small
 ROW_TEXT_MAX = 4_096
 # A few hundred bytes of a file can stand for any amount of memory: a value that is stored once and
 # named by every row, or one that compresses to nothing. What is built from them is bounded here.
@@ -108,6 +111,8 @@ class ParquetFileRows(FileRows):
         self._pages: Iterator[pa.RecordBatch] = iter(())
         self._page: pa.RecordBatch | None = None
         self._page_row = -1  # number of the first row of the page, -1: none is open
+        self._page_rows = PAGE_ROWS
+        self._shared: pq.ParquetFile | None = None  # texts as dictionaries; None: there are none
         self._open()
 
     def _open(self) -> None:
@@ -115,15 +120,23 @@ class ParquetFileRows(FileRows):
             plain = self._parquet_file()
             metadata, self._there = plain.metadata, plain.schema_arrow
             self._plain = plain
-            self._shared = self._parquet_file(metadata, _text_paths(metadata.schema))
             groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
             self._ends = list(accumulate(group.num_rows for group in groups))
             self._old_calendar = _has_old_calendar(metadata)
             size_bytes = self._file.size_bytes
             self._misfit = self._schema_misfit() or _size_misfit(groups, size_bytes)
+            if self._misfit is None:
+                self._choose_pages(metadata)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._file.check(0, 0)
             self._misfit = f"not a readable Parquet file: {reason_of(error)}"
+
+    def _choose_pages(self, metadata: pq.FileMetaData) -> None:
+        columns = self._columns()
+        if all(_is_narrow(self._there.field(name).type) for name in columns):
+            self._page_rows = NARROW_PAGE_ROWS
+        if texts := _text_paths(metadata.schema, columns):
+            self._shared = self._parquet_file(metadata, texts)
 
     def _parquet_file(
         self, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
@@ -149,11 +162,10 @@ class ParquetFileRows(FileRows):
         if row == total:
             return Piece(None, (), 0, row, True)
         try:
-            page = self._page_at(row)
+            rows = self._rows_at(row, rows_max)
         except (pa.ArrowException, OSError) as error:
             self._file.check(0, row)
             return self._unreadable(row, reason_of(error))
-        rows = page.slice(row - self._page_row, rows_max)
         fitting = _fitting_rows(rows)
         if not fitting:
             told = f"the row takes more than {ROW_BYTES_MAX} bytes"
@@ -173,6 +185,8 @@ class ParquetFileRows(FileRows):
         cast = joined(found)
         if cast is None:
             return None, misfits
+        if not misfits and not self._old_calendar and are_sound(cast, self._schema):
+            return pa.RecordBatch.from_arrays(cast.columns, schema=self._schema), misfits
         unfit = [unsound(column) for column in cast.columns]
         if self._old_calendar:
             old = [is_before_the_calendar(column) for column in cast.columns]
@@ -182,19 +196,42 @@ class ParquetFileRows(FileRows):
         places = np.delete(np.arange(rows.num_rows), away)
         return batch, sorted(misfits + [(int(places[row]), reason) for row, reason in more])
 
+    def _rows_at(self, row: int, rows_max: int) -> pa.RecordBatch:
+        """Return rows of one page, and whole ones that follow if nothing is still to be built."""
+        page = self._page_at(row)
+        rows = page.slice(row - self._page_row, rows_max)
+        if decoded_bytes(rows) is not None:
+            return rows
+        pages, end, size_bytes = [rows], row + rows.num_rows, rows.nbytes
+        while end < min(row + rows_max, self._ends[-1]) and size_bytes < JOINED_BYTES_MAX:
+            try:
+                following = self._page_at(end)
+            except (pa.ArrowException, OSError):
+                self._page = None
+                break  # the next read begins there, and tells
+            if following.schema != page.schema or end + following.num_rows > row + rows_max:
+                break
+            pages.append(following)
+            end, size_bytes = end + following.num_rows, size_bytes + following.nbytes
+        return pages[0] if len(pages) == 1 else pa.concat_batches(pages)
+
     def _page_at(self, row: int) -> pa.RecordBatch:
         """Return the page that holds a row, going on from the last one where that is possible."""
         if self._page is None or row < self._page_row or not self._same_group(row):
             group = bisect_right(self._ends, row)
             self._page_row = self._ends[group - 1] if group else 0
-            stored = longest_stored_text(next(self._batches(self._shared, group, PROBE_ROWS), None))
-            is_long = stored > STORED_TEXT_BYTES_MAX
-            self._pages = self._batches(self._shared if is_long else self._plain, group, PAGE_ROWS)
+            self._pages = self._batches(self._reader_of(group), group, self._page_rows)
             self._page = self._next_page()
         while row >= self._page_row + self._page.num_rows:
             self._page_row += self._page.num_rows
             self._page = self._next_page()
         return self._page
+
+    def _reader_of(self, group: int) -> pq.ParquetFile:
+        if self._shared is None:
+            return self._plain
+        stored = longest_stored_text(next(self._batches(self._shared, group, PROBE_ROWS), None))
+        return self._shared if stored > STORED_TEXT_BYTES_MAX else self._plain
 
     def _batches(self, parquet: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.RecordBatch]:
         found: Iterator[pa.RecordBatch] = parquet.iter_batches(
@@ -266,9 +303,15 @@ class ParquetFileRows(FileRows):
         return Piece(None, (reject,), 0, end, end == self._ends[-1])
 
 
-def _text_paths(schema: pq.ParquetSchema) -> list[str]:
+def _text_paths(schema: pq.ParquetSchema, wanted: Sequence[str]) -> list[str]:
+    """Return the paths of texts, on their own or inside other values, in the columns wanted."""
     columns = [schema.column(number) for number in range(len(schema.names))]
-    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+    return [path for path in texts if any(f"{path}.".startswith(f"{name}.") for name in wanted)]
+
+
+def _is_narrow(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal128(kind))
 
 
 def _size_misfit(groups: Sequence[pq.RowGroupMetaData], size_bytes: int) -> str | None:

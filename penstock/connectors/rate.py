@@ -64,7 +64,8 @@ class RateSource(DealtSource):
         if not rows:
             return SourceBatch(None, value, ended, watermark_us, idle=not ended)
         values = np.arange(value, following, self._stride, dtype=np.int64)
-        return SourceBatch(self._batch(values), following, ended, watermark_us)
+        more = rows < available if end is not None else True
+        return SourceBatch(self._batch(values), following, ended, watermark_us, more=more)
 
     def _batch(self, values: np.ndarray) -> pa.RecordBatch:
         seconds, rest = np.divmod(values, self._rows_per_s)

@@ -88,6 +88,16 @@ def sift(
     return batches, misfits
 
 
+def are_sound(rows: pa.RecordBatch, schema: pa.Schema) -> bool:
+    """Say whether no row holds what `unsound` and `sound_rows` look for, as it mostly is."""
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    columns = zip(rows.columns, schema, strict=True)
+    return all(field.nullable or not column.null_count for column, field in columns)
+
+
 def unsound(column: pa.Array) -> np.ndarray:
     """Return which rows hold what is no value of the column's type.
 

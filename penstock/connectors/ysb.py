@@ -77,7 +77,7 @@ class YsbSource(DealtSource):
         ended = self._end is not None and following >= self._end
         watermark_us = START_US + following * self._row_us
         batch = self._batch(row, count) if count else None
-        return SourceBatch(batch, following, ended, watermark_us)
+        return SourceBatch(batch, following, ended, watermark_us, more=not ended)
 
     def _batch(self, row: int, count: int) -> pa.RecordBatch:
         begin = (row - self._first) // self._stride % PERIOD

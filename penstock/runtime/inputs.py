@@ -190,8 +190,7 @@ class SourceInput(Input):
             return None
         first = self._offset
         read = self._source.read(first, rows_max)
-        # Fewer rows than asked for: most likely all for now, or else no more than the file's end.
-        self._has_paused = (read.idle or read.rows < rows_max) and not read.pending
+        self._has_paused = not read.more and not read.pending
         self._is_drained = (read.idle and not read.pending) or read.ended
         self._has_nothing_yet = read.nothing_yet
         if read.idle and not read.ended:

@@ -34,6 +34,7 @@ from penstock.stages.settings import Settings
 from penstock.state.snapshot import Snapshot
 
 COMMIT_GAP_S = 0.002
+DELIVERIES_PER_STEP_MAX = 16
 
 
 class VertexState(Enum):
@@ -267,12 +268,13 @@ class Vertex:
         self._is_held_back = self._parts.backlog is not None and self._parts.backlog.is_full()
         if self._is_held_back:
             return False  # what was processed before is still committed when it is due
-        rows_left = self._parts.settings.step_rows_max
+        rows_max = rows_left = self._parts.settings.step_rows_max
         worked = False
         while rows_left > 0 and (delivery := self._parts.input.take(rows_left)) is not None:
             self._process(delivery)
             self._mark_dirty()
-            rows_left -= max(1, delivery.rows)
+            # What is small costs its time too, so that a step is bounded however few rows it finds.
+            rows_left -= max(1, rows_max // DELIVERIES_PER_STEP_MAX, delivery.rows)
             worked = True
             if self._parts.input.has_paused():
                 break

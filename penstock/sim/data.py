@@ -114,4 +114,6 @@ class SimulatedSource(Source):
         end = min(first + rows_max, self._arrived(), total)
         if end <= first:
             return SourceBatch(None, first, ended=first >= total, idle=first < total)
-        return SourceBatch(self._rows.slice(first, end - first), end, ended=end >= total)
+        more = end < min(self._arrived(), total)
+        rows = self._rows.slice(first, end - first)
+        return SourceBatch(rows, end, ended=end >= total, more=more)

@@ -42,6 +42,7 @@ def read_through(
     seen = Reading()
     offset = source.initial_offset() if offset is None else offset
     seen.stops.append((offset, 0, 0))
+    promised = False
     for _ in range(reads_max):
         limit = rows_max()
         answer = source.read(json.loads(json.dumps(offset)), limit)
@@ -55,6 +56,9 @@ def read_through(
             assert answer.rejected.schema.equals(REJECTED_SCHEMA)
             assert answer.rejected.num_rows > 0
             seen.rejected += answer.rejected.to_pylist()
+        assert not (promised and answer.next_offset == offset), "there was to be more"
+        promised = answer.more
+        assert not (answer.more and (answer.ended or answer.idle))
         if answer.idle:
             assert answer.batch is None
             assert answer.rejected is None

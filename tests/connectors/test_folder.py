@@ -708,6 +708,47 @@ def test_a_large_row_group_is_read_from_the_middle(tmp_path: Path) -> None:
         assert got == list(range(row, rows))
 
 
+def test_pages_are_joined_to_what_was_asked_for(tmp_path: Path) -> None:
+    """Texts come in pages of few rows, since each may be long; short ones go together."""
+    rows = 5 * PAGE_ROWS + 17
+    table = pa.table({"a": [f"é{row}" for row in range(rows)]})
+    write_parquet(tmp_path / "one", table, row_group_size=2 * PAGE_ROWS + 5)
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), table.schema)
+    answer = source.read(source.initial_offset(), 1 << 20)
+    assert answer.batch["a"].equals(table["a"].combine_chunks())
+    got, offset = [], source.initial_offset()
+    while not (answer := source.read(offset, 3 * PAGE_ROWS)).idle:
+        got.append(answer.batch)
+        offset = answer.next_offset
+    assert len(got) < 6
+    assert pa.Table.from_batches(got).equals(table)
+
+
+def test_small_files_are_handed_out_together(tmp_path: Path) -> None:
+    for number in range(10):
+        drop(tmp_path, f"{number}", b"%d\n" % number)
+    source = text_source(tmp_path)
+    answer = source.read(source.initial_offset(), 7)
+    assert answer.batch["value"].to_pylist() == [f"{number}" for number in range(7)]
+    assert answer.more
+    answer = source.read(answer.next_offset, 7)
+    assert answer.batch["value"].to_pylist() == ["7", "8", "9"]
+    assert not answer.more
+    assert not answer.ended
+
+
+def test_what_fails_in_a_later_file_is_told_in_its_place(tmp_path: Path) -> None:
+    drop(tmp_path, "a", b"{}\n")
+    drop(tmp_path, "b", b"{}\n?\n")
+    drop(tmp_path, "c", b"{}\n")
+    source = FolderSource(tmp_path, "jsonl", MemoryRegistry(), PAIR)
+    answer = source.read(source.initial_offset(), 100)
+    assert answer.rows == 1
+    assert answer.more
+    with pytest.raises(MalformedInput, match="line 2 of b"):
+        source.read(answer.next_offset, 100)
+
+
 @pytest.mark.parametrize("shape", ["flat", "stored", "list", "struct", "map"])
 def test_a_text_that_is_stored_once_for_many_rows_is_built_in_bounded_batches(
     tmp_path: Path, shape: str

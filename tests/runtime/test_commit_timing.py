@@ -19,6 +19,7 @@ from penstock.runtime.backlog import (
     sink_progress,
     take_over_sink,
 )
+from penstock.runtime.vertex import COMMIT_GAP_S, DELIVERIES_PER_STEP_MAX
 from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
 from tests.runtime.laboratory import Laboratory, Row
@@ -76,6 +77,40 @@ def test_a_trigger_commits_once_in_each_interval_of_the_wall_clock(lab: Laborato
     assert [row["n"] for row in lab.rows("out")] == list(range(31))
 
 
+def test_a_vertex_that_is_behind_commits_by_the_interval_and_one_that_is_not_at_once(
+    lab: Laboratory,
+) -> None:
+    clock = ManualClock()
+    source = growing()
+    with lab.open(copied(step_rows_max=2), {"rows": lambda _: source}, clock=clock) as process:
+        (vertex,) = (process.host.vertex(name) for name in process.statistics().vertices)
+        for number in range(10):
+            feed(source, number)  # each comes alone: a read of one row is short
+        process.host.step()
+        process.host.step()
+        assert vertex.marker.epoch == 0
+        clock.advance(1)
+        process.host.step()
+        assert vertex.marker.epoch == 1
+        assert [row["n"] for row in lab.rows("out")] == list(range(6))
+        process.host.step()
+        assert vertex.marker.epoch == 1
+        clock.advance(COMMIT_GAP_S)
+        process.host.step()  # the last rows: nothing to wait for
+        assert vertex.marker.epoch == 2
+        assert [row["n"] for row in lab.rows("out")] == list(range(10))
+
+
+def test_a_step_takes_a_bounded_number_of_small_pieces(lab: Laboratory) -> None:
+    source = growing()
+    with lab.open(copied(), {"rows": lambda _: source}, clock=ManualClock()) as process:
+        for number in range(DELIVERIES_PER_STEP_MAX + 1):
+            feed(source, number)
+        process.host.step()
+        (facts,) = process.statistics().vertices.values()
+        assert facts.rows_in == DELIVERIES_PER_STEP_MAX
+
+
 def test_a_stop_commits_before_the_interval_is_over(lab: Laboratory) -> None:
     source = growing()
     timed = copied(trigger_interval_ms=3_600_000)
@@ -90,7 +125,7 @@ def test_a_stop_commits_before_the_interval_is_over(lab: Laboratory) -> None:
 def test_a_vertex_waits_for_a_sink_that_is_behind(lab: Laboratory) -> None:
     clock = ManualClock()
     source = growing()
-    timed = copied(undelivered_bytes_max=1)
+    timed = copied(undelivered_bytes_max=1, step_rows_max=1, commit_interval_ms=0)
     with lab.open(timed, {"rows": lambda _: source}, clock=clock) as process:
         (name,) = process.statistics().vertices
 
@@ -116,7 +151,7 @@ def test_a_vertex_is_drained_only_once_it_has_asked_and_got_nothing(lab: Laborat
     """Not after a small answer, and not while it waits for a sink: runs end by this word."""
     clock = ManualClock()
     source = growing()
-    timed = copied(undelivered_bytes_max=1)
+    timed = copied(undelivered_bytes_max=1, step_rows_max=1, commit_interval_ms=0)
     with lab.open(timed, {"rows": lambda _: source}, clock=clock) as process:
         (vertex,) = (process.host.vertex(name) for name in process.statistics().vertices)
         run = take_over_sink(process.log, "timed", 1)
