@@ -35,7 +35,7 @@ from penstock.connectors.rejects import (
 )
 
 PAGE_ROWS = 8_192
-NARROW_PAGE_ROWS = 65_536  # where every value has a few bytes, whatever the file says
+NARROW_PAGE_ROWS = 1 << 18  # where every value has a few bytes, whatever the file says
 PAGE_BUFFER_BYTES = 1 << 20
 JOINED_BYTES_MAX = 16 << 20  # pages are joined up to here: large batches, of rows that are small
 ROW_TEXT_MAX = 4_096
@@ -133,8 +133,11 @@ class ParquetFileRows(FileRows):
 
     def _choose_pages(self, metadata: pq.FileMetaData) -> None:
         columns = self._columns()
-        if all(_is_narrow(self._there.field(name).type) for name in columns):
-            self._page_rows = NARROW_PAGE_ROWS
+        kinds = [self._there.field(name).type for name in columns]
+        if all(pa.types.is_primitive(kind) or pa.types.is_decimal128(kind) for kind in kinds):
+            row_bytes = sum(kind.bit_width for kind in kinds) // 8
+            fitting = JOINED_BYTES_MAX // max(row_bytes, 1)
+            self._page_rows = max(PAGE_ROWS, min(fitting, NARROW_PAGE_ROWS))
         if texts := _text_paths(metadata.schema, columns):
             self._shared = self._parquet_file(metadata, texts)
 
@@ -308,10 +311,6 @@ def _text_paths(schema: pq.ParquetSchema, wanted: Sequence[str]) -> list[str]:
     columns = [schema.column(number) for number in range(len(schema.names))]
     texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
     return [path for path in texts if any(f"{path}.".startswith(f"{name}.") for name in wanted)]
-
-
-def _is_narrow(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal128(kind))
 
 
 def _size_misfit(groups: Sequence[pq.RowGroupMetaData], size_bytes: int) -> str | None:

@@ -29,8 +29,9 @@ class Settings:
     """A vertex takes no input while a sink outside the log has more than so much of its output
     still to get."""
 
-    step_rows_max: int = 65_536
-    """The most input rows of one step."""
+    step_rows_max: int = 1 << 18
+    """The most input rows of one step: as many as a vertex that is behind processes in about the
+    time between two commits."""
 
     early_append_bytes_max: int = 16 * MIB
     """Output beyond this is appended before its marker, and stays invisible until the marker."""
