@@ -1,15 +1,15 @@
 """The benchmark of throughput: the Yahoo streaming benchmark on two slots, beside Spark.
 
 Views are kept, the ad's campaign is looked up in a table, and views are counted per campaign in
-windows of 10 s. Penstock reads the generator in its slots, and runs for some time; Spark reads the
-same rows, as many as it gets done in about that time, from Parquet files that were written before.
-The windows of both are compared: with each other, and with the counts that follow from the rows.
+windows of 10 s. Both engines read the same Parquet files, which were written before. By name,
+Penstock reads the generator in its slots instead, and runs for some time: what the engine does
+when its source costs next to nothing. All windows are compared with what follows from the rows.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import sys
 import tempfile
 import time
@@ -31,7 +31,7 @@ from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
 from penstock.api.ysb_source import YsbDataSource
 from penstock.bench import arguments
-from penstock.bench.footprint import cpu_s
+from penstock.bench.footprint import cpu_s, family
 from penstock.bench.report import Report, median
 from penstock.bench.sessions import measured_on
 from penstock.connectors.ysb import ADS, RATE, START_US, YsbSource
@@ -56,7 +56,8 @@ WINDOW_ROWS = WINDOW_S * RATE
 FILES = 8
 FILE_ROWS = 4_000_000
 COLUMNS = ("ad_id", "event_type", "event_time")
-TIMES_SPARK_MIN = 20
+FILE_SCHEMA = "ad_id int, event_type int, event_time timestamp"
+TIMES_SPARK_MIN = {"parquet": 5, "generator": 20}
 
 
 class CountsDiffer(RuntimeError):
@@ -67,10 +68,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--query", choices=("ysb",), default="ysb", help="what runs (default ysb)")
     arguments.add_comparison(parser, seconds_default=SECONDS, warmup_default=WARMUP_S)
     parser.add_argument(
-        "--files", type=int, default=FILES, help=f"of {FILE_ROWS:,} rows for Spark (default 8)"
+        "--source",
+        choices=tuple(TIMES_SPARK_MIN),
+        default="parquet",
+        help="what Penstock reads: the files that Spark reads too (default), or the generator, "
+        "for --seconds after --warmup",
     )
     parser.add_argument(
-        "--turns", type=int, default=TURNS, help="of Spark; the first one warms up (default 3)"
+        "--files", type=int, default=FILES, help=f"of {FILE_ROWS:,} rows (default {FILES})"
+    )
+    parser.add_argument(
+        "--turns", type=int, default=TURNS, help="over the files; the first one warms up"
     )
 
 
@@ -82,34 +90,41 @@ def measure(args: argparse.Namespace) -> Report:
 def compare(spark: SparkSession, args: argparse.Namespace) -> Report:
     """Run one engine after the other, compare their windows with what is right, and report."""
     campaigns = campaign_ids(seed=1)
-    turns: dict[str, list[Turn]] = {}
+    engines: dict[str, Engine] = {}
+    if args.source == "parquet":
+        engines["penstock"] = on_penstock_files
+    if args.against == "spark":
+        engines |= {"stream": on_spark_stream, "batch": on_spark_batch}
+    own: Sustained | None = None
+    turns: dict[str, list[Turn]] = {how: [] for how in engines}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
         folder = Path(name).absolute()
         spark.dataSource.register(YsbDataSource)
         attached = attach(spark, folder / "log")
         try:
-            _say("Penstock")
-            own = on_penstock(attached, campaigns, args.warmup, args.seconds)
+            if args.source == "generator":
+                _say("Penstock, from the generator")
+                own = on_penstock(attached, campaigns, args.warmup, args.seconds)
+            if engines:
+                _say(f"writing {args.files} files of {FILE_ROWS:,} rows")
+                write_files(folder / "rows", args.files)
+            for turn in range(args.turns):
+                for how, engine in engines.items():
+                    _say(f"files: {how}, turn {turn + 1} of {args.turns}")
+                    task = Task(attached, campaigns, folder, args.files * FILE_ROWS, turn)
+                    turns[how].append(timed(engine, task))
         finally:
             attached.log.close()
-        if args.against == "spark":
-            _say(f"writing {args.files} files of {FILE_ROWS:,} rows")
-            write_files(folder / "rows", args.files)
-            for turn in range(args.turns):
-                for how in ("stream", "batch"):
-                    _say(f"Spark: {how}, turn {turn + 1} of {args.turns}")
-                    done = on_spark(spark, campaigns, folder, args.files, how, turn)
-                    turns.setdefault(how, []).append(done)
     report = report_of(own, turns)
     report.facts = {
         "query": args.query,
+        "source": args.source,
         "slots": SLOTS,
-        "seconds": args.seconds,
-        "warmup_s": args.warmup,
-        "rows": own.rows,
-        "windows_checked": own.windows,
-        "spark_rows": args.files * FILE_ROWS if turns else 0,
+        "file_rows": args.files * FILE_ROWS if engines else 0,
     }
+    if own is not None:
+        facts = {"rows": own.rows, "windows_checked": own.windows}
+        report.facts |= {"seconds": args.seconds, "warmup_s": args.warmup, **facts}
     return report
 
 
@@ -232,7 +247,7 @@ def last_stage_tags(program: Program) -> list[str]:
     return [task_tag(vertex.name) for vertex in program.stage_vertices(last)]
 
 
-# --- Spark ----------------------------------------------------------------------------------------
+# --- over files -----------------------------------------------------------------------------------
 
 
 def write_files(folder: Path, files: int) -> None:
@@ -250,58 +265,69 @@ def write_files(folder: Path, files: int) -> None:
 
 
 @dataclass(frozen=True)
+class Task:
+    """One run over all files."""
+
+    attached: Attached
+    campaigns: NDArray[np.int64]
+    folder: Path
+    rows: int
+    turn: int
+
+    @property
+    def files(self) -> str:
+        return str(self.folder / "rows")
+
+
+@dataclass(frozen=True)
 class Turn:
-    """One run of Spark over all files."""
+    """What a run did."""
 
     rows_per_s: float
-    cpu_us_per_row: float  # of its Java process, planning included
+    cpu_us_per_row: float  # of all processes, Spark's planning included
 
 
-def on_spark(
-    spark: SparkSession,
-    campaigns: NDArray[np.int64],
-    folder: Path,
-    files: int,
-    how: str,
-    turn: int,
-) -> Turn:
-    """Run the query once over all files, as one micro-batch or as a plain job.
-
-    One large micro-batch costs least per row. Of a streaming query only the time of its batches
-    counts, not its start.
-    """
-    campaign = by_join(spark, campaigns)
-    columns = "ad_id int, event_type int, event_time timestamp"
-    rows = files * FILE_ROWS
-    assert spark._jvm is not None
-    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())
-    before_s = cpu_s([java])
-    if how == "batch":
-        start_s = time.perf_counter()
-        table = views(spark.read.schema(columns).parquet(str(folder / "rows")), campaign).toArrow()
-        elapsed_s = time.perf_counter() - start_s
-    else:
-        name = f"views_{turn}"
-        read = spark.readStream.schema(columns).option("maxFilesPerTrigger", files)
-        writer = views(read.parquet(str(folder / "rows")), campaign).writeStream
-        writer = writer.outputMode("append").format("memory").queryName(name)
-        writer = writer.option("checkpointLocation", str(folder / f"checkpoint-{turn}"))
-        query = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        progress = [json.loads(each.json) for each in query.recentProgress]
-        elapsed_s = batches_s(progress, rows)
-        table = spark.table(name).toArrow()
-    used_s = cpu_s([java]) - before_s
-    check_table(table, campaigns, rows // WINDOW_ROWS - (how == "stream"))
-    return Turn(rows / elapsed_s, used_s * 1e6 / rows)
+Engine = Callable[[Task], Callable[[], pa.Table]]  # returns how to get at the result
 
 
-def batches_s(progress: list[Mapping[str, Any]], rows: int) -> float:
-    """How long the micro-batches that read the rows took."""
-    read = [each for each in progress if each["numInputRows"]]
-    if sum(each["numInputRows"] for each in read) != rows:
-        raise CountsDiffer(f"Spark read {[each['numInputRows'] for each in read]} of {rows} rows")
-    return sum(float(each["durationMs"]["triggerExecution"]) for each in read) / 1000
+def timed(engine: Engine, task: Task) -> Turn:
+    """Time an engine from `start()` until all windows are committed, and check them."""
+    before_s, start_s = cpu_s(family(os.getpid())), time.perf_counter()
+    result = engine(task)
+    elapsed_s = time.perf_counter() - start_s
+    used_s = cpu_s(family(os.getpid())) - before_s
+    is_stream = engine is not on_spark_batch  # whose last window is still open
+    check_table(result(), task.campaigns, task.rows // WINDOW_ROWS - is_stream)
+    return Turn(task.rows / elapsed_s, used_s * 1e6 / task.rows)
+
+
+def on_penstock_files(task: Task) -> Callable[[], pa.Table]:
+    """The query over all files, into a stream of the log."""
+    name = f"views_{task.turn}"
+    rows = task.attached.spark.readStream.schema(FILE_SCHEMA).parquet(task.files)
+    writer = writeStream(views(rows, by_map(task.campaigns))).outputMode("append")
+    writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
+    writer.trigger(availableNow=True).toStream(name).start().awaitTermination()
+    return lambda: StreamReader(task.attached.log, name).read_all()
+
+
+def on_spark_stream(task: Task) -> Callable[[], pa.Table]:
+    """One large micro-batch, which costs least per row, into the memory sink."""
+    spark, name = task.attached.spark, f"views_{task.turn}"
+    rows = spark.readStream.schema(FILE_SCHEMA).parquet(task.files)
+    writer = views(rows, by_join(spark, task.campaigns)).writeStream.outputMode("append")
+    writer = writer.option("checkpointLocation", str(task.folder / f"checkpoint-{task.turn}"))
+    writer = writer.format("memory").queryName(name)
+    writer.trigger(availableNow=True).start().awaitTermination()
+    return lambda: spark.table(name).toArrow()
+
+
+def on_spark_batch(task: Task) -> Callable[[], pa.Table]:
+    """A plain job."""
+    spark = task.attached.spark
+    rows = spark.read.schema(FILE_SCHEMA).parquet(task.files)
+    table = views(rows, by_join(spark, task.campaigns)).toArrow()
+    return lambda: table
 
 
 # --- the same windows -----------------------------------------------------------------------------
@@ -349,28 +375,37 @@ def _names(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 # --- the report -----------------------------------------------------------------------------------
 
 
-def report_of(own: Sustained, turns: Mapping[str, list[Turn]]) -> Report:
-    """The figures; Spark's are those of its best turn, the first one only if there is no other."""
+def report_of(own: Sustained | None, turns: Mapping[str, list[Turn]]) -> Report:
+    """The figures; over files those of the best turn, the first one only if there is no other."""
     report = Report(TITLE)
-    report.add("rows_per_s", own.rows_per_s, "rows in committed windows, per second", 1)
-    if own.each_rows_per_s:
+    source = "parquet" if own is None else "generator"
+    if own is None:
+        best = _best(turns["penstock"])
+        rate, cpu_us, count = best.rows_per_s, best.cpu_us_per_row, len(turns["penstock"])
+    else:
+        rate, cpu_us, count = own.rows_per_s, own.cpu_us_per_row, 1
+    report.add("rows_per_s", rate, f"rows in committed windows, from {source}", count)
+    if own is not None and own.each_rows_per_s:
         each = own.each_rows_per_s
         report.add("rows_per_s_median", median(each), "the same, second by second", len(each))
-    report.add("cpu_us_per_row", own.cpu_us_per_row, "processor time of the slots for a row", 1)
-    if turns:
-        stream, batch = (turns[how][1:] or turns[how] for how in ("stream", "batch"))
-        count = len(stream)
-        fastest = max(turn.rows_per_s for turn in stream)
-        least_us = min(turn.cpu_us_per_row for turn in stream)
-        best_batch = max(turn.rows_per_s for turn in batch)
-        report.add("spark_rows_per_s", fastest, "Structured Streaming, best turn", count)
-        report.add("spark_batch_rows_per_s", best_batch, "a batch job, best turn", count)
-        report.add("spark_cpu_us_per_row", least_us, "processor time of its Java process", count)
-        times = own.rows_per_s / fastest
+    report.add("cpu_us_per_row", cpu_us, "processor time for a row", count)
+    if "stream" in turns:
+        stream, batch = _best(turns["stream"]), _best(turns["batch"])
+        count = len(turns["stream"])
+        report.add("spark_rows_per_s", stream.rows_per_s, "Structured Streaming, best turn", count)
+        report.add("spark_batch_rows_per_s", batch.rows_per_s, "a batch job, best turn", count)
+        report.add("spark_cpu_us_per_row", stream.cpu_us_per_row, "processor time for a row", count)
+        times = rate / stream.rows_per_s
         report.add("times_spark", times, "rows per second beside Structured Streaming's", 1)
-        report.add("cpu_times_below", least_us / own.cpu_us_per_row, "the same for time used", 1)
-        report.reach = {f"at_least_{TIMES_SPARK_MIN}_times_spark": times >= TIMES_SPARK_MIN}
+        report.add("cpu_times_below", stream.cpu_us_per_row / cpu_us, "the same for time used", 1)
+        least = TIMES_SPARK_MIN[source]
+        report.reach = {f"at_least_{least}_times_spark": times >= least}
     return report
+
+
+def _best(turns: list[Turn]) -> Turn:
+    warm = turns[1:] or turns
+    return Turn(max(t.rows_per_s for t in warm), min(t.cpu_us_per_row for t in warm))
 
 
 def _say(text: str) -> None:

@@ -8,12 +8,14 @@ import os
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from penstock.bench.files import FilesReport, goals
+from penstock.bench.files.chart import BARS, chart
 from penstock.bench.files.data import FILES, START_US, WORDS, WORDS_PER_LINE, write_rows
 from penstock.bench.files.engines import read_files
 from penstock.bench.files.queries import DELAY_S, QUERIES
@@ -166,6 +168,15 @@ def test_the_report_is_one_line_of_json_with_figures_by_query() -> None:
     table = report.as_table()
     assert "MISSED" not in table
     assert "identical" in table
+
+
+def test_the_chart_has_a_bar_for_each_engine_of_each_query_the_higher_the_faster() -> None:
+    svg = ElementTree.fromstring(chart({"ysb": FIGURES, "json": {"rows_per_s": 40_000.0}}))
+    bars = [each for each in svg if each.tag.endswith("rect")][1 + len(BARS) :]
+    cold, own, spark, batch, read, _ = (float(bar.attrib["height"]) for bar in bars)
+    assert cold == spark < own == batch < read
+    words = {each.text for each in svg if each.tag.endswith("text")}
+    assert {"ysb", "json", "Structured Streaming", "40 k", "500", "100 k"} <= words
 
 
 def test_memory_and_processor_time_of_this_process_are_seen() -> None:

@@ -16,7 +16,6 @@ from penstock.bench.throughput import (
     Sustained,
     Turn,
     add_arguments,
-    batches_s,
     campaign_ids,
     check_table,
     compare,
@@ -83,20 +82,11 @@ def test_a_wrong_result_is_no_measurement(harm: str) -> None:
         check_table(table(rows), IDS, windows_min=5)
 
 
-def test_only_micro_batches_with_rows_count_and_all_rows_must_be_read() -> None:
-    progress = [
-        {"numInputRows": 8, "durationMs": {"triggerExecution": 1500}},
-        {"numInputRows": 0, "durationMs": {"triggerExecution": 900}},
-    ]
-    assert batches_s(progress, 8) == 1.5
-    with pytest.raises(CountsDiffer):
-        batches_s(progress, 9)
-
-
-def test_spark_is_taken_at_its_best_and_its_first_turn_warms_up() -> None:
+def test_files_are_taken_at_their_best_and_the_first_turn_warms_up() -> None:
     own = Sustained(100e6, 10**9, 5, (90e6, 110e6, 100e6), cpu_us_per_row=0.01)
     stream = [Turn(9e6, 0.1), Turn(4e6, 0.3), Turn(5e6, 0.2)]
-    report = report_of(own, {"stream": stream, "batch": [Turn(1e6, 1.0), Turn(7e6, 1.0)]})
+    turns = {"stream": stream, "batch": [Turn(1e6, 1.0), Turn(7e6, 1.0)]}
+    report = report_of(own, turns)
     assert report.value("spark_rows_per_s") == 5e6
     assert report.value("spark_batch_rows_per_s") == 7e6
     assert report.value("rows_per_s_median") == 100e6
@@ -104,13 +94,19 @@ def test_spark_is_taken_at_its_best_and_its_first_turn_warms_up() -> None:
     assert report.value("cpu_times_below") == 20.0
     assert report.reach == {"at_least_20_times_spark": True}
     assert report_of(own, {}).reach == {}
+    files = report_of(None, {**turns, "penstock": [Turn(50e6, 0.1), Turn(24e6, 0.2)]})
+    assert files.value("rows_per_s") == 24e6
+    assert files.value("cpu_times_below") == 1.0
+    assert files.reach == {"at_least_5_times_spark": False}
 
 
 @pytest.mark.slow  # it fills two processors for half a minute
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_both_engines_run_and_count_the_same_windows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["parquet", "generator"])
+def test_both_engines_run_and_count_the_same_windows(source: str, tmp_path: Path) -> None:
     words = ["--seconds", "0.5", "--warmup", "0.2", "--files", "1", "--turns", "1"]
+    words += ["--source", source]
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     spark = shared_session().newSession()
@@ -119,11 +115,11 @@ def test_both_engines_run_and_count_the_same_windows(tmp_path: Path) -> None:
     keys |= {"cpu_us_per_row", "spark_cpu_us_per_row", "cpu_times_below"}
     assert keys <= report.figures.keys()
     assert all(figure.value > 0 for figure in report.figures.values())
-    assert report.facts["windows_checked"] >= 1
+    assert source == "parquet" or report.facts["windows_checked"] >= 1
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("words", [("--query", "q1"), ("--seconds", "0"), ("--files", "x")])
+@pytest.mark.parametrize("words", [("--query", "q1"), ("--seconds", "0"), ("--source", "x")])
 def test_a_wrong_call_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit) as exit:
         main(["bench", "throughput", *words])

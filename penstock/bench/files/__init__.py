@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.crew import Crew
+from penstock.bench.files.chart import chart
 from penstock.bench.files.data import Rows, write_rows
 from penstock.bench.files.engines import (
+    SLOTS,
     Place,
     Turn,
     read_seconds,
@@ -31,6 +33,7 @@ from penstock.bench.files.engines import (
     run_penstock,
     run_spark,
 )
+from penstock.bench.files.profile import profile
 from penstock.bench.files.queries import QUERIES, FileQuery
 from penstock.bench.files.results import difference, read_result
 from penstock.bench.footprint import MemoryPeak
@@ -67,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--warm", action="store_true", help="leave out the first start, which compiles everything"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the rates as bars")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="measure nothing, but tell where a single process spends its time",
     )
     parser.add_argument(
         "--repeats", type=int, default=1, metavar="N", help="runs, medians are told (default 1)"
@@ -109,12 +118,32 @@ def measure(args: argparse.Namespace) -> FilesReport:
             kept = args.folder.absolute() if args.folder else work / "kept"
             _say(f"{name}: writing {wanted:,} rows, unless they are there")
             rows = write_rows(kept / name / "rows", name, wanted)
+            if args.profile:
+                place = Place(kept / name / "rows", work)
+                report.queries[name] = {"rows": wanted, "profile": _profile(name, place)}
+                continue
             run = _Run(query, rows, kept / name, work, args)
             for number in range(args.repeats):
                 run.repeat(number)
             report.queries[name] = run.figures()
     report.judge()
+    if args.plot is not None:
+        args.plot.write_text(chart(report.queries), encoding="utf-8")
     return report
+
+
+def _profile(name: str, place: Place) -> list[dict[str, Any]]:
+    scratch = place.scratch / f"profile-{name}"
+    scratch.mkdir()
+    with Crew(1, answer_s_max=ENGINE_S_MAX) as crew:
+        (top,) = crew.run([(profile, name, Place(place.input, scratch), SLOTS)])
+    for line in top:
+        share, called_s = f"{line['share']:6.1%}", f"{line['with_called_s']:8.3f}"
+        _say(
+            f"  {share} {line['own_s']:8.3f} s {called_s} s {line['calls']:>9,} {line['function']}"
+        )
+    assert isinstance(top, list)
+    return top
 
 
 def _load() -> float:
@@ -260,7 +289,7 @@ class FilesReport:
         wide = max(len(key) for key in keys)
         lines = [TITLE, "", " " * wide + "".join(f"{name:>14}" for name in self.queries)]
         for key in keys:
-            if key != "differences":
+            if key not in ("differences", "profile"):
                 cells = (_cell(figures.get(key)) for figures in self.queries.values())
                 lines.append(f"{key:<{wide}}" + "".join(f"{cell:>14}" for cell in cells))
         lines.append("")
@@ -273,6 +302,8 @@ class FilesReport:
 
 def goals(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield each goal whose figures are there, and whether it is reached."""
+    if "profile" in figures:
+        return
     own = figures["rows_per_s"]
     if figures["identical"] is not None:
         yield "identical", figures["identical"]

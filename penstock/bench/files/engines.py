@@ -72,7 +72,7 @@ def run_penstock(start_s: float, name: str, place: Place, is_first: bool) -> dic
         os.environ["NUMBA_CACHE_DIR"] = str(place.scratch / "numba")
     queries = [QUERIES[name], TUMBLING] if name == "sliding" else [QUERIES[name]]
     done = {}
-    with _session() as spark:
+    with session() as spark:
         attached = attach(spark, place.scratch / "log", kernels=kernels)
         for query in queries:
             done[query.name] = [
@@ -126,7 +126,7 @@ def run_spark(start_s: float, name: str, place: Place) -> dict[str, list[Turn]]:
     """Structured Streaming: everything that is there in one micro-batch."""
     del start_s
     query = QUERIES[name]
-    with _session() as spark:
+    with session() as spark:
         return {name: [_spark_turn(spark, query, place, turn) for turn in range(TURNS)]}
 
 
@@ -170,7 +170,7 @@ def run_batch(start_s: float, name: str, place: Place) -> dict[str, list[Turn]]:
     """A plain Spark job over the same files, whose result is the one that others must have."""
     del start_s
     query = QUERIES[name]
-    with _session() as spark:
+    with session() as spark:
         turns = []
         for turn in range(TURNS):
             rows: DataFrame = query.batch(spark, str(place.input))
@@ -181,7 +181,7 @@ def run_batch(start_s: float, name: str, place: Place) -> dict[str, list[Turn]]:
 
 
 @contextmanager
-def _session() -> Iterator[SparkSession]:
+def session() -> Iterator[SparkSession]:
     """A session that has run a job: what follows is not to pay for its first steps."""
     with local_session("files", SLOTS, SPARK_SETTINGS) as spark:
         spark.range(1000).selectExpr("sum(id)").collect()
