@@ -33,7 +33,7 @@ from penstock.bench.files.engines import (
     run_penstock,
     run_spark,
 )
-from penstock.bench.files.profile import profile
+from penstock.bench.files.profile import profile_query
 from penstock.bench.files.queries import QUERIES, FileQuery
 from penstock.bench.files.results import difference, read_result
 from penstock.bench.footprint import MemoryPeak
@@ -136,7 +136,7 @@ def _profile(name: str, place: Place) -> list[dict[str, Any]]:
     scratch = place.scratch / f"profile-{name}"
     scratch.mkdir()
     with Crew(1, answer_s_max=ENGINE_S_MAX) as crew:
-        (top,) = crew.run([(profile, name, Place(place.input, scratch), SLOTS)])
+        (top,) = crew.run([(profile_query, name, Place(place.input, scratch), SLOTS)])
     for line in top:
         share, called_s = f"{line['share']:6.1%}", f"{line['with_called_s']:8.3f}"
         _say(

@@ -25,7 +25,9 @@ TOP = 25
 _PACKAGE = os.path.dirname(os.path.dirname(penstock.__file__)) + os.sep
 
 
-def profile(start_s: float, name: str, place: Place, parallelism: int) -> list[dict[str, Any]]:
+def profile_query(
+    start_s: float, name: str, place: Place, parallelism: int
+) -> list[dict[str, Any]]:
     """The functions that took most, by their own time; compiled loops count for their caller.
 
     The query runs twice, and the second time counts: by then everything is compiled and loaded.
