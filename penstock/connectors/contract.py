@@ -17,6 +17,7 @@ from penstock.errors import InvalidArgument, InvalidOffset
 Offset = Any
 
 READ_ROWS_MAX = 1 << 20
+AGAIN_S = 0.005  # how often a source that had nothing is asked again, unless it says otherwise
 
 # Input that could not be turned into a row, kept as it was found.
 REJECTED_SCHEMA = pa.schema(
@@ -48,6 +49,7 @@ class SourceBatch:
     idle: bool = False  # nothing is there now and the offset stayed; ask again later
     nothing_yet: bool = False  # idle, and so it has been from the start: there may never be more
     pending: bool = False  # idle, but something is there that may be read soon: this is no end
+    again_s: float = AGAIN_S  # idle: when asking again is worth it
 
     @property
     def rows(self) -> int:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import stat
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
@@ -15,14 +12,16 @@ import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
 from penstock.connectors.contract import (
+    AGAIN_S,
     DealtSource,
     Offset,
     SourceBatch,
     check_rows_max,
     offset_refused,
 )
-from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version, refuse_ways_out
-from penstock.connectors.folder_registry import KnownFiles, Registry
+from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
+from penstock.connectors.folder_listing import FolderListing, Selection
+from penstock.connectors.folder_registry import Registry
 from penstock.connectors.line_files import (
     BLOCK_BYTES_MIN,
     COMPRESSED,
@@ -34,14 +33,11 @@ from penstock.connectors.parquet_files import ParquetFileRows
 from penstock.connectors.rejects import Reject, joined, rejected_batch
 from penstock.errors import (
     InvalidArgument,
-    PathRefused,
     SourceChanged,
-    SourceError,
     SourceShrunk,
     SourceVanished,
     StreamError,
 )
-from penstock.names import show_path
 
 _logger = logging.getLogger(__name__)
 
@@ -82,6 +78,11 @@ class FolderOptions:
     case_sensitive: bool = False
     block_bytes: int = 4 << 20
     line_bytes_max: int = 16 << 20
+
+    @property
+    def selection(self) -> Selection:
+        """Which files count."""
+        return Selection(self.recursive, self.pattern, self.settle_ms, self.bounded)
 
     def __post_init__(self) -> None:
         if self.mode not in ("fail", "deadletter"):
@@ -147,7 +148,9 @@ class FolderSource(DealtSource):
         options: FolderOptions | None = None,
         registry_key: str = "files",
         clock: Clock | None = None,
+        listing: FolderListing | None = None,
     ) -> None:
+        """`listing`: one that other sources of the same folder and registry key use too."""
         self._folder = Path(os.path.abspath(folder))
         self._format: Format = format
         self._options = options if options is not None else FolderOptions()
@@ -155,8 +158,12 @@ class FolderSource(DealtSource):
         self._lines = _line_format(format, self.schema, self._options)
         self._registry, self._registry_key = registry, registry_key
         self._clock = clock if clock is not None else SystemClock()
-        self._known = KnownFiles(registry, registry_key)
-        self._unsettled = False  # whether the last look left a file for later
+        if listing is None:
+            listing = FolderListing(
+                self._folder, registry, registry_key, self._options.selection, self._clock
+            )
+        self.listing, self._known = listing, listing.known
+        self._look = 0  # the last one that was seen
         self._open: tuple[int, OpenFile, FileRows] | None = None
 
     def initial_offset(self) -> Offset:
@@ -194,7 +201,7 @@ class FolderSource(DealtSource):
         more = at.file < len(self._known)
         idle = at == begin and not ended
         # A file that is known is there to be read, even if it changed at each try.
-        pending = idle and (self._unsettled or more)
+        pending = idle and (self.listing.unsettled or more)
         return SourceBatch(
             joined(batches),
             at.offset,
@@ -204,6 +211,7 @@ class FolderSource(DealtSource):
             idle=idle,
             nothing_yet=idle and not pending and at == _At(self._first),
             pending=pending,
+            again_s=self.listing.look_again_s if idle and not pending else AGAIN_S,
         )
 
     def close(self) -> None:
@@ -271,10 +279,7 @@ class FolderSource(DealtSource):
     def _is_known(self, number: int) -> bool:
         """Say whether there is a file of this number, after a look at the folder if need be."""
         if number >= len(self._known):
-            self._known.refresh()
-        if number >= len(self._known) and not self._known.sealed:
-            found = sorted(self._new_files())
-            self._known.add(found, seal=self._options.bounded and not self._unsettled)
+            self._look = self.listing.look(self._look)
         return number < len(self._known)
 
     def _is_end(self, at: _At) -> bool:
@@ -294,7 +299,7 @@ class FolderSource(DealtSource):
         if at.file % self._stride != self._first % self._stride or at.file < self._first:
             raise offset_refused(offset, f"this part reads file {self._first} + k * {self._stride}")
         if at.file >= len(self._known):
-            self._known.refresh()
+            self.listing.refresh()
         if at.file >= len(self._known) + self._stride or (
             at.file >= len(self._known) and (at.byte or at.row)
         ):
@@ -302,61 +307,6 @@ class FolderSource(DealtSource):
                 offset, f"the registry lists {len(self._known)} files under {self._registry_key!r}"
             )
         return at
-
-    def _new_files(self) -> Iterator[str]:
-        """Yield the names that are not known yet, of files that have settled."""
-        self._unsettled = False
-        for path, name in self._walk(self._folder, ""):
-            if name in self._known:
-                continue
-            shown = show_path(name)
-            refuse_ways_out(self._folder, path, shown)
-            try:
-                found = os.stat(path)
-            except FileNotFoundError:
-                continue  # gone since it was listed, and never announced
-            except OSError as error:
-                raise SourceError(f"cannot look at {shown}: {error}", file=shown) from error
-            if not stat.S_ISREG(found.st_mode):
-                raise PathRefused(
-                    f"{shown} is not a regular file: pipes, sockets and devices are never read",
-                    file=shown,
-                )
-            # A time that is still to come was set by hand: nobody is writing the file.
-            age_us = self._clock.now_us() - found.st_mtime_ns // 1_000
-            if 0 <= age_us < self._options.settle_ms * 1_000:
-                self._unsettled = True
-            else:
-                yield name
-
-    def _walk(self, folder: Path, prefix: str) -> Iterator[tuple[Path, str]]:
-        """Yield the paths and names that count, which may be anything but folders."""
-        try:
-            with os.scandir(folder) as entries:
-                listed = [(entry, _is_folder(entry)) for entry in entries]
-        except FileNotFoundError as error:
-            if prefix:
-                return  # a folder below that is gone since it was listed
-            shown = show_path(folder)
-            raise SourceVanished(
-                f"there is no folder {shown}: create it or put it back, or correct the path",
-                file=shown,
-            ) from error
-        except OSError as error:
-            shown = show_path(folder)
-            raise SourceError(f"cannot list {shown}: {error}", file=shown) from error
-        for entry, is_folder in listed:
-            name = prefix + entry.name
-            if entry.name.startswith(("_", ".")):
-                continue
-            if not is_folder:
-                if fnmatchcase(entry.name, self._options.pattern):
-                    yield Path(entry.path), name
-            elif self._options.recursive:
-                refuse_ways_out(self._folder, Path(entry.path), show_path(name))
-                # A link to a folder inside: its files are found where they are.
-                if not entry.is_symlink():
-                    yield from self._walk(Path(entry.path), name + "/")
 
     def _copy(self) -> FolderSource:
         return FolderSource(
@@ -367,14 +317,8 @@ class FolderSource(DealtSource):
             self._options,
             self._registry_key,
             self._clock,
+            self.listing,
         )
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:
-        return False  # links in a circle, for one: looking at it as a file says what it is
 
 
 def _checked_schema(format: Format, schema: pa.Schema | None) -> pa.Schema:

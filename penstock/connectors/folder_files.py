@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import weakref
@@ -73,16 +74,27 @@ class OpenFile:
         self.name = name
         self.shown = show_path(name)
         self._path = folder / name
-        refuse_ways_out(folder, self._path, self.shown)
-        with self.told(0, 0):
-            # Not blocking: something else than a file may have taken the name.
-            self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._handle = self._opened(folder)
         # Also closed when nobody holds this object any more: a failed read closes nothing.
         self._closing = weakref.finalize(self, os.close, self._handle)
         found = os.fstat(self._handle)
         self._check_kind(found)
         self.version = version if version is not None else Version.of(found)
         self._check(found, 0, 0)
+
+    def _opened(self, folder: Path) -> int:
+        # Not blocking: something else than a file may have taken the name.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+        with self.told(0, 0):
+            try:
+                if "/" not in self.name:  # right in the folder, and no link: then it is inside
+                    return os.open(self._path, flags | os.O_NOFOLLOW)
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+        refuse_ways_out(folder, self._path, self.shown)
+        with self.told(0, 0):
+            return os.open(self._path, flags)
 
     @property
     def size_bytes(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.clock import Clock
+from penstock.connectors.folder_listing import FolderListing
 from penstock.errors import ChangeLogBroken, CheckpointError, UnsupportedPlan
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
@@ -49,6 +50,7 @@ class Assembly:
     kernels: KernelCache
     sources: Mapping[str, SourceBuilder] = field(default_factory=lambda: SOURCES)
     trim_commits: int = TRIM_COMMITS
+    listings: dict[str, FolderListing] = field(default_factory=dict)  # one of each folder
 
     def start(self, name: str, instance: int) -> Vertex:
         """Recover a vertex under the number that was handed out for it; return it, ready to step.
@@ -208,6 +210,7 @@ class Assembly:
             registry=self.log,
             clock=self.clock,
             has_dead_letters=self.program.settings.dead_letter_stream is not None,
+            listings=self.listings,
         )
         source = self.sources[spec.connector](request)
         return SourceInput(source, marker.offset, list(schema.names))

@@ -25,7 +25,7 @@ from penstock.runtime.assembly import Assembly
 from penstock.runtime.vertex import Vertex, VertexState, VertexStatistics
 
 DROPPED_MAX = 1_000  # the newest are told
-WAIT_S = 0.005  # how often a source that had nothing is asked again
+WAIT_S = 0.05  # the longest sleep: orders, and time that passes, are looked at so often
 
 # A vertex that meets one of these is recovered from its last marker, under a new number.
 PASSING = (OutcomeUnknown, LogIOError, LogBusy)
@@ -138,7 +138,7 @@ class Host:
         What the log has gained since the last step began may be input that the step did not see:
         then there is no sleep.
         """
-        due = [s for v in self._running() if (s := v.commit_due_in_s()) is not None]
+        due = [s for v in self._running() if (s := v.work_due_in_s()) is not None]
         self._assembly.log.wait(self._tail, min([WAIT_S, *due]))
 
     def _do_or_end(self, name: str, action: Callable[[Vertex], T]) -> T | bool:

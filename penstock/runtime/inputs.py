@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.connectors.contract import Source
+from penstock.connectors.contract import AGAIN_S, Source
 from penstock.errors import PUnitError, StreamInputError, Trimmed
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
@@ -69,6 +69,10 @@ class Input(ABC):
     def has_nothing_yet(self) -> bool:
         """Whether there has never been anything, and may never be: time does not wait for it."""
         return False
+
+    def ask_again_in_s(self) -> float | None:
+        """How long it is no use to ask an input that had nothing; None: until the log grows."""
+        return None
 
     def close(self) -> None:  # noqa: B027 - most inputs hold nothing
         """Release what the input holds."""
@@ -184,6 +188,7 @@ class SourceInput(Input):
         self._is_drained = False
         self._has_nothing_yet = False
         self._ended = False
+        self._again_s = AGAIN_S
 
     def take(self, rows_max: int) -> Delivery | None:
         if self._ended:
@@ -193,6 +198,7 @@ class SourceInput(Input):
         self._has_paused = not read.more and not read.pending
         self._is_drained = (read.idle and not read.pending) or read.ended
         self._has_nothing_yet = read.nothing_yet
+        self._again_s = read.again_s
         if read.idle and not read.ended:
             return None
         self._offset = read.next_offset
@@ -216,6 +222,9 @@ class SourceInput(Input):
 
     def has_nothing_yet(self) -> bool:
         return self._has_nothing_yet
+
+    def ask_again_in_s(self) -> float | None:
+        return None if self._ended else self._again_s
 
     def position(self) -> dict[str, Any]:
         return {"consumed": START, "resume": START, "offset": self._offset}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.clock import Clock
 from penstock.connectors.contract import Source
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
+from penstock.connectors.folder_listing import FolderListing
 from penstock.connectors.folder_registry import Registry
 from penstock.connectors.nexmark import Kind, NexmarkSettings, NexmarkSource
 from penstock.connectors.rate import RateSource
@@ -31,6 +32,7 @@ class SourceRequest:
     registry: Registry  # where a source may keep what must outlive it
     clock: Clock
     has_dead_letters: bool = False  # input that does not fit has somewhere to go
+    listings: dict[str, FolderListing] = field(default_factory=dict)  # of all in this process
 
 
 FOLDER_SETTLE_MS = 100  # longer than a copy under way rests, and short for whoever waits for rows
@@ -82,15 +84,18 @@ def _folder(request: SourceRequest) -> Source:
     if request.has_dead_letters:
         options.setdefault("mode", "deadletter")
     options.setdefault("settle_ms", FOLDER_SETTLE_MS)
+    key = f"source/{request.name}/files"
     whole = FolderSource(
         options["path"],
         cast(Format, options["format"]),
         request.registry,
         schema,
         FolderOptions(**{name: options[name] for name in reading if name in options}),
-        f"source/{request.name}/files",
+        key,
         request.clock,
+        request.listings.get(key),
     )
+    request.listings[key] = whole.listing
     return _part(request, whole)
 
 

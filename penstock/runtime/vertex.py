@@ -34,6 +34,7 @@ from penstock.stages.settings import Settings
 from penstock.state.snapshot import Snapshot
 
 COMMIT_GAP_S = 0.002
+REST_S = 0.005  # between two looks at what else than input a vertex waits for
 DELIVERIES_PER_STEP_MAX = 16
 
 
@@ -244,6 +245,16 @@ class Vertex:
         if self._parts.trigger_us is None:
             due_s = min(due_s, self._committed_s + COMMIT_GAP_S)
         return max(0.0, due_s - self._parts.clock.monotonic_s())
+
+    def work_due_in_s(self) -> float | None:
+        """How long this vertex may rest after a step without work; None: until the log grows."""
+        dues = [self.commit_due_in_s(), self._parts.input.ask_again_in_s()]
+        if self._is_held_back or self.is_copying:
+            dues.append(REST_S)
+        silence_ms = self._parts.settings.idle_timeout_ms
+        if silence_ms is not None and self._parts.watermarks is not None:
+            dues.append(max(REST_S, silence_ms / 8_000))  # it is heard in several looks
+        return min((due_s for due_s in dues if due_s is not None), default=None)
 
     def statistics(self) -> VertexStatistics:
         return VertexStatistics(

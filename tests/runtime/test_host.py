@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
+from penstock.connectors.contract import AGAIN_S
+from penstock.connectors.folder_listing import LOOK_S, TICK_S
 from penstock.log import open_log
-from penstock.plan.build import parse_schema, query, scan_stream
+from penstock.plan.build import parse_schema, query, scan_source, scan_stream
 from penstock.runtime import host as host_module
 from penstock.runtime.streams import StreamWriter, create_stream
+from penstock.testing.clock import ManualClock
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 ORDERS = "item bigint not null"
@@ -29,3 +36,36 @@ def test_rows_that_come_between_a_step_and_the_wait_are_not_slept_over(
             process.host.wait()
             process.run_available()
     assert [row["item"] for row in lab.rows("copied")] == [1, 2, 3]
+
+
+def test_vertices_share_one_look_at_a_folder_and_rest_until_the_next(
+    lab: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[str | Path] = []
+    scan = os.scandir
+    spied = tmp_path / "in"
+
+    def spy(path: str | Path) -> Any:
+        listed.extend([path] if Path(path) == spied else [])
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", spy)
+    rows = scan_source("folder", "value string", None, path=str(tmp_path / "in"), format="text")
+    (tmp_path / "in").mkdir()
+    clock = ManualClock()
+    shared = query("shared", rows.to_stream("out"), parallelism=3)
+    with lab.open(shared, clock=clock) as process:
+        vertices = [process.host.vertex(name) for name in process.statistics().vertices]
+        for _ in range(3):
+            process.host.step()
+        assert len(listed) == 3
+        clock.advance(TICK_S)
+        process.host.step()
+        assert len(listed) == 3
+        assert {vertex.work_due_in_s() for vertex in vertices} == {LOOK_S}
+        (tmp_path / "in" / "a").write_text("x\n")
+        clock.advance(1)  # it has settled
+        process.host.step()
+        assert len(listed) == 4
+        assert sum(vertex.statistics().rows_in for vertex in vertices) == 1
+    assert LOOK_S > AGAIN_S
