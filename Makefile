@@ -47,7 +47,8 @@ test: java ## Run the tests, some minutes; ARGS="tests/log -x" narrows it
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
 
 test-deep: java ## Run what takes longer: kills, many seeds, every value against Spark
-	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m slow $(ARGS)
+	@$(WITH_JAVA) PENSTOCK_TESTS=deep $(BIN)/pytest -n $(WORKERS) --dist loadgroup \
+		-m "(slow or hypothesis) and not campaign" $(ARGS)
 
 campaign: java ## Compare every expression and query with Spark over many more rows (hours)
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m campaign $(ARGS)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from penstock.kernels.cache import KernelCache
+from tests.thoroughness import examples
 
 # A Java process of a test lives for seconds: it is not worth the best machine code, nor a collector
 # with threads of its own. Whatever starts Spark inherits this.
@@ -23,7 +24,7 @@ for folder in Path(__file__).parent.iterdir():
         pytest.register_assert_rewrite(f"tests.{folder.name}")
 
 # Time limits are pytest-timeout's: how long one example takes says nothing on a busy machine.
-settings.register_profile("penstock", deadline=None, print_blob=True)
+settings.register_profile("penstock", deadline=None, print_blob=True, max_examples=examples(100))
 settings.load_profile("penstock")
 
 

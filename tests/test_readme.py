@@ -30,6 +30,7 @@ def program(folder: Path, containing: str) -> Path:
     return path
 
 
+@pytest.mark.slow  # tests/spark does the same in a session that is there already
 @pytest.mark.spark
 @pytest.mark.timeout(400)
 def test_the_first_query_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.errors import InvalidArgument
+from tests.thoroughness import examples
 
 PAIR = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
@@ -189,7 +190,7 @@ _PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.lists(_PIECES, max_size=5).map("".join), max_size=12))
 def test_every_json_line_is_a_row_or_rejected_or_blank(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str]
@@ -268,7 +269,7 @@ def test_a_csv_line_that_is_no_row_is_set_aside_alone(tmp_path: Path, line: byte
 _CSV_PIECES = st.sampled_from(["1", "2", ",", '"', '""', '"x"', "y", " ", "\r", "é", ',"', '",'])
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.lists(_CSV_PIECES, max_size=7).map("".join), max_size=12))
 def test_every_csv_line_is_a_row_or_rejected_or_empty(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str]

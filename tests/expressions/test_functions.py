@@ -25,6 +25,7 @@ from penstock.expressions.tree import (
 )
 from penstock.expressions.types import Field, arrow_schema, parse_type
 from tests.expressions.against_reference import check_against_reference
+from tests.thoroughness import examples
 
 ZONES = ("UTC", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "+05:30")
 NAMED_ZONES = ZONES[:4]  # the reference looks zones up by name
@@ -235,7 +236,7 @@ def rows_of(tree: Expression, texts: str = "string") -> st.SearchStrategy[pa.Rec
 
 
 few = settings(
-    max_examples=10,
+    max_examples=examples(10),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

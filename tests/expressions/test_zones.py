@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ExpressionError
 from penstock.expressions.zones import load_zone
+from tests.thoroughness import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECONDS = st.integers(-62135500000, 253402200000)
@@ -25,7 +26,7 @@ ZONES = [
 def test_offsets_equal_the_database_at_every_instant(name: str) -> None:
     region, zone = ZoneInfo(name), load_zone(name)
 
-    @settings(max_examples=20)
+    @settings(max_examples=examples(20))
     @given(st.lists(SECONDS, min_size=1, max_size=50))
     def check(seconds: list[int]) -> None:
         around = [*zone.transitions_us[::97].tolist(), *(second * 10**6 for second in seconds)]

@@ -17,6 +17,7 @@ from penstock.expressions.types import Field, Schema, parse_type
 from penstock.kernels.block import PANE_NONE, AggregateSpec, Block, BlockSpec, Partials
 from penstock.kernels.cache import KernelCache
 from tests.kernels.batches import SEEDED, batches, random_batch
+from tests.thoroughness import examples
 
 SCHEMA: Schema = tuple(
     Field(name, parse_type(kind))
@@ -102,7 +103,7 @@ def outcome(block: Block, batch: pa.RecordBatch, closed: int) -> Any:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-@settings(SEEDED, max_examples=25)
+@settings(SEEDED, max_examples=examples(25))
 @given(
     batch=batches(SCHEMA, rows_max=60),
     closed=st.sampled_from([PANE_NONE, -1, 0, 1 << 40]),
@@ -141,7 +142,7 @@ def by_hand(batch: pa.RecordBatch, closed: int) -> tuple[dict[Any, dict[str, Any
     return groups, late
 
 
-@settings(SEEDED, max_examples=40)
+@settings(SEEDED, max_examples=examples(40))
 @given(batch=batches(SCHEMA, rows_max=60), closed=st.sampled_from([PANE_NONE, 0]))
 def test_windowed_case_against_plain_python(
     blocks: dict[str, tuple[Block, Block]], batch: pa.RecordBatch, closed: int

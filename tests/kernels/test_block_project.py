@@ -13,6 +13,7 @@ from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.support import numba_supported
 from tests.kernels.batches import SEEDED, batches, bits_of, decimals
+from tests.thoroughness import examples
 
 SCHEMA: Schema = tuple(
     Field(name, parse_type(kind))
@@ -111,7 +112,7 @@ def safe_blocks(kernels: KernelCache) -> list[tuple[Block, Block]]:
     return [block_pair(SAFE[first::4], [], kernels) for first in range(4)]
 
 
-@settings(SEEDED, max_examples=60)
+@settings(SEEDED, max_examples=examples(60))
 @given(batch=batches(SCHEMA))
 def test_expressions_that_cannot_fail(
     safe_blocks: list[tuple[Block, Block]], batch: pa.RecordBatch
@@ -126,7 +127,7 @@ def failing_blocks(kernels: KernelCache) -> dict[str, tuple[Block, Block]]:
 
 
 @pytest.mark.parametrize("name", sorted(FAILING))
-@settings(SEEDED, max_examples=25)
+@settings(SEEDED, max_examples=examples(25))
 @given(batch=batches(SCHEMA))
 def test_expressions_that_fail_rows(
     failing_blocks: dict[str, tuple[Block, Block]], name: str, batch: pa.RecordBatch
@@ -174,7 +175,7 @@ def filter_blocks(kernels: KernelCache) -> dict[str, tuple[Block, Block]]:
 
 
 @pytest.mark.parametrize("name", sorted(FILTERED))
-@settings(SEEDED, max_examples=25)
+@settings(SEEDED, max_examples=examples(25))
 @given(batch=batches(SCHEMA))
 def test_filters(
     filter_blocks: dict[str, tuple[Block, Block]], name: str, batch: pa.RecordBatch

@@ -16,6 +16,7 @@ from penstock.expressions.types import parse_type, schema_from_arrow
 from penstock.kernels.block import AggregateSpec, Block, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.hashing import bytes_word, hash_columns, key_hash
+from tests.thoroughness import examples
 
 # Never change a line of these: states and streams on disk were partitioned by them.
 FROZEN: list[tuple[list[Any], int]] = [
@@ -101,7 +102,7 @@ def test_narrow_types_hash_like_wide_ones() -> None:
         assert hash_columns([pa.array([value / 4], pa.float32())], 1) == double
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     rows=st.lists(
         st.tuples(

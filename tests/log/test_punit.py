@@ -27,6 +27,7 @@ from penstock.errors import (
 )
 from penstock.log import punit
 from penstock.log.punit import Codec, conform, decode, encode, fingerprint, inspect, plain_schema
+from tests.thoroughness import examples
 
 CODECS = tuple(Codec)
 DAY_MS = 86_400_000
@@ -174,7 +175,7 @@ def batches(draw: st.DrawFn) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(batch=batches())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 def test_any_batch_round_trips(codec: Codec, batch: pa.RecordBatch) -> None:
     unit = encode(batch, codec)
     back = decode(unit, expected=batch.schema)
@@ -466,7 +467,7 @@ def test_trailing_bytes_are_damage() -> None:
 
 
 @given(data=st.binary(max_size=300), magic=st.booleans(), verify=st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_random_bytes_are_refused(data: bytes, magic: bool, verify: bool) -> None:
     body = b"PNPU\1\0\0\0" + data if magic else data
     with pytest.raises(PUnitError):
@@ -611,7 +612,7 @@ def test_flips_behind_right_checks_give_an_error_or_a_valid_batch(flip: int) -> 
         st.tuples(st.integers(0, 2**16), st.binary(min_size=1, max_size=8)), min_size=1
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_patched_payloads_behind_right_checks_give_an_error_or_a_valid_batch(
     batch: pa.RecordBatch, patches: list[tuple[int, bytes]]
 ) -> None:
@@ -628,7 +629,7 @@ def test_patched_payloads_behind_right_checks_give_an_error_or_a_valid_batch(
 
 
 @given(data=st.binary(max_size=400), codec=st.sampled_from([0, 1, 2]), prefix=st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_random_payloads_behind_right_checks_are_refused(
     data: bytes, codec: int, prefix: bool
 ) -> None:
@@ -639,7 +640,7 @@ def test_random_payloads_behind_right_checks_are_refused(
 
 
 @given(schema=st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_random_schemas_behind_right_checks_are_refused(schema: bytes) -> None:
     with pytest.raises(PUnitDamaged, match="schema"):
         inspect(forge(schema, b"", rows=0))

@@ -24,6 +24,7 @@ from penstock.errors import Fenced, SequenceConflict, StreamError, Trimmed
 from penstock.log.contract import Log, take_over
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind
 from tests.log.contract import LogFactory
+from tests.thoroughness import examples
 
 TAGS = ("S/a/0", "S/a/1", "S/b/0", "T/v", "m")
 VERTICES = ("v", "w")
@@ -350,9 +351,10 @@ class LogMachine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)  # a failure is shrunk before it is shown
 @pytest.mark.parametrize(
-    ("backend", "examples"), [("memory", 100), ("local-synced", 25), ("local-process", 40)]
+    ("backend", "many"), [("memory", 120), ("local-synced", 30), ("local-process", 48)]
 )
-def test_random_operations_match_the_model(backend: str, examples: int) -> None:
+@pytest.mark.hypothesis
+def test_random_operations_match_the_model(backend: str, many: int) -> None:
     if backend != "memory":
         pytest.importorskip("penstock.log.local")
 
@@ -363,7 +365,7 @@ def test_random_operations_match_the_model(backend: str, examples: int) -> None:
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples,
+            max_examples=examples(many),
             stateful_step_count=40,
             deadline=None,
             print_blob=True,

@@ -27,6 +27,7 @@ from penstock.operators.specs import (
 )
 from penstock.operators.windows import Windows
 from tests.operators.oracle import Row, WindowOracle
+from tests.thoroughness import examples
 
 SEEDED = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
@@ -171,7 +172,7 @@ CASES += [("hopping", EXACT), ("uneven", EXACT)]  # exact aggregates alone keep 
 @pytest.mark.parametrize(
     ("shape", "aggregates"), CASES, ids=[f"{shape}-{len(calls)}" for shape, calls in CASES]
 )
-@settings(SEEDED, max_examples=12)
+@settings(SEEDED, max_examples=examples(12))
 @given(seed=st.integers(0, 2**32))
 def test_append_mode(
     kernels: KernelCache, shape: str, aggregates: tuple[AggregateCall, ...], seed: int
@@ -193,7 +194,7 @@ def test_append_mode(
 
 
 @pytest.mark.parametrize("shape", ["tumbling", "hopping"])
-@settings(SEEDED, max_examples=12)
+@settings(SEEDED, max_examples=examples(12))
 @given(seed=st.integers(0, 2**32))
 def test_update_mode(kernels: KernelCache, shape: str, seed: int) -> None:
     """At each commit the open windows that changed, and nothing else."""

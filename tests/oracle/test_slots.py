@@ -60,7 +60,11 @@ def test_a_session_is_attached_while_another_one_is_active(
 # where there is an exchange: with one slot every delivery is judged by itself.
 @pytest.mark.parametrize(
     ("name", "slots"),
-    [("sliding", 1), ("computed keys and results", 2), ("tumbling, complete", 2)],
+    [
+        ("computed keys and results", 2),
+        pytest.param("sliding", 1, marks=pytest.mark.slow),
+        pytest.param("tumbling, complete", 2, marks=pytest.mark.slow),
+    ],
 )
 def test_slots_give_what_spark_gives(
     attached: Attached, rows: pa.RecordBatch, name: str, slots: int

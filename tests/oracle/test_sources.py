@@ -15,6 +15,7 @@ from penstock.log.memory import MemoryLog
 from tests.oracle.engine import Manner, program_of, run
 from tests.oracle.events import event_rows
 from tests.oracle.verdict import as_mode, differences, plain, static_frame
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,7 +59,7 @@ def _pieces(spark: SparkSession, name: str, seed: int) -> list[DataFrame]:
     return frames if shape is None else [frame.selectExpr(*shape) for frame in frames]
 
 
-@pytest.mark.parametrize("name", sorted(COLUMNS))
+@pytest.mark.parametrize("name", some(sorted(COLUMNS), every=2))
 def test_files_that_spark_wrote(spark: SparkSession, tmp_path: Path, name: str) -> None:
     rng = random.Random(name)
     folder = tmp_path / "files"

@@ -23,6 +23,7 @@ from penstock.plan.optimizer import optimize
 from penstock.plan.query import Query
 from penstock.plan.text import parse_query, print_query
 from penstock.stages.settings import Settings
+from tests.thoroughness import examples
 
 SCHEMA = "k bigint, v bigint, d double, t string, ts timestamp not null, tags array<string>"
 NAMES = [part.split()[0] for part in SCHEMA.split(", ")]
@@ -99,7 +100,7 @@ def queries(draw: st.DrawFn) -> Query:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(queries())
 def test_print_and_parse_are_inverse(made: Query) -> None:
     text = print_query(made)
@@ -107,7 +108,7 @@ def test_print_and_parse_are_inverse(made: Query) -> None:
     assert print_query(parse_query(text)) == text
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(queries())
 def test_optimized_plans_print_and_parse_too(made: Query) -> None:
     done = optimize(made)

@@ -15,9 +15,10 @@ import pytest
 from penstock.kernels.cache import KernelCache
 from penstock.log.fsck import fsck
 from tests.runtime.killed import verify, work
+from tests.thoroughness import IS_DEEP, some
 
 ANSWER_S_MAX = 60.0
-KILLS = 8
+KILLS = 8 if IS_DEEP else 4
 
 
 def _start(target: Callable[..., None], *args: Any) -> tuple[Any, Connection]:
@@ -36,7 +37,7 @@ def _answer(connection: Connection) -> Any:
     return connection.recv()
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", some((1, 2), every=2))
 def test_a_process_killed_at_random_moments_loses_and_repeats_nothing(
     tmp_path: Path, kernels: KernelCache, seed: int
 ) -> None:

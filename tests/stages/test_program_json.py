@@ -16,6 +16,7 @@ from penstock.errors import InvalidProgram, ProgramError, StageVersionUnsupporte
 from penstock.stages.program import PROGRAM_VERSION, Program, canonical_json
 from penstock.stages.program_json import PROGRAM_CHARACTERS_MAX
 from tests.stages.programs import rich, small
+from tests.thoroughness import examples
 
 PROGRAMS = [small(), rich()]
 TEXTS = [program.to_json() for program in PROGRAMS]
@@ -249,7 +250,7 @@ def valid_changes() -> st.SearchStrategy[tuple[str, Any]]:
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(valid_changes(), st.integers(0, 1))
 def test_a_valid_change_is_read_and_makes_another_program(
     change: tuple[str, Any], which: int
@@ -272,7 +273,7 @@ def _objects(node: Any) -> list[dict[str, Any]]:
     return [found for path in paths(node) if isinstance(found := at(node, path), dict)]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data(), st.integers(0, 1))
 def test_any_value_anywhere(data: st.DataObject, which: int) -> None:
     node = copy.deepcopy(NODES[which])
@@ -297,7 +298,7 @@ def test_any_value_anywhere(data: st.DataObject, which: int) -> None:
     read_or_named_error(json.dumps(node), which)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data(), st.integers(0, 1))
 def test_any_damage_to_the_text(data: st.DataObject, which: int) -> None:
     text = TEXTS[which]
@@ -307,7 +308,7 @@ def test_any_damage_to_the_text(data: st.DataObject, which: int) -> None:
     read_or_named_error(text[:start] + put + text[start + length :], which)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data())
 def test_swapped_parts(data: st.DataObject) -> None:
     node = copy.deepcopy(NODES[1])

@@ -383,6 +383,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow  # two processes that compile all they need
 def test_the_same_operations_give_the_same_bytes_in_every_process() -> None:
     digests = {
         subprocess.run(

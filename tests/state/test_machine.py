@@ -15,6 +15,7 @@ from penstock.errors import StateOverflow, StateTooLarge
 from penstock.state.keyed import KeyedState
 from penstock.state.snapshot import Snapshot
 from tests.state.model import SCHEMA, StateModel, columns_of, restored, same, shown
+from tests.thoroughness import examples
 
 NUMBERS = st.one_of(st.none(), st.integers(-3, 40))
 WORDS = st.one_of(st.none(), st.sampled_from(["", "a", "b", "ab", "é", "z" * 9, "long word " * 3]))
@@ -160,11 +161,11 @@ class StateMachine(RuleBasedStateMachine):
             )
 
 
-StateMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
+StateMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30)
 TestStateMachine = StateMachine.TestCase
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     batches=st.lists(st.tuples(ROWS, st.integers(0, 3)), min_size=1, max_size=25),
     bytes_max=st.integers(2_000, 30_000),

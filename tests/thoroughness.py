@@ -1,0 +1,24 @@
+"""How much of what has no end is tried: little in `make test`, much in `make test-deep`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+IS_DEEP = os.environ.get("PENSTOCK_TESTS") == "deep"
+
+
+def examples(many: int) -> int:
+    """How many examples Hypothesis makes up, of a test that is worth so many."""
+    return many if IS_DEEP else max(5, many // 6)
+
+
+def some(values: Sequence[Any], *, every: int) -> list[Any]:
+    """Parameters of a test: one in so many for `make test`, the others for the deep part."""
+    return [
+        value if at % every == 0 else pytest.param(value, marks=pytest.mark.slow)
+        for at, value in enumerate(values)
+    ]
