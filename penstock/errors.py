@@ -344,7 +344,7 @@ class StateError(StreamError):
 class StateTooLarge(StateError):
     """The state would grow beyond its memory bound.
 
-    Nothing changed. Action: raise the bound.
+    Nothing changed. Action: end the query; the user raises the bound, or has less state.
     """
 
 

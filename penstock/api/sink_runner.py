@@ -7,6 +7,10 @@ under the number of this run; only afterwards is the batch noted as done. So
 
 - a batch that was begun is delivered again exactly as it was, by whoever comes next;
 - a run that was followed by another can neither begin a batch nor note one: its number is old.
+
+What is costly, decoding rows and writing files, comes before that and is seen by nobody: batches
+are staged some ahead of the one that is handed over, each by a thread of its own, and go out in
+order. What is staged when a run ends is thrown away; the next one may cut its batches elsewhere.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
+from collections import deque
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from penstock.api.guarantees import FOREACH_BATCH
-from penstock.api.sinks import Delivery
+from penstock.api.sinks import BatchRows, Delivery, Staged
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     JobFailed,
@@ -29,11 +33,10 @@ from penstock.errors import (
     Trimmed,
 )
 from penstock.expressions.types import Schema, arrow_schema
-from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.power_cut import power_cuts
-from penstock.log.record import START, Position
+from penstock.log.record import START, Body, Position
 from penstock.runtime.backlog import SinkProgress, StoredProgress, take_over_sink
 from penstock.runtime.host import PASSING
 from penstock.runtime.markers import decode_marker
@@ -42,6 +45,7 @@ from penstock.runtime.trimming import TRIM_BYTES, TRIM_COMMITS
 from penstock.stages.tags import TagKind, parse_tag
 
 WAIT_S = 0.2
+STAGING_S = 0.05  # how often it is looked for more to stage while a batch is being staged
 STRAGGLERS_S = 1.0  # how long after a trigger's interval the commits of all vertices are waited for
 BEHIND_MAX = 1_000  # epochs: beyond this it is only told that there are so many
 TRACEBACK_CHARACTERS_MAX = 8_000
@@ -59,9 +63,9 @@ class Trigger:
     interval_us: int
     writers: int
 
-    def is_due(self, now_us: int, delivered_us: int, spoken: set[str]) -> bool:
-        """Whether to deliver now; `spoken` are those whose commits of this interval are there."""
-        if now_us // self.interval_us == delivered_us // self.interval_us:
+    def is_due(self, now_us: int, cut_us: int, spoken: set[str]) -> bool:
+        """Whether to cut a batch; `spoken` are those whose commits of this interval are there."""
+        if now_us // self.interval_us == cut_us // self.interval_us:
             return False
         patience_us = min(STRAGGLERS_S * 1e6, self.interval_us / 4)
         return len(spoken) >= self.writers or now_us % self.interval_us >= patience_us
@@ -118,31 +122,37 @@ class _Batch:
         else:
             self._whole[release.marker.producer] = release
 
-    def rows(self, schema: pa.Schema) -> pa.Table:
-        releases = self._whole.values() if self._replaces else self._releases
-        batches = [
-            punit.conform(punit.decode(record.body), schema)
-            for release in releases
-            for record in release.records
-        ]
-        if not batches:
-            return schema.empty_table()  # with a chunk, which PySpark needs to make a DataFrame
-        return pa.Table.from_batches(batches, schema)
-
-    def resume(self, reader: CommittedReader) -> Position:
-        """Where the next runner must begin to read, once this batch is delivered."""
+    def cut(self, reader: CommittedReader) -> _Cut:
+        """End the batch where the reader is, and begin the next one."""
         kept = [Position(each.records[0].position - 1) for each in self._whole.values()]
-        return min([reader.resume, *kept])
+        releases = self._whole.values() if self._replaces else self._releases
+        cut = _Cut(
+            epoch=reader.consumed,
+            resume=min([reader.resume, *kept]),
+            epochs=self.epochs,
+            bytes=self.bytes,
+            bodies=tuple(record.body for release in releases for record in release.records),
+        )
+        self.note_delivered()
+        self._releases.clear()
+        self.epochs = 0
+        return cut
 
     def note_delivered(self) -> None:
         """What was added so far is no reason for a batch, and takes no room in it."""
         self.has_news = False
         self.bytes = 0
 
-    def clear(self) -> None:
-        self.note_delivered()
-        self._releases.clear()
-        self.epochs = 0
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A batch whose end is chosen; it is decided once that is stored."""
+
+    epoch: Position
+    resume: Position  # where the next runner must begin to read, once it is delivered
+    epochs: int
+    bytes: int
+    bodies: tuple[Body, ...]
 
 
 class SinkRunner:
@@ -173,9 +183,11 @@ class SinkRunner:
         self._clock = clock or SystemClock()
         self._untrimmed_epochs = TRIM_COMMITS  # the first trim is for what earlier runs left
         self._untrimmed_bytes = 0
-        self._delivered_us = 0
+        self._cut_us = 0  # when the last batch was cut
+        self._ahead: deque[tuple[_Cut, Future[Staged]]] = deque()  # cut and not delivered yet
         self._done = START  # the last marker whose rows are known to be delivered
         self._tail = START  # of the log, when the last turn began
+        self._stages_aside = False  # by threads of their own
         self._read_progress()
         self._must_read_progress = False  # again, after an error that passes
         self._again_lately = Recently(LATELY_S)
@@ -190,6 +202,7 @@ class SinkRunner:
         )
 
     def start(self) -> None:
+        self._stages_aside = self._delivery.ahead > 1
         self._thread.start()
 
     def stop(self) -> None:
@@ -252,13 +265,17 @@ class SinkRunner:
         except BaseException as error:
             logger.error("the sink of query %s failed: %s", self._query, _brief(error))
             self._failure = self._failure or SinkFailure(error)
+        finally:
+            self._drop_ahead()
 
     def _feed(self) -> bool:
         """Deliver until the end; return whether it was reached, else it is to be tried again."""
         try:
             self.begin()
             while (again := self.turn()) is not None:
-                if not again:
+                if not again and self._ahead:
+                    wait([self._ahead[0][1]], STAGING_S)
+                elif not again:
                     # From before the turn on: what came since may be what the turn did not see.
                     self._log.wait(self._tail, WAIT_S)
         except PASSING as error:
@@ -287,6 +304,7 @@ class SinkRunner:
 
     def _read_progress(self) -> None:
         """Begin where the log says that the sink is, as its owner."""
+        self._drop_ahead()
         self._progress: StoredProgress | None = None
         if self._delivery.is_kept:
             self._progress = take_over_sink(self._log, self._query, self._run_number)
@@ -310,9 +328,16 @@ class SinkRunner:
         self._tail = self._log.tail()
         self._is_busy = True
         found = self._collect()
-        if self._batch.has_news and (stopping or self._is_due()):
-            self._hand_over(self._reader.consumed)
-            return True
+        has_room = len(self._ahead) < self._delivery.ahead
+        if has_room and self._batch.has_news and (stopping or self._is_due()):
+            self._stage()
+            if len(self._ahead) < self._delivery.ahead:
+                return True
+        if self._ahead:
+            is_staged = self._ahead[0][1].done()
+            if is_staged:
+                self._hand_over()
+            return is_staged
         if not self._batch.has_news:
             self._pass_empty()
             self._is_busy = self._is_hurried = False
@@ -367,7 +392,8 @@ class SinkRunner:
                 query=self._query,
                 planned=int(self._planned),
             )
-        self._hand_over(self._planned)
+        self._stage()
+        self._hand_over()
 
     def _is_due(self) -> bool:
         if self._is_hurried or self._batch.bytes >= self._delivery.bytes_max:
@@ -378,39 +404,72 @@ class SinkRunner:
         now_us = self._clock.now_us()
         begun_us = now_us - now_us % self._trigger.interval_us
         spoken = {name for name, at_us in self._batch.spoken_us.items() if at_us >= begun_us}
-        return self._trigger.is_due(now_us, self._delivered_us, spoken)
+        return self._trigger.is_due(now_us, self._cut_us, spoken)
 
-    def _hand_over(self, epoch: Position) -> None:
-        if self._progress is not None and self._progress.facts.planned != epoch:
+    def _stage(self) -> None:
+        """Cut a batch here, and have it staged."""
+        cut = self._batch.cut(self._reader)
+        self._cut_us = self._clock.now_us()
+        staging: Future[Staged] = Future()
+        self._ahead.append((cut, staging))
+        rows = BatchRows(cut.bodies, self._schema)
+
+        def stage() -> None:
+            try:
+                staging.set_result(self._delivery.stage(int(cut.epoch), rows))
+            except BaseException as error:
+                staging.set_exception(error)
+
+        if self._stages_aside:
+            threading.Thread(target=stage, name=self._thread.name, daemon=True).start()
+        else:
+            stage()
+
+    def _hand_over(self) -> None:
+        """Deliver the oldest of the batches that were cut.
+
+        The order is the proof: nothing of it is visible before its end is stored, and nobody
+        stores another end before all of it is.
+        """
+        cut, staging = self._ahead[0]
+        if self._progress is not None and self._progress.facts.planned != cut.epoch:
             # What was delivered before, and could not be noted, is noted with it.
-            planned = replace(self._progress.facts, planned=epoch, done=self._done)
+            planned = replace(self._progress.facts, planned=cut.epoch, done=self._done)
             self._progress = self._progress.move(self._log, planned)
-        rows = self._batch.rows(self._schema)
-        self._under_way = (int(epoch), rows.num_rows, self._clock.monotonic_s())
+        rows = 0
         try:
-            self._delivery.deliver(int(epoch), rows)
+            staged = staging.result()
+            rows = staged.num_rows
+            self._under_way = (int(cut.epoch), rows, self._clock.monotonic_s())
+            self._delivery.deliver(int(cut.epoch), staged)
         except BaseException as error:
-            self._failure = SinkFailure(error, int(epoch), rows.num_rows)
+            self._failure = SinkFailure(error, int(cut.epoch), rows)
             raise
         finally:
             self._under_way = None
-        self._delivered_us = self._clock.now_us()
-        self._note_done(epoch)
+        self._ahead.popleft()
+        self._note_done(cut)
+
+    def _drop_ahead(self) -> None:
+        """Throw away what is staged, and wait for what is still being staged to do so."""
+        while self._ahead:
+            _, staging = self._ahead.popleft()
+            if staging.exception() is None:
+                self._delivery.discard(staging.result())
 
     def _pass_empty(self) -> None:
         """Note epochs without rows, once there are many: what holds them can be trimmed."""
         self._reached = max(self._reached, self._reader.consumed)
         if self._untrimmed_epochs + self._batch.epochs >= TRIM_COMMITS:
-            self._note_done(self._reader.consumed)
+            self._note_done(self._batch.cut(self._reader))
 
-    def _note_done(self, epoch: Position) -> None:
-        self._done = self._reached = max(self._reached, epoch)
-        self._untrimmed_epochs += self._batch.epochs
-        self._untrimmed_bytes += self._batch.bytes
-        self._batch.clear()
+    def _note_done(self, cut: _Cut) -> None:
+        self._done = self._reached = max(self._reached, cut.epoch)
+        self._untrimmed_epochs += cut.epochs
+        self._untrimmed_bytes += cut.bytes
         if self._progress is None:
             return
-        resume = max(self._progress.facts.resume, self._batch.resume(self._reader))
+        resume = max(self._progress.facts.resume, cut.resume)
         facts = replace(self._progress.facts, done=self._done, resume=resume, planned=None)
         if facts != self._progress.facts:
             self._progress = self._progress.move(self._log, facts)

@@ -4,24 +4,32 @@ A query always writes to a stream of the log first. A sink outside the log gets 
 there, in batches that `sink_runner` makes: each is named by an epoch, and once an epoch is decided
 its rows never change, whoever delivers them and however often. So delivering an epoch twice can be
 told from delivering two, which is all that a sink needs to be exactly once.
+
+Delivering has two steps. What `stage` does is seen by nobody, so it may be done beforehand, for
+several batches at a time, and be thrown away; `deliver` is done for decided epochs, in their order.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from types import FunctionType
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.guarantees import FOREACH_BATCH
-from penstock.connectors.folder_sink import FolderSink
+from penstock.connectors.folder_sink import FolderSink, StagedFile
 from penstock.errors import InvalidName, QueryMismatch
 from penstock.expressions.types import arrow_schema
+from penstock.log import punit
+from penstock.log.record import Body
 from penstock.names import NAME_MAX
 from penstock.runtime.queries import StoredQuery
 from penstock.stages.program import sink_stream
@@ -33,6 +41,24 @@ FILE_BYTES = (
 FILE_S = 3.0  # and after this time, where no trigger says otherwise
 
 ForeachBatch = Callable[[DataFrame, int], None]
+Staged: TypeAlias = Any  # what a delivery is ready to hand over, with `num_rows`: a table or a file
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The rows of a batch as the log has them; they are decoded when somebody asks for them."""
+
+    bodies: tuple[Body, ...]
+    schema: pa.Schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for body in self.bodies:
+            yield punit.conform(punit.decode(body), self.schema)
+
+    def table(self) -> pa.Table:
+        if not self.bodies:
+            return self.schema.empty_table()  # with a chunk, which PySpark needs for a DataFrame
+        return pa.Table.from_batches(self, self.schema)
 
 
 class Delivery(ABC):
@@ -41,13 +67,21 @@ class Delivery(ABC):
     bytes_max: ClassVar[int] = BATCH_BYTES_MAX  # a batch is not made much larger
     patience_s: ClassVar[float] = 0.0  # how long rows wait for more, where there is no trigger
     is_kept: ClassVar[bool] = True  # False: it begins anew with each run, and gets everything again
+    ahead: int = 1  # how many batches are staged before the first of them is delivered
+
+    def stage(self, epoch: int, rows: BatchRows) -> Staged:
+        """Do what can be done before the epoch is decided; may be called by several threads."""
+        return rows.table()
 
     @abstractmethod
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
-        """Hand over the rows of an epoch, in the epochs' order.
+    def deliver(self, epoch: int, rows: Staged) -> None:
+        """Hand over what was staged for an epoch, in the epochs' order.
 
-        Raises if they may not have arrived. In complete mode the rows are the whole result.
+        Raises if it may not have arrived. In complete mode the rows are the whole result.
         """
+
+    def discard(self, rows: Staged) -> None:  # noqa: B027 (most stage nothing outside)
+        """Forget what was staged and will not be delivered."""
 
     def last_epoch(self) -> int | None:
         """The newest epoch that the sink itself knows to have; None if it keeps no record."""
@@ -123,7 +157,8 @@ class ParquetSink(Sink):
         return f"{self.kind} {self.path}"
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Delivery:
-        return ParquetDelivery(self.path, stored.name, stored.id)
+        writers = len(stored.program.producers(stored.output))
+        return ParquetDelivery(self.path, stored.name, stored.id, writers=writers)
 
 
 @dataclass(frozen=True)
@@ -176,13 +211,16 @@ class ParquetDelivery(Delivery):
     bytes_max = FILE_BYTES
     patience_s = FILE_S
 
-    def __init__(self, path: str, query: str, query_id: str) -> None:
+    def __init__(self, path: str, query: str, query_id: str, *, writers: int = 1) -> None:
+        """`writers` vertices write what is delivered: as many files are written at a time."""
         self._path = path
         self._query = query
         self._id = query_id
         self._sink = FolderSink(path)
         self._is_claimed = False
+        self._claiming = threading.Lock()
         self._check_owner(self._sink.owner(query, query_id))
+        self.ahead = min(writers, os.cpu_count() or 1)
 
     def _check_owner(self, found: str | None) -> None:
         if found != self._id:
@@ -194,11 +232,22 @@ class ParquetDelivery(Delivery):
                 path=self._path,
             )
 
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
-        if not self._is_claimed:  # with the first file: by then the query's id is stored
-            self._check_owner(self._sink.claim(self._query, self._id))
-            self._is_claimed = True
-        self._sink.write(self._query, epoch, rows.to_batches())
+    def stage(self, epoch: int, rows: BatchRows) -> StagedFile:
+        self._claim()
+        return self._sink.stage(self._query, epoch, rows)
+
+    def _claim(self) -> None:
+        """With the first file: by then the query's id is stored."""
+        with self._claiming:
+            if not self._is_claimed:
+                self._check_owner(self._sink.claim(self._query, self._id))
+                self._is_claimed = True
+
+    def deliver(self, epoch: int, rows: StagedFile) -> None:
+        self._sink.publish(rows)
+
+    def discard(self, rows: StagedFile) -> None:
+        self._sink.discard(rows)
 
     def last_epoch(self) -> int | None:
         return self._sink.last_epoch(self._query)
@@ -215,7 +264,8 @@ class ConsoleDelivery(Delivery):
     def deliver(self, epoch: int, rows: pa.Table) -> None:
         line = "-" * 43
         print(f"{line}\nEpoch: {epoch}\n{line}")
-        frame = self._spark.createDataFrame(rows)
+        shown = rows.slice(0, self._rows_max + 1)  # one more: Spark says so if there are more
+        frame = self._spark.createDataFrame(shown)
         frame.show(self._rows_max, truncate=self._truncate)
 
 
@@ -230,15 +280,22 @@ class MemoryDelivery(Delivery):
         self._spark = spark
         self._view = view
         self._replaces = replaces
-        self._rows = schema.empty_table()  # with a chunk: PySpark rebuilds columns from theirs
-        self._show()
+        self._parts: list[tuple[pa.Table, DataFrame]] = []
+        self._show(schema.empty_table())  # with a chunk: PySpark rebuilds columns from theirs
 
     def deliver(self, epoch: int, rows: pa.Table) -> None:
-        self._rows = rows if self._replaces else pa.concat_tables([self._rows, rows])
-        self._show()
+        if self._replaces:
+            self._parts.clear()
+        # Each part has at least twice the rows of the next one. So there are few of them, and a
+        # batch does not cost as much as all that came before it.
+        while self._parts and self._parts[-1][0].num_rows < 2 * rows.num_rows:
+            rows = pa.concat_tables([self._parts.pop()[0], rows])
+        self._show(rows)
 
-    def _show(self) -> None:
-        self._spark.createDataFrame(self._rows).createOrReplaceTempView(self._view)
+    def _show(self, rows: pa.Table) -> None:
+        self._parts.append((rows, self._spark.createDataFrame(rows)))
+        frames = (frame for _, frame in self._parts)
+        reduce(DataFrame.union, frames).createOrReplaceTempView(self._view)
 
 
 class ForeachBatchDelivery(Delivery):

@@ -9,6 +9,7 @@ import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +23,17 @@ from penstock.names import check_any_name
 _FILE = re.compile(r"([A-Za-z0-9_.]+)-([0-9]{20})\.parquet")
 _OWNER_KEY = b"penstock.owner"  # in the metadata of every file: the rows know whose they are
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+ROW_GROUP_BYTES = 64 << 20  # before encoding: what a writer has in memory, and a reader in a task
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """An epoch that is written and synced, under a name that readers pass over."""
+
+    writer: str
+    epoch: int
+    path: str | None  # None: there is no row, or the sink has the epoch already
+    num_rows: int = 0
 
 
 class FolderSink(Sink):
@@ -32,6 +44,9 @@ class FolderSink(Sink):
     and a zombie and its heir can both write the same epoch: the first one stays. Temporary files
     begin with a dot, which directory readers skip; those of a writer are cleared when it asks for
     the last epoch for the first time. Modes are those that the process's umask allows.
+
+    `write` is `stage`, which several threads may do for several epochs at a time, and `publish`, in
+    the order of the epochs.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -42,26 +57,43 @@ class FolderSink(Sink):
             self._folder.mkdir(parents=True, exist_ok=True)
 
     def write(self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
+        return self.publish(self.stage(writer, epoch, batches))
+
+    def stage(self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> StagedFile:
+        """Write and sync an epoch's rows, which nobody sees before `publish`."""
         if epoch < 0:
             raise epoch_refused(epoch)
-        last = self.last_epoch(writer)
-        if last is not None and epoch <= last:
+        if self._has(writer, epoch):
+            return StagedFile(writer, epoch, None)
+        return self._write_temporary(writer, epoch, batches)
+
+    def publish(self, staged: StagedFile) -> bool:
+        """Make an epoch visible, durably; return whether it was new."""
+        if staged.path is None:
             return False
-        temporary = self._write_temporary(writer, epoch, batches)
-        if temporary is None:
-            return False
-        final = self._file(writer, epoch)
         try:
-            new = _publish(temporary, final)
+            if self._has(staged.writer, staged.epoch):
+                return False
+            new = _publish(staged.path, self._file(staged.writer, staged.epoch))
         finally:
-            with suppress(FileNotFoundError):
-                os.unlink(temporary)
-        self._last[writer] = epoch
+            self.discard(staged)
+        self._last[staged.writer] = staged.epoch
         return new
+
+    def discard(self, staged: StagedFile) -> None:
+        """Remove what was staged, if it is still there; what is published stays."""
+        if staged.path is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(staged.path)
+
+    def _has(self, writer: str, epoch: int) -> bool:
+        last = self.last_epoch(writer)
+        return last is not None and epoch <= last
 
     def last_epoch(self, writer: str) -> int | None:
         check_any_name(writer, "writer")
         if writer not in self._last:
+            self._clear_temporary(writer)
             self._last[writer] = self._find_last(writer)
         return self._last[writer]
 
@@ -92,8 +124,11 @@ class FolderSink(Sink):
         return self._folder / f"_penstock_{check_any_name(writer, 'writer')}"
 
     def _owner_of_newest(self, writer: str, owner: str) -> str | None:
-        """Whose the newest file is; `owner` may have a folder that has none."""
-        if (last := self.last_epoch(writer)) is None:
+        """Whose the newest file is; `owner` may have a folder that has none.
+
+        Nothing is cleared before that is known: what is being written may be the true owner's.
+        """
+        if (last := self._find_last(writer)) is None:
             return owner
         with _told("read", file := self._file(writer, last)):
             metadata = pq.read_schema(file).metadata or {}
@@ -112,43 +147,64 @@ class FolderSink(Sink):
         return self._folder / f"{writer}-{epoch:020d}.parquet"
 
     def _find_last(self, writer: str) -> int | None:
-        last: int | None = None
-        with _told("list the folder", self._folder), os.scandir(self._folder) as entries:
-            for entry in entries:
-                if entry.name.startswith(f".{writer}-") and entry.name.endswith(".tmp"):
-                    with suppress(FileNotFoundError):
-                        os.unlink(entry.path)
-                found = _FILE.fullmatch(entry.name)
-                if found is not None and found[1] == writer:
-                    last = max(int(found[2]), -1 if last is None else last)
-        return last
+        found = (_FILE.fullmatch(name) for name in self._names())
+        return max((int(each[2]) for each in found if each and each[1] == writer), default=None)
+
+    def _clear_temporary(self, writer: str) -> None:
+        for name in self._names():
+            if name.startswith(f".{writer}-") and name.endswith(".tmp"):
+                with _told("clear", self._folder / name), suppress(FileNotFoundError):
+                    os.unlink(self._folder / name)
+
+    def _names(self) -> list[str]:
+        with _told("list the folder", self._folder):
+            return os.listdir(self._folder)
 
     def _write_temporary(
         self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]
-    ) -> str | None:
-        """Write and sync the rows; return the file's path, or None if there is no row."""
-        rows = (batch for batch in batches if batch.num_rows)
-        first = next(rows, None)
+    ) -> StagedFile:
+        groups = _row_groups(batches)
+        first = next(groups, None)
         if first is None:
-            return None
+            return StagedFile(writer, epoch, None)
         kept = first.schema.metadata or {}
         if (owner := self._owners.get(writer)) is not None:
             kept = {**kept, _OWNER_KEY: owner.encode("ascii")}
         path = str(self._folder / f".{writer}-{epoch:020d}-{secrets.token_hex(8)}.tmp")
+        rows = 0
         try:
             with (
                 _told("write", Path(path)),
                 _created(path) as file,
                 pq.ParquetWriter(file, first.schema.with_metadata(kept)) as parquet,
             ):
-                for batch in itertools.chain((first,), rows):
-                    _check_schema(batch.schema, first.schema)
-                    parquet.write_batch(batch.replace_schema_metadata(kept))
+                for group in itertools.chain((first,), groups):
+                    _check_schema(group.schema, first.schema)
+                    parquet.write_batch(group.replace_schema_metadata(kept))
+                    rows += group.num_rows
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(path)
             raise
-        return path
+        return StagedFile(writer, epoch, path, rows)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Put batches together: thousands of row groups would be slow to write and to read."""
+    waiting: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if waiting:
+            _check_schema(batch.schema, waiting[0].schema)
+        waiting.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes >= ROW_GROUP_BYTES:
+            yield pa.concat_batches(waiting)
+            waiting, size_bytes = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.connectors.folder_listing import FolderListing
-from penstock.errors import ChangeLogBroken, CheckpointError, UnsupportedPlan
+from penstock.errors import ChangeLogBroken, CheckpointError, StateTooLarge, UnsupportedPlan
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.log import punit
@@ -29,7 +29,7 @@ from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.streams import describe_stream, register_streams
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
-from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts
+from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts, state_too_large
 from penstock.stages.program import Program, Stage, VertexProgram, sink_stream
 from penstock.stages.tags import TagKind, marker_tag, parse_tag, substream_tag
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
@@ -96,6 +96,8 @@ class Assembly:
             # Whoever was overtaken meanwhile lacks what his successor no longer needs.
             check_newest(self.log, Fence(vertex.name, marker.instance))
             raise
+        except StateTooLarge as error:  # the bound is lower than it was
+            raise state_too_large(vertex.name, error) from error
         for checkpoint in restored.unusable:
             self._set_aside(checkpoint)
         chain.restore_progress(marker.progress)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.errors import Fenced, RowError, Trimmed
+from penstock.errors import Fenced, RowError, StateTooLarge, Trimmed
 from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.runtime.announcing import Announcing
@@ -184,6 +184,9 @@ class Vertex:
         except Trimmed:
             self._stop_at_trimmed_input()
             raise
+        except StateTooLarge as error:
+            self._move(VertexState.FAILED)
+            raise state_too_large(self.name, error) from error
         except Exception:
             self._move(VertexState.FAILED)
             raise
@@ -537,6 +540,19 @@ class Vertex:
     def _move(self, state: VertexState) -> None:
         assert state in _MOVES[self.state], f"{self.name}: {self.state} cannot become {state}"
         self.state = state
+
+
+def state_too_large(vertex: str, error: StateTooLarge) -> StateTooLarge:
+    """The error of a state with the vertex that has it, and what can be done."""
+    query, stage, _ = vertex.split(".")
+    return StateTooLarge(
+        f"query {query}, stage {stage}: vertex {vertex} would have more state than stateBytesMax "
+        f"allows: {error.message}. Start the query again with a larger stateBytesMax, and it goes "
+        "on from its last commit. If the state grows without end, group by windows of a column "
+        "with a watermark, or by fewer keys. With more parallelism, under another queryName, each "
+        "vertex has fewer of the keys",
+        **(error.details | {"query": query, "vertex": vertex}),
+    )
 
 
 STATE_NAME = b"penstock.state"  # schema metadata of a change: which state it belongs to

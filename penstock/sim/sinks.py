@@ -37,6 +37,7 @@ class Hand(Delivery):
     """Hands batches over for one driver, who may die or be held up before and after."""
 
     bytes_max: ClassVar[int] = 2_000
+    ahead = 2
 
     def __init__(self, outside: Outside, driver: Actor, schedule: Schedule) -> None:
         self._outside = outside

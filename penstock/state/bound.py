@@ -25,8 +25,7 @@ class MemoryBound:
             used = self._bytes_used()
             raise StateTooLarge(
                 f"state {self._state!r} holds {used} bytes and needs {more_bytes} more, beyond its "
-                f"bound of {self._bytes_max}. Nothing was changed. Raise the bound, run the stage "
-                "with more vertices, or close windows sooner",
+                f"bound of {self._bytes_max}; nothing was changed",
                 state=self._state,
                 bytes_used=used,
                 bytes_more=more_bytes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +16,7 @@ import pytest
 
 from penstock.api import sink_runner
 from penstock.api.sink_runner import STRAGGLERS_S, SinkRunner, Trigger
-from penstock.api.sinks import Delivery, ForeachBatchSink, ParquetDelivery
+from penstock.api.sinks import BatchRows, Delivery, ForeachBatchSink, ParquetDelivery, Staged
 from penstock.config import LogConfig
 from penstock.errors import LogBusy, QueryActive
 from penstock.expressions.types import BIGINT, Field
@@ -28,7 +30,7 @@ from penstock.log.survey import list_tags
 from penstock.plan.build import count, query, scan_stream
 from penstock.plan.columns import col
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.backlog import SinkProgress, sink_progress, take_over_sink
+from penstock.runtime.backlog import SinkProgress, StoredProgress, sink_progress, take_over_sink
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.markers import decode_marker
 from penstock.runtime.single import SingleProcess
@@ -103,6 +105,17 @@ class DyingParquet(ParquetDelivery):
         self.files_left -= 1
         if not self.files_left:
             raise ConnectionError("the driver dies here")
+
+
+class SmallFiles(ParquetDelivery):
+    """An epoch is a file, and some are staged before the first is published."""
+
+    patience_s = 0.0
+    bytes_max = 1
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ahead = 3
 
 
 def parquet(folder: Path, kind: type[ParquetDelivery] = ParquetDelivery) -> ParquetDelivery:
@@ -254,6 +267,95 @@ def test_a_file_that_a_twin_writes_late_is_there_once(log: LocalLog, tmp_path: P
     old.stop()
     assert old.wait_ended(WAIT_S)
     assert sorted(numbers_in(folder)) == [1, 2, 4, 5, 7, 8]
+
+
+def test_batches_are_staged_side_by_side_and_delivered_in_order(store: MemoryStore) -> None:
+    second_is_staged = threading.Event()
+
+    class SideBySide(OneByOne):
+        ahead = 2
+
+        def stage(self, epoch: int, rows: BatchRows) -> Staged:
+            staged = super().stage(epoch, rows)
+            if staged.column("x").to_pylist() == [1]:
+                assert second_is_staged.wait(WAIT_S)
+            second_is_staged.set()
+            return staged
+
+    publish(MemoryLog(store), 1, 8)
+    collected = SideBySide()
+    assert deliver(MemoryLog(store), collected).failure is None
+    assert collected.numbers == [1, 2, 4, 5, 7, 8]
+
+
+def test_what_a_run_has_staged_when_another_takes_over_is_never_seen(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    log = MemoryLog(store)
+    publish(log, 1, 5)
+    old = begun(log, parquet(tmp_path, SmallFiles))
+    old.begin()
+    assert old.turn()
+    assert old.turn()
+    assert len(list(tmp_path.glob(".q-*.tmp"))) == 2
+    deliver(log, parquet(tmp_path))  # all of it in one batch
+    with pytest.raises(QueryActive):
+        old.turn()
+    assert numbers_in(tmp_path) == [1, 2, 4, 5]
+    assert len(list(tmp_path.glob("*.parquet"))) == 1
+
+
+class Killed(BaseException):
+    """A process ends at once: from here on it does nothing more."""
+
+
+def die_later(patch: pytest.MonkeyPatch, moment: int) -> None:
+    """Die before or after one of the things that a feeder of a sink does outside its memory."""
+    moments = itertools.count(1)
+
+    def watched(action: Callable[..., Any]) -> Callable[..., Any]:
+        def act(*arguments: Any) -> Any:
+            for doing in (lambda: None, lambda: action(*arguments)):
+                done = doing()
+                if next(moments) > moment:
+                    raise Killed
+            return done
+
+        return act
+
+    for place, name in (
+        *((os, name) for name in ("fsync", "link", "unlink", "replace")),
+        (StoredProgress, "move"),
+    ):
+        patch.setattr(place, name, watched(getattr(place, name)))
+
+
+def test_a_run_that_is_killed_anywhere_leaves_each_row_once(
+    store: MemoryStore, tmp_path: Path
+) -> None:
+    publish(MemoryLog(store), 1, 5)
+    expected = [1, 2, 4, 5]
+    lives, was_killed = 0, True
+    while was_killed:
+        folder, log = tmp_path / f"killed_{lives}", MemoryLog(store.copy())
+        with pytest.MonkeyPatch.context() as patch:
+            die_later(patch, lives)
+            try:
+                made = begun(log, parquet(folder, SmallFiles))
+                made.stop()
+                made.begin()
+                while made.turn() is not None:
+                    pass
+                was_killed = False
+            except Killed:
+                pass
+        seen = numbers_in(folder)
+        assert seen == expected[: len(seen)]  # whole batches, in order
+        assert deliver(log, parquet(folder)).failure is None
+        assert numbers_in(folder) == expected
+        assert list(folder.glob(".*")) == []
+        lives += 1
+    assert lives > 40  # before and after five things for each of 4 files, and some at the start
 
 
 def test_an_abandoned_run_ends_with_the_batch_under_way(log: LocalLog) -> None:

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.connectors import folder_sink
 from penstock.connectors.collect import MemorySink
 from penstock.connectors.contract import Sink
 from penstock.connectors.folder_sink import FolderSink
@@ -93,6 +94,45 @@ class TestFolderSink(SinkContract):
         assert sorted(new) == [False, False, False, True]
         assert len(set(contents())) == 1
         assert len(contents()) == 3
+
+    def test_an_epoch_of_many_small_batches_is_one_row_group(
+        self, open_sink: Callable[[], Sink], tmp_path: Path
+    ) -> None:
+        open_sink().write("count_0", 1, [self.batch(number) for number in range(1_000)])
+        (file,) = (tmp_path / "out").glob("*.parquet")
+        assert pq.ParquetFile(file).num_row_groups == 1
+        assert pq.read_table(file).column("value").to_pylist() == list(range(1_000))
+
+    def test_row_groups_are_bounded(
+        self, open_sink: Callable[[], Sink], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ) -> None:
+        monkeypatch.setattr(folder_sink, "ROW_GROUP_BYTES", 24)
+        open_sink().write("count_0", 1, [self.batch(number) for number in range(7)])
+        (file,) = (tmp_path / "out").glob("*.parquet")
+        groups = pq.ParquetFile(file).metadata
+        assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [3, 3, 1]
+
+    def test_what_is_staged_is_seen_once_it_is_published(
+        self, contents: Callable[[], list[int]], tmp_path: Path
+    ) -> None:
+        sink = FolderSink(tmp_path / "out")
+        second = sink.stage("count_0", 2, [self.batch(3)])
+        first, dropped = (sink.stage("count_0", 1, [self.batch(1, 2)]) for _ in range(2))
+        assert (contents(), first.num_rows) == ([], 2)
+        assert sink.publish(first)
+        assert contents() == [1, 2]
+        assert sink.publish(second)
+        sink.discard(dropped)
+        assert not sink.publish(sink.stage("count_0", 2, [self.batch(9)]))
+        assert contents() == [1, 2, 3]
+        assert len(list((tmp_path / "out").iterdir())) == 2
+
+    def test_who_only_asks_for_the_owner_clears_nothing(self, tmp_path: Path) -> None:
+        sink, other = FolderSink(tmp_path), FolderSink(tmp_path)
+        sink.claim("count_0", "one")
+        staged = sink.stage("count_0", 1, [self.batch(1)])
+        assert other.owner("count_0", "two") == other.claim("count_0", "two") == "one"
+        assert sink.publish(staged)
 
     def test_a_file_system_without_links(
         self,

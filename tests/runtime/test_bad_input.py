@@ -335,9 +335,13 @@ def test_more_keys_than_memory_is_a_named_error_and_the_log_stays_usable(lab: La
                      settings=settings)  # fmt: skip
 
     process = lab.open(tested(2 * MIB), sources)
-    with pytest.raises(StateTooLarge, match="aggregate0"):
+    with pytest.raises(StateTooLarge, match="aggregate0") as told:
         process.run()
     process.abandon()
+    for said in ("query wide, stage s0", "wide.s0.0", "beyond its bound of 2097152", "watermark"):
+        assert said in told.value.message
+    with pytest.raises(StateTooLarge, match=r"stage s0.*larger stateBytesMax"):
+        lab.open(tested(1 * MIB), sources).run()
     some = lab.rows("out")
     assert some
     assert all(row["n"] == 1 for row in some)

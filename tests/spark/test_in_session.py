@@ -17,6 +17,7 @@ import penstock
 from penstock.api import query as query_module
 from penstock.api.launcher import SparkLauncher
 from penstock.api.session import Attached
+from penstock.api.sinks import MemoryDelivery, ParquetDelivery
 from penstock.cli.queries import look_at
 from penstock.errors import JobFailed, QueryActive, QueryMismatch, QueryNotFound, TooFewSlots
 from penstock.expressions.types import schema_from_arrow
@@ -169,6 +170,38 @@ def test_the_memory_sink_shows_windows(spark: SparkSession) -> None:
     rows = spark.table("in_memory").collect()
     assert len({(row.window.start, row.auction) for row in rows}) == len(rows)
     assert sum(row["count"] for row in rows) == events * 46 // 50  # bids among the events
+
+
+def test_the_memory_sink_does_not_make_all_of_its_view_anew_for_each_batch(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delivery = MemoryDelivery(spark, "pieces", NUMBERS, replaces=False)
+    made = []
+    create = spark.createDataFrame
+    monkeypatch.setattr(spark, "createDataFrame", lambda rows: made.append(rows) or create(rows))
+    for first in range(0, 640, 10):
+        delivery.deliver(first, pa.table({"n": range(first, first + 10)}, NUMBERS))
+    assert [row.n for row in spark.table("pieces").collect()] == list(range(640))
+    assert sum(rows.num_rows for rows in made) < 10 * 640  # 20,800 if each were all so far
+
+
+@pytest.mark.slow
+def test_files_that_are_written_side_by_side_hold_each_row_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ParquetDelivery, "bytes_max", 1 << 12)
+    monkeypatch.setattr(ParquetDelivery, "patience_s", 0.0)
+    events, rate = 100_000, 10_000
+    reader = spark.readStream.format("nexmark").option("events", events).option("rate", rate)
+    counted = reader.option("unpaced", "true").load().groupBy("auction").count()
+    query = start(counted, "beside", parallelism=2, stepRowsMax=5_000).outputMode("update")
+    query.start(str(tmp_path / "out"), "parquet").awaitTermination(120)
+    assert len(list((tmp_path / "out").glob("*.parquet"))) > 2
+    assert list((tmp_path / "out").glob(".beside-*")) == []
+    files = spark.read.parquet(str(tmp_path / "out"))
+    rows = files.groupBy("auction").agg({"count": "max"}).collect()
+    assert {row["auction"]: row["max(count)"] for row in rows} == running_counts(events, rate)
+    assert files.count() == files.distinct().count()
 
 
 def test_a_function_that_raises_and_its_epoch(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from penstock.api.sinks import ParquetDelivery
+from penstock.api.sinks import BatchRows, ParquetDelivery
 from penstock.errors import QueryMismatch, SinkError
+from penstock.log import punit
 from tests.spark_session import shared_session
 
 if TYPE_CHECKING:
@@ -22,17 +23,27 @@ ROOT = Path(__file__).parents[2]
 DYING = """
 import os, signal, sys
 import pyarrow as pa
-from penstock.api.sinks import ParquetDelivery
+from tests.spark.test_parquet_sink import deliver, opened
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
-sink = ParquetDelivery(sys.argv[1], "q", "id-1")
-sink.deliver(10, pa.table({"n": [1, 2]}))
-sink.deliver(11, pa.table({"n": [3]}))
+sink = opened(sys.argv[1])
+deliver(sink, 10, 1, 2)
+deliver(sink, 11, 3)
 setattr(os, sys.argv[2], die)
-sink.deliver(12, pa.table({"n": [4, 5]}))
+deliver(sink, 12, 4, 5)
 """
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def opened(folder: object, query_id: str = "id-1") -> ParquetDelivery:
+    return ParquetDelivery(str(folder), "q", query_id)
+
+
+def deliver(sink: ParquetDelivery, epoch: int, *numbers: int) -> None:
+    body = punit.encode(pa.record_batch([numbers], schema=SCHEMA))
+    sink.deliver(epoch, sink.stage(epoch, BatchRows((body,), SCHEMA)))
 
 
 def values(spark: SparkSession, folder: Path) -> list[int]:
@@ -57,24 +68,24 @@ def test_a_driver_that_is_killed_leaves_whole_files_only(
     assert len(left) == 1
     spark = shared_session()
     assert values(spark, folder) == seen
-    again = ParquetDelivery(str(folder), "q", "id-1")
+    again = opened(folder)
     assert again.last_epoch() == (12 if len(seen) == 5 else 11)
-    again.deliver(12, pa.table({"n": [4, 5]}))
-    again.deliver(13, pa.table({"n": [6]}))
-    again.deliver(13, pa.table({"n": [6]}))  # once more changes nothing
+    deliver(again, 12, 4, 5)
+    deliver(again, 13, 6)
+    deliver(again, 13, 6)  # once more changes nothing
     assert values(spark, folder) == [1, 2, 3, 4, 5, 6]
     assert not left[0].exists()
 
 
 def test_a_folder_of_another_query_is_refused(tmp_path: Path) -> None:
-    first = ParquetDelivery(str(tmp_path), "q", "id-1")
-    first.deliver(10, pa.table({"n": [1]}))
+    first = opened(tmp_path)
+    deliver(first, 10, 1)
     with pytest.raises(QueryMismatch, match=r"id id-1, this one is id-2\): choose another folder"):
-        ParquetDelivery(str(tmp_path), "q", "id-2")
+        opened(tmp_path, "id-2")
     ParquetDelivery(str(tmp_path), "other", "id-3")  # beside it
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SinkError, match="file"):
-        ParquetDelivery(str(tmp_path / "file"), "q", "id-1")
+        opened(tmp_path / "file")

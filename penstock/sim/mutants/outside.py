@@ -66,11 +66,11 @@ def _sink_not_fenced() -> AbstractContextManager[None]:
 def _sink_done_before_delivery() -> AbstractContextManager[None]:
     hand_over = SinkRunner._hand_over
 
-    def hasty(self: Any, epoch: Position) -> None:
-        self._done = epoch
-        facts = replace(self._progress.facts, done=epoch)
+    def hasty(self: Any) -> None:
+        self._done = self._ahead[0][0].epoch
+        facts = replace(self._progress.facts, done=self._done)
         self._progress = self._progress.move(self._log, facts)
-        hand_over(self, epoch)
+        hand_over(self)
 
     return swapped((SinkRunner, "_hand_over", hasty))
 
