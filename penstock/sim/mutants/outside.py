@@ -92,7 +92,7 @@ OUTSIDE: tuple[Mutant, ...] = (
            _writer_epoch_stays),
     Mutant("writer_not_restored", "a producer that opens again begins from nothing", 19,
            _writer_not_restored),
-    Mutant("sink_not_fenced", "an old run moves the progress of a sink", 21, _sink_not_fenced),
+    Mutant("sink_not_fenced", "an old run moves the progress of a sink", 44, _sink_not_fenced),
     Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 0,
            _sink_done_before_delivery),
     Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 100,
