@@ -105,11 +105,19 @@ class Bell:
         """Note the boot of this machine. The caller holds the log's sync lock."""
         self._map[_BOOT] = boot
 
-    def committed(self) -> Position:
-        return Position(self._words[_COMMITTED])
+    def note_committed(self, position: Position) -> Position:
+        """Note a committed position, and return the newest that is known of.
+
+        Races between writers only make a sync cover less.
+        """
+        words = self._words
+        if words[_COMMITTED] >= position:
+            return Position(words[_COMMITTED])
+        words[_COMMITTED] = position
+        return position
 
     def hint_committed(self, position: Position) -> None:
-        """Note a committed position. Races between writers only make a sync cover less."""
+        """Begin anew with a committed position: what the file says may be damage."""
         self._words[_COMMITTED] = position
 
     def ring(self, tail: Position) -> None:
@@ -174,7 +182,7 @@ class _Futex:
         self._address = ctypes.c_void_p(address + 8 * _TAIL)
 
     def wake(self) -> None:
-        self._call(self._number, self._address, _FUTEX_WAKE, 0x7FFFFFFF, None, None, 0)
+        self._call(self._number, self._address, _FUTEX_WAKE, 0x7FFFFFFF)
 
     def wait(self, seen: int, timeout_s: float) -> None:
         seconds, fraction = divmod(min(timeout_s, 3600.0), 1)

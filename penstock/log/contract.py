@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeAlias
 
-from penstock.errors import Fenced, OutcomeUnknown
-from penstock.log.record import Entry, Fence, Position, Record, Versioned
+from penstock.errors import Fenced, OutcomeUnknown, SequenceConflict, Trimmed
+from penstock.log.record import Append, Entry, Fence, Position, Record, Versioned
 from penstock.names import check_any_name
 
 READ_LIMIT_MAX = 65_536
@@ -16,6 +16,9 @@ APPEND_ENTRIES_MAX = 4_096
 TAGS_PER_RECORD_MAX = 1_024
 METADATA_BYTES_MAX = 64 << 20
 UNKNOWN_RETRIES = 8
+
+Outcome: TypeAlias = tuple[Position, ...] | Fenced | SequenceConflict | Trimmed
+"""What came of an append: its positions, or why there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,21 @@ class Log(ABC):
         of its (producer, instance) that is not there, raises `SequenceConflict`; one that was there
         and has been trimmed since raises `Trimmed`.
         """
+
+    def append_each(self, appends: Sequence[Append]) -> list[Outcome]:
+        """Append as `append` does, many at once: each is whole or not at all, with its own outcome.
+
+        One that is refused does not touch the others. They may share what costs time (a
+        transaction, a sync); the later ones stand behind the earlier ones in the log. An error
+        that is not an outcome is raised: then the outcome of all is unknown, and all are repeated.
+        """
+        outcomes: list[Outcome] = []
+        for entries, fence in appends:
+            try:
+                outcomes.append(self.append(entries, fence))
+            except (Fenced, SequenceConflict, Trimmed) as refusal:
+                outcomes.append(refusal)
+        return outcomes
 
     @abstractmethod
     def read(

@@ -233,6 +233,8 @@ class _Check:
         self._segments: dict[str, tuple[int, int]] = {}  # name: live, end
         self._trims: dict[str, int] = {}
         self._lost: dict[int, str] = {}
+        self._sequences: dict[tuple[str, int], int] = {}  # noted of each producer
+        self._noted = 0  # up to this position
         self._tail = 0
         self._unsure_after: int | None = None  # a power cut may have taken what follows
 
@@ -340,12 +342,13 @@ class _Check:
             self._trims[tag] = upto
             if seal != row_seal(tag, upto):
                 self._index_error("trim_damaged", f"the trim row of tag {tag!r} fails its checksum")
-        for *fields, seal in _ask(
-            connection, "SELECT producer, instance, sequence, seal FROM forgotten"
+        for producer, instance, sequence, trimmed, seal in _ask(
+            connection, "SELECT producer, instance, sequence, trimmed, seal FROM producer"
         ):
-            if seal != row_seal(*fields):
+            self._sequences[producer, instance] = sequence
+            if seal != row_seal(producer, instance, sequence, trimmed):
                 self._index_error(
-                    "producer_damaged", f"the row of producer {fields[0]!r} fails its checksum"
+                    "producer_damaged", f"the row of producer {producer!r} fails its checksum"
                 )
         for name, live, end in _ask(connection, "SELECT name, live, end FROM segment"):
             self._segments[name] = (live, end)
@@ -353,8 +356,8 @@ class _Check:
         self._lost = dict(_ask(connection, "SELECT position, manifest FROM lost"))
 
     def _check_tail(self, connection: apsw.Connection) -> None:
-        query = "SELECT (SELECT max(position) FROM record), changes, written_back FROM log"
-        tail, changes, written_back = _ask(connection, query)[0]
+        query = "SELECT (SELECT max(position) FROM record), changes, written_back, noted FROM log"
+        tail, changes, written_back, self._noted = _ask(connection, query)[0]
         self._tail = tail or 0
         self._report.counts["tail"] = self._tail
         acknowledged = self._acknowledged
@@ -416,6 +419,13 @@ class _Check:
                     "sequence_damaged",
                     f"position {row.position} has sequence {row.sequence}, not above the one "
                     f"before it of producer {row.producer!r}",
+                    row.position,
+                )
+            if row.position <= self._noted and row.sequence > self._sequences.get(name, -1):
+                self._index_error(
+                    "producer_damaged",
+                    f"position {row.position} has sequence {row.sequence}, above the highest that "
+                    f"is noted of producer {row.producer!r}",
                     row.position,
                 )
             sequences[name] = row.sequence

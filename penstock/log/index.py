@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -23,6 +23,7 @@ import xxhash
 
 from penstock.errors import (
     DiskFull,
+    Fenced,
     IndexDamaged,
     IndexForeign,
     IndexMissing,
@@ -30,17 +31,20 @@ from penstock.errors import (
     LogIOError,
     LogReadOnly,
     LogVersionUnsupported,
+    SequenceConflict,
+    Trimmed,
 )
-from penstock.log.contract import instance_key
+from penstock.log.contract import Outcome, instance_key
 from penstock.log.files import BUSY_S, YIELDS, busy
 from penstock.log.page_seals import PAGE_SEAL_BYTES, page_seal_vfs
 from penstock.log.record import Entry, Fence, Position, Versioned
 from penstock.log.segments import body_checksum, frame_bytes
-from penstock.log.validate import Prior, check_fence, first_positions
+from penstock.log.sequences import FROM_DEAD, Name, Sequences
+from penstock.log.validate import check_fence, first_positions
 from penstock.names import show_path
 
 APPLICATION_ID = 0x504E5354  # "PNST" in the SQLite header
-INDEX_VERSION = 2
+INDEX_VERSION = 3
 PAGE_BYTES = 4096
 CACHE_KIB = 16_384
 FOLD_WAIT_S = 0.02  # how long appends may be held back for a fold; a read takes far less
@@ -52,20 +56,20 @@ _PAGE_DAMAGED = (apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS)
 
 SCHEMA = """
 CREATE TABLE log(id BLOB NOT NULL, version INTEGER NOT NULL, changes INTEGER NOT NULL,
-    written_back INTEGER NOT NULL, reserved INTEGER NOT NULL) STRICT;
+    written_back INTEGER NOT NULL, reserved INTEGER NOT NULL, noted INTEGER NOT NULL) STRICT;
 CREATE TABLE record(
     position INTEGER PRIMARY KEY, kind INTEGER NOT NULL, producer TEXT NOT NULL,
     instance INTEGER NOT NULL, sequence INTEGER NOT NULL, tags TEXT NOT NULL,
     tags_live INTEGER NOT NULL, time_us INTEGER NOT NULL, segment INTEGER, offset INTEGER,
     length INTEGER NOT NULL, checksum INTEGER NOT NULL, seal INTEGER NOT NULL, body BLOB) STRICT;
-CREATE UNIQUE INDEX record_name ON record(producer, instance, sequence);
 CREATE INDEX record_dead ON record(position) WHERE tags_live = 0;
 CREATE TABLE tag(tag TEXT, position INTEGER, previous INTEGER NOT NULL,
     PRIMARY KEY(tag, position)) STRICT, WITHOUT ROWID;
 CREATE TABLE trim(tag TEXT PRIMARY KEY, upto INTEGER NOT NULL, seal INTEGER NOT NULL)
     STRICT, WITHOUT ROWID;
-CREATE TABLE forgotten(producer TEXT, instance INTEGER, sequence INTEGER NOT NULL,
-    seal INTEGER NOT NULL, PRIMARY KEY(producer, instance)) STRICT, WITHOUT ROWID;
+CREATE TABLE producer(producer TEXT, instance INTEGER, sequence INTEGER NOT NULL,
+    trimmed INTEGER NOT NULL, seal INTEGER NOT NULL, PRIMARY KEY(producer, instance))
+    STRICT, WITHOUT ROWID;
 CREATE TABLE segment(id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, live INTEGER NOT NULL,
     end INTEGER NOT NULL, sealed INTEGER NOT NULL, written_back INTEGER NOT NULL DEFAULT 0) STRICT;
 CREATE TABLE lost(position INTEGER PRIMARY KEY, manifest TEXT NOT NULL) STRICT;
@@ -76,8 +80,6 @@ CREATE TABLE metadata(key TEXT PRIMARY KEY, version INTEGER NOT NULL, seal INTEG
 INSERT_RECORD = "INSERT INTO record VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 INSERT_TAG = "INSERT INTO tag VALUES(?,?,?)"
 _ROW_POSITION, _ROW_SEGMENT, _ROW_SEAL = 0, 8, 12  # columns that wait for the write lock
-# By name: left to itself, SQLite looks through all records where it can group them on the way.
-_FROM_DEAD = "FROM record INDEXED BY record_dead WHERE tags_live = 0"
 _CHAIN_END = "SELECT coalesce(max(position), 0) FROM tag WHERE tag = ?"
 HEAD_COLUMNS = (  # of a record, without its body
     "r.position, r.kind, r.producer, r.instance, r.sequence, r.tags, r.time_us, "
@@ -100,6 +102,31 @@ class Body(NamedTuple):
     inline: bytes | memoryview | None
     segment: str | None = None
     offset: int | None = None
+
+
+class Incoming:
+    """An append on its way into the index, with all that can be prepared without the write lock."""
+
+    __slots__ = ("bodies", "entries", "fence", "first", "last", "question", "rows", "tags")
+
+    def __init__(
+        self, entries: Sequence[Entry], bodies: Sequence[Body], fence: Fence | None, time_us: int
+    ) -> None:
+        self.entries = entries
+        self.bodies = bodies
+        self.fence = fence
+        self.rows = list(map(_record_row, entries, bodies, repeat(time_us)))
+        self.tags = tuple(dict.fromkeys(tag for entry in entries for tag in entry.tags))
+        # The lowest and the highest sequence of each name: they rise within an append.
+        self.first = _sequences_of(reversed(entries))
+        self.last = _sequences_of(entries)
+        self.question = _question(fence, self.tags)
+
+
+class Known(tuple[Position, ...]):
+    """The positions of an append that was there before."""
+
+    __slots__ = ()
 
 
 class OnDisk(NamedTuple):
@@ -232,11 +259,14 @@ class Index:
         # One cursor for all, never iterated while another statement runs: a cursor that is dropped
         # with rows left throws its statement away instead of putting it back into the cache, and
         # preparing one costs more than running it.
-        self._execute: Callable[..., Any] = connection.cursor().execute
+        cursor = connection.cursor()
+        self._execute: Callable[..., Any] = cursor.execute
+        self._executemany: Callable[..., Any] = cursor.executemany
         self._path = path
         self._segment_ids: dict[str, int] = {}
+        self._sequences = Sequences(cursor.execute, row_seal)
         self._appending = self._transaction("appending to")
-        self.wal_bytes = 0  # of the write-ahead log's frames, as of this connection's last commit
+        self.wal_bytes = 0  # of the write-ahead log's frames, when that was asked last
 
     @classmethod
     def create(cls, path: Path, log_id: bytes, vfs: str | None) -> None:
@@ -252,7 +282,8 @@ class Index:
                 connection.pragma("synchronous", "full")
                 connection.execute(f"BEGIN IMMEDIATE; {SCHEMA}")
                 connection.execute(
-                    "INSERT INTO log VALUES(?,?,0,0,?)", (log_id, INDEX_VERSION, RESERVED_POSITIONS)
+                    "INSERT INTO log VALUES(?,?,0,0,?,0)",
+                    (log_id, INDEX_VERSION, RESERVED_POSITIONS),
                 )
                 connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version={INDEX_VERSION}")
@@ -286,13 +317,12 @@ class Index:
                     # at once, or leaves it), but folding the write-ahead log into the index is.
                     connection.pragma("synchronous", "normal")
                     connection.wal_autocheckpoint(0)
-                    connection.create_scalar_function("seal", row_seal, deterministic=True)
         except BaseException:
             connection.close()
             raise
         index = cls(connection, path)
         if not read_only:
-            connection.set_wal_hook(index._note_wal)
+            index.ask_wal()
         return index
 
     def close(self, *, fold: bool = True) -> None:
@@ -331,7 +361,7 @@ class Index:
         """The bodies of all records up to a position are on disk, these segments' among them."""
         with self._transaction("updating"):
             self._execute("UPDATE log SET written_back = max(written_back, ?)", (upto,))
-            self._connection.executemany(
+            self._executemany(
                 "UPDATE segment SET written_back = max(written_back, ?) WHERE name = ?",
                 [(segment.end, segment.name) for segment in segments],
             )
@@ -345,59 +375,72 @@ class Index:
             ).fetchall()
         return [Position(row[0]) for row in found]
 
-    def append(
-        self, entries: Sequence[Entry], bodies: Sequence[Body], fence: Fence | None, time_us: int
-    ) -> tuple[tuple[Position, ...], bool]:
-        """Sequence entries in one transaction; return their positions and whether they are new.
-
-        Whatever does not need the write lock is done before it is taken: everybody waits for it.
-        """
-        if len(entries) == 1:
-            return self._append_one(entries[0], bodies[0], fence, time_us)
-        first = entries[0]
-        tags = _all_tags(entries)
-        several = _writers(entries) > 1
-        rows = list(map(_record_row, entries, bodies, repeat(time_us)))
-        query, parameters = _before(first, fence, tags)
-        with self._appending:
-            tail, highest, registered, *previous = self._execute(query, parameters).fetchall()[0]
-            if first.sequence <= highest or several:
-                priors = list(map(self._prior, entries, bodies))
-                if (positions := first_positions(entries, priors)) is not None:
-                    return positions, False
-            if fence is not None:
-                check_fence(fence, registered)
-            if len(tags) > _PRIOR_TAGS_MAX:
-                previous = self._chain_ends(tags)
-            self._insert(rows, bodies, entries, tail, dict(zip(tags, previous, strict=True)))
-        return tuple(Position(tail + 1 + i) for i in range(len(entries))), True
-
-    def _append_one(
-        self, entry: Entry, body: Body, fence: Fence | None, time_us: int
-    ) -> tuple[tuple[Position, ...], bool]:
-        """`append` of a single entry, the commonest and the one whose cost is felt most."""
+    def append(self, entry: Entry, body: Body, fence: Fence | None, time_us: int) -> Outcome:
+        """As `append_each`, of one entry: the commonest append, whose cost is felt most."""
         row = _record_row(entry, body, time_us)
-        tags = entry.tags
-        query, parameters = _before(entry, fence, tags)
+        name, tags = (entry.producer, entry.instance), entry.tags
+        question = _question(fence, tags)
         execute = self._execute
         with self._appending:
-            tail, highest, registered, *previous = execute(query, parameters).fetchall()[0]
-            if entry.sequence <= highest:
-                positions = first_positions((entry,), (self._prior(entry, body),))
-                if positions is not None:
-                    return positions, False
-            if fence is not None:
-                check_fence(fence, registered)
-            if len(tags) > _PRIOR_TAGS_MAX:
-                previous = self._chain_ends(tags)
-            position = tail + 1
-            self._place(row, body, position)
-            execute(INSERT_RECORD, row)
-            for tag, before in zip(tags, previous, strict=True):
-                execute(INSERT_TAG, (tag, position, before))
-            if body.segment is not None:
-                self._count_segments((body,))
-        return (Position(position),), True
+            tail, registered, *previous = execute(*question).fetchall()[0]
+            if self._sequences.highest(name, tail) < entry.sequence:
+                if fence is not None and (refusal := _refusal(fence, registered)) is not None:
+                    return refusal
+                if len(tags) > _PRIOR_TAGS_MAX:
+                    previous = self._chain_ends(tags)
+                position = tail + 1
+                self._place(row, body, position)
+                execute(INSERT_RECORD, row)
+                for tag, before in zip(tags, previous, strict=True):
+                    execute(INSERT_TAG, (tag, position, before))
+                if body.segment is not None:
+                    self._count_segments((body,))
+                self._sequences.take({name: entry.sequence}, tail, position)
+                return (position,)
+        return self._first_time((entry,), (body,))
+
+    def append_each(self, appends: Sequence[Incoming]) -> list[Outcome]:
+        """Sequence appends in one transaction: each of them whole or, by its own fault, not at all.
+
+        Whatever does not need the write lock is done before it is taken: everybody waits for it.
+        What is there already is looked for after it was let go of, because it stays as it is.
+        """
+        with self._appending:
+            taken = [self._take(append) for append in appends]
+        return [
+            outcome or self._first_time(append.entries, append.bodies)
+            for outcome, append in zip(taken, appends, strict=True)
+        ]
+
+    def _take(self, append: Incoming) -> Outcome | None:
+        """Insert an append's rows; None if it is not new."""
+        tail, registered, *previous = self._execute(*append.question).fetchall()[0]
+        highest = self._sequences.highest
+        if any(highest(name, tail) >= sequence for name, sequence in append.first.items()):
+            return None
+        if append.fence is not None and (refusal := _refusal(append.fence, registered)) is not None:
+            return refusal
+        if len(append.tags) > _PRIOR_TAGS_MAX:
+            previous = self._chain_ends(append.tags)
+        self._insert(append, tail, dict(zip(append.tags, previous, strict=True)))
+        last = tail + len(append.rows)
+        self._sequences.take(append.last, tail, last)
+        return tuple(map(Position, range(tail + 1, last + 1)))
+
+    def _first_time(self, entries: Sequence[Entry], bodies: Sequence[Body]) -> Outcome:
+        """The positions that an append has already, or why it can have none."""
+        try:
+            with _named_errors(self._path, "reading"):
+                prior = self._sequences.prior
+                priors = [
+                    prior(entry, body.length, body.checksum)
+                    for entry, body in zip(entries, bodies, strict=True)
+                ]
+            positions = first_positions(entries, priors)
+            assert positions is not None, "a name that was there is there"
+            return Known(positions)
+        except (SequenceConflict, Trimmed) as error:
+            return error
 
     def _chain_ends(self, tags: Sequence[str]) -> list[int]:
         return [self._one(_CHAIN_END, (tag,))[0] for tag in tags]
@@ -479,29 +522,22 @@ class Index:
 
     def _forget_dead(self, tail: Position) -> None:
         # The record at the tail keeps its row even without tags: it remembers the newest position.
-        self._execute(
-            "INSERT INTO forgotten "
-            "SELECT producer, instance, max(sequence), seal(producer, instance, max(sequence)) "
-            f"{_FROM_DEAD} AND position < ? GROUP BY producer, instance "
-            "ON CONFLICT DO UPDATE SET sequence = excluded.sequence, seal = excluded.seal "
-            "WHERE excluded.sequence > sequence",
-            (tail,),
-        )
+        self._sequences.note_trimmed(tail)
         freed = self._execute(
-            f"SELECT segment, count(*) {_FROM_DEAD} AND position < ? "
+            f"SELECT segment, count(*) {FROM_DEAD} AND position < ? "
             "AND segment IS NOT NULL GROUP BY segment",
             (tail,),
         ).fetchall()
-        self._connection.executemany(
+        self._executemany(
             "UPDATE segment SET live = live - ? WHERE id = ?",
             [(n, segment) for segment, n in freed],
         )
         self._execute(
-            f"DELETE FROM lost WHERE position IN (SELECT position {_FROM_DEAD} "
+            f"DELETE FROM lost WHERE position IN (SELECT position {FROM_DEAD} "
             "AND position < ? AND tags <> '')",
             (tail,),
         )
-        self._execute(f"DELETE {_FROM_DEAD} AND position < ?", (tail,))
+        self._execute(f"DELETE {FROM_DEAD} AND position < ?", (tail,))
 
     def segments(self) -> list[SegmentRow]:
         """Every segment that the index knows."""
@@ -558,6 +594,7 @@ class Index:
             self._execute(INSERT_RECORD, row)
             for tag, before in zip(note.tags, self._chain_ends(note.tags), strict=True):
                 self._execute(INSERT_TAG, (tag, position, before))
+            self._sequences.note_anew(position)
             self._execute(
                 "UPDATE log SET reserved = ?, changes = max(changes, ?) + 1",
                 (position + RESERVED_POSITIONS, changes),
@@ -577,13 +614,13 @@ class Index:
                     path=str(self._path),
                 )
             names = [(tag, row.position) for tag in row.tags.split(" ")]
-            self._connection.executemany("DELETE FROM tag WHERE tag = ? AND position = ?", names)
+            self._executemany("DELETE FROM tag WHERE tag = ? AND position = ?", names)
         counts = self._execute(
             "SELECT count(*), segment FROM record WHERE position > ? AND segment IS NOT NULL "
             "GROUP BY segment",
             (last,),
         ).fetchall()
-        self._connection.executemany("UPDATE segment SET live = live - ? WHERE id = ?", counts)
+        self._executemany("UPDATE segment SET live = live - ? WHERE id = ?", counts)
         self._execute("DELETE FROM lost WHERE position > ?", (last,))
         self._execute("DELETE FROM record WHERE position > ?", (last,))
 
@@ -658,8 +695,13 @@ class Index:
             self._connection.set_busy_handler(_wait_for_lock)
         return True
 
+    def ask_wal(self) -> None:
+        """Have the next commit tell `wal_bytes`. Not every one: a call back into Python is slow."""
+        self._connection.set_wal_hook(self._note_wal)
+
     def _note_wal(self, connection: apsw.Connection, database: str, pages: int) -> int:
         self.wal_bytes = pages * PAGE_BYTES
+        connection.set_wal_hook(None)
         return apsw.SQLITE_OK
 
     def _one(self, query: str, parameters: tuple[Any, ...] = ()) -> Any:
@@ -676,6 +718,7 @@ class Index:
 
     def _undo(self) -> None:
         self._segment_ids.clear()
+        self._sequences.forget()
         if self._connection.in_transaction:
             try:
                 self._execute("ROLLBACK")
@@ -683,52 +726,18 @@ class Index:
                 # SQLite rolls back by itself after the errors that make this fail.
                 assert not self._connection.in_transaction
 
-    def _prior(self, entry: Entry, body: Body) -> Prior:
-        name = (entry.producer, entry.instance)
-        highest, forgotten, dead = self._one(
-            "SELECT (SELECT max(sequence) FROM record WHERE producer = ?1 AND instance = ?2),"
-            "(SELECT sequence FROM forgotten WHERE producer = ?1 AND instance = ?2),"
-            f"(SELECT max(sequence) {_FROM_DEAD} AND producer = ?1 AND instance = ?2)",
-            name,
-        )
-        trimmed = max(-1 if value is None else value for value in (forgotten, dead))
-        found = self._one(
-            "SELECT position, kind, tags, length, checksum FROM record "
-            "WHERE producer = ? AND instance = ? AND sequence = ? AND tags_live > 0",
-            (*name, entry.sequence),
-        )
-        same = found is not None and found[1:] == (
-            int(entry.kind),
-            " ".join(entry.tags),
-            body.length,
-            body.checksum,
-        )
-        return Prior(
-            highest=max(-1 if highest is None else highest, trimmed),
-            highest_trimmed=trimmed,
-            position=None if found is None else Position(found[0]),
-            same_content=same,
-        )
-
-    def _insert(
-        self,
-        rows: Sequence[list[Any]],
-        bodies: Sequence[Body],
-        entries: Sequence[Entry],
-        tail: int,
-        previous: dict[str, int],
-    ) -> None:
+    def _insert(self, append: Incoming, tail: int, previous: dict[str, int]) -> None:
         tags = []
         for position, (row, body, entry) in enumerate(
-            zip(rows, bodies, entries, strict=True), tail + 1
+            zip(append.rows, append.bodies, append.entries, strict=True), tail + 1
         ):
             self._place(row, body, position)
             for tag in entry.tags:
                 tags.append((tag, position, previous[tag]))
                 previous[tag] = position
-        self._connection.executemany(INSERT_RECORD, rows)
-        self._connection.executemany(INSERT_TAG, tags)
-        self._count_segments(bodies)
+        self._executemany(INSERT_RECORD, append.rows)
+        self._executemany(INSERT_TAG, tags)
+        self._count_segments(append.bodies)
 
     def _place(self, row: list[Any], body: Body, position: int) -> None:
         """Fill in what only the write lock gives."""
@@ -850,6 +859,7 @@ def connect(path: Path, vfs: str | None, *, read_only: bool) -> apsw.Connection:
     if not read_only:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
         _refuse_unsealed_writes(connection, path)
+        connection.create_scalar_function("seal", row_seal, deterministic=True)
     else:
         connection = _connect_to_read(path, vfs)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -949,6 +959,10 @@ def check_identity(connection: apsw.Connection, path: Path, log_id: bytes) -> No
         )
 
 
+def _sequences_of(entries: Iterable[Entry]) -> dict[Name, int]:
+    return {(entry.producer, entry.instance): entry.sequence for entry in entries}
+
+
 def _record_row(entry: Entry, body: Body, time_us: int) -> list[Any]:
     """A record's columns, its content's seal among them; position and segment are still open."""
     tags = entry.tags
@@ -965,42 +979,31 @@ def _record_row(entry: Entry, body: Body, time_us: int) -> list[Any]:
     ]  # fmt: skip
 
 
-def _before(
-    first: Entry, fence: Fence | None, tags: Sequence[str]
-) -> tuple[str, tuple[int | str, ...]]:
-    """The one question that an append asks first: tail, highest sequence, fence, chain ends."""
-    names = tags if len(tags) <= _PRIOR_TAGS_MAX else ()
-    key = () if fence is None else (instance_key(fence.vertex),)
-    query = _before_query(len(names), fence is not None)
-    return query, (first.producer, first.instance, *key, *names)
+def _question(fence: Fence | None, tags: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """The one question that an append asks first: tail, fence and chain ends."""
+    if len(tags) > _PRIOR_TAGS_MAX:
+        tags = ()
+    if fence is None:
+        return _before_query(len(tags), False), tags
+    return _before_query(len(tags), True), (instance_key(fence.vertex), *tags)
+
+
+def _refusal(fence: Fence, registered: bytes | None) -> Fenced | None:
+    try:
+        check_fence(fence, registered)
+    except Fenced as error:
+        return error
+    return None
 
 
 @lru_cache(maxsize=32)
 def _before_query(tags: int, fenced: bool) -> str:
     registered = "(SELECT value FROM metadata WHERE key = ?)" if fenced else "NULL"
     chain_ends = f", ({_CHAIN_END})" * tags
-    return (
-        "SELECT coalesce((SELECT max(position) FROM record), 0), max("
-        "coalesce((SELECT max(sequence) FROM record WHERE producer = ?1 AND instance = ?2), -1), "
-        "coalesce((SELECT sequence FROM forgotten WHERE producer = ?1 AND instance = ?2), -1)), "
-        f"{registered}{chain_ends}"
-    )
+    return f"SELECT coalesce((SELECT max(position) FROM record), 0), {registered}{chain_ends}"
 
 
 @lru_cache(maxsize=32)
 def _trims_query(tags: int) -> str:
     names = ", ".join("?" * tags)
     return f"SELECT tag, upto, seal FROM trim WHERE tag IN ({names})"
-
-
-def _all_tags(entries: Sequence[Entry]) -> tuple[str, ...]:
-    """The tags of some entries, each once."""
-    return tuple(dict.fromkeys(tag for entry in entries for tag in entry.tags))
-
-
-def _writers(entries: Sequence[Entry]) -> int:
-    first = entries[0]
-    for entry in entries:
-        if entry.instance != first.instance or entry.producer != first.producer:
-            return 2
-    return 1

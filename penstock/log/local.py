@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,11 @@ from penstock.errors import (
     TailLost,
 )
 from penstock.log.bell import Bell
-from penstock.log.contract import Log, LogStatistics
+from penstock.log.contract import Log, LogStatistics, Outcome
 from penstock.log.files import BUSY_S, Files, busy, lock, log_error, named_errors, unlock
-from penstock.log.index import RESERVED_POSITIONS, Body, Index, Row, row_seal
+from penstock.log.index import RESERVED_POSITIONS, Body, Incoming, Index, Known, Row, row_seal
 from penstock.log.power_cut import boot_id, go_on_after, last_whole, write_back
-from penstock.log.record import START, Entry, Fence, Position, Record, RecordKind, Versioned
+from penstock.log.record import START, Append, Entry, Fence, Position, Record, RecordKind, Versioned
 from penstock.log.segments import Placement, SegmentReader, SegmentWriter, body_checksum
 from penstock.log.validate import (
     check_append,
@@ -344,41 +345,78 @@ class LocalLog(Log):
         return self.identity.durability
 
     def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
-        self._check_writable()
-        config = self._config
-        bytes_total = check_append(entries, config.body_bytes_max, config.append_bytes_max)
-        if fence is not None:
-            check_fence_argument(fence)
-        bodies, settle = self._place(entries)
+        if not entries or len(entries) > 1:
+            outcome = self.append_each((Append(entries, fence),))[0]
+        else:
+            self._check_append(entries, fence)
+            bodies, settle = self._place(entries)
+            try:
+                with self._lock:
+                    self._before_append()
+                    now_us = self._clock.now_us()
+                    outcome = self._index.append(entries[0], bodies[0], fence, now_us)
+            finally:
+                _settle(settle)
+            self._after_append(outcome, bodies)
+        if isinstance(outcome, LogError):
+            raise outcome
+        return outcome
+
+    def append_each(self, appends: Sequence[Append]) -> list[Outcome]:
+        for entries, fence in appends:
+            self._check_append(entries, fence)
+        bodies, settle = self._place([entry for entries, _ in appends for entry in entries])
+        rest, now_us = iter(bodies), self._clock.now_us()
+        incoming = [
+            Incoming(entries, list(islice(rest, len(entries))), fence, now_us)
+            for entries, fence in appends
+        ]
         try:
             with self._lock:
-                if self._closed:
-                    self._check_open()
-                positions, new = self._index.append(entries, bodies, fence, self._clock.now_us())
-        except Fenced:
-            self._fenced += 1
-            raise
-        except SequenceConflict:
-            # The caller acts on what is in its way, so that must be durable and visible, also if
-            # its writer has not come to that yet, or never will.
-            self._sync_metadata()
-            raise
+                self._before_append()
+                outcomes = self._index.append_each(incoming)
         finally:
-            for writer, placements in settle:
-                writer.settle(placements)
-        last = positions[-1]
-        if new:
-            self._bell.hint_committed(last)
-        try:
-            self._make_visible(last)
-        except LogBusy as error:
-            raise OutcomeUnknown(
-                f"the append is in the index of {show_path(self.folder)} but could not be made "
-                f"durable: {error.message}. Repeat it: that returns its positions",
-                **error.details,
-            ) from error
-        self._count_append(len(entries) if new else 0, bytes_total)
-        return positions
+            _settle(settle)
+        # The last ones first: their sync is that of all before them.
+        for outcome, append in zip(reversed(outcomes), reversed(incoming), strict=True):
+            self._after_append(outcome, append.bodies)
+        return outcomes
+
+    def _check_append(self, entries: Sequence[Entry], fence: Fence | None) -> None:
+        self._check_writable()
+        check_append(entries, self._config.body_bytes_max, self._config.append_bytes_max)
+        if fence is not None:
+            check_fence_argument(fence)
+
+    def _before_append(self) -> None:
+        if self._closed:
+            self._check_open()
+        if self._appends % _FOLD_CHECK_APPENDS == _FOLD_CHECK_FIRST:
+            self._index.ask_wal()
+
+    def _after_append(self, outcome: Outcome, bodies: Sequence[Body]) -> None:
+        """Make durable and visible what the caller of an append will act on, and count it."""
+        if isinstance(outcome, tuple):
+            try:
+                self._make_visible(outcome[-1])
+            except LogBusy as error:
+                raise OutcomeUnknown(
+                    f"the append is in the index of {show_path(self.folder)} but could not be made "
+                    f"durable: {error.message}. Repeat it: that returns its positions",
+                    **error.details,
+                ) from error
+            if type(outcome) is not Known:
+                self._records_appended += len(outcome)
+                for body in bodies:
+                    self._bytes_appended += body.length
+            if self._appends % _FOLD_CHECK_APPENDS == _FOLD_CHECK_FIRST:
+                self._folds.begin_if_due()
+            self._appends += 1
+        elif isinstance(outcome, Fenced):
+            self._fenced += 1
+        elif isinstance(outcome, SequenceConflict):
+            # What is in its way, also if its writer has not come to that yet, or never will.
+            self._sync_metadata()
 
     def read(
         self,
@@ -457,6 +495,7 @@ class LocalLog(Log):
         while more:
             with self._lock:
                 self._check_open()
+                self._index.ask_wal()
                 try:
                     more = self._index.trim(tag, upto, _TRIM_ROWS, fence)
                 except Fenced:
@@ -617,8 +656,7 @@ class LocalLog(Log):
                     self._sync_wal()
                 bell.note_changes(changes)
                 bell.ring(tail)
-            if bell.committed() > tail:  # damage, or newer than `tail`: either way only a hint
-                bell.hint_committed(tail)
+            bell.hint_committed(tail)
 
     def _recover_from_power_cut(self) -> None:
         """Go on behind what a power cut may have taken, if there may have been one."""
@@ -694,8 +732,7 @@ class LocalLog(Log):
                 if chosen:
                     self._place_in(writer, chosen, bodies, placed)
         except BaseException:
-            for writer, placements in placed:
-                writer.settle(placements)
+            _settle(placed)
             raise
         return bodies, placed
 
@@ -804,8 +841,8 @@ class LocalLog(Log):
         if bell.tail() >= position:
             self._syncs_shared += 1
             return
+        tail = bell.note_committed(position)
         if not self._durable:
-            tail = max(position, bell.committed())
             if tail > self._reserved:
                 self._reserve(tail)
             self._ring(tail)
@@ -814,7 +851,7 @@ class LocalLog(Log):
             if bell.tail() >= position:
                 self._syncs_shared += 1
                 return
-            tail = max(position, bell.committed())
+            tail = bell.note_committed(position)
             self._sync_wal()
         self._ring(tail)
 
@@ -855,7 +892,7 @@ class LocalLog(Log):
         """Show what is durable now, unless somebody with a later sync was here first."""
         bell = self._bell
         with self._bell_turn:
-            if changes > bell.changes():
+            if changes and changes > bell.changes():
                 bell.note_changes(changes)
             if tail > bell.tail():
                 bell.ring(tail)
@@ -883,14 +920,6 @@ class LocalLog(Log):
         # and a new instance must find every marker that the old one committed.
         self._sync_metadata()
         return new
-
-    def _count_append(self, records: int, bytes_total: int) -> None:
-        self._appends += 1
-        if records:
-            self._records_appended += records
-            self._bytes_appended += bytes_total
-        if self._appends % _FOLD_CHECK_APPENDS == _FOLD_CHECK_FIRST:
-            self._folds.begin_if_due()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -972,6 +1001,11 @@ class _Folds:
         # Not again at once, when a reader or the disk was in the way.
         bound = self._wal_bytes_max
         self._due_at_bytes = bound if done else self._wal_bytes() + bound // 4
+
+
+def _settle(placed: _Placements) -> None:
+    for writer, placements in placed:
+        writer.settle(placements)
 
 
 def _view(body: bytes | bytearray | memoryview | pa.Buffer) -> memoryview:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NewType, TypeAlias
+from typing import NamedTuple, NewType, TypeAlias
 
 import pyarrow as pa
 
@@ -70,6 +71,13 @@ class Fence:
 
     vertex: str
     instance: int
+
+
+class Append(NamedTuple):
+    """What is appended as a whole or not at all, and under which condition."""
+
+    entries: Sequence[Entry]
+    fence: Fence | None = None
 
 
 @dataclass(frozen=True, slots=True)

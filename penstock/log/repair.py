@@ -64,6 +64,7 @@ from penstock.log.local import (
 from penstock.log.record import Position, RecordKind
 from penstock.log.salvage import IndexBytes, Salvage
 from penstock.log.segments import ALIGNMENT, Segment, body_checksum, frame_bytes
+from penstock.log.sequences import Sequences
 from penstock.names import show_path
 
 REBUILT_FILE = "index.db.rebuilt"
@@ -606,8 +607,8 @@ class _Rebuild:
             tags = [tag for tag in carried if position > trims.get(tag, 0)]
             if not tags and position < self.tail:
                 name = (row.producer, row.instance)
-                known = self._found.forgotten.get(name, -1)
-                self._found.forgotten[name] = max(known, row.sequence)
+                known = self._found.trimmed.get(name, -1)
+                self._found.trimmed[name] = max(known, row.sequence)
                 if carried:
                     self.lost.pop(position, None)  # trimmed since it was lost
                 continue
@@ -664,9 +665,10 @@ class _Rebuild:
             [(tag, upto, row_seal(tag, upto)) for tag, upto in found.trims.items()],
         )
         connection.executemany(
-            "INSERT INTO forgotten VALUES(?,?,?,?)",
-            [(*name, last, row_seal(*name, last)) for name, last in found.forgotten.items()],
+            "INSERT INTO producer VALUES(?1, ?2, ?3, ?3, seal(?1, ?2, ?3, ?3))",
+            [(*name, last) for name, last in found.trimmed.items() if last >= 0],
         )
+        Sequences(connection.execute, row_seal).note(self.tail)
         connection.executemany("INSERT INTO lost VALUES(?,?)", list(self.lost.items()))
         changes = max(found.changes, self._changes) + 1
         connection.execute(

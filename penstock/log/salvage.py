@@ -64,7 +64,7 @@ class Salvage:
     log_ids: set[bytes] = field(default_factory=set)
     metadata: dict[str, tuple[int, bytes]] = field(default_factory=dict)  # version, value
     trims: dict[str, int] = field(default_factory=dict)
-    forgotten: dict[tuple[str, int], int] = field(default_factory=dict)
+    trimmed: dict[tuple[str, int], int] = field(default_factory=dict)
     lost: dict[int, str] = field(default_factory=dict)
     tagged: set[int] = field(default_factory=set)  # positions that tag rows lead to
     power_cuts: list[PowerCut] = field(default_factory=list)
@@ -163,8 +163,8 @@ class IndexBytes:
                     found.power_cuts.append(cut)
         elif len(values) == 2 and isinstance(values[1], str) and _MANIFEST.fullmatch(values[1]):
             found.lost.setdefault(rowid, values[1])
-        elif _are(values, bytes, int, int, int, int):
-            log_id, _, changes, written_back, reserved = values
+        elif _are(values, bytes, int, int, int, int, int):
+            log_id, _, changes, written_back, reserved, _ = values
             found.log_ids.add(log_id)
             found.changes = max(found.changes, changes)
             found.written_back = max(found.written_back, written_back)
@@ -176,11 +176,11 @@ class IndexBytes:
             key, version, seal, value = values
             if seal == metadata_seal(key, version, value):
                 found.metadata[key] = max(found.metadata.get(key, (0, b"")), (version, value))
-        elif _are(values, str, int, int, int):
-            producer, instance, sequence, seal = values
-            if seal == row_seal(producer, instance, sequence):
+        elif _are(values, str, int, int, int, int):
+            producer, instance, sequence, trimmed, seal = values
+            if seal == row_seal(producer, instance, sequence, trimmed):
                 name = (producer, instance)
-                found.forgotten[name] = max(found.forgotten.get(name, -1), sequence)
+                found.trimmed[name] = max(found.trimmed.get(name, -1), trimmed)
         elif _are(values, str, int, int) and values[2] == row_seal(values[0], values[1]):
             found.trims[values[0]] = max(found.trims.get(values[0], 0), values[1])
 

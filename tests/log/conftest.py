@@ -13,6 +13,12 @@ from penstock.log.contract import Log  # noqa: E402 (rewriting must be asked for
 from tests.log.contract import BACKENDS, LogFactory  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def notes_are_frequent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers' sequences are noted so often that short logs have notes and records since."""
+    monkeypatch.setattr("penstock.log.sequences.NOTE_EVERY", 5)
+
+
 @pytest.fixture(params=BACKENDS)
 def log_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogFactory]:
     """A new log of each backend in turn."""

@@ -31,7 +31,7 @@ from penstock.log.contract import (
     take_over,
 )
 from penstock.log.memory import MemoryLog, MemoryStore
-from penstock.log.record import START, Body, Entry, Fence, Position, Record, RecordKind
+from penstock.log.record import START, Append, Body, Entry, Fence, Position, Record, RecordKind
 
 BACKENDS = ("memory", "local-synced", "local-process")
 PATIENCE_S = 30.0  # how long a test waits for what must come; passing tests never use it up
@@ -589,6 +589,28 @@ class LogContract:
         take_over(log, "w")
         assert log.append([entry(0, producer="w")], Fence("v", 1)) == (1,)
         assert log.append([entry(1, producer="w")]) == (2,)
+
+    def test_of_many_appends_each_has_its_own_outcome(self, log: Log, other: Log) -> None:
+        fences = [Fence("v", take_over(log, "v")), Fence("w", take_over(log, "w"))]
+        old = Fence("v", 0)
+        other.append([entry(0, producer="known")])
+        outcomes = log.append_each(
+            [
+                Append([entry(0, ("a",)), entry(1, ("b",), body=bytes(3 * KIB))], fences[0]),
+                Append([entry(0, producer="late")], old),
+                Append([entry(0, producer="known")], old),
+                Append([entry(0, ("x",), producer="known")]),
+                Append([entry(0, producer="w", body=bytes(5 * KIB))], fences[1]),
+                Append([entry(0, ("a",)), entry(1, ("b",), body=bytes(3 * KIB))], fences[0]),
+                Append([entry(2, ("a",))], fences[0]),
+            ]
+        )
+        kinds = [each if isinstance(each, tuple) else type(each) for each in outcomes]
+        assert kinds == [(2, 3), Fenced, (1,), SequenceConflict, (4,), (2, 3), (5,)]
+        assert other.tail() == 5
+        assert [record.position for record in other.read(["a"], START, 9)] == [2, 5]
+        assert log.append([entry(0, producer="late")]) == (6,)
+        assert log.append_each([]) == []
 
     @pytest.mark.parametrize("instance", [-1, 2**63, 1.0, None, "1", True])
     def test_a_fence_is_checked_before_it_is_used(self, log: Log, instance: int) -> None:
