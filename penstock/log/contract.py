@@ -114,6 +114,13 @@ class Log(ABC):
         """
 
     @abstractmethod
+    def forget(self, producers: Collection[str]) -> None:
+        """Forget the sequences of producers that append nothing any more.
+
+        Of those with records that are not trimmed, nothing is forgotten.
+        """
+
+    @abstractmethod
     def trimmed(self, tag: str) -> Position:
         """Return how far a tag has been trimmed, 0 if never."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
@@ -23,7 +23,6 @@ import xxhash
 
 from penstock.errors import (
     DiskFull,
-    Fenced,
     IndexDamaged,
     IndexForeign,
     IndexMissing,
@@ -40,7 +39,7 @@ from penstock.log.page_seals import PAGE_SEAL_BYTES, page_seal_vfs
 from penstock.log.record import Entry, Fence, Position, Versioned
 from penstock.log.segments import body_checksum, frame_bytes
 from penstock.log.sequences import FROM_DEAD, Name, Sequences
-from penstock.log.validate import check_fence, first_positions
+from penstock.log.validate import check_fence, fence_refusal, first_positions
 from penstock.names import show_path
 
 APPLICATION_ID = 0x504E5354  # "PNST" in the SQLite header
@@ -384,7 +383,7 @@ class Index:
         with self._appending:
             tail, registered, *previous = execute(*question).fetchall()[0]
             if self._sequences.highest(name, tail) < entry.sequence:
-                if fence is not None and (refusal := _refusal(fence, registered)) is not None:
+                if fence is not None and (refusal := fence_refusal(fence, registered)):
                     return refusal
                 if len(tags) > _PRIOR_TAGS_MAX:
                     previous = self._chain_ends(tags)
@@ -408,7 +407,7 @@ class Index:
         with self._appending:
             taken = [self._take(append) for append in appends]
         return [
-            outcome or self._first_time(append.entries, append.bodies)
+            self._first_time(append.entries, append.bodies) if outcome is None else outcome
             for outcome, append in zip(taken, appends, strict=True)
         ]
 
@@ -418,7 +417,7 @@ class Index:
         highest = self._sequences.highest
         if any(highest(name, tail) >= sequence for name, sequence in append.first.items()):
             return None
-        if append.fence is not None and (refusal := _refusal(append.fence, registered)) is not None:
+        if append.fence is not None and (refusal := fence_refusal(append.fence, registered)):
             return refusal
         if len(append.tags) > _PRIOR_TAGS_MAX:
             previous = self._chain_ends(append.tags)
@@ -437,7 +436,8 @@ class Index:
                     for entry, body in zip(entries, bodies, strict=True)
                 ]
             positions = first_positions(entries, priors)
-            assert positions is not None, "a name that was there is there"
+            if positions is None:  # forgotten since this connection has heard of it
+                raise Trimmed("the producer of this append was forgotten: do not retry")
             return Known(positions)
         except (SequenceConflict, Trimmed) as error:
             return error
@@ -538,6 +538,13 @@ class Index:
             (tail,),
         )
         self._execute(f"DELETE {FROM_DEAD} AND position < ?", (tail,))
+
+    def forget(self, producers: Collection[str]) -> None:
+        """Forget the sequences of producers of whom no record is left."""
+        with _named_errors(self._path, "reading"):  # without the lock: all records are looked at
+            left = {row[0] for row in self._execute("SELECT DISTINCT producer FROM record")}
+        with self._transaction("updating"):
+            self._sequences.drop(set(producers) - left)
 
     def segments(self) -> list[SegmentRow]:
         """Every segment that the index knows."""
@@ -986,14 +993,6 @@ def _question(fence: Fence | None, tags: tuple[str, ...]) -> tuple[str, tuple[st
     if fence is None:
         return _before_query(len(tags), False), tags
     return _before_query(len(tags), True), (instance_key(fence.vertex), *tags)
-
-
-def _refusal(fence: Fence, registered: bytes | None) -> Fenced | None:
-    try:
-        check_fence(fence, registered)
-    except Fenced as error:
-        return error
-    return None
 
 
 @lru_cache(maxsize=32)

@@ -507,6 +507,12 @@ class LocalLog(Log):
         self._sync_metadata()
         self.collect()
 
+    def forget(self, producers: Collection[str]) -> None:
+        self._check_writable()
+        with self._lock:
+            self._check_open()
+            self._index.forget(producers)
+
     def trimmed(self, tag: str) -> Position:
         check_tag(tag)
         with self._lock:

@@ -254,6 +254,12 @@ class MemoryStore:
         del writer.positions[entry.sequence]
         del self._records[position]
 
+    def forget(self, producers: Collection[str]) -> None:
+        """Drop the writers of some producers, if no record of theirs is left."""
+        kept = {name for (name, _), writer in self._writers.items() if writer.positions}
+        for key in [key for key in self._writers if key[0] in producers and key[0] not in kept]:
+            del self._writers[key]
+
     def trimmed(self, tag: str) -> tuple[Position, Position]:
         """Return how far a tag is trimmed, and the tail when it was."""
         return self._trims.get(tag, (START, START))
@@ -413,6 +419,11 @@ class MemoryLog(Log):
         except Fenced:
             self._fenced += 1
             raise
+
+    def forget(self, producers: Collection[str]) -> None:
+        with self._changed:
+            self._check_usable()
+            self.store.forget(producers)
 
     def trimmed(self, tag: str) -> Position:
         check_tag(tag)

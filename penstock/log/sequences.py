@@ -12,7 +12,7 @@ retries find it. Who repeats more than that goes forward from one found name to 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from penstock.errors import IndexDamaged
@@ -95,6 +95,14 @@ class Sequences:
     def forget(self) -> None:
         """Nothing that was taken since the last commit is there."""
         self._highest.clear()
+
+    def drop(self, producers: Collection[str]) -> None:
+        """Forget producers for good; of one with records by now nothing is noted yet."""
+        self.forget()
+        for producer in producers:
+            self._execute(
+                "DELETE FROM producer WHERE producer = ? AND sequence = trimmed", (producer,)
+            )
 
     def note(self, tail: int) -> None:
         """Write down the highest sequences of all records so far."""

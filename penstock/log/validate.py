@@ -232,10 +232,16 @@ def check_fence_argument(fence: Fence) -> None:
 
 def check_fence(fence: Fence, registered: bytes | None) -> None:
     """Raise `Fenced` unless the fence's instance is the one registered in the metadata."""
+    if (refusal := fence_refusal(fence, registered)) is not None:
+        raise refusal
+
+
+def fence_refusal(fence: Fence, registered: bytes | None) -> Fenced | None:
+    """As `check_fence`, with the error returned."""
     if registered == b"%d" % fence.instance:
-        return
+        return None
     newest = "none" if registered is None else registered[:40].decode("ascii", "replace")
-    raise Fenced(
+    return Fenced(
         f"instance {fence.instance} of vertex {fence.vertex} may neither append nor trim: the "
         f"registered instance is {newest}; nothing was changed, this instance must stop",
         vertex=fence.vertex,

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record, RecordKind
 from penstock.names import check_name
 from penstock.runtime.queries import needed_query, stored_names
+from penstock.runtime.staging import open_writes
 from penstock.runtime.streams import StreamFacts, describe_stream
 from penstock.runtime.trimming import low_water
 from penstock.stages.tags import marker_tag
@@ -57,10 +59,28 @@ def cut(log: Log, planned: Cut) -> None:
     the cut whether it misses rows, or only markers that had none.
     """
     facts = describe_stream(log, planned.stream)
+    over = _writes_that_are_over(log, planned)
     for tag in facts.tags:
         upto = planned.upto if tag == marker_tag(facts.name) else planned.rows_upto
         if upto > log.trimmed(tag):
             log.trim(tag, upto)
+    log.forget(over)
+
+
+def _writes_that_are_over(log: Log, planned: Cut) -> set[str]:
+    """The producers of batch jobs whose markers go: each job has its own, and they append no more.
+
+    Whoever should try all the same is refused by the fence of the write.
+    """
+    open_ids = {write.id for write in open_writes(log, planned.stream)}
+    markers = _records(log, (marker_tag(planned.stream),))
+    gone = takewhile(lambda marker: marker.position <= planned.upto, markers)
+    return {
+        marker.producer
+        for marker in gone
+        if marker.producer.split(".")[1:2] == ["write"]
+        and marker.producer.split(".")[0] not in open_ids
+    }
 
 
 def _least_read(log: Log, stream: StreamFacts) -> tuple[Position | None, str | None]:

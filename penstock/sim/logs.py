@@ -185,6 +185,9 @@ class ProcessLog(Log):
         self._owner.at("trim")
         self._effect(Effect.TRIM, apply)
 
+    def forget(self, producers: Collection[str]) -> None:
+        self.inner.forget(producers)
+
     def _effect(self, effect: Effect, apply: Callable[[Log], T]) -> T:
         fault = self._failing.of_effect(effect)
         if fault is None:

@@ -745,6 +745,19 @@ class LogContract:
             other.append([entry(2, ("b",)), entry(3)])
         assert log.append([entry(3)]) == (4,)
 
+    def test_a_producer_is_forgotten_when_nothing_of_it_is_left(self, log: Log, other: Log) -> None:
+        for producer in ("gone", "left", "asked_for_by_nobody"):
+            log.append([entry(0, ("a",), producer=producer), entry(1, ("b",), producer=producer)])
+        log.append([entry(2, ("c",), producer="left")])
+        for tag in ("a", "b"):
+            other.trim(tag, other.tail())
+        other.forget({"gone", "left", "never_there"})
+        assert other.append([entry(0, ("a",), producer="gone")]) == (8,)
+        for producer in ("left", "asked_for_by_nobody"):
+            with pytest.raises(Trimmed):
+                other.append([entry(0, ("a",), producer=producer)])
+        assert other.append([entry(2, ("c",), producer="left")]) == (7,)
+
     def test_a_fully_trimmed_producer_goes_on_above_its_highest(self, log: Log) -> None:
         log.append([entry(index) for index in range(5)])
         log.trim("S/a/0", Position(5))

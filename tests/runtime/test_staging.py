@@ -17,13 +17,14 @@ from penstock.expressions.types import BIGINT, Field
 from penstock.log import open_log, punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import UNKNOWN_RETRIES, Log
+from penstock.log.fsck import fsck
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, Position, RecordKind
 from penstock.plan.build import count, query, scan_stream
 from penstock.runtime import processes
 from penstock.runtime.markers import Marker
 from penstock.runtime.processes import ancestor, is_gone, this_process
-from penstock.runtime.retention import plan_cut
+from penstock.runtime.retention import cut, plan_cut
 from penstock.runtime.staging import (
     AGE_US_MAX,
     OpenWrite,
@@ -259,6 +260,22 @@ def test_nothing_grows_with_the_number_of_jobs(lab: Laboratory) -> None:
         assert sizes[0][1] == 0
         clear_dead_writes(log, "orders")
         assert open_writes(log, "orders") == []
+
+
+def test_a_cut_forgets_the_producers_of_jobs_that_are_over(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log", create=True, config=UNSYNCED) as log:
+        create_stream(log, "orders", SCHEMA)
+        for number in range(3):
+            write_rows(log, number, number)
+        still_open = write_rows(log, 4, commit=False)
+        last = write_rows(log, 5)
+        cut(log, plan_cut(log, "orders", before=Position(log.tail() + 1)))
+        assert visible(log) == [5]
+        assert log.statistics().fenced == 0
+        noted = {row[0] for row in log._index._execute("SELECT producer FROM producer").fetchall()}
+        assert not {name for name in noted if not name.startswith((still_open.id, last.id))}
+        commit_write(log, still_open, [])
+    assert fsck(tmp_path / "log").is_clean
 
 
 def test_two_writes_at_once_have_places_of_their_own() -> None:
