@@ -24,6 +24,7 @@ _ESCAPED_IN_CLASS = {
     "d": "0-9", "w": "A-Za-z0-9_", "s": _SPACES, "t": r"\t", "n": r"\n", "r": r"\r", "f": r"\f",
 }  # fmt: skip
 _PUNCTUATION = frozenset("\\.[]{}()*+-?^$|/!\"#%&',:;<=>@_`~ ") - {"_"}
+_SPECIAL = frozenset("\\.[{()*+?^$|")
 _COUNT = re.compile(r"\{\d{1,3}(?:,\d{0,3})?\}")
 
 
@@ -48,6 +49,14 @@ def split_pattern(pattern: str) -> str:
     if re.search(_for_python(translated), "") is not None:
         raise _refuse(pattern, "it can match the empty string")
     return translated
+
+
+@lru_cache(maxsize=1024)
+def plain_text(pattern: str) -> str | None:
+    """The text that a Java pattern matches and nothing else, None if it may match others."""
+    text = re.sub(r"\\([^A-Za-z0-9_])", lambda escaped: escaped.group(1), pattern)
+    bare = re.sub(r"\\[^A-Za-z0-9_]", "", pattern)
+    return None if not text or set(bare) & _SPECIAL else text
 
 
 class _Translation:

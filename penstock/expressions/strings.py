@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from penstock.expressions.arithmetic import both_valid
 from penstock.expressions.frame import Frame
-from penstock.expressions.regex import like_pattern, search_pattern, split_pattern
+from penstock.expressions.regex import like_pattern, plain_text, search_pattern, split_pattern
 from penstock.expressions.tree import Call, Literal
 from penstock.expressions.types import INT
 from penstock.expressions.vectors import (
@@ -146,7 +146,11 @@ def rlike(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
 
 
 def split(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
-    return pc.split_pattern_regex(args[0], pattern=split_pattern(node.option("pattern")))
+    pattern = node.option("pattern")
+    regex, text = split_pattern(pattern), plain_text(pattern)
+    if text is not None:  # several times faster, and most patterns are a space or a comma
+        return pc.split_pattern(args[0], pattern=text)
+    return pc.split_pattern_regex(args[0], pattern=regex)
 
 
 def pad(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:

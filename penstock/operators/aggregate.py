@@ -8,18 +8,12 @@ import pyarrow as pa
 from penstock.errors import StateOverflow
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.block import PANE_NONE, Partials
-from penstock.operators.groups import (
-    StateProvider,
-    key_columns,
-    merge_batch,
-    merge_partials,
-    state_schema,
-)
+from penstock.operators.groups import StateProvider, merge_batch, merge_partials, state_schema
 from penstock.operators.results import finished
 from penstock.operators.sliding import SlidingWindows
 from penstock.operators.specs import AggregateSpec, accumulators_of
 from penstock.operators.windows import Windows
-from penstock.state.columns import PANE_NAME, MergeRule, StateSchema, ValueColumn
+from penstock.state.columns import PANE_NAME
 from penstock.state.keyed import KeyedState
 
 Batches = tuple[pa.RecordBatch, ...]
@@ -137,9 +131,7 @@ class Aggregator:
 
     def _window_batches(self, first: int, last: int) -> Batches:
         assert self._sliding is not None
-        return tuple(
-            self._finished(rows, windows) for windows, rows in self._sliding.rows(first, last)
-        )
+        return tuple(map(self._finished, self._sliding.rows(first, last)))
 
     def _updates(self, first: int | None, last: int | None) -> Batches:
         """Changed groups, of the windows from first to last; None: without bound."""
@@ -153,39 +145,22 @@ class Aggregator:
         if self._sliding is None:
             inside = (panes >= first) & (panes <= last)
             return self._emitted(changed.filter(pa.array(inside)))
-        batches = []
-        for window in self._windows.over(np.unique(panes), first, last):
-            begin, end = self._windows.panes_of(window)
-            inside = (panes >= begin) & (panes <= end)
-            rows = self._only(self.state.window_rows(begin, end), changed.filter(pa.array(inside)))
-            batches.append(self._finished(rows, np.full(rows.num_rows, window, np.int64)))
-        return tuple(batches)
-
-    def _only(self, rows: pa.RecordBatch, wanted: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows whose keys are among the wanted ones."""
-        count = len(self.spec.keys)
-        if not count:
-            return rows
-        marked = ValueColumn("n", pa.int64(), MergeRule.COUNT)
-        keys = KeyedState("wanted", StateSchema(key_columns(self.spec), (marked,)))
-        ones = pa.array(np.ones(wanted.num_rows, np.int64))
-        keys.merge(wanted.columns[:count], None, [ones])
-        _, found = keys.get(rows.columns[:count])
-        return rows.filter(pa.array(found))
+        overlap = self._windows.overlap
+        windows = overlap.windows_over(np.unique(panes), first, last)
+        rows = self.state.window_rows(windows, overlap, only_changed=True)
+        return tuple(map(self._finished, rows))
 
     def _emitted(self, rows: pa.RecordBatch) -> Batches:
         if not rows.num_rows:
             return ()
-        return (self._finished(rows, rows.column(PANE_NAME).to_numpy()),)
+        return (self._finished(rows),)
 
-    def _finished(
-        self, rows: pa.RecordBatch, windows: np.ndarray[tuple[int], np.dtype[np.int64]]
-    ) -> pa.RecordBatch:
-        """Rows of accumulators as rows of the output."""
+    def _finished(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of accumulators as rows of the output; their pane is their window."""
         keys = len(self.spec.keys)
         columns = list(rows.columns[:keys])
         if self._windows is not None:
-            columns.insert(0, self._windows.column(windows))
+            columns.insert(0, self._windows.column(rows.column(PANE_NAME).to_numpy()))
         accumulated = rows.columns[keys + 1 :]
         for aggregate in self.spec.aggregates:
             column = finished(aggregate, self._accumulators, accumulated)

@@ -28,6 +28,7 @@ from penstock.operators.specs import (
     WatermarkSpec,
     accumulators_of,
     column_of,
+    columns_read,
 )
 from penstock.operators.stateless import Explode, FusedStep
 from penstock.state.columns import StateSchema
@@ -196,7 +197,7 @@ class Chain:
     ) -> Schema:
         steps: list[FusedStep | Explode] = []
         fusion = _Fusion(schema)
-        for spec in specs:
+        for at, spec in enumerate(specs):
             before, schema = schema, spec.output_schema(schema)
             if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
                 if isinstance(spec, WatermarkSpec):
@@ -205,7 +206,8 @@ class Chain:
                 continue
             if isinstance(spec, GenerateSpec):
                 self._close(fusion, steps, cache)
-                steps.append(Explode(spec, before))
+                read = columns_read(specs[at + 1 :], before, self.want_late)
+                steps.append(Explode(spec, before, read))
             else:
                 self._check_order(spec)
                 self._segments.append(self._ended(spec, fusion, steps, before, cache, provide))

@@ -1,10 +1,11 @@
-"""Hopping windows put together from panes, each at a cost that does not grow with their overlap.
+"""Hopping windows put together from panes: many at once by the state, few from running totals.
 
-Counts and exact sums keep a running total per key: the panes that a window gains are added, those
-it loses are subtracted, for many windows at once. Where that would be wrong (minimum, maximum) or
-inexact (sums of doubles) a window is merged anew from its panes, in the order of the panes. Either
-way the result is a function of the panes alone. The running totals are a by-product: they are
-never saved, and rebuilt from the panes after a restart or when a pane that they hold has changed.
+The state reads all panes of the windows it is asked for. Where few windows close at a time, that
+would be mostly panes it has read before. So counts and exact sums then keep a running total per
+key: the panes that a window gains are added, those it loses are subtracted. For minima and maxima
+that would be wrong, and for sums of doubles inexact. Either way the result is a function of the
+panes alone. The running totals are a by-product: they are never saved, and rebuilt from the panes
+after a restart or when a pane that they hold has changed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,8 @@ from penstock.state.columns import MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
 
 Numbers = NDArray[np.int64]
-WindowRows = tuple[Numbers, pa.RecordBatch]  # the window of each row; keys, pane, accumulators
 
-WINDOWS_AT_ONCE_MAX = 256
+WINDOWS_SHARE_MAX = 4  # totals serve as long as windows share more than 1 - 1/4 of their panes
 CELLS_AT_ONCE_MAX = 1 << 20
 _SAFE_SUM = float(1 << 62)  # totals below this cannot leave 64 bits, whatever the rounding
 _SLOTS_FREE = 1024
@@ -84,41 +84,29 @@ class SlidingWindows:
         # What windows lose was subtracted with them; only a jump over empty windows comes here.
         self.forget()
 
-    def rows(self, first: int, last: int) -> Iterator[WindowRows]:
-        """The rows of the windows from first to last, in order of window and key."""
-        panes, _ = self._state.panes()
-        window = first
-        while window <= last:
-            nearest = panes[np.searchsorted(panes, self._windows.panes_of(window)[0]) :]
-            if not nearest.size:
-                return
-            window = max(window, self._windows.windows_of(int(nearest[0]))[0])
-            if window > last:
-                return
-            count = min(last - window + 1, self._at_once())
-            found = self._running_rows(window, count) if self.is_invertible else None
-            if found is None:
-                yield from self._merged_rows(window, count)
-            elif found[1].num_rows:
-                yield found
-            window += count
+    def rows(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
+        """The rows of the windows from first to last, by window, then key; their pane is it."""
+        overlap = self._windows.overlap
+        windows = overlap.windows_over(self._state.panes()[0], first, last)
+        totalled = self._running_rows(windows) if self._is_for_totals(windows) else None
+        if totalled is None:
+            yield from self._state.window_rows(windows, overlap)
+        elif totalled.num_rows:
+            yield totalled
 
-    def _at_once(self) -> int:
-        if not self.is_invertible:
-            return 1
-        lines = 1 if self._running is None else max(1, self._running.lines)
-        return max(1, min(WINDOWS_AT_ONCE_MAX, CELLS_AT_ONCE_MAX // (lines * self._width)))
-
-    def _merged_rows(self, window: int, count: int) -> Iterator[WindowRows]:
-        for at in range(window, window + count):
-            rows = self._state.window_rows(*self._windows.panes_of(at))
-            if rows.num_rows:
-                yield np.full(rows.num_rows, at, np.int64), rows
+    def _is_for_totals(self, windows: Numbers) -> bool:
+        count = windows.size
+        if not self.is_invertible or not count or windows[-1] - windows[0] >= count:
+            return False
+        lines = 1 if self._running is None else self._running.lines
+        few = count * WINDOWS_SHARE_MAX <= self._windows.spec.panes_per_window
+        return few and count * lines * self._width <= CELLS_AT_ONCE_MAX
 
     # --- running totals ---------------------------------------------------------------------------
 
-    def _running_rows(self, window: int, count: int) -> WindowRows | None:
+    def _running_rows(self, windows: Numbers) -> pa.RecordBatch | None:
         """Rows of some windows in a row; None if their sums might leave 64 bits."""
+        window, count = int(windows[0]), windows.size
         begin, _ = self._windows.panes_of(window)
         last_begin, end = self._windows.panes_of(window + count - 1)
         running = self._running
@@ -205,7 +193,7 @@ class SlidingWindows:
 
     def _batch(
         self, running: _Running, totals: Numbers, window: int, schema: pa.Schema
-    ) -> WindowRows:
+    ) -> pa.RecordBatch:
         """The keys that are in each window, in the order of keys, with their accumulators."""
         if running.order is None:
             running.order = running.slots.scan()
@@ -215,9 +203,8 @@ class SlidingWindows:
         columns = (
             list(running.order.take(pa.array(places)).columns[: self._keys]) if self._keys else []
         )
-        columns.append(pa.array(np.zeros(len(own), np.int64)))
+        columns.append(pa.array(window + steps))
         for index, accumulator in enumerate(self._accumulators):
             missing = own[:, 2 + 2 * index] == 0 if accumulator.nullable else None
             columns.append(pa.array(np.ascontiguousarray(own[:, 1 + 2 * index]), mask=missing))
-        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-        return window + steps.astype(np.int64), rows
+        return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,12 +135,17 @@ class GenerateSpec:
         element = self.expression.type.element
         if self.expression.type.kind != "array" or element is None:
             raise _refuse(f"explode needs an array, {self.expression} is {self.expression.type}")
-        added: tuple[Field, ...] = (Field(self.output, element, True),)
-        if self.position is not None:
-            added = (Field(self.position, INT, self.outer), *added)
-        schema = (*input_schema, *added)
+        schema = self.added_to(input_schema)
         _check_distinct(tuple(field.name for field in schema))
         return schema
+
+    def added_to(self, repeated: Schema) -> Schema:
+        """The columns of the output, if these are repeated."""
+        assert self.expression.type.element is not None
+        added: tuple[Field, ...] = (Field(self.output, self.expression.type.element, True),)
+        if self.position is not None:
+            added = (Field(self.position, INT, self.outer), *added)
+        return (*repeated, *added)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -581,6 +586,35 @@ def chain_schema(specs: tuple[OperatorSpec, ...], input_schema: Schema) -> Schem
     for spec in specs:
         schema = spec.output_schema(schema)
     return schema
+
+
+def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool) -> frozenset[str]:
+    """Which of these columns the operators read, or hand on to whoever comes behind them.
+
+    Where late rows are kept they leave an aggregate with all their columns.
+    """
+    read: set[str] = set()
+    for spec in specs:
+        if isinstance(spec, FilterSpec):
+            read |= _names_in(spec.condition)
+        elif isinstance(spec, WatermarkSpec):
+            read.add(spec.column)
+        elif isinstance(spec, GenerateSpec):
+            read |= _names_in(spec.expression)
+        elif isinstance(spec, ProjectSpec):
+            return frozenset(read.union(*(_names_in(item) for _, item in spec.columns)))
+        elif keep_late and isinstance(spec, AggregateSpec):
+            break
+        else:
+            grouped = [item for _, item in spec.keys]
+            grouped += [] if spec.window is None else [spec.window.time]
+            grouped += [call.argument for call in spec.aggregates if call.argument is not None]
+            return frozenset(read.union(*map(_names_in, grouped)))
+    return frozenset(field.name for field in schema)
+
+
+def _names_in(expression: Expression) -> set[str]:
+    return {column.name for column in columns_of(expression)}
 
 
 def column_of(field: Field) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,11 +47,13 @@ class FusedStep:
 
 
 class Explode:
-    """One row per element of an array."""
+    """One row per element of an array, with those columns that are read behind it."""
 
-    def __init__(self, spec: GenerateSpec, input_schema: Schema) -> None:
+    def __init__(self, spec: GenerateSpec, input_schema: Schema, read: Set[str]) -> None:
         self._spec = spec
-        self._schema = arrow_schema(spec.output_schema(input_schema))
+        self._repeated = [field.name for field in input_schema if field.name in read]
+        kept = tuple(field for field in input_schema if field.name in read)
+        self._schema = arrow_schema(spec.added_to(kept))
 
     def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:
         (lists,), bad, error = evaluate_rows([self._spec.expression], batch)
@@ -64,7 +67,7 @@ class Explode:
             lists = lists.take(pa.array(kept))
         parents, elements, positions = exploded(lists, self._spec.outer)
         rows = kept[parents]
-        columns = list(batch.take(pa.array(rows)).columns)
+        columns = list(batch.select(self._repeated).take(pa.array(rows)).columns)
         if self._spec.position is not None:
             columns.append(positions)
         columns.append(elements)

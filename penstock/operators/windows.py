@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from penstock.expressions.types import arrow_type
 from penstock.kernels.block import PANE_NONE
 from penstock.operators.specs import WindowSpec
+from penstock.state.overlaps import Overlap
 
 _INT64_MAX = (1 << 63) - 1
 
@@ -50,15 +50,9 @@ class Windows:
             pane // spec.panes_per_slide
         )
 
-    def over(self, panes: NDArray[np.int64], first: int, last: int) -> Iterator[int]:
-        """The windows from first to last that cover any of these panes, which are in order.
-
-        The cost is that of the windows found, however far apart the panes are.
-        """
-        for pane in panes.tolist():
-            lowest, highest = self.windows_of(pane)
-            yield from range(max(first, lowest), min(last, highest) + 1)
-            first = max(first, highest + 1)
+    @property
+    def overlap(self) -> Overlap:
+        return Overlap(self.spec.panes_per_window, self.spec.panes_per_slide)
 
     def column(self, windows: NDArray[np.int64]) -> pa.Array:
         """The windows as structs of start and end."""

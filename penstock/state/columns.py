@@ -10,7 +10,6 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.errors import StateError
@@ -33,6 +32,9 @@ DECIMAL_DIGITS_MAX = 18
 
 ArrowMaker = Callable[[Words, Validity, StringView], pa.Array]
 
+Ranks = Callable[[Words], Words]  # string numbers as words whose order is that of the strings
+
+_WORD_BITS = 63
 _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
@@ -331,23 +333,23 @@ class RowsAsArrow:
         ]
 
     def order(
-        self, words_of: Callable[[int], Words], rows: int, strings: StringView
+        self, words_of: Callable[[int], Words], rows: int, ranks: Ranks, pane_first: bool = True
     ) -> NDArray[np.intp] | None:
-        """Return the order by pane, then key, None if the rows have it; ask for words by column.
+        """Return the order by pane, then key, or by key, then pane; None if the rows have it.
 
-        It is the same for the same rows, however they came to be here.
+        It asks for words by column. It is the same for the same rows, however they came here.
         """
         if rows < 2:
             return None
         nulls = words_of(tables.NULLS)
-        levels: list[NDArray[np.int64]] = [words_of(tables.PANE)]
+        some_null = bool(nulls.any())
+        levels: list[Words] = []
         for index, key in enumerate(self.schema.keys):
-            present = nulls >> index & 1 ^ 1
-            levels += [present, _sortable(words_of(tables.KEYS + index), key.type, strings)]
-        levels = [level for level in levels if (level != level[0]).any()]
-        if len(levels) > 1:
-            return np.lexsort(levels[::-1])
-        return np.argsort(levels[0]) if levels else None  # identities differ: nothing ties
+            if some_null:
+                levels.append(nulls >> index & 1 ^ 1)
+            levels.append(_sortable(words_of(tables.KEYS + index), key.type, ranks))
+        levels.insert(0 if pane_first else len(levels), words_of(tables.PANE))
+        return _ordered(levels)
 
 
 def _panes(rows: Words) -> pa.Array:
@@ -359,17 +361,36 @@ def _maker(kind: pa.DataType) -> ArrowMaker:
     return partial(_strings_from, kind) if is_string(kind) else arrow_maker(kind)
 
 
-def _sortable(words: Words, kind: pa.DataType, strings: StringView) -> Words:
+def _sortable(words: Words, kind: pa.DataType, ranks: Ranks) -> Words:
     """Words whose order as integers is the order of the values."""
     if is_string(kind):
-        ids, places = np.unique(words, return_inverse=True)
-        texts = strings.to_arrow(ids, None, pa.large_binary())
-        ranks = np.empty(ids.size, np.int64)
-        ranks[pc.sort_indices(texts).to_numpy()] = np.arange(ids.size)
-        return ranks[places]
+        return ranks(words)
     words = np.ascontiguousarray(words)
     if pa.types.is_floating(kind):  # the bits of negative floats run backwards
         return np.where(words < 0, words ^ np.int64(_INT64_MAX), words)
     if pa.types.is_uint64(kind):
         return words ^ np.int64(_INT64_MIN)
     return words
+
+
+def _ordered(levels: list[Words]) -> NDArray[np.intp] | None:
+    """The order by the first level, then the next; None if all are alike. Nothing ties."""
+    packed: list[Words] = []
+    room = 0
+    for level in levels:
+        low, high = int(level.min()), int(level.max())
+        if low == high:
+            continue
+        bits = (high - low).bit_length()
+        if packed and bits <= room:  # one sort of two levels in one word beats a sort of each
+            packed[-1] = (packed[-1] << bits) | (level - low)
+            room -= bits
+        elif bits < _WORD_BITS:
+            packed.append(level - low)
+            room = _WORD_BITS - bits
+        else:
+            packed.append(level)
+            room = 0
+    if len(packed) > 1:
+        return np.lexsort(packed[::-1])
+    return np.argsort(packed[0]) if packed else None

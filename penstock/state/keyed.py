@@ -35,6 +35,7 @@ from penstock.state.columns import (
     bit_words,
     to_words,
 )
+from penstock.state.overlaps import Overlap, window_lines
 from penstock.state.rows import Input, Overflow, RowNumbers, RowTable, mark_strings
 from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot
 from penstock.state.strings import StringPool, is_string
@@ -233,12 +234,16 @@ class KeyedState:
     def _merge(self, rows: Input) -> None:
         overflow = self._table.merge(rows, captured=True)
         if overflow:
-            raise self._overflow(rows, overflow)
+            line = np.zeros((1, tables.KEYS + len(self.schema.keys)), np.int64)
+            line[0, tables.NULLS] = rows.nulls[overflow.at]
+            line[0, tables.PANE] = rows.panes[overflow.at]
+            line[0, tables.KEYS :] = rows.words[overflow.at]
+            raise self._overflow(line, overflow)
         self._rows_merged += rows.panes.size
 
-    def _overflow(self, rows: Input, overflow: Overflow) -> StateOverflow:
+    def _overflow(self, line: Words, overflow: Overflow) -> StateOverflow:
         at, column = overflow.at, self.schema.values[overflow.column]
-        key = self._show_key(rows, at)
+        key = self._show_key(line)
         return StateOverflow(
             f"{column.rule} of column {column.name!r} ({column.type}) in state {self.name!r} "
             f"overflows for key {key} at input row {at}. Nothing was changed. Cast the column to a "
@@ -249,16 +254,13 @@ class KeyedState:
             row=at,
         )
 
-    def _show_key(self, rows: Input, at: int) -> str:
-        line = np.zeros((1, tables.KEYS + len(self.schema.keys)), np.int64)
-        line[0, tables.NULLS] = rows.nulls[at]
-        line[0, tables.KEYS :] = rows.words[at]
+    def _show_key(self, line: Words) -> str:
         columns = self._arrow.keys(line, self._strings.view())
         shown = [
             f"{key.name}={column[0].as_py()!r}"
             for key, column in zip(self.schema.keys, columns, strict=True)
         ]
-        return f"({', '.join([*shown, f'pane={rows.panes[at]}'])})"
+        return f"({', '.join([*shown, f'pane={line[0, tables.PANE]}'])})"
 
     def _put(
         self,
@@ -297,45 +299,45 @@ class KeyedState:
         """Return the rows of some panes, both ends included, by pane, then key."""
         if pane_to < self._table.pane_min:
             return self._arrow.rows(self._table.lines(_NO_ROWS), self._strings.view())
-        return self._ordered(self._table, self._table.in_panes(pane_from, pane_to))
+        return self._ordered(self._table.in_panes(pane_from, pane_to))
 
     def scan(self) -> pa.RecordBatch:
         """Return all rows, by pane, then key."""
-        return self._ordered(self._table, self._table.live())
+        return self._ordered(self._table.live())
 
     def changed_rows(self) -> pa.RecordBatch:
         """Return the rows changed since the changes were last taken, by pane, then key."""
-        return self._ordered(self._table, self._table.peek_changed())
+        return self._ordered(self._table.peek_changed())
 
-    def window_rows(self, pane_from: int, pane_to: int) -> pa.RecordBatch:
-        """Return the rows of some panes, both ends included, merged by key, in key order.
+    def window_rows(
+        self, windows: Words, overlap: Overlap, only_changed: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of these windows, merged by key, by window, then key.
 
-        The cost is that of the rows in these panes. Panes merge in their order, so `first` is the
-        earliest pane's value. The result's pane is `pane_to`.
+        The windows are in order. Panes merge in their order, so `first` is the earliest pane's
+        value. A row's pane is the number of its window. With `only_changed` a window has only the
+        keys with a row that was changed since the changes were last taken.
         """
-        lines = self._table.lines(self._table.in_panes(pane_from, pane_to))
-        keys = len(self.schema.keys)
-        first_value = tables.KEYS + keys
-        rows = Input(
-            words=np.ascontiguousarray(lines[:, tables.KEYS : first_value]),
-            nulls=np.ascontiguousarray(lines[:, tables.NULLS]),
-            panes=np.full(len(lines), pane_to, np.int64),
-            hashes=(lines[:, tables.META] & tables.HASH_MASK).astype(np.uint32),
-            values=np.ascontiguousarray(lines[:, first_value:]),
-            valid=np.ascontiguousarray(lines[:, tables.VALID]),
-        )
-        bound = MemoryBound(self.name, self.bytes_max, lambda: window.nbytes)
-        window = RowTable(keys, self.schema.values, self._strings, bound)
-        overflow = window.merge(rows, captured=False)
-        if overflow:
-            raise self._overflow(rows, overflow)
-        return self._ordered(window, window.live())
+        rows = self._table.in_these(overlap.panes_under(windows, self._table.panes()[0]))
+        order = self._order(rows, pane_first=False)
+        lines = self._table.lines(rows if order is None else rows[order])
+        for found, overflow in window_lines(self._table, lines, windows, overlap, only_changed):
+            if overflow is not None:
+                raise self._overflow(found, overflow)
+            if len(found):
+                yield self._arrow.rows(found, self._strings.view())
 
-    def _ordered(self, table: RowTable, rows: RowNumbers) -> pa.RecordBatch:
+    def _ordered(self, rows: RowNumbers) -> pa.RecordBatch:
         # Order first, copy once: whole rows are the expensive part.
-        strings = self._strings.view()
-        order = self._arrow.order(lambda word: table.words(rows, word), rows.size, strings)
-        return self._arrow.rows(table.lines(rows if order is None else rows[order]), strings)
+        order = self._order(rows)
+        lines = self._table.lines(rows if order is None else rows[order])
+        return self._arrow.rows(lines, self._strings.view())
+
+    def _order(self, rows: RowNumbers, pane_first: bool = True) -> NDArray[np.intp] | None:
+        table = self._table
+        return self._arrow.order(
+            lambda word: table.words(rows, word), rows.size, self._strings.ranks, pane_first
+        )
 
     # Changes -----------------------------------------------------------------------------------
 

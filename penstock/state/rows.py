@@ -17,7 +17,7 @@ from penstock.state import tables
 from penstock.state.bound import MemoryBound
 from penstock.state.columns import MergeRule, ValueColumn, rule_code, value_range
 from penstock.state.strings import StringPool
-from penstock.state.tables import Floats, Words
+from penstock.state.tables import Bytes, Floats, Words
 
 RowNumbers = NDArray[np.int32]
 
@@ -59,7 +59,7 @@ class RowTable:
     def __init__(
         self, keys: int, values: Sequence[ValueColumn], strings: StringPool, bound: MemoryBound
     ) -> None:
-        self._keys = keys
+        self.keys = keys
         self._strings = strings
         self._bound = bound
         ranges = [value_range(value.type) for value in values]
@@ -104,6 +104,16 @@ class RowTable:
     def pane_min(self) -> int:
         """No live row is in a lower pane."""
         return int(self._counters[tables.PANE_MIN])
+
+    @property
+    def rules(self) -> tuple[Words, Words, Words, Floats]:
+        """How values merge, as the loops take it: rules, lowest and highest values, scratch."""
+        return self._rules, self._lows, self._highs, np.zeros(self._rules.size)
+
+    @property
+    def strings(self) -> tuple[Bytes, Words]:
+        """The strings that rows refer to, as the loops take them."""
+        return self._strings.arena, self._strings.starts
 
     # Merging -----------------------------------------------------------------------------------
 
@@ -206,7 +216,7 @@ class RowTable:
             self._saved,
             numbers.astype(np.int32),
             lines,
-            tables.KEYS + self._keys,
+            tables.KEYS + self.keys,
             captured,
         )
         return None
@@ -238,7 +248,15 @@ class RowTable:
 
     def in_panes(self, pane_from: int, pane_to: int) -> RowNumbers:
         """Return the rows of some panes, both ends included, pane by pane in order."""
-        entries = self._entries(pane_from, pane_to)
+        return self._walk(self._entries(pane_from, pane_to))
+
+    def in_these(self, panes: Words) -> RowNumbers:
+        """Return the rows of these panes, which are in order."""
+        entries = self._entries(int(panes[0]), int(panes[-1])) if panes.size else _NO_ROWS
+        at = np.searchsorted(panes, self._panes[entries, tables.PANE_ID])
+        return self._walk(entries[panes[at] == self._panes[entries, tables.PANE_ID]])
+
+    def _walk(self, entries: NDArray[np.intp] | RowNumbers) -> RowNumbers:
         total = int(self._panes[entries, tables.PANE_COUNT].sum())
         return tables.walk_panes(self._store, self._panes[entries, tables.PANE_HEAD], total)
 
@@ -255,9 +273,9 @@ class RowTable:
         return tables.take_dirty(self._store, self._counters, self._dirty)
 
     def peek_changed(self) -> RowNumbers:
-        """Return what `take_changed` would, by row number, and leave it there."""
-        rows = np.unique(self._dirty[: self._counters[tables.DIRTY_COUNT]])
-        return np.compress(self._store[rows, tables.META] & tables.DIRTY != 0, rows)
+        """Return what `take_changed` would, and leave it there."""
+        tables.list_dirty(self._store, self._counters, self._dirty)
+        return self._dirty[: self._counters[tables.DIRTY_COUNT]].copy()
 
     # Removing ----------------------------------------------------------------------------------
 
@@ -271,7 +289,7 @@ class RowTable:
             self._counters,
             self._saved,
             rows,
-            self._keys,
+            self.keys,
             True,
             True,
         )
@@ -290,7 +308,7 @@ class RowTable:
             self._counters,
             self._saved,
             rows,
-            self._keys,
+            self.keys,
             one_by_one,
             False,
         )
@@ -326,7 +344,7 @@ class RowTable:
         """Build the hash table anew from the rows."""
         self._slots = np.zeros(size, np.int64)
         used = int(self._counters[tables.ROWS_USED])
-        tables.fill_slots(self._store, self._slots, used, self._keys)
+        tables.fill_slots(self._store, self._slots, used, self.keys)
 
     # Strings -----------------------------------------------------------------------------------
 
@@ -334,14 +352,14 @@ class RowTable:
         """Replace the string numbers of some columns (keys first) in all live rows."""
         rows = self.live()
         for column in columns:
-            at = rows[_has(self._store[rows], column, self._keys)]
+            at = rows[_has(self._store[rows], column, self.keys)]
             word = tables.KEYS + column
             self._store[at, word] = renumber(self._store[at, word])
         self.fill_slots(self._slots.size)  # the numbers are part of the hashed words
 
     def strings_used(self, columns: Sequence[int], used: NDArray[np.bool_]) -> None:
         """Mark the numbers of all strings that live rows refer to."""
-        mark_strings(self.lines(self.live()), columns, self._keys, used)
+        mark_strings(self.lines(self.live()), columns, self.keys, used)
 
     # Snapshots ---------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.errors import StateError
@@ -19,6 +20,7 @@ from penstock.state import tables
 from penstock.state.tables import Bytes, Words
 
 _OFFSET_MAX = (1 << 31) - 1
+_RANKED_PER_ROW = 4  # with so many more strings than rows to order, only the latter are ranked
 _NO_BYTES: Bytes = np.frombuffer(b"\0", np.uint8)
 
 Validity = NDArray[np.bool_] | None  # None: everything is valid
@@ -87,6 +89,7 @@ class StringPool:
         self._arena: Bytes = np.empty(0, np.uint8)
         self._starts: Words = np.zeros(2, np.int64)  # two: nulls look up number 0
         self._slots: Words = np.zeros(2, np.int64)
+        self._ranks: Words = np.empty(0, np.int64)  # of all strings, once asked for
 
     def __len__(self) -> int:
         return int(self._counters[tables.STRINGS])
@@ -163,6 +166,16 @@ class StringPool:
             arena[:used] = self._arena[:used]
             self._arena = arena
 
+    def ranks(self, ids: Words) -> Words:
+        """Return words whose order is that of the strings with these numbers."""
+        known = len(self)
+        if known > _RANKED_PER_ROW * ids.size:
+            distinct, places = np.unique(ids, return_inverse=True)
+            return _ranked(self.view(), distinct)[places]
+        if self._ranks.size < known or not known:
+            self._ranks = _ranked(self.view(), np.arange(max(known, 1)))
+        return self._ranks[ids]
+
     def truncate(self, count: int) -> None:
         """Forget the strings numbered `count` and above, which nothing may use."""
         if count < len(self):
@@ -190,6 +203,15 @@ class StringPool:
         self._arena, self._starts, self._slots = arena, starts, slots
         self._counters[tables.STRINGS] = ids.size
         self._counters[tables.STRING_BYTES] = total
+        self._ranks = self._ranks[:0]
+
+
+def _ranked(strings: StringView, ids: Words) -> Words:
+    """The place of each of these different strings in their order."""
+    ranks = np.empty(ids.size, np.int64)
+    texts = strings.to_arrow(ids, None, pa.large_binary())
+    ranks[pc.sort_indices(texts).to_numpy()] = np.arange(ids.size)
+    return ranks
 
 
 def _bytes_of(array: pa.Array) -> tuple[Words, Bytes]:

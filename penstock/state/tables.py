@@ -228,7 +228,7 @@ def _float_less(left: Any, right: Any) -> Any:
 
 
 @inlined
-def _merge_row(
+def merge_row(
     store: Any,
     floats: Any,
     row: Any,
@@ -427,7 +427,7 @@ def merge_rows(
             continue
         _touch(store, row, counters, dirty, saved, captured)
         if mode == MERGE:
-            _merge_row(
+            merge_row(
                 store, floats, row, is_new, values, value_floats, at, bits[at],
                 rules, lows, highs, peaks, arena, starts,
             )  # fmt: skip
@@ -461,7 +461,7 @@ def merge_into(
     value_floats = values.view(np.float64)
     for at in range(rows.size):
         row = rows[at]
-        column = _merge_row(
+        column = merge_row(
             store, floats, row, fresh[row], values, value_floats, at, bits[at],
             rules, lows, highs, peaks, arena, starts,
         )  # fmt: skip
@@ -601,6 +601,22 @@ def take_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> NDArr
 
 
 @loop
+def list_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> None:
+    """Leave on the list of changes each live row once, in the order of their first change."""
+    count = 0
+    for at in range(counters[DIRTY_COUNT]):
+        row = dirty[at]
+        if store[row, META] & DIRTY != 0:
+            store[row, META] &= ~DIRTY
+            dirty[count] = row
+            count += 1
+    for at in range(count):
+        store[dirty[at], META] |= DIRTY
+    counters[DIRTY_COUNT] = count
+    counters[DIRTY_STALE] = 0
+
+
+@loop
 def copy_live(store: Words, counters: Words, out: Words) -> int:
     """Copy for the running snapshot what is left to copy among the next `len(out)` rows."""
     first = counters[COPY_NEXT]
@@ -675,6 +691,170 @@ def compact_rows(
             moved[row] = count
             count += 1
     return count
+
+
+@inlined
+def _same_key(lines: Any, one: Any, other: Any, keys: Any) -> Any:
+    if lines[one, NULLS] != lines[other, NULLS]:
+        return False
+    for word in range(KEYS, KEYS + keys):  # noqa: SIM110 (no generators in compiled loops)
+        if lines[one, word] != lines[other, word]:
+            return False
+    return True
+
+
+@loop
+def fold_blocks(
+    lines: Words,
+    prefixes: Words,
+    suffixes: Words,
+    keys: int,
+    per_window: int,
+    rules: Words,
+    lows: Words,
+    highs: Words,
+    peaks: Floats,
+    arena: Bytes,
+    starts: Words,
+) -> None:
+    """Merge each line with those before it, and with those behind it, in its block and key.
+
+    Lines come by key, then pane; the other two as copies of them. LINK says which column's sum
+    has left its range, from 1, and 0 if none has.
+    """
+    first = KEYS + keys
+    values, value_floats = lines[:, first:], lines.view(np.float64)[:, first:]
+    folded, folded_floats = suffixes[:, first:], suffixes.view(np.float64)[:, first:]
+    prefix_floats, suffix_floats = prefixes.view(np.float64), suffixes.view(np.float64)
+    count = lines.shape[0]
+    for at in range(count):
+        prefixes[at, LINK] = 0
+        if (
+            at == 0
+            or lines[at, PANE] // per_window != lines[at - 1, PANE] // per_window
+            or not _same_key(lines, at, at - 1, keys)
+        ):
+            continue
+        prefixes[at, LINK] = prefixes[at - 1, LINK]
+        prefixes[at, VALID] = prefixes[at - 1, VALID]
+        for word in range(first, lines.shape[1]):
+            prefixes[at, word] = prefixes[at - 1, word]
+        column = merge_row(
+            prefixes, prefix_floats, at, False, values, value_floats, at, lines[at, VALID],
+            rules, lows, highs, peaks, arena, starts,
+        )  # fmt: skip
+        if column >= 0:
+            prefixes[at, LINK] = column + 1
+    for back in range(count):
+        at = count - 1 - back
+        suffixes[at, LINK] = 0
+        if (
+            back == 0
+            or lines[at, PANE] // per_window != lines[at + 1, PANE] // per_window
+            or not _same_key(lines, at, at + 1, keys)
+        ):
+            continue
+        suffixes[at, LINK] = suffixes[at + 1, LINK]
+        column = merge_row(
+            suffixes, suffix_floats, at, False, folded, folded_floats, at + 1,
+            suffixes[at + 1, VALID], rules, lows, highs, peaks, arena, starts,
+        )  # fmt: skip
+        if column >= 0:
+            suffixes[at, LINK] = column + 1
+
+
+@inlined
+def _first_window(windows: Any, begin: Any, pane: Any, per_window: Any, per_slide: Any) -> Any:
+    """The place of the first window, from `begin` on, that reaches this pane."""
+    lowest = (pane - per_window) // per_slide + 1
+    end = windows.size
+    while begin < end:
+        middle = (begin + end) // 2
+        if windows[middle] < lowest:
+            begin = middle + 1
+        else:
+            end = middle
+    return begin
+
+
+@loop
+def walk_windows(
+    lines: Words,
+    prefixes: Words,
+    suffixes: Words,
+    changed: Words,
+    keys: int,
+    windows: Words,
+    per_window: int,
+    per_slide: int,
+    places: Words,
+    out: Words,
+    rules: Words,
+    lows: Words,
+    highs: Words,
+    peaks: Floats,
+    arena: Bytes,
+    starts: Words,
+) -> int:
+    """Write the line of each key in each window at the window's next place, which moves on.
+
+    If `out` has no room the places move and nothing is written: that counts the lines. `changed`
+    has how many lines before each one have changed, or nothing if that does not matter. Returns
+    the place at which a sum left its range, with its column + 1 in LINK, or -1.
+    """
+    first = KEYS + keys
+    tails, tail_floats = prefixes[:, first:], prefixes.view(np.float64)[:, first:]
+    out_floats = out.view(np.float64)
+    count = lines.shape[0]
+    key_end = np.int64(0)
+    while key_end < count:
+        begin = key_end
+        key_end += 1
+        while key_end < count and _same_key(lines, begin, key_end, keys):
+            key_end += 1
+        end = begin
+        at = _first_window(windows, 0, lines[begin, PANE], per_window, per_slide)
+        while at < windows.size:
+            pane_first = windows[at] * per_slide
+            pane_end = pane_first + per_window
+            while begin < key_end and lines[begin, PANE] < pane_first:
+                begin += 1
+            if begin == key_end:
+                break
+            if lines[begin, PANE] >= pane_end:
+                at = _first_window(windows, at + 1, lines[begin, PANE], per_window, per_slide)
+                continue
+            end = max(end, begin)
+            while end < key_end and lines[end, PANE] < pane_end:
+                end += 1
+            if changed.size != 0 and changed[begin] == changed[end]:
+                at += 1
+                continue
+            place = places[at]
+            places[at] += 1
+            if out.shape[0] == 0:
+                at += 1
+                continue
+            block_end = (pane_first // per_window + 1) * per_window
+            if lines[begin, PANE] >= block_end:
+                for word in range(lines.shape[1]):
+                    out[place, word] = prefixes[end - 1, word]
+            else:
+                for word in range(lines.shape[1]):
+                    out[place, word] = suffixes[begin, word]
+                if lines[end - 1, PANE] >= block_end and out[place, LINK] == 0:
+                    out[place, LINK] = prefixes[end - 1, LINK]
+                    column = merge_row(
+                        out, out_floats, place, False, tails, tail_floats, end - 1,
+                        prefixes[end - 1, VALID], rules, lows, highs, peaks, arena, starts,
+                    )  # fmt: skip
+                    if column >= 0:
+                        out[place, LINK] = column + 1
+            out[place, PANE] = windows[at]
+            if out[place, LINK] != 0:
+                return place
+            at += 1
+    return -1
 
 
 @inlined

@@ -7,7 +7,9 @@ import pyarrow.compute as pc
 import pytest
 
 from penstock.errors import ExpressionError
-from penstock.expressions.regex import like_pattern, search_pattern, split_pattern
+from penstock.expressions.evaluate import evaluate
+from penstock.expressions.regex import like_pattern, plain_text, search_pattern, split_pattern
+from penstock.expressions.tree import call, column
 
 
 @pytest.mark.parametrize(
@@ -54,3 +56,22 @@ def test_like_covers_the_whole_text_across_lines() -> None:
     texts = pa.array(["a\nb", "xa\nb", "a\nb\n"])
     matched = pc.match_substring_regex(texts, pattern=like_pattern("a%b", "\\"))
     assert matched.to_pylist() == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [(" ", " "), (", ", ", "), ("\\.", "."), ("\\|\\|", "||"), ("\\\\", "\\"), ("日", "日")],
+)
+def test_a_pattern_that_is_plain_text_splits_as_the_text(pattern: str, text: str) -> None:
+    assert plain_text(pattern) == text
+    rows = pa.array([f"a{text}b", f"{text}{text}", "none", "", None])
+    split = evaluate(
+        call("split", column("a", "string"), pattern=pattern),
+        pa.RecordBatch.from_arrays([rows], ["a"]),
+    )
+    assert split.equals(pc.split_pattern_regex(rows, pattern=split_pattern(pattern)))
+
+
+@pytest.mark.parametrize("pattern", ["a.", "\\d", "[,]", "a+", "b|X", "(a)", "^a", "a$", "a{2}"])
+def test_a_pattern_that_is_more_is_not_plain_text(pattern: str) -> None:
+    assert plain_text(pattern) is None

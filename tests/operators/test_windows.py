@@ -339,12 +339,12 @@ def test_the_windows_of_panes_far_apart_are_found_without_a_walk() -> None:
     windows = Windows(WindowSpec(time, 10, 4))
     panes = np.array([-(10**15), 0, 1, 3, 10**15])
     near = [w for w in range(-10, 10) if any(_covers(windows, w, pane) for pane in (0, 1, 3))]
-    found = list(windows.over(panes, -TIME_END, TIME_END))
+    found = list(windows.overlap.windows_over(panes, -TIME_END, TIME_END))
     assert found == sorted(set(found))
     assert [w for w in found if -10 < w < 10] == near
     assert all(any(_covers(windows, w, int(pane)) for pane in panes) for w in found)
     assert len(found) == len(near) + 2 * 3
-    assert list(windows.over(panes, 0, 1)) == [0, 1]
+    assert list(windows.overlap.windows_over(panes, 0, 1)) == [0, 1]
 
 
 def _covers(windows: Windows, window: int, pane: int) -> bool:

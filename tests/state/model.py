@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
+from penstock.state.overlaps import Overlap
 
 Key = tuple[Any, ...]
 
@@ -94,7 +95,7 @@ class StateModel:
         merged = StateModel(self.schema)
         inside = [key for key in self.rows if pane_from <= key[1] <= pane_to]
         for key, pane in sorted(inside, key=lambda each: each[1]):
-            merged.merge([(key, pane_to, self.rows[key, pane])])
+            merged.merge([(key, pane_from, self.rows[key, pane])])
         return merged.listed(merged.rows)
 
     def listed(self, rows: dict[tuple[Key, int], list[Any]] | None = None) -> list[dict[str, Any]]:
@@ -163,3 +164,15 @@ def snapshot_of(state: KeyedState) -> list[pa.RecordBatch]:
     while not snapshot.copy_some(3):
         pass
     return list(snapshot.batches())
+
+
+def window_of(state: KeyedState, pane_from: int, pane_to: int) -> pa.RecordBatch:
+    """The rows of one window of these panes, both included, whose number is its first pane."""
+    return windows_of(state, np.array([pane_from]), Overlap(pane_to - pane_from + 1, 1))
+
+
+def windows_of(
+    state: KeyedState, windows: Any, overlap: Overlap, only_changed: bool = False
+) -> pa.RecordBatch:
+    batches = list(state.window_rows(windows, overlap, only_changed))
+    return pa.concat_batches([pa.RecordBatch.from_pylist([], state.schema.row_schema), *batches])

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import StateError, StateOverflow
 from penstock.state.columns import COLUMNS_MAX, KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
-from tests.state.model import restored, shown, snapshot_of
+from tests.state.model import restored, shown, snapshot_of, window_of
 
 MOMENT = datetime(2026, 3, 1, 12, 30, 15, 123456, tzinfo=UTC)
 
@@ -142,7 +142,7 @@ def test_no_key_columns_is_one_group_per_pane() -> None:
     state = one_value(pa.int64(), MergeRule.SUM)
     state.merge([], np.array([3, 1, 3]), [pa.array([1, 2, 4])])
     assert shown(state.scan()) == [{"__pane": 1, "value": 2}, {"__pane": 3, "value": 5}]
-    assert shown(state.window_rows(0, 9)) == [{"__pane": 9, "value": 7}]
+    assert shown(window_of(state, 0, 9)) == [{"__pane": 0, "value": 7}]
 
 
 def test_a_state_without_values_remembers_keys() -> None:
@@ -199,8 +199,8 @@ def test_the_lowest_integer_can_be_reached_but_not_passed() -> None:
 def test_a_window_that_overflows_says_so() -> None:
     state = one_value(pa.int64(), MergeRule.SUM)
     state.merge([], np.array([0, 1]), [pa.array([1 << 62, 1 << 62])])
-    with pytest.raises(StateOverflow, match="pane=1"):
-        state.window_rows(0, 1)
+    with pytest.raises(StateOverflow, match="pane=0"):
+        window_of(state, 0, 1)
     assert len(state) == 2
 
 

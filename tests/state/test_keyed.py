@@ -23,6 +23,7 @@ from tests.state.model import (
     same,
     shown,
     snapshot_of,
+    window_of,
 )
 
 COUNTS = StateSchema(
@@ -287,7 +288,7 @@ def test_an_empty_state_has_an_empty_snapshot() -> None:
     assert list(snapshot.batches()) == []
     assert state.take_changes() is None
     assert state.scan().num_rows == 0
-    assert state.window_rows(0, 10).num_rows == 0
+    assert window_of(state, 0, 10).num_rows == 0
     assert state.panes()[0].tolist() == []
 
 
@@ -357,7 +358,7 @@ def test_row_layout_words_are_distinct() -> None:
 SAME_OPERATIONS = """
 import hashlib, random
 import numpy as np, pyarrow as pa
-from tests.state.model import SCHEMA, columns_of
+from tests.state.model import SCHEMA, columns_of, window_of
 from penstock.state.keyed import KeyedState
 
 chance, state, digest = random.Random(4), KeyedState("state", SCHEMA), hashlib.sha256()
@@ -369,7 +370,7 @@ for turn in range(60):
              (1, chance.randrange(100), chance.random(), chance.random(), f"w{turn}", "f", turn))
             for _ in range(100)]
     state.merge(*columns_of(SCHEMA, rows))
-    note(state.window_rows(turn, turn + 4))
+    note(window_of(state, turn, turn + 4))
     note(state.take_closed(turn))
     note(state.take_changes())
     if turn % 20 == 10:

@@ -13,8 +13,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.errors import StateOverflow, StateTooLarge
 from penstock.state.keyed import KeyedState
+from penstock.state.overlaps import Overlap
 from penstock.state.snapshot import Snapshot
-from tests.state.model import SCHEMA, StateModel, columns_of, restored, same, shown
+from tests.state.model import (
+    SCHEMA,
+    StateModel,
+    columns_of,
+    restored,
+    same,
+    shown,
+    window_of,
+    windows_of,
+)
 from tests.thoroughness import examples
 
 NUMBERS = st.one_of(st.none(), st.integers(-3, 40))
@@ -121,8 +131,31 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule(pane_from=PANES, length=st.integers(0, 5))
     def window(self, pane_from: int, length: int) -> None:
-        window = self.live.window_rows(pane_from, pane_from + length)
+        window = window_of(self.live, pane_from, pane_from + length)
         assert same(shown(window), self.model.window(pane_from, pane_from + length))
+
+    @rule(per_window=st.integers(1, 9), per_slide=st.integers(1, 9), only_changed=st.booleans())
+    def windows(self, per_window: int, per_slide: int, only_changed: bool) -> None:
+        overlap = Overlap(max(per_window, per_slide), min(per_window, per_slide))
+        changed = {
+            ((row["number"], row["word"]), row["__pane"]) for row in shown(self.live.changed_rows())
+        }
+        panes = np.unique([pane for _, pane in changed or self.model.rows]).astype(np.int64)
+        windows = overlap.windows_over(panes, -(10**6), 10**6)
+        expected = []
+        for window in windows.tolist():
+            first, last = (
+                window * overlap.per_slide,
+                window * overlap.per_slide + overlap.per_window,
+            )
+            inside = {key for key, pane in changed if first <= pane < last}
+            expected += [
+                {**row, "__pane": window}
+                for row in self.model.window(first, last - 1)
+                if not only_changed or (row["number"], row["word"]) in inside
+            ]
+        found = shown(windows_of(self.live, windows, overlap, only_changed))
+        assert same(found, expected)
 
     @rule(keys=st.lists(st.tuples(KEYS, PANES), min_size=1, max_size=10))
     def get(self, keys: Any) -> None:
