@@ -40,7 +40,8 @@ class Overlap:
         counts = np.maximum(highest - lowest + 1, 0)
         ends = np.cumsum(counts)
         inside = np.arange(ends[-1] if ends.size else 0) - np.repeat(ends - counts, counts)
-        return np.repeat(lowest, counts) + inside
+        windows: Words = np.repeat(lowest, counts) + inside
+        return windows
 
     def panes_under(self, windows: Words, panes: Words) -> Words:
         """Those of the panes that any of these windows covers; both are in order."""

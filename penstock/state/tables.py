@@ -852,7 +852,7 @@ def walk_windows(
                         out[place, LINK] = column + 1
             out[place, PANE] = windows[at]
             if out[place, LINK] != 0:
-                return place
+                return int(place)
             at += 1
     return -1
 
