@@ -51,7 +51,7 @@ class StringView:
         valid = np.ones(ids.size, np.bool_) if valid is None else valid
         large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
         offsets = np.zeros(ids.size + 1, np.int64)
-        np.cumsum(np.where(valid, self.starts[ids + 1] - self.starts[ids], 0), out=offsets[1:])
+        tables.string_ends(self.starts, ids, valid, offsets[1:])
         if not large and offsets[-1] > _OFFSET_MAX:
             raise StateError(
                 f"{ids.size} rows hold {offsets[-1]} bytes of strings, more than one Arrow batch "

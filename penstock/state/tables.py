@@ -858,32 +858,51 @@ def walk_windows(
 
 
 @inlined
+def _eight_bytes(data: Any, at: Any) -> Any:
+    """Eight bytes as a word. With an unsigned index the compiler makes one load of them."""
+    word = np.uint64(0)
+    for byte in range(8):
+        word |= np.uint64(data[at + np.uint64(byte)]) << np.uint64(8 * byte)
+    return word
+
+
+@inlined
+def _last_bytes(data: Any, at: Any, rest: Any) -> Any:
+    """The last bytes of a string, less than eight, as a word."""
+    if at + np.uint64(8) <= np.uint64(data.size):
+        beyond = np.uint64(8) * (np.uint64(8) - rest)
+        return _eight_bytes(data, at) << beyond >> beyond
+    word = np.uint64(0)
+    for byte in range(rest):
+        word |= np.uint64(data[at + np.uint64(byte)]) << np.uint64(8 * byte)
+    return word
+
+
+@inlined
 def _bytes_hash(data: Any, start: Any, size: Any) -> Any:
     state = np.uint64(size)
-    at = start
-    end = start + size
-    while at + 8 <= end:
-        word = np.uint64(0)
-        for offset in range(8):
-            word |= np.uint64(data[at + offset]) << np.uint64(8 * offset)
-        state = _mix(state, word)
-        at += 8
-    word = np.uint64(0)
-    while at < end:
-        word = (word << np.uint64(8)) | np.uint64(data[at])
-        at += 1
-    return _finish(_mix(state, word))
+    at, end = np.uint64(start), np.uint64(start + size)
+    while at + np.uint64(8) <= end:
+        state = _mix(state, _eight_bytes(data, at))
+        at += np.uint64(8)
+    if at < end:
+        state = _mix(state, _last_bytes(data, at, end - at))
+    return _finish(state)
 
 
 @inlined
 def _same_bytes(data: Any, start: Any, size: Any, arena: Any, starts: Any, string: Any) -> Any:
-    at = starts[string]
-    if starts[string + 1] - at != size:
+    if starts[string + 1] - starts[string] != size:
         return False
-    for offset in range(size):  # noqa: SIM110 (no generators in compiled loops)
-        if arena[at + offset] != data[start + offset]:
+    here, there = np.uint64(start), np.uint64(starts[string])
+    end = np.uint64(start + size)
+    while here + np.uint64(8) <= end:
+        if _eight_bytes(data, here) != _eight_bytes(arena, there):
             return False
-    return True
+        here += np.uint64(8)
+        there += np.uint64(8)
+    rest = end - here
+    return rest == 0 or _last_bytes(data, here, rest) == _last_bytes(arena, there, rest)
 
 
 @loop
@@ -953,13 +972,40 @@ def fill_string_slots(arena: Bytes, starts: Words, count: int, slots: Words) -> 
 
 
 @loop
-def copy_strings(
-    arena: Bytes, starts: Words, ids: Words, valid: NDArray[np.bool_], out: Bytes
-) -> None:
-    """Write strings one after the other."""
+def string_ends(starts: Words, ids: Words, valid: NDArray[np.bool_], ends: Words) -> None:
+    """Where each string ends if they are written one after the other."""
     used = 0
     for at in range(ids.size):
         if valid[at]:
-            for byte in range(starts[ids[at]], starts[ids[at] + 1]):
-                out[used] = arena[byte]
-                used += 1
+            used += starts[ids[at] + 1] - starts[ids[at]]
+        ends[at] = used
+
+
+@loop
+def copy_strings(
+    arena: Bytes, starts: Words, ids: Words, valid: NDArray[np.bool_], out: Bytes
+) -> None:
+    """Write strings one after the other, by eight bytes where both sides have so many."""
+    used = np.uint64(0)
+    room = np.uint64(out.size)
+    for at in range(ids.size):
+        if not valid[at]:
+            continue
+        byte, end = np.uint64(starts[ids[at]]), np.uint64(starts[ids[at] + 1])
+        done = used + (end - byte)
+        # What goes beyond the string's end is overwritten by the next one.
+        while (
+            byte < end
+            and byte + np.uint64(8) <= np.uint64(arena.size)
+            and (used + np.uint64(8) <= room)
+        ):
+            word = _eight_bytes(arena, byte)
+            for offset in range(8):
+                out[used + np.uint64(offset)] = np.uint8(word >> np.uint64(8 * offset))
+            byte += np.uint64(8)
+            used += np.uint64(8)
+        while byte < end:
+            out[used] = arena[byte]
+            byte += np.uint64(1)
+            used += np.uint64(1)
+        used = done
