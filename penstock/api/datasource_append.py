@@ -127,8 +127,10 @@ def stage_rows(
         fitting = into_stream(batch, target.facts.schema)
         check_rows(fitting)
         for piece in pieces(fitting) if fitting.num_rows else ():
-            body = punit.encode(piece, target.codec)
-            waiting.append(Entry(RecordKind.DATA, tags, producer, instance, sequence, body))
+            body, digest = punit.encode_unit(piece, target.codec)
+            waiting.append(
+                Entry(RecordKind.DATA, tags, producer, instance, sequence, body, digest=digest)
+            )
             waiting_bytes += body.size
             sequence += 1
             rows += piece.num_rows

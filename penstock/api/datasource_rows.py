@@ -77,7 +77,7 @@ class RowReading:
 
     def _rows(self, record: Record, marker: Record) -> pa.RecordBatch:
         try:
-            batch = punit.conform(punit.decode(record.body), arrow_schema(self.columns()))
+            batch = punit.conform(punit.decode_record(record), arrow_schema(self.columns()))
         except PUnitError as error:
             raise StreamInputError(
                 f"the rows of stream {self.facts.name!r} at position {record.position}, written by "

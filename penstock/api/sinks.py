@@ -53,7 +53,7 @@ class BatchRows:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for body in self.bodies:
-            yield punit.conform(punit.decode(body), self.schema)
+            yield punit.conform(punit.decode(body, is_sound=True), self.schema)
 
     def table(self) -> pa.Table:
         if not self.bodies:

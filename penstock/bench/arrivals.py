@@ -187,7 +187,7 @@ def _read_until_told(
             tail = log.tail()  # both asked first: what comes later rings, or is not asked for
             while (release := reader.take()) is not None:
                 batches = [
-                    punit.conform(punit.decode(each.body), schema) for each in release.records
+                    punit.conform(punit.decode_record(each), schema) for each in release.records
                 ]
                 seen_us = time.time_ns() // 1000
                 for batch in batches:

@@ -279,7 +279,7 @@ def _describe_punit(record: Record, rows: bool) -> dict[str, Any]:
             }
         }
         if rows:
-            facts_["rows"] = plain_rows(punit.decode(record.body).slice(0, ROWS_SHOWN_MAX))
+            facts_["rows"] = plain_rows(punit.decode_record(record).slice(0, ROWS_SHOWN_MAX))
         return facts_
     except PUnitError as error:
         return {"damage": error.message}

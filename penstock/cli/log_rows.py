@@ -85,7 +85,7 @@ def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 def _rows(release: Release, limit: int | None) -> Iterator[Row]:
     """The last rows of each record that a marker released, at most `limit`."""
     for record in release.records:
-        batch = punit.decode(record.body)
+        batch = punit.decode_record(record)
         if limit is not None:
             batch = batch.slice(max(0, batch.num_rows - limit))
         stream = parse_tag(record.tags[0]).name

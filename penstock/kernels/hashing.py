@@ -90,15 +90,38 @@ def _mix64(state: Any, word: Any) -> Any:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _mix_in(state: Any, words: Any) -> None:
+    for row in range(state.size):
+        state[row] = _mix64(state[row], words[row])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _eight_bytes(data: Any, at: Any) -> Any:
+    """Eight bytes as a word. With an unsigned index the compiler makes one load of them."""
+    word = np.uint64(0)
+    for byte in range(8):
+        word |= np.uint64(data[at + np.uint64(byte)]) << np.uint64(8 * byte)
+    return word
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _string_words(offsets: Any, data: Any, out: Any) -> None:
+    eight = np.uint64(8)
     for row in range(out.size):
-        first = np.int64(offsets[row])
-        last = np.int64(offsets[row + 1])
-        state = _mix64(np.uint64(SEED), np.uint64(last - first))
-        for at in range(first, last, 8):
-            word = np.uint64(0)
-            for byte in range(min(np.int64(8), last - at)):
-                word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
+        at, last = np.uint64(offsets[row]), np.uint64(offsets[row + 1])
+        state = _mix64(np.uint64(SEED), last - at)
+        while at + eight <= last:
+            state = _mix64(state, _eight_bytes(data, at))
+            at += eight
+        rest = last - at
+        if rest:
+            if at + eight <= np.uint64(data.size):
+                beyond = eight * (eight - rest)
+                word = _eight_bytes(data, at) << beyond >> beyond
+            else:
+                word = np.uint64(0)
+                for byte in range(rest):
+                    word |= np.uint64(data[at + np.uint64(byte)]) << (eight * np.uint64(byte))
             state = _mix64(state, word)
         out[row] = state
 
@@ -131,5 +154,5 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Ha
     """The 32-bit hash of each row's key; with no columns all rows have the same."""
     state = np.full(rows, np.uint64(SEED), np.uint64)
     for column in columns:
-        state = mixed(state, column_words(combined(column)))
+        _mix_in(state, column_words(combined(column)).view(np.uint64))
     return (state >> np.uint64(32)).astype(np.uint32)

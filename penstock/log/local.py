@@ -723,10 +723,10 @@ class LocalLog(Log):
         for i, entry in enumerate(entries):
             body = entry.body
             if type(body) is bytes and len(body) <= inline_bytes_max:
-                bodies.append(Body(len(body), body_checksum(body), body))
+                bodies.append(Body(len(body), body_checksum(body, entry.digest), body))
                 continue
             view = _view(body)
-            bodies.append(Body(view.nbytes, body_checksum(view), view))
+            bodies.append(Body(view.nbytes, body_checksum(view, entry.digest), view))
             if view.nbytes > inline_bytes_max:
                 large.append((i, view))
         if not large:

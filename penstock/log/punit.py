@@ -4,7 +4,7 @@ Layout, little endian. A unit is exactly as long as its header says; nothing may
 
     offset  size  field
          0     4  magic "PNPU"
-         4     2  version, 1
+         4     2  version, 2
          6     1  encoding: 0 = the payload is one Arrow IPC record batch message
          7     1  codec of the whole payload: 0 none, 1 lz4 (frame), 2 zstd
          8     8  fingerprint: xxh3_64 of the serialised schema
@@ -12,11 +12,14 @@ Layout, little endian. A unit is exactly as long as its header says; nothing may
         24     8  raw payload bytes, before the codec
         32     8  stored payload bytes, after the codec
         40     4  schema bytes
-        44     8  reserved, zero: room for what per-column codecs will need
-        52     4  header check: the low half of xxh3_64 over the 52 bytes before it
-        56     8  checksum: xxh3_64 over everything but this field
+        44    16  reserved, zero: room for what per-column codecs will need
+        60     4  header check: the low half of xxh3_64 over the 60 bytes before it
         64     …  the schema, one Arrow IPC schema message, never compressed, so `inspect` is cheap
          P     …  the payload; P is the first multiple of 64 after the schema, zeros in between
+       end     8  checksum: xxh3_64 over all bytes before it
+
+The checksum comes last, so that one pass gives both it and the checksum of the whole unit, which
+is what a log keeps of a record's body and verifies when it reads it.
 
 Where the unit lies on a 64-byte boundary, so does its payload, and Arrow keeps every buffer inside
 it on 8 bytes: an uncompressed unit is read in place, also from a mapped file.
@@ -40,6 +43,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64, xxh3_64_intdigest
@@ -51,23 +55,22 @@ from penstock.errors import (
     PUnitVersionUnsupported,
     SchemaMismatch,
 )
-from penstock.log.record import Body
+from penstock.log.record import Body, Record
 
 MAGIC = b"PNPU"
-VERSION = 1
+VERSION = 2
 HEADER_BYTES = 64
 ALIGNMENT_BYTES = 64
 RAW_BYTES_MAX = 256 << 20
 SCHEMA_BYTES_MAX = 1 << 20
 ROWS_MAX = 1 << 26  # rows without columns, or of nulls, cost no bytes: only this bounds them
 
-_FIELDS = struct.Struct("<4sHBBQQQQI8x")
+_FIELDS = struct.Struct("<4sHBBQQQQI16x")
 _HEADER_CHECK = struct.Struct("<I")
 _CHECKSUM = struct.Struct("<Q")
 _RESERVED_AT = 44
-_HEADER_CHECK_AT = 52
-_CHECKSUM_AT = 56
-_RESERVED_ZERO = bytes(8)
+_HEADER_CHECK_AT = 60
+_RESERVED_ZERO = bytes(16)
 
 _CACHED_SCHEMAS_MAX = 256
 _CACHED_SCHEMA_BYTES_MAX = 64 << 10  # larger ones are parsed each time: 16 MiB bound the cache
@@ -124,7 +127,14 @@ class PUnitHeader:
     @property
     def unit_bytes(self) -> int:
         """How long the whole unit is."""
-        return self.payload_at + self.stored_bytes
+        return self.payload_at + self.stored_bytes + _CHECKSUM.size
+
+
+class Unit(NamedTuple):
+    """An encoded unit, and the xxh3_64 of all its bytes, for whoever keeps it."""
+
+    body: pa.Buffer
+    digest: int
 
 
 # ------------------------------------------------------------------ writing
@@ -137,13 +147,24 @@ def encode(
     raw_bytes_max: int = RAW_BYTES_MAX,
     verify: bool = True,
 ) -> pa.Buffer:
-    """Return the unit that holds this batch's rows, and only these.
+    """Return the bytes of the unit that holds this batch's rows, and only these.
 
     `codec` is a wish: a payload that it does not shrink by a sixteenth is stored as it is, so that
     it can be read in place. `verify` validates the batch in full, because a unit that no reader
     would accept must fail here, where the rows can still be looked at; a producer whose columns
     cannot be malformed (numbers from its own kernels) may turn it off.
     """
+    return encode_unit(batch, codec, raw_bytes_max=raw_bytes_max, verify=verify).body
+
+
+def encode_unit(
+    batch: pa.RecordBatch,
+    codec: Codec = Codec.NONE,
+    *,
+    raw_bytes_max: int = RAW_BYTES_MAX,
+    verify: bool = True,
+) -> Unit:
+    """As `encode`, with the digest of the bytes, which costs no second pass over them."""
     known = _known_schema(batch.schema.serialize().to_pybytes())
     if not known.plain:
         batch = _to_plain(batch)
@@ -156,7 +177,7 @@ def encode(
             schema_bytes=len(known.serialised),
         )
     try:
-        batch.validate(full=verify)
+        _validate(batch, full=verify)
         raw = _own_rows(batch, known).serialize()
     except _ARROW_REFUSALS as error:
         raise PUnitError(f"this batch cannot be written as a p-unit: {error}") from error
@@ -191,12 +212,10 @@ def _compress(raw: pa.Buffer, codec: Codec) -> tuple[pa.Buffer, Codec]:
     return (stored, codec) if worthwhile else (raw, Codec.NONE)
 
 
-def _frame(
-    known: _KnownSchema, rows: int, raw_bytes: int, stored: pa.Buffer, codec: Codec
-) -> pa.Buffer:
+def _frame(known: _KnownSchema, rows: int, raw_bytes: int, stored: pa.Buffer, codec: Codec) -> Unit:
     schema_end = HEADER_BYTES + len(known.serialised)
     payload_at = _payload_at(len(known.serialised))
-    unit = pa.allocate_buffer(payload_at + stored.size)
+    unit = pa.allocate_buffer(payload_at + stored.size + _CHECKSUM.size)
     view = memoryview(unit).cast("B")
     _FIELDS.pack_into(
         view,
@@ -214,9 +233,11 @@ def _frame(
     _HEADER_CHECK.pack_into(view, _HEADER_CHECK_AT, _header_check(view))
     view[HEADER_BYTES:schema_end] = known.serialised
     view[schema_end:payload_at] = bytes(payload_at - schema_end)
-    view[payload_at:] = memoryview(stored).cast("B")
-    _CHECKSUM.pack_into(view, _CHECKSUM_AT, _checksum(view))
-    return unit
+    view[payload_at : -_CHECKSUM.size] = memoryview(stored).cast("B")
+    digest = xxh3_64(view[: -_CHECKSUM.size])
+    _CHECKSUM.pack_into(view, len(view) - _CHECKSUM.size, digest.intdigest())
+    digest.update(view[-_CHECKSUM.size :])
+    return Unit(unit, digest.intdigest())
 
 
 # ------------------------------------------------------------------ reading
@@ -234,6 +255,11 @@ def inspect(
     return _read_header(unit, fields, raw_bytes_max, rows_max)
 
 
+def decode_record(record: Record) -> pa.RecordBatch:
+    """Return the rows in a record of a log, which has verified the record's bytes already."""
+    return decode(record.body, is_sound=True)
+
+
 def decode(
     body: Body,
     *,
@@ -241,17 +267,19 @@ def decode(
     raw_bytes_max: int = RAW_BYTES_MAX,
     rows_max: int = ROWS_MAX,
     verify: bool = True,
+    is_sound: bool = False,
 ) -> pa.RecordBatch:
     """Return a unit's rows; if not compressed they lie in `body` itself, which they keep alive.
 
     With `expected`, a unit of any other schema raises `SchemaMismatch` before its payload is
     decoded (see `conform` for readers that can bridge the difference). `verify=False` skips the
     checksum and the full validation: right only for bytes that this very process has encoded or
-    decoded before.
+    decoded before. `is_sound` skips the checksum alone: right for bytes that were verified as they
+    were read, by another checksum over all of them.
     """
     unit = _as_buffer(body)
     fields = _read_fields(unit)
-    if verify:
+    if verify and not is_sound:
         _verify_checksum(unit)
     header = _read_header(unit, fields, raw_bytes_max, rows_max)
     if expected is not None and not header.schema.equals(expected):
@@ -295,7 +323,7 @@ def _read_fields(unit: pa.Buffer) -> _Fields:
     view = memoryview(unit).cast("B")
     if _HEADER_CHECK.unpack_from(view, _HEADER_CHECK_AT)[0] != _header_check(view):
         raise _damaged("its header fails its check")
-    unit_bytes = _payload_at(fields.schema_bytes) + fields.stored_bytes
+    unit_bytes = _payload_at(fields.schema_bytes) + fields.stored_bytes + _CHECKSUM.size
     if unit_bytes != unit.size:
         raise _damaged(
             f"its header says {unit_bytes} bytes and there are {unit.size}",
@@ -307,7 +335,8 @@ def _read_fields(unit: pa.Buffer) -> _Fields:
 
 def _verify_checksum(unit: pa.Buffer) -> None:
     view = memoryview(unit).cast("B")
-    if _CHECKSUM.unpack_from(view, _CHECKSUM_AT)[0] != _checksum(view):
+    content = view[: -_CHECKSUM.size]
+    if _CHECKSUM.unpack_from(view, len(content))[0] != xxh3_64_intdigest(content):
         raise _damaged("it fails its checksum")
 
 
@@ -392,12 +421,32 @@ def _read_batch(raw: pa.Buffer, header: PUnitHeader, verify: bool) -> pa.RecordB
     _check_message(raw, header.rows)
     try:
         batch = pa.ipc.read_record_batch(raw, header.schema)
-        batch.validate(full=verify)
+        _validate(batch, full=verify)
     except _ARROW_REFUSALS as error:
         raise _damaged(f"Arrow refuses its payload: {error}") from error
     if batch.num_rows != header.rows:
         raise _damaged(f"it has {batch.num_rows} rows and declares {header.rows}")
     return batch
+
+
+def _validate(batch: pa.RecordBatch, full: bool) -> None:
+    """As `batch.validate(full=full)`, without a look at each text where all bytes are ASCII."""
+    batch.validate()
+    for column in batch.columns if full else ():
+        if pa.types.is_string(column.type) and _is_ascii(column):
+            column.view(pa.binary()).validate(full=True)
+        else:
+            column.validate(full=True)
+
+
+def _is_ascii(column: pa.Array) -> bool:
+    """Whether no byte from the first text to the last is part of a longer character."""
+    _, offsets, data = column.buffers()
+    if data is None or not len(column):
+        return True
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
+    texts = np.frombuffer(data, np.int8)[ends[0] : ends[-1]]
+    return not texts.size or bool(texts.min() >= 0)
 
 
 # ------------------------------------------------------------------ the Arrow message
@@ -707,12 +756,6 @@ def _payload_at(schema_bytes: int) -> int:
 
 def _header_check(view: memoryview) -> int:
     return xxh3_64_intdigest(view[:_HEADER_CHECK_AT]) & 0xFFFF_FFFF
-
-
-def _checksum(view: memoryview) -> int:
-    digest = xxh3_64(view[:_CHECKSUM_AT])
-    digest.update(view[HEADER_BYTES:])
-    return digest.intdigest()
 
 
 def _as_buffer(body: Body) -> pa.Buffer:

@@ -34,6 +34,7 @@ class Entry:
     (producer, instance, sequence) names it for ever: appending the same entry again returns the
     position of the first time. Within one (producer, instance) sequences only rise.
 
+    `digest` is the xxh3_64 of the body where its maker has it already: it is not made again.
     `lasting` is a hint, and not part of the record: entries that stay and entries that are trimmed
     soon are stored apart, so that the former do not hold the space of the latter.
     """
@@ -45,6 +46,7 @@ class Entry:
     sequence: int
     body: Body
     lasting: bool = field(default=False, compare=False)
+    digest: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

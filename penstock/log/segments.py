@@ -47,9 +47,9 @@ _MAPS_MAX = 64
 assert _FILE_HEADER.size == _FRAME_HEADER.size == ALIGNMENT
 
 
-def body_checksum(body: memoryview | bytes) -> int:
-    """xxh3 of a body, cut to 63 bits because SQLite's integers are signed."""
-    return xxhash.xxh3_64_intdigest(body) >> 1
+def body_checksum(body: memoryview | bytes, digest: int | None = None) -> int:
+    """xxh3 of a body, made or known, cut to 63 bits because SQLite's integers are signed."""
+    return (xxhash.xxh3_64_intdigest(body) if digest is None else digest) >> 1
 
 
 def encode_file_header(log_id: bytes) -> bytes:

@@ -225,11 +225,13 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
         elif stream.name == settings.late_stream:
             yield f"S/{stream.name}", "rows that came after their last window had closed"
         else:
-            use = "between stages" if stream.role == "internal" else "result, for any reader"
-            yield (
-                f"S/{stream.name}",
-                f"{use}, {_count(stream.substreams, 'substream')}, {settings.codec}",
+            parts = _count(stream.substreams, "substream")
+            use = (
+                f"between stages, {parts}"
+                if stream.role == "internal"
+                else f"result, for any reader, {parts}, {settings.codec}"
             )
+            yield f"S/{stream.name}", use
     if settings.dead_letter_stream is not None:
         yield f"S/{settings.dead_letter_stream}", "rows that failed an expression"
     for index, stage in enumerate(program.stages):

@@ -77,6 +77,9 @@ class Assembly:
             chain.on_commit()
             for state in chain.states.values():
                 state.take_changes()
+            if stage.output.partition_by:
+                row = _row_of_zeros(arrow_schema(stage.output.schema))
+                partitioner(("one", "other"), stage.output.partition_by)(row)
 
     def register_streams(self) -> None:
         """Tell outside readers which columns and substreams the query's streams have."""

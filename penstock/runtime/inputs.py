@@ -155,7 +155,7 @@ class StreamInput(Input):
 
     def _rows(self, record: Record) -> pa.RecordBatch:
         try:
-            return punit.conform(punit.decode(record.body), self._schema)
+            return punit.conform(punit.decode_record(record), self._schema)
         except PUnitError as error:
             raise StreamInputError(
                 f"the rows at position {record.position} ({record.tags[0]}, written by "

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import RecordTooLarge, Trimmed
+from penstock.kernels.dealing import deal
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log, append_surely
 from penstock.log.record import Body, Entry, Fence, Position, RecordKind
 from penstock.log.validate import check_newest
-from penstock.stages.key_ranges import split_key_space
 
 UNIT_BYTES_MAX = 8 << 20  # before compression
 ROW_BYTES_MAX = (64 << 20) - (64 << 10)  # a log takes 64 MiB in one record, with the unit's frame
@@ -32,19 +32,18 @@ def partitioner(tags: Sequence[str], partition_by: Sequence[str]) -> Partitioner
     """How rows find their substream: all to the one tag, or by the hash of their key columns."""
     if len(tags) == 1:
         return lambda batch: ((tags[0], batch),)
-    edges = np.array([end for _, end in split_key_space(len(tags))[:-1]], np.uint64)
 
     def by_key(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         hashes = hash_columns([batch.column(name) for name in partition_by], batch.num_rows)
-        target = np.searchsorted(edges, hashes.astype(np.uint64), side="right")
-        parts = []
-        for index, tag in enumerate(tags):
-            rows = np.flatnonzero(target == index)
-            if rows.size == batch.num_rows:
-                parts.append((tag, batch))
-            elif rows.size:
-                parts.append((tag, batch.take(pa.array(rows))))
-        return parts
+        order, ends = deal(hashes, len(tags))
+        sizes = np.diff(ends, prepend=0)
+        if sizes.max() < batch.num_rows:
+            batch = batch.take(pa.array(order))  # once, and then in slices: not once for each tag
+        return [
+            (tag, batch.slice(end - size, size))
+            for tag, end, size in zip(tags, ends.tolist(), sizes.tolist(), strict=True)
+            if size
+        ]
 
     return by_key
 
@@ -59,7 +58,10 @@ class Outputs:
     def __init__(
         self, log: Log, fence: Fence, codec: punit.Codec, lasting: Collection[str] = ()
     ) -> None:
-        """`lasting` are the tags whose records are not trimmed by this query."""
+        """`lasting` are the tags whose records are not trimmed by this query.
+
+        Only these are compressed: what is read once and trimmed costs more time than it saves.
+        """
         self._log = log
         self._fence = fence
         self._codec = codec
@@ -106,23 +108,26 @@ class Outputs:
         size_bytes = 0
         for (kind, tag, _), batches in waiting.items():
             rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            codec = self._codec if tag in self._lasting else punit.Codec.NONE
             for piece in pieces(rows):
-                body = punit.encode(piece, self._codec)
+                body, digest = punit.encode_unit(piece, codec)
                 # A marker must find room in the last append.
                 is_full = len(self._entries) >= APPEND_ENTRIES_MAX - 1
                 if self._entries and (is_full or size_bytes + body.size > APPEND_BYTES_MAX):
                     self._append()
                     size_bytes = 0
                 size_bytes += body.size
-                self._queue(kind, (tag,), body)
+                self._queue(kind, (tag,), body, digest)
                 if kind is RecordKind.DATA:
                     self.row_bytes[tag] += memoryview(body).nbytes
 
-    def _queue(self, kind: RecordKind, tags: tuple[str, ...], body: Body) -> None:
+    def _queue(
+        self, kind: RecordKind, tags: tuple[str, ...], body: Body, digest: int | None = None
+    ) -> None:
         fence = self._fence
         lasts = not self._lasting.isdisjoint(tags)
         self._entries.append(
-            Entry(kind, tags, fence.vertex, fence.instance, self._sequence, body, lasts)
+            Entry(kind, tags, fence.vertex, fence.instance, self._sequence, body, lasts, digest)
         )
         self._sequence += 1
 

@@ -137,7 +137,7 @@ def _replay_changes(
         if release.marker.position > upto:
             break
         for record in release.records:
-            changes = punit.decode(record.body)
+            changes = punit.decode_record(record)
             name = (changes.schema.metadata or {}).get(STATE_NAME, b"").decode()
             if name not in states:
                 raise ChangeLogBroken(

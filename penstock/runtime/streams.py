@@ -302,7 +302,8 @@ class StreamWriter:
         if self._marker.ended and (last := self._log.last(self._tags[0])) is not None:
             # It may have been another stream that this producer wrote to its end.
             self._marker = replace(self._marker, ended=self._tags[1] in last.tags)
-        self._outputs = Outputs(self._log, Fence(self._producer, instance), self._codec)
+        own = Fence(self._producer, instance)
+        self._outputs = Outputs(self._log, own, self._codec, lasting=self._facts.tags)
 
     def _begin_again(self) -> None:
         """Become a new instance after a failed write, unless that write is in the log.
@@ -403,7 +404,7 @@ class StreamReader:
         """Yield everything that is committed by now and has not been read."""
         while (release := self._take()) is not None:
             for record in release.records:
-                yield punit.conform(punit.decode(record.body), self._schema)
+                yield punit.conform(punit.decode_record(record), self._schema)
 
     def _take(self) -> Release | None:
         try:

@@ -59,7 +59,8 @@ class Settings:
     """The most memory for the state of one vertex; beyond it a named error, not a dead process."""
 
     codec: Codec = "lz4"
-    """How the p-units of streams, changes and checkpoints are compressed."""
+    """How the p-units of checkpoints and of streams that people named are compressed; what the
+    query itself trims soon, rows between its stages and changes of state, is stored as it is."""
 
     def __post_init__(self) -> None:
         _check_range("commit_interval_ms", self.commit_interval_ms, 0, 3_600_000)

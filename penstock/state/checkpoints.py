@@ -279,8 +279,8 @@ class CheckpointStore:
         """Yield the bytes of a state's file, and note each unit once it was made."""
         at = 0
         for batch in batches:
-            unit = punit.encode(batch, self._codec)
-            units.append({"at": at, "bytes": unit.size, "checksum": xxh3_64_hexdigest(unit)})
+            unit, digest = punit.encode_unit(batch, self._codec)
+            units.append({"at": at, "bytes": unit.size, "checksum": f"{digest:016x}"})
             padding = -unit.size % UNIT_ALIGNMENT_BYTES
             at += unit.size + padding
             yield unit
@@ -311,7 +311,7 @@ class CheckpointStore:
             if xxh3_64_hexdigest(body) != unit.checksum:
                 raise _damaged(checkpoint, file, f"the unit at byte {unit.at} fails its checksum")
             try:
-                yield punit.decode(body)
+                yield punit.decode(body, is_sound=True)
             except PUnitError as error:
                 raise _damaged(checkpoint, file, f"the unit at byte {unit.at}: {error}") from error
 

@@ -683,10 +683,8 @@ def lying_unit(raw_bytes: int, payload: bytes) -> bytes:
     forged = bytearray(bytes(unit)[: header.payload_at] + payload)
     forged[24:32] = struct.pack("<Q", raw_bytes)
     forged[32:40] = struct.pack("<Q", len(payload))
-    forged[52:56] = struct.pack("<I", xxhash.xxh3_64_intdigest(bytes(forged[:52])) & 0xFFFF_FFFF)
-    whole = bytes(forged[:56]) + bytes(forged[64:])
-    forged[56:64] = struct.pack("<Q", xxhash.xxh3_64_intdigest(whole))
-    return bytes(forged)
+    forged[60:64] = struct.pack("<I", xxhash.xxh3_64_intdigest(bytes(forged[:60])) & 0xFFFF_FFFF)
+    return bytes(forged) + struct.pack("<Q", xxhash.xxh3_64_intdigest(bytes(forged)))
 
 
 def test_a_decompression_bomb_read_back_from_the_log_does_not_go_off(tmp_path: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from penstock.config import LogConfig
-from penstock.errors import LogBusy
+from penstock.errors import LogBusy, SegmentDamaged
 from penstock.log import START, Entry, LocalLog, Position, RecordKind, local, open_log
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="asks the kernel")
@@ -125,3 +127,15 @@ def test_an_opening_that_fails_lets_go_of_every_file(
     with pytest.raises(LogBusy) as caught:
         open_log(folder, config=CONFIG)
     assert held_files(folder) == [], f"while {caught.value!r} is looked at"
+
+
+def test_a_digest_that_comes_with_a_body_is_the_one_that_is_kept(tmp_path: Path) -> None:
+    """It is not made again when the body is written, and is verified when it is read."""
+    body = bytes(10_000)
+    digest = xxhash.xxh3_64_intdigest(body)
+    with open_log(tmp_path / "log", create=True, config=CONFIG) as log:
+        entry = Entry(RecordKind.DATA, ("rows",), "p", 1, 1, body, digest=digest)
+        log.append([entry, replace(entry, sequence=2, digest=digest ^ 2)])
+        assert log.read(["rows"], START, 1)[0].body == body
+        with pytest.raises(SegmentDamaged):
+            log.read(["rows"], Position(1), 1)

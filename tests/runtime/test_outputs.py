@@ -107,6 +107,7 @@ def test_every_row_goes_to_the_substream_that_owns_its_hash(parts: int) -> None:
     assert sum(part.num_rows for _, part in dealt) == batch.num_rows
     ranges = dict(zip(tags, split_key_space(parts), strict=True))
     for tag, part in dealt:
+        assert sorted(rows := [int(text) for text in part.column("text").to_pylist()]) == rows
         low, high = ranges[tag]
         hashes = hash_columns(part.columns, part.num_rows)
         assert ((hashes >= low) & (hashes < high)).all() or parts == 1

@@ -62,7 +62,7 @@ def _apply_uncommitted_changes() -> AbstractContextManager[None]:
 
 
 def _apply(record: Record, states: States) -> None:
-    changes = punit.decode(record.body)
+    changes = punit.decode_record(record)
     name = changes.schema.metadata[b"penstock.state"].decode()
     states[name].apply_changes(changes.replace_schema_metadata(None))
 
