@@ -353,14 +353,18 @@ class Block:
         closed_pane: int = PANE_NONE,
         want_late: bool = False,
         collect_bad: bool = False,
+        alone: bool = False,
     ) -> Partials:
-        """Filter and group. Rows of closed panes are late: counted, and marked if wanted."""
+        """Filter and group. Rows of closed panes are late: counted, and marked if wanted.
+
+        With `alone` every row becomes a group of its own, without a search for its like.
+        """
         assert self._loop is not None
         assert self.spec.aggregate is not None
         rows = self._through_phases(batch, collect_bad)
-        dictionaries, key_words = self._add_columns(rows, batch, collect_bad)
+        dictionaries, key_words = self._add_columns(rows, batch, collect_bad, alone)
         groups = self._loop.group(
-            rows.batch, key_words, closed_pane, want_late, stop_at_failure=not collect_bad
+            rows.batch, key_words, closed_pane, want_late, not collect_bad, alone
         )
         self._note_failed(rows, batch, groups.failed, collect_bad)
         if groups.overflow_row is not None:
@@ -452,7 +456,7 @@ class Block:
             computed.update(zip(wanted, arrays, strict=True))
 
     def _add_columns(
-        self, rows: _Rows, batch: pa.RecordBatch, collect_bad: bool
+        self, rows: _Rows, batch: pa.RecordBatch, collect_bad: bool, alone: bool
     ) -> tuple[list[pa.Array | None], dict[int, NDArray[np.uint64]]]:
         """The columns that Arrow computes, and string keys as codes of this batch's dictionary."""
         assert self.spec.aggregate is not None
@@ -465,13 +469,13 @@ class Block:
         names = [name for name, _ in self._extra]
         columns = [combined(array) for array in arrays[: len(names)]]
         for index, array in zip(self._coded, arrays[len(names) :], strict=True):
-            encoded = combined(array).dictionary_encode()
-            dictionaries[index] = encoded.dictionary
-            words = string_words(encoded.dictionary).view(np.uint64)
+            dictionary, codes = _coded(combined(array), alone)
+            dictionaries[index] = dictionary
+            words = string_words(dictionary).view(np.uint64)
             words.flags.writeable = False
             key_words[index] = words
             names.append(f"__key{index}")
-            columns.append(encoded.indices)
+            columns.append(codes)
         needed = {column.name for column in self._final.columns}
         for name in rows.batch.schema.names:
             if name in needed and name not in names:
@@ -480,6 +484,14 @@ class Block:
         if names:
             rows.batch = pa.RecordBatch.from_arrays(columns, names=names)
         return dictionaries, key_words
+
+
+def _coded(column: pa.Array, alone: bool) -> tuple[pa.Array, pa.Array]:
+    """A column as values and codes; each row has a code of its own where none is looked for."""
+    if not alone:
+        encoded = column.dictionary_encode()
+        return encoded.dictionary, encoded.indices
+    return column, pa.array(np.arange(len(column), dtype=np.int32), mask=~validity_of(column))
 
 
 def _batch(columns: list[pa.Array], schema: Schema, rows: int) -> pa.RecordBatch:

@@ -113,6 +113,12 @@ class _GroupTable:
         """A hash's top bits are its slot."""
         return np.uint64(64 - (self.table.size.bit_length() - 1))
 
+    def reserve(self, groups: int) -> None:
+        """Make room for so many groups while there are none."""
+        if self.capacity < groups:
+            self.capacity = 1 << (groups - 1).bit_length()
+            self._allocate()
+
     def grow(self, groups: int) -> None:
         """Four times the room; the groups so far keep their numbers."""
         before = self._columns()
@@ -230,20 +236,27 @@ class Loop:
         closed_pane: int,
         want_late: bool = False,
         stop_at_failure: bool = True,
+        alone: bool = False,
     ) -> LoopGroups:
-        """Filter a batch and aggregate it by key and pane; `key_words` are those of coded keys."""
+        """Filter a batch and aggregate it by key and pane; `key_words` are those of coded keys.
+
+        With `alone` no row is looked for among the groups: each is one of its own.
+        """
         columns = self._arrays(batch)
         nulls = any(column.null_count for column in columns)
         variant = self._variant(nulls)
         if variant is None:
-            return reference.group_rows(self.spec, batch, key_words, closed_pane, want_late)
+            return reference.group_rows(self.spec, batch, key_words, closed_pane, want_late, alone)
         assert self._groups is not None
+        if alone:
+            self._groups.reserve(batch.num_rows)
         late_rows = np.empty(batch.num_rows, np.int64) if want_late else _NO_ROWS
         arguments = {
             "stop": batch.num_rows,
             "closed_pane": closed_pane,
             "late_rows": late_rows,
             "key_words": key_words,
+            "alone": alone,
         }
         meta = _new_meta()
         try:
@@ -340,8 +353,9 @@ class Loop:
             arguments.update(
                 group_word=table.word, group_nulls=table.nulls, group_pane=table.pane,
                 group_hash=table.hash, group_slot=table.slot, group_rows=table.rows,
-                table=table.table, shift=table.shift, accumulator=table.accumulator,
-                accumulator_valid=table.valid,
+                table=table.table, accumulator=table.accumulator, accumulator_valid=table.valid,
+                # What is not looked for all goes to two slots, which stay in the cache.
+                shift=np.uint64(63) if arguments["alone"] else table.shift,
             )  # fmt: skip
         bound = []
         for parameter in variant.source.parameters:

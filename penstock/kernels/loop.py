@@ -401,7 +401,8 @@ class _LoopWriter:
         if grouping.time is not None:
             same.append(("last_pane", "pane"))
         test = " or ".join(f"{last} != {now}" for last, now in same)
-        with self.emit.block(f"if group < 0 or {test}:" if test else "if group < 0:"):
+        test = f"alone or group < 0 or {test}" if test else "alone or group < 0"
+        with self.emit.block(f"if {test}:"):
             self._probe(grouping, keys, nulls)
             for last, now in same:
                 self.emit.line(f"{last} = {now}")
@@ -426,7 +427,7 @@ class _LoopWriter:
         line("slot = np.int64(mixed >> shift)")
         with self.emit.block("while True:"):
             line("group = np.int64(table[slot])")
-            with self.emit.block("if group < 0:"):
+            with self.emit.block("if alone or group < 0:"):
                 self._new_group(grouping, keys, nulls)
                 line("break")
             line(f"if {' and '.join(equal) or 'True'}:")
@@ -445,6 +446,7 @@ class _LoopWriter:
         self._add("group_hash", _array("uint32", False), "group_hash")
         self._add("group_slot", _array("int32", False), "group_slot")
         self._add("group_rows", _array("int64", False), "group_rows")
+        self._add("alone", "nt.boolean", "alone")  # every row is a group of its own
         self._add("table", _array("int32", False), "table")
         self._add("shift", "nt.uint64", "shift")
 

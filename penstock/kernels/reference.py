@@ -83,6 +83,7 @@ def group_rows(
     key_words: dict[int, NDArray[np.uint64]],
     closed_pane: int,
     want_late: bool,
+    alone: bool = False,
 ) -> LoopGroups:
     """Filters and partial aggregation."""
     grouping = spec.grouping
@@ -96,7 +97,9 @@ def group_rows(
     if len(before) != len(survivors.rows):
         panes = panes[np.isin(before, survivors.rows)]
     words, nulls, state = _key_columns(grouping, arrays, survivors, key_words)
-    groups, firsts = _group_numbers([panes, nulls, *words.T])
+    groups = firsts = np.arange(len(panes))
+    if not alone:
+        groups, firsts = _group_numbers([panes, nulls, *words.T])
     count = len(firsts)
     values, validity, overflow = _accumulated(grouping, arrays[len(grouping.keys) :], groups, count)
     return LoopGroups(

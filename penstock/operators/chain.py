@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from penstock.kernels.block import Block, BlockSpec, Partials, inline
 from penstock.kernels.cache import KernelCache
 from penstock.operators.aggregate import Aggregator
 from penstock.operators.groups import StateProvider, partials_batch, with_the_one_group
+from penstock.operators.reduction import Reduction
 from penstock.operators.specs import (
     AggregateSpec,
     FilterSpec,
@@ -62,6 +63,7 @@ class ChainStatistics:
     rows_out: int
     rows_late: int
     rows_rejected: int
+    rows_passed: int  # not aggregated before an exchange, as there is little to gain
 
 
 class _Fusion:
@@ -130,6 +132,7 @@ class _Segment:
     group: _GroupStep | None = None
     partial: PartialAggregateSpec | None = None
     aggregator: Aggregator | None = None
+    reduction: Reduction = field(default_factory=Reduction)  # by the partial aggregate
 
     @property
     def grouping(self) -> AggregateSpec | PartialAggregateSpec | None:
@@ -272,7 +275,10 @@ class Chain:
 
     def statistics(self) -> ChainStatistics:
         counts = self._counts
-        return ChainStatistics(counts["in"], counts["out"], counts["late"], counts["rejected"])
+        passed = sum(segment.reduction.rows_passed for segment in self._segments)
+        return ChainStatistics(
+            counts["in"], counts["out"], counts["late"], counts["rejected"], passed
+        )
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -356,6 +362,7 @@ class Chain:
         if segment.partial is not None:
             assert done.partials is not None
             rows = partials_batch(done.partials, segment.partial)
+            segment.reduction.note(int(done.partials.rows.sum()), rows.num_rows)
             return self._follow(index + 1, rows) if rows.num_rows else ((), 0)
         if segment.aggregator is None:
             return ((done.batch,) if done.batch.num_rows else ()), 0
@@ -397,7 +404,8 @@ class Chain:
         block, aggregator = segment.group.block, segment.aggregator
         want_late = self.want_late and aggregator is not None
         if aggregator is None:
-            partials = block.aggregate(done.batch, collect_bad=collect_bad)
+            alone = segment.reduction.is_poor
+            partials = block.aggregate(done.batch, collect_bad=collect_bad, alone=alone)
         else:
             closed = aggregator.closed_pane(watermark_us)
             partials = block.aggregate(done.batch, closed, want_late, collect_bad)

@@ -136,7 +136,7 @@ def _operator_text(spec: OperatorSpec) -> str:
     if isinstance(spec, WatermarkSpec):
         return f"watermark {spec.column}, {show_duration(spec.delay_us)} behind"
     if isinstance(spec, PartialAggregateSpec):
-        return f"partial aggregate {_grouping(spec)}"
+        return f"partial aggregate {_grouping(spec)}, where it saves rows"
     if spec.merge_partials:
         return f"merge partials of {_calls(spec.aggregates)}, {spec.mode} mode"
     return f"aggregate {_grouping(spec)}, {spec.mode} mode"

@@ -112,6 +112,7 @@ class VertexStatistics:
     rejected_rows: int
     steps: int
     commits: int
+    rows_passed: int  # not aggregated before the exchange, as that would save little
     early_appends: int
     checkpoints: int
     watermark_us: int
@@ -270,6 +271,7 @@ class Vertex:
             rejected_rows=self._rejected_rows,
             steps=self._steps,
             commits=self._commits,
+            rows_passed=self._parts.chain.statistics().rows_passed,
             early_appends=self._early_appends,
             checkpoints=self._checkpoints,
             watermark_us=self._watermark_us,

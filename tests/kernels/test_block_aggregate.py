@@ -95,9 +95,9 @@ def shown(partials: Partials) -> dict[str, Any]:
     }
 
 
-def outcome(block: Block, batch: pa.RecordBatch, closed: int) -> Any:
+def outcome(block: Block, batch: pa.RecordBatch, closed: int, alone: bool) -> Any:
     try:
-        return shown(block.aggregate(batch, closed, want_late=True, collect_bad=True))
+        return shown(block.aggregate(batch, closed, True, collect_bad=True, alone=alone))
     except StateOverflow as error:
         return error.details["row"]
 
@@ -107,12 +107,17 @@ def outcome(block: Block, batch: pa.RecordBatch, closed: int) -> Any:
 @given(
     batch=batches(SCHEMA, rows_max=60),
     closed=st.sampled_from([PANE_NONE, -1, 0, 1 << 40]),
+    alone=st.booleans(),
 )
 def test_compiled_and_twin_agree(
-    blocks: dict[str, tuple[Block, Block]], name: str, batch: pa.RecordBatch, closed: int
+    blocks: dict[str, tuple[Block, Block]],
+    name: str,
+    batch: pa.RecordBatch,
+    closed: int,
+    alone: bool,
 ) -> None:
     compiled, twin = blocks[name]
-    assert outcome(compiled, batch, closed) == outcome(twin, batch, closed)
+    assert outcome(compiled, batch, closed, alone) == outcome(twin, batch, closed, alone)
 
 
 def test_all_cases_are_compiled(blocks: dict[str, tuple[Block, Block]]) -> None:
@@ -185,6 +190,10 @@ def test_more_groups_than_the_table_has_room_for(kernels: KernelCache) -> None:
     first = shown(compiled.aggregate(batch))
     assert len(first["rows"]) > 20_000
     assert first == shown(twin.aggregate(batch))
+    assert shown(compiled.aggregate(batch)) == first
+    alone = compiled.aggregate(batch, alone=True)
+    assert alone.rows.tolist() == [1] * count
+    assert alone.words[:, 0].tolist() == batch.column("a").to_pylist()
     assert shown(compiled.aggregate(batch)) == first
     assert shown(compiled.aggregate(batch.slice(0, 10))) == shown(
         twin.aggregate(batch.slice(0, 10))

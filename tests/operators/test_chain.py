@@ -15,6 +15,7 @@ from penstock.errors import ExpressionError, RowError, StateOverflow
 from penstock.expressions.tree import Expression, call, cast, column, literal
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.kernels.cache import KernelCache
+from penstock.operators import reduction
 from penstock.operators.chain import Chain
 from penstock.operators.specs import (
     AggregateCall,
@@ -265,6 +266,35 @@ def test_partials_and_whole_agree_without_a_window(kernels: KernelCache) -> None
         whole.process(batch)
         for partial in up.process(batch).batches:
             assert down.process(partial).batches == ()
+    assert commit(down) == commit(whole)
+
+
+def test_what_is_passed_on_row_by_row_changes_no_result(
+    kernels: KernelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Aggregated where rows share keys, passed on where they do not, and looked at again."""
+    monkeypatch.setattr(reduction, "LOOK_ROWS", 10)
+    monkeypatch.setattr(reduction, "PASS_ROWS", 15)
+    calls = (AggregateCall("sum", n, "s"), AggregateCall("count", None, "c"))
+    keys: tuple[tuple[str, Expression], ...] = (("k", line), ("m", n))
+    up = Chain((PartialAggregateSpec(keys, None, calls),), TEXT, kernels)
+    down = Chain(
+        (AggregateSpec(keys, None, calls, "complete", merge_partials=True),),
+        up.output_schema,
+        kernels,
+    )
+    whole = Chain((AggregateSpec(keys, None, calls, "complete"),), TEXT, kernels)
+    distinct = text_batch([*"abcdefghi", None])
+    equal = text_batch(["a", None] * 5, [None] * 10)
+    exchanged = []
+    for batch in (distinct, equal, distinct, equal, equal):
+        whole.process(batch)
+        partials = up.process(batch).batches
+        exchanged.append(sum(partial.num_rows for partial in partials))
+        for partial in partials:
+            down.process(partial)
+    assert exchanged == [10, 10, 10, 2, 2]  # the second batch could be two rows, had it been tried
+    assert up.statistics().rows_passed == 20
     assert commit(down) == commit(whole)
 
 
