@@ -40,7 +40,7 @@ _BATCH_READ = (
 _STREAM_READ = (
     *_PLACE, "startingPosition", "maxRowsPerTrigger", "includeMetadata", "numPartitions",
 )  # fmt: skip
-_BATCH_WRITE = (*_PLACE, "compression")
+_BATCH_WRITE = (*_PLACE, "compression", "substreams", "substreamsBy")
 _STREAM_WRITE = (*_BATCH_WRITE, "checkpointLocation", "queryName")
 
 

@@ -23,13 +23,13 @@ from pyspark.sql.types import StructType
 
 from penstock.api.datasource_options import Options
 from penstock.api.datasource_schema import check_writable, into_stream, schema_of_spark
-from penstock.errors import RecordTooLarge, SchemaMismatch
+from penstock.errors import RecordTooLarge, StreamConflict
 from penstock.log import punit
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log, append_surely
 from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
 from penstock.runtime.markers import Marker
-from penstock.runtime.outputs import check_rows, pieces
+from penstock.runtime.outputs import check_rows, partitioner, pieces
 from penstock.runtime.processes import ancestor
 from penstock.runtime.staging import (
     OpenWrite,
@@ -37,8 +37,8 @@ from penstock.runtime.staging import (
     clear_write,
     commit_write,
 )
-from penstock.runtime.streams import StreamFacts, create_stream, describe_stream
-from penstock.stages.tags import marker_tag, substream_tag
+from penstock.runtime.streams import StreamFacts, create_stream, raise_substreams
+from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag
 
 APPEND_BYTES = 8 << 20
 APPEND_ENTRIES = 256
@@ -89,24 +89,40 @@ class StreamTarget:
             return stage_rows(log, self, batches, write, partition, attempt)
 
 
-def writable_stream(path: str, stream: str, schema: StructType, codec: str) -> StreamTarget:
-    """The stream with rows of this schema; it is described if there is none of its name."""
+def writable_stream(
+    path: str,
+    stream: str,
+    schema: StructType,
+    codec: str,
+    substreams: int | None = None,
+    keys: tuple[str, ...] = (),
+) -> StreamTarget:
+    """The stream with rows of this schema; it is described if there is none of its name.
+
+    It has at least so many `substreams` from now on. Only a new one can be cut by other `keys`.
+    """
     columns = schema_of_spark(schema)
     with open_log(path) as log:
-        known = log.get(f"stream/{stream}") is not None
-        facts = describe_stream(log, stream) if known else create_stream(log, stream, columns)
-    check_writable(stream, columns, facts.schema)
-    if facts.substreams != 1:
-        raise SchemaMismatch(
-            f"stream {stream!r} has {facts.substreams} substreams that a query partitions by key: "
-            "write to a stream of your own",
-            stream=stream,
-        )
+        facts = create_stream(log, stream, columns, substreams or 1, keys)
+        check_writable(stream, columns, facts.schema)
+        if keys and keys != facts.partition_by:
+            raise StreamConflict(
+                f"rows of stream {stream!r} find their substream by "
+                f"{', '.join(facts.partition_by) or 'turns'}, and not by {', '.join(keys)}: leave "
+                "the option out, or write to a new stream",
+                stream=stream,
+            )
+        if substreams is not None:
+            facts = raise_substreams(log, stream, substreams)
     return StreamTarget(path, facts, punit.CODECS[codec])
 
 
-def compression(options: Options) -> str:
-    return options.choice("compression", punit.CODECS, "none")
+def target_of(path: str, stream: str, schema: StructType, options: Options) -> StreamTarget:
+    """The stream that a job writes, as its options say."""
+    codec = options.choice("compression", punit.CODECS, "none")
+    substreams = options.integer("substreams", 1, SUBSTREAMS_MAX)
+    keys = filter(None, (name.strip() for name in (options.text("substreamsBy") or "").split(",")))
+    return writable_stream(path, stream, schema, codec, substreams, tuple(keys))
 
 
 def stage_rows(
@@ -120,16 +136,18 @@ def stage_rows(
     """Append rows as uncommitted records of a new instance of the partition's producer."""
     producer = write.producer(partition)
     instance = 1 + (uuid.uuid4().int >> 66)  # 62 random bits: never 0, always a bigint
-    tags = (substream_tag(target.facts.name, 0),)
+    facts = target.facts
+    deal = partitioner(facts.substream_tags, facts.partition_by, partition % facts.substreams)
     waiting: list[Entry] = []
     waiting_bytes = sequence = rows = 0
     for batch in batches:
-        fitting = into_stream(batch, target.facts.schema)
+        fitting = into_stream(batch, facts.schema)
         check_rows(fitting)
-        for piece in pieces(fitting) if fitting.num_rows else ():
+        dealt = deal(fitting) if fitting.num_rows else ()
+        for tag, piece in ((tag, piece) for tag, part in dealt for piece in pieces(part)):
             body, digest = punit.encode_unit(piece, target.codec)
             waiting.append(
-                Entry(RecordKind.DATA, tags, producer, instance, sequence, body, digest=digest)
+                Entry(RecordKind.DATA, (tag,), producer, instance, sequence, body, digest=digest)
             )
             waiting_bytes += body.size
             sequence += 1
@@ -171,7 +189,7 @@ class StreamAppender(DataSourceArrowWriter):
     """
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
-        self._target = writable_stream(path, stream, schema, compression(options))
+        self._target = target_of(path, stream, schema, options)
         with open_log(path) as log:
             # Spark plans in a process of its own, which ends long before the job does.
             self._write = begin_write(log, stream, owner=ancestor("java"))

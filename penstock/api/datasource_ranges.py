@@ -16,6 +16,7 @@ from itertools import pairwise
 from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record, RecordKind
 from penstock.runtime.streams import StreamFacts
+from penstock.runtime.substreams import stream_tags
 from penstock.stages.tags import marker_tag
 
 READ_RECORDS = 512
@@ -63,7 +64,8 @@ def committed(log: Log, facts: StreamFacts, part: LogRange) -> Iterator[tuple[Re
     """
     pending: dict[str, list[Record]] = {}
     promised = Position(part.promised)
-    for record in records(log, facts.tags, part.low, part.high, promised):
+    tags = stream_tags(log, facts.name)  # as they are by now: the range was planned before
+    for record in records(log, tags, part.low, part.high, promised):
         if record.kind is not RecordKind.MARKER:
             pending.setdefault(record.producer, []).append(record)
         else:

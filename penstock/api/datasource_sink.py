@@ -43,8 +43,7 @@ from pyspark.sql.types import StructType
 from penstock.api.datasource_append import (
     StagedRows,
     commit_markers,
-    compression,
-    writable_stream,
+    target_of,
 )
 from penstock.api.datasource_options import Options
 from penstock.errors import Fenced, MarkerDamaged, SequenceConflict, SinkError, Trimmed
@@ -73,7 +72,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     """Writes micro-batches to a stream. Spark makes one anew for each batch and each commit."""
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
-        self._target = writable_stream(path, stream, schema, compression(options))
+        self._target = target_of(path, stream, schema, options)
         self._job = uuid.uuid4().hex  # known to all tasks of a batch, and to nobody else
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

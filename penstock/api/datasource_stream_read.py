@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,7 @@ from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.log.record import Position
 from penstock.runtime.streams import StreamFacts, describe_stream
+from penstock.runtime.substreams import stream_tags
 from penstock.stages.tags import marker_tag
 
 StreamOffset = dict[str, Any]
@@ -123,7 +125,8 @@ class Follower:
 
     def __init__(self, log: Log, facts: StreamFacts, position: int, resume: int) -> None:
         self._log = log
-        self._reader = CommittedReader(log, facts.tags, Position(resume), Position(position))
+        tags = partial(stream_tags, log, facts.name)
+        self._reader = CommittedReader(log, tags, Position(resume), Position(position))
         self._held: Release | None = None  # looked at, and left for the next micro-batch
         self.start = position  # the offset that the next micro-batch begins at
 

@@ -384,7 +384,13 @@ class StreamWriter:
     def _program(self, attached: Attached, name: str, sink: Sink) -> Program:
         unknown: list[StreamNotFound] = []
 
+        stored = stored_query(attached.log, name)
+        begun = {} if stored is None else {s.name: s for s in stored.program.streams}
+
         def substreams(stream: str) -> int:
+            """As many as the query began with: its vertices read what the stream gained since."""
+            if stream in begun and begun[stream].role == "input":
+                return begun[stream].substreams
             try:
                 return describe_stream(attached.log, stream).substreams
             except StreamNotFound as error:
@@ -396,7 +402,9 @@ class StreamWriter:
             _check_same_log(scan, attached.path)
         if unknown:
             raise unknown[0]
-        write = Rows(translated.relation).to_stream(sink.stream(name))
+        output = sink.stream(name)
+        count, keys = _substreams_of(attached.log, output)
+        write = Rows(translated.relation).to_stream(output, count, keys)
         parallelism = self._options.get("parallelism", 1)
         return plan_program(query(name, write, parallelism=parallelism, settings=self._settings()))
 
@@ -612,6 +620,15 @@ def _lock_query(folder: Path, name: str) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd
+
+
+def _substreams_of(log: Log, stream: str) -> tuple[int, tuple[str, ...]]:
+    """How a stream is cut that may be there already: into how many substreams, by which keys."""
+    try:
+        facts = describe_stream(log, stream)
+    except StreamNotFound:
+        return 1, ()
+    return facts.substreams, facts.partition_by
 
 
 def _check_same_log(scan: ScanOrigin, attached: Path) -> None:

@@ -9,7 +9,7 @@ leftovers, which nobody will ever commit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from penstock.errors import Trimmed
@@ -17,6 +17,8 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record, RecordKind
 
 READ_RECORDS = 1_024
+
+Tags = Collection[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +38,21 @@ class CommittedReader:
     A reader that says where it stood gets all that follows: if some of it was trimmed before it was
     read, `take` raises `Trimmed`. One without `after` is new and begins with what is still there;
     from then on the same holds for it.
+
+    Tags that may become more are given as a function. It is asked each time the log has grown,
+    after its tail was read, and must then name every tag with records up to that tail.
     """
 
     def __init__(
         self,
         log: Log,
-        tags: Collection[str],
+        tags: Tags | Callable[[], Tags],
         after: Position | None = None,
         consumed: Position = START,
     ) -> None:
         self._log = log
-        self._tags = tuple(sorted(set(tags)))
+        self._find_tags = tags if callable(tags) else None
+        self._tags: tuple[str, ...] = () if callable(tags) else tuple(sorted(set(tags)))
         self._cursor = START if after is None else after  # how far the log has been read
         self._begun_at = after  # nothing after it may be trimmed unread; None: not begun yet
         self._consumed = consumed
@@ -89,8 +95,13 @@ class CommittedReader:
         tail = self._log.tail()
         if self._cursor >= tail:
             return False
+        if self._find_tags is not None:
+            self._tags = tuple(sorted(set(self._find_tags())))
         records = self._read_page() if self._begun_at is not None else self._read_first_page()
         for record in records:
+            if record.position > tail and self._find_tags is not None:
+                self._cursor = tail  # from here on there may be records under a tag not known yet
+                return True
             self._cursor = record.position
             if record.kind is RecordKind.MARKER:
                 self._release(record)

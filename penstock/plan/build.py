@@ -132,8 +132,10 @@ class Rows:
         spec = window.resolve(self.schema) if window is not None else None
         return Grouped(self.relation, named, spec)
 
-    def to_stream(self, name: str) -> Write:
-        return Write(self.relation, StreamRef(name))
+    def to_stream(self, name: str, substreams: int = 1, partition_by: Sequence[str] = ()) -> Write:
+        """Write a stream; of one that is there, say how many substreams it has, and by which keys
+        rows find theirs."""
+        return Write(self.relation, StreamRef(name, substreams), tuple(partition_by))
 
     def to_sink(self, sink: str | ConnectorSpec, **options: Any) -> Write:
         spec = connector_spec(sink, **options) if isinstance(sink, str) else sink

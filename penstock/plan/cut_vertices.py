@@ -22,12 +22,18 @@ def cut_vertices(query: Query) -> Query:
 
     A stage that owns keys gets as many vertices as the query's parallelism, one key range each, and
     its exchange as many substreams. A stage without state gets one vertex per part of its input, up
-    to the parallelism. State that is not reached through an exchange has one vertex.
+    to the parallelism. State that is not reached through an exchange has one vertex. A stream that
+    is there already, with more substreams than vertices write it, keeps them.
     """
-    by_key = {write.stream for write in query.writes if write.partition_by}
-    substreams: dict[str, int] = {
-        stream: query.parallelism for stream in by_key if stream is not None
-    }
+    by_key: set[str | None] = set()
+    substreams: dict[str, int] = {}
+    for write in query.writes:
+        if isinstance(write.target, StreamRef):
+            name, count = write.target.name, write.target.substreams
+            if write.target.internal and write.partition_by:
+                by_key.add(name)
+                count = query.parallelism
+            substreams[name] = max(count, substreams.get(name, 1))
     counts: list[int] = []
     for write in query.writes:  # writers before readers
         count = _vertices(write, query.parallelism, substreams, by_key)

@@ -70,9 +70,11 @@ def _producers(relation: Relation, parallelism: int) -> int:
     if any(isinstance(node, UnionAll) for node in nodes):
         return 2
     leaf = nodes[-1]
-    if not isinstance(leaf, Scan) or not isinstance(leaf.relation, Source):
-        return 1  # one vertex reads all substreams of its streams
-    return min(parallelism, leaf.relation.partitions or parallelism)
+    if not isinstance(leaf, Scan):
+        return 1
+    if isinstance(leaf.relation, Source):
+        return min(parallelism, leaf.relation.partitions or parallelism)
+    return min(parallelism, max(stream.substreams for stream in leaf.relation))
 
 
 def _exchange_partials(node: Aggregate) -> Relation:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.streams import describe_stream, register_streams
+from penstock.runtime.substreams import stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts, state_too_large
 from penstock.stages.program import Program, Stage, VertexProgram, sink_stream
@@ -146,7 +147,7 @@ class Assembly:
                 self.log,
                 Fence(vertex.name, marker.instance),
                 punit.CODECS[settings.codec],
-                self._lasting(vertex),
+                self._lasting(vertex).__contains__,
             ),
             partition=partitioner(vertex.output_tags, stage.output.partition_by),
             trigger_us=trigger_ms * 1000 if trigger_ms and writes_result else None,
@@ -181,7 +182,7 @@ class Assembly:
         bytes_max = self.program.settings.undelivered_bytes_max
         return Backlog(self.log, self.program.query, bytes_max, self.clock)
 
-    def _lasting(self, vertex: VertexProgram) -> list[str]:
+    def _lasting(self, vertex: VertexProgram) -> set[str]:
         """The tags that the vertex writes to and that only people trim."""
         internal = {stream.name for stream in self.program.streams if stream.role == "internal"}
         settings = self.program.settings
@@ -189,22 +190,22 @@ class Assembly:
         written = [substream_tag(stream, 0) for stream in sides if stream is not None]
         written.extend((*vertex.output_tags, *vertex.marker_tags))
         kinds = (TagKind.SUBSTREAM, TagKind.STREAM_MARKERS)
-        return [
+        return {
             tag for tag in written if (t := parse_tag(tag)).kind in kinds and t.name not in internal
-        ]
+        }
 
     def _input(self, vertex: VertexProgram, stage: Stage, marker: Marker) -> Input:
         schema = arrow_schema(stage.input.schema)
         spec = stage.input.source
+        parts = len(self.program.stage_vertices(vertex.stage))
         if spec is None:
-            return StreamInput(self.log, vertex.input_tags, schema, marker)
+            return StreamInput(self.log, self._input_tags(vertex, stage, parts), schema, marker)
         if spec.connector not in self.sources:
             known = ", ".join(sorted(self.sources)) or "none"
             raise UnsupportedPlan(
                 f"stage {stage.name} reads connector {spec.connector!r}; known here: {known}",
                 connector=spec.connector,
             )
-        parts = len(self.program.stage_vertices(vertex.stage))
         name = own_name(self.program.query, stage.name)
         request = SourceRequest(
             name=name,
@@ -220,15 +221,33 @@ class Assembly:
         source = self.sources[spec.connector](request)
         return SourceInput(source, marker.offset, list(schema.names))
 
+    def _outside(self, stage: Stage) -> list[str]:
+        """The streams that a stage reads and others write."""
+        return [name for name in stage.input.streams if self.program.stream(name).role == "input"]
+
+    def _input_tags(
+        self, vertex: VertexProgram, stage: Stage, parts: int
+    ) -> Callable[[], list[str]] | tuple[str, ...]:
+        """What a vertex reads; of others' streams also the substreams that they gain later."""
+        outside = self._outside(stage)
+        if not outside:
+            return vertex.input_tags
+        own = [tag for tag in vertex.input_tags if parse_tag(tag).name not in outside]
+
+        def tags() -> list[str]:
+            found = (stream_tags(self.log, name, vertex.index, parts) for name in outside)
+            return [*own, *(tag for each in found for tag in each)]
+
+        return tags
+
     def _watermarks(self, stage: Stage, marker: Marker) -> Watermarks | None:
         if stage.input.source is not None:
             return None
-        roles = {stream.name: stream.role for stream in self.program.streams}
-        outside = [name for name in stage.input.streams if roles[name] == "input"]
+        outside = self._outside(stage)
         own = {
             producer
             for name in stage.input.streams
-            if roles[name] != "input"
+            if name not in outside
             for producer in self.program.producers(name)
         }
 

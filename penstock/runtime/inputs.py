@@ -17,7 +17,7 @@ import pyarrow as pa
 from penstock.connectors.contract import AGAIN_S, Source
 from penstock.errors import PUnitError, StreamInputError, Trimmed
 from penstock.log import punit
-from penstock.log.committed import CommittedReader, Release
+from penstock.log.committed import CommittedReader, Release, Tags
 from penstock.log.contract import Log
 from penstock.log.record import START, Record
 from penstock.runtime.instances import run_of
@@ -85,7 +85,9 @@ class StreamInput(Input):
     more than a step takes: then it comes in pieces, and is one delivery with its last one.
     """
 
-    def __init__(self, log: Log, tags: Collection[str], schema: pa.Schema, marker: Marker) -> None:
+    def __init__(
+        self, log: Log, tags: Tags | Callable[[], Tags], schema: pa.Schema, marker: Marker
+    ) -> None:
         # The first instance begins with what is kept; whoever follows was promised the rest.
         after = marker.resume if marker.epoch else None
         self._reader = CommittedReader(log, tags, after, marker.consumed)

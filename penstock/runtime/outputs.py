@@ -8,7 +8,8 @@ allows, however much a step gives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 
 import numpy as np
 import pyarrow as pa
@@ -25,13 +26,21 @@ UNIT_BYTES_MAX = 8 << 20  # before compression
 ROW_BYTES_MAX = (64 << 20) - (64 << 10)  # a log takes 64 MiB in one record, with the unit's frame
 APPEND_BYTES_MAX = 64 << 20  # a log takes 256 MiB in one append
 
+TURN_ROWS = 16_384  # go to one substream before it is the next one's turn
+
 Partitioner = Callable[[pa.RecordBatch], Sequence[tuple[str, pa.RecordBatch]]]
 
 
-def partitioner(tags: Sequence[str], partition_by: Sequence[str]) -> Partitioner:
-    """How rows find their substream: all to the one tag, or by the hash of their key columns."""
+def partitioner(tags: Sequence[str], partition_by: Sequence[str], first: int = 0) -> Partitioner:
+    """How rows find their substream: by the hash of their key columns, or in turn, a piece each,
+    beginning with the tag at `first`."""
     if len(tags) == 1:
         return lambda batch: ((tags[0], batch),)
+    if not partition_by:
+        turns = cycle((*tags[first:], *tags[:first]))
+        return lambda batch: [
+            (next(turns), batch.slice(at, TURN_ROWS)) for at in range(0, batch.num_rows, TURN_ROWS)
+        ]
 
     def by_key(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         hashes = hash_columns([batch.column(name) for name in partition_by], batch.num_rows)
@@ -56,16 +65,20 @@ class Outputs:
     """
 
     def __init__(
-        self, log: Log, fence: Fence, codec: punit.Codec, lasting: Collection[str] = ()
+        self,
+        log: Log,
+        fence: Fence,
+        codec: punit.Codec,
+        lasts: Callable[[str], bool] = lambda tag: False,
     ) -> None:
-        """`lasting` are the tags whose records are not trimmed by this query.
+        """`lasts` says of a tag whether its records are not trimmed by this query.
 
         Only these are compressed: what is read once and trimmed costs more time than it saves.
         """
         self._log = log
         self._fence = fence
         self._codec = codec
-        self._lasting = frozenset(lasting)
+        self._lasts = lasts
         self._sequence = 0
         self._rows: dict[tuple[RecordKind, str, pa.Schema], list[pa.RecordBatch]] = {}
         self._entries: list[Entry] = []
@@ -108,7 +121,7 @@ class Outputs:
         size_bytes = 0
         for (kind, tag, _), batches in waiting.items():
             rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            codec = self._codec if tag in self._lasting else punit.Codec.NONE
+            codec = self._codec if self._lasts(tag) else punit.Codec.NONE
             for piece in pieces(rows):
                 body, digest = punit.encode_unit(piece, codec)
                 # A marker must find room in the last append.
@@ -125,7 +138,7 @@ class Outputs:
         self, kind: RecordKind, tags: tuple[str, ...], body: Body, digest: int | None = None
     ) -> None:
         fence = self._fence
-        lasts = not self._lasting.isdisjoint(tags)
+        lasts = any(map(self._lasts, tags))
         self._entries.append(
             Entry(kind, tags, fence.vertex, fence.instance, self._sequence, body, lasts, digest)
         )

@@ -40,9 +40,9 @@ def plan_cut(
     log: Log, stream: str, *, before: Position | None = None, before_us: int | None = None
 ) -> Cut:
     """Find the last border of epochs before a position, or a time, that every query has passed."""
-    facts = describe_stream(log, check_name(stream, "stream"))
+    newest = log.last(marker_tag(check_name(stream, "stream")))
+    facts = describe_stream(log, stream)  # then it names every substream with rows up to `newest`
     limit, query = _least_read(log, facts)
-    newest = log.last(marker_tag(stream))
     wanted = START if newest is None else newest.position
     if before is not None:
         wanted = min(wanted, Position(max(START, before - 1)))

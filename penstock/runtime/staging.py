@@ -44,7 +44,8 @@ from penstock.names import check_name, own_name
 from penstock.runtime.instances import next_instance
 from penstock.runtime.markers import Marker
 from penstock.runtime.processes import is_gone
-from penstock.stages.tags import marker_tag, substream_tag
+from penstock.runtime.substreams import stream_tags
+from penstock.stages.tags import marker_tag
 
 READ_RECORDS = 256
 AGE_US_MAX = 7 * 24 * 3_600 * 1_000_000
@@ -199,7 +200,7 @@ def _uncovered(log: Log, write: OpenWrite, after: Position) -> list[str]:
     producers: set[str] = set()
     prefix = own_name(write.id, "write") + "."
     page: list[Record]
-    tags = (substream_tag(write.stream, 0), marker_tag(write.stream))
+    tags = stream_tags(log, write.stream)
     while page := log.read(tags, after, READ_RECORDS):
         for record in page:
             if record.kind is RecordKind.MARKER:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import pyarrow as pa
@@ -37,15 +38,17 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name, check_own_name
 from penstock.operators.chain import ERROR_COLUMN
+from penstock.operators.specs import KEY_KINDS_REFUSED
 from penstock.runtime.inputs import rows_gone
 from penstock.runtime.instances import COUNTER_MAX, next_run_instance
 from penstock.runtime.markers import WATERMARK_NONE, Marker
-from penstock.runtime.outputs import Outputs, check_rows
+from penstock.runtime.outputs import Outputs, Partitioner, check_rows, partitioner
 from penstock.runtime.recovery import fence
 from penstock.runtime.staging import clear_dead_writes
+from penstock.runtime.substreams import count_substreams, stream_key, stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.program import Program, StreamSpec, shape, show_schema
-from penstock.stages.tags import marker_tag, substream_tag, task_tag
+from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag, substream_tag, task_tag
 
 Use = Literal["rows", "late rows", "dead letters"]
 
@@ -59,6 +62,7 @@ class StreamFacts:
     substreams: int = 1
     use: Use = "rows"
     query: str | None = None  # which described it; None: somebody who publishes to it
+    partition_by: tuple[str, ...] = ()  # whose hash finds a row's substream; none: rows go in turn
     writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # vertices by query
 
     @property
@@ -67,15 +71,18 @@ class StreamFacts:
         return tuple(vertex for vertices in self.writers.values() for vertex in vertices)
 
     @property
+    def substream_tags(self) -> tuple[str, ...]:
+        return tuple(substream_tag(self.name, index) for index in range(self.substreams))
+
+    @property
     def tags(self) -> tuple[str, ...]:
-        """The tags that a reader of the whole stream follows."""
-        substreams = (substream_tag(self.name, index) for index in range(self.substreams))
-        return (*substreams, marker_tag(self.name))
+        """The tags that all of the stream is found under; `stream_tags` says what is new."""
+        return (*self.substream_tags, marker_tag(self.name))
 
 
 def describe_stream(log: Log, stream: str) -> StreamFacts:
     """Read a stream's columns and substreams; StreamNotFound lists what there is."""
-    found = log.get(f"stream/{check_any_name(stream, 'stream')}")
+    found = log.get(stream_key(check_any_name(stream, "stream")))
     if found is None:
         known = ", ".join(key.split("/", 1)[1] for key in log.keys("stream")) or "none"
         raise StreamNotFound(
@@ -96,19 +103,79 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
             check_name(name, "query"): tuple(check_own_name(each, "vertex") for each in vertices)
             for name, vertices in facts["writers"].items()
         }
-        return StreamFacts(stream, schema, int(facts["substreams"]), use, query, writers)
-    except (ValueError, KeyError, TypeError, AttributeError, InvalidName) as error:
+        partition_by = _check_keys(stream, schema, tuple(facts["partition_by"]))
+        count = int(facts["substreams"])
+        return StreamFacts(stream, schema, count, use, query, partition_by, writers)
+    except (
+        ValueError, KeyError, TypeError, AttributeError, InvalidName, InvalidArgument,
+    ) as error:  # fmt: skip
         raise StreamNotFound(
             f"the description of stream {stream!r} cannot be read ({error}): run `penstock fsck`",
             stream=stream,
         ) from error
 
 
-def create_stream(log: Log, stream: str, schema: Schema) -> StreamFacts:
-    """Describe a stream with one substream, unless it is described already."""
-    wanted = StreamFacts(check_name(stream, "stream"), schema)
-    log.compare_and_set(f"stream/{stream}", 0, _encode_facts(wanted))
+def create_stream(
+    log: Log,
+    stream: str,
+    schema: Schema,
+    substreams: int = 1,
+    partition_by: Sequence[str] = (),
+) -> StreamFacts:
+    """Describe a stream, unless it is described already.
+
+    As many vertices of a query can read it as it has substreams. Rows go to them in turn, or with
+    `partition_by` by the hash of these columns: then rows of one key keep their order.
+    """
+    check_integer(substreams, "substreams", 1, SUBSTREAMS_MAX)
+    keys = _check_keys(check_name(stream, "stream"), schema, tuple(partition_by))
+    wanted = StreamFacts(stream, schema, substreams, partition_by=keys)
+    log.compare_and_set(stream_key(stream), 0, _encode_facts(wanted))
     return describe_stream(log, stream)
+
+
+def raise_substreams(log: Log, stream: str, substreams: int) -> StreamFacts:
+    """Give a stream more substreams; whoever reads it, now or later, reads these too.
+
+    The vertices of a query stay as many as they were when it was first started. From here on rows
+    of a key may go to another substream, and to another vertex, than those before.
+    """
+    check_integer(substreams, "substreams", 1, SUBSTREAMS_MAX)
+    while True:
+        facts = describe_stream(log, check_name(stream, "stream"))
+        if substreams < facts.substreams:
+            raise StreamConflict(
+                f"stream {stream} has {facts.substreams} substreams, which may hold rows: their "
+                f"number can be raised, and not lowered to {substreams}",
+                stream=stream,
+                substreams=facts.substreams,
+            )
+        if _replaced(log, facts, replace(facts, substreams=substreams)):
+            return describe_stream(log, stream)
+
+
+def _replaced(log: Log, known: StreamFacts, facts: StreamFacts) -> bool:
+    """Describe a stream anew, if it is still described as is known."""
+    stored = log.get(stream_key(known.name))
+    if stored is None or stored.value != _encode_facts(known):
+        return False
+    if facts == known:
+        return True
+    return log.compare_and_set(stream_key(known.name), stored.version, _encode_facts(facts))
+
+
+def _check_keys(stream: str, schema: Schema, names: tuple[str, ...]) -> tuple[str, ...]:
+    kinds = {column.name: column.type.kind for column in schema}
+    for name in names:
+        if kinds.get(name, "array") in KEY_KINDS_REFUSED:
+            problem = f"of type {kinds[name]}" if name in kinds else "which it does not have"
+            raise InvalidArgument(
+                f"stream {stream} cannot be partitioned by column {name!r}, {problem}; its "
+                f"columns are {show_schema(schema)}",
+                stream=stream,
+                column=str(name)[:200],
+            )
+    return names
 
 
 def register_streams(log: Log, program: Program) -> None:
@@ -133,27 +200,32 @@ def _written(program: Program) -> Iterator[StreamFacts]:
         if stream.role != "input":
             use: Use = "late rows" if stream.name == settings.late_stream else "rows"
             writers = {query: program.producers(stream.name)}
-            yield StreamFacts(stream.name, stream.schema, stream.substreams, use, query, writers)
+            keys = _partitioned_by(program, stream)
+            count = stream.substreams
+            yield StreamFacts(stream.name, stream.schema, count, use, query, keys, writers)
     dead = settings.dead_letter_stream
     if dead is not None:
         writers = {query: program.producers(dead)}
-        yield StreamFacts(dead, _dead_letter_schema(program), 1, "dead letters", query, writers)
+        yield StreamFacts(dead, _dead_letter_schema(program), 1, "dead letters", query, (), writers)
+
+
+def _partitioned_by(program: Program, stream: StreamSpec) -> tuple[str, ...]:
+    """The keys by which rows of a stream for others find their substream; stages share them."""
+    outputs = (stage.output for stage in program.stages if stage.output.stream == stream.name)
+    return next((output.partition_by for output in outputs if stream.role == "output"), ())
 
 
 def _describe(log: Log, wanted: StreamFacts) -> None:
-    """Describe a stream. Of another writer's description, which fits, only the writers change."""
-    key = f"stream/{wanted.name}"
+    """Describe a stream. Of another writer's description, which fits, only the writers change, and
+    the number of substreams if that is too small."""
     while True:
-        known = log.get(key)
-        facts = wanted
-        if known is not None:
-            stored = describe_stream(log, wanted.name)
-            facts = wanted if _check_written(log, wanted) else stored
-            facts = replace(facts, writers={**stored.writers, **wanted.writers})
-        text = _encode_facts(facts)
-        if known is not None and known.value == text:
+        if log.compare_and_set(stream_key(wanted.name), 0, _encode_facts(wanted)):
             return
-        if log.compare_and_set(key, 0 if known is None else known.version, text):
+        stored = describe_stream(log, wanted.name)
+        facts = wanted if _check_written(log, wanted) else stored
+        count = max(stored.substreams, wanted.substreams)
+        writers = {**stored.writers, **wanted.writers}
+        if _replaced(log, stored, replace(facts, substreams=count, writers=writers)):
             return
 
 
@@ -166,7 +238,7 @@ def _check_input(facts: StreamFacts, wanted: StreamSpec) -> None:
         problem = f"it has no column {', '.join(sorted(missing))}" if missing else ""
     except SchemaMismatch as error:
         problem = error.message
-    if facts.substreams != wanted.substreams:
+    if facts.substreams < wanted.substreams:
         problem = f"it has {facts.substreams} substreams, the query reads {wanted.substreams}"
     if problem:
         raise StreamInputError(
@@ -182,7 +254,7 @@ def _check_written(log: Log, wanted: StreamFacts) -> bool:
     The name may be new, or the query's own, perhaps of an earlier version. Another writer's stream
     is shared if it is for the same and the rows fit, and keeps its description.
     """
-    if log.get(f"stream/{wanted.name}") is None:
+    if log.get(stream_key(wanted.name)) is None:
         return True
     facts = describe_stream(log, wanted.name)
     if facts.use == wanted.use and facts.query == wanted.query:
@@ -190,17 +262,20 @@ def _check_written(log: Log, wanted: StreamFacts) -> bool:
     if (
         facts.use != wanted.use
         or shape(facts.schema) != shape(wanted.schema)
-        or facts.substreams != wanted.substreams
+        or facts.partition_by != wanted.partition_by
     ):
         raise StreamConflict(
             f"stream {wanted.name} is there already for {facts.use}, with the columns "
-            f"{show_schema(facts.schema)} in {facts.substreams} substreams; query {wanted.query} "
-            f"would write {wanted.use}, {show_schema(wanted.schema)} in {wanted.substreams}: "
-            "choose another name",
+            f"{show_schema(facts.schema)} {_cut_by(facts)}; query {wanted.query} would write "
+            f"{wanted.use}, {show_schema(wanted.schema)} {_cut_by(wanted)}: choose another name",
             stream=wanted.name,
             query=wanted.query,
         )
     return False
+
+
+def _cut_by(facts: StreamFacts) -> str:
+    return f"by {', '.join(facts.partition_by)}" if facts.partition_by else "in turn"
 
 
 def _dead_letter_schema(program: Program) -> Schema:
@@ -219,8 +294,9 @@ def _dead_letter_schema(program: Program) -> Schema:
 
 def _encode_facts(facts: StreamFacts) -> bytes:
     columns = [[each.name, str(each.type), each.nullable] for each in facts.schema]
-    kept = {"query": facts.query, "use": facts.use, "substreams": facts.substreams}
-    return json.dumps(kept | {"columns": columns, "writers": dict(facts.writers)}).encode()
+    kept: dict[str, Any] = {"query": facts.query, "use": facts.use, "substreams": facts.substreams}
+    kept |= {"partition_by": list(facts.partition_by), "writers": dict(facts.writers)}
+    return json.dumps(kept | {"columns": columns}).encode()
 
 
 class StreamWriter:
@@ -255,6 +331,7 @@ class StreamWriter:
         self._tags = (task_tag(producer), marker_tag(stream))
         self._marker: Marker
         self._outputs: Outputs
+        self._deal: Partitioner
         self._begin(next_run_instance(log, producer))
         self._has_failed = False  # the last write has raised
         self._refusal: AlreadyWritten | None = None
@@ -285,11 +362,13 @@ class StreamWriter:
             self._begin_again()
         if self._marker.ended and (rows is not None or not ended):
             raise self._has_ended()
+        self._follow_substreams()
         marker = self._next_marker(offset, watermark_us, ended)
         encoded = _encode(marker)
         self._has_failed = True  # until it is known not to have
         if rows is not None:
-            self._outputs.add(RecordKind.DATA, substream_tag(self._facts.name, 0), rows)
+            for tag, part in self._deal(rows):
+                self._outputs.add(RecordKind.DATA, tag, part)
         position = self._outputs.commit(self._tags, encoded)
         self._has_failed = False
         self._marker = marker
@@ -297,13 +376,26 @@ class StreamWriter:
             let_markers_go(self._log, self._tags[0], position)
         return position
 
+    def _follow_substreams(self) -> None:
+        """Deal rows to the substreams that the stream has by now."""
+        count = count_substreams(self._log, self._facts.name)
+        if count != self._facts.substreams:
+            self._facts = replace(self._facts, substreams=count)
+            self._deal = self._dealing()
+
+    def _dealing(self) -> Partitioner:
+        facts = self._facts
+        first = self._marker.epoch % facts.substreams  # not the same one whenever it is opened
+        return partitioner(facts.substream_tags, facts.partition_by, first)
+
     def _begin(self, instance: int, *, again: bool = False) -> None:
         self._marker, _ = fence(self._log, self._producer, self._tags[0], instance, again=again)
         if self._marker.ended and (last := self._log.last(self._tags[0])) is not None:
             # It may have been another stream that this producer wrote to its end.
             self._marker = replace(self._marker, ended=self._tags[1] in last.tags)
         own = Fence(self._producer, instance)
-        self._outputs = Outputs(self._log, own, self._codec, lasting=self._facts.tags)
+        self._outputs = Outputs(self._log, own, self._codec, lambda tag: True)
+        self._deal = self._dealing()
 
     def _begin_again(self) -> None:
         """Become a new instance after a failed write, unless that write is in the log.
@@ -388,7 +480,8 @@ class StreamReader:
         if after and resume is None:
             begin = max(log.trimmed(tag) for tag in self._facts.tags)
             begin = min(begin, after)  # which the first read refuses
-        self._reader = CommittedReader(log, self._facts.tags, begin, after)
+        tags = partial(stream_tags, log, stream)
+        self._reader = CommittedReader(log, tags, begin, after)
 
     @property
     def position(self) -> Position:

@@ -126,7 +126,7 @@ class StageOutput:
     """Where a stage's rows go: a stream or a sink.
 
     With `partition_by` a row goes to the substream that owns the hash of these columns; without,
-    vertex i writes substream i.
+    vertex i of n writes every n-th substream from i on, in turn.
     """
 
     stream: str | None
@@ -185,9 +185,9 @@ class Stage:
 class VertexProgram:
     """One vertex: which part of its stage it is, what it reads and which tags its records carry.
 
-    A source is read in as many parts as the stage has vertices; part `index` is this one's. With
-    one output tag every row goes there; with several, a row goes to the tag of the key range that
-    holds its hash, ranges as `split_key_space` cuts them.
+    A source is read in as many parts as the stage has vertices; part `index` is this one's. Where
+    the output is partitioned, a row goes to the tag of the key range that holds its hash, ranges
+    as `split_key_space` cuts them; where it is not, rows go to the output tags in turn.
     """
 
     name: str
@@ -337,7 +337,8 @@ class Program:
         else:
             required.add(marker_tag(stream))
             tags = self.stream(stream).substream_tags
-            wanted = tags if stage.output.partition_by else tags[vertex.index : vertex.index + 1]
+            parts = len(self.stage_vertices(vertex.stage))
+            wanted = tags if stage.output.partition_by else tags[vertex.index :: parts]
             _check(
                 vertex.output_tags == wanted,
                 f"vertex {vertex.name} writes {', '.join(vertex.output_tags)[:200]}, "
@@ -394,7 +395,7 @@ def cut_stage(
         if stage.output.stream is not None:
             written = streams[stage.output.stream].substream_tags
             if not stage.output.partition_by:
-                written = written[part : part + 1]
+                written = written[part::count]
             markers.append(marker_tag(stage.output.stream))
         markers.extend(marker_tag(stream) for stream in side_streams if stream is not None)
         yield VertexProgram(name, index, part, ranges[part], tuple(read), written, tuple(markers))
