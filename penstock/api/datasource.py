@@ -7,9 +7,11 @@ spark.readStream.format("penstock")...
     the same rows as they are committed; startingPosition = earliest, latest or a position,
     maxRowsPerTrigger, includeMetadata, numPartitions
 df.write.format("penstock").mode("append")...
-    all rows of the job become visible at once; compression = none, lz4 or zstd
+    all rows of the job become visible at once; compression = none, lz4 or zstd,
+    substreams = into how many parts the stream is cut from now on, substreamsBy = the columns
+    of its key, for a new stream
 df.writeStream.format("penstock")...
-    each micro-batch becomes visible once, whatever dies or is replayed; compression
+    each micro-batch becomes visible once, whatever dies or is replayed; options as above
 spark.read.format("penstock").option("state", query or vertex)
     the keyed state of a running or stopped query
 """

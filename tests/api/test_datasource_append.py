@@ -19,7 +19,7 @@ from penstock.api.datasource_append import (
     stage_rows,
     writable_stream,
 )
-from penstock.errors import Fenced, RecordTooLarge, SchemaMismatch
+from penstock.errors import Fenced, RecordTooLarge, SchemaMismatch, StreamConflict
 from penstock.log.committed import CommittedReader
 from penstock.log.local import open_log
 from penstock.log.record import RecordKind
@@ -79,6 +79,33 @@ def test_a_batch_that_is_too_large_for_a_record_is_halved(empty: str) -> None:
         records = log.read(describe_stream(log, "s").tags, 0, 100)  # type: ignore[arg-type]
     assert len([r for r in records if r.kind is RecordKind.DATA]) > 2
     assert committed_ids(empty, "s") == list(range(count))
+
+
+def test_rows_of_a_job_go_to_all_substreams_and_are_all_read(empty: str) -> None:
+    """A stream of the name is raised to what a later job asks for, and a reader sees both."""
+    for substreams, first in ((2, 0), (4, 100)):
+        target = writable_stream(empty, "s", IDS, "none", substreams)
+        with open_log(empty) as log:
+            write = begin_write(log, "s", "")
+            parts = [[batch(first + 10 * part + n) for n in range(3)] for part in range(3)]
+            staged = [stage_rows(log, target, part, write, i, 0) for i, part in enumerate(parts)]
+            log.append(commit_markers("s", staged))
+            tags = describe_stream(log, "s").substream_tags
+            assert len(tags) == substreams
+            assert all(log.last(tag) for tag in tags)
+    every = [first + 10 * part + n for first in (0, 100) for part in range(3) for n in range(3)]
+    assert committed_ids(empty, "s") == every
+
+
+def test_substreams_are_options_of_a_write(empty: str) -> None:
+    options = {"path": empty, "stream": "s", "substreams": "3", "substreamsBy": "id"}
+    PenstockDataSource(CaseInsensitiveDict(options)).writer(IDS, False)
+    with open_log(empty) as log:
+        facts = describe_stream(log, "s")
+    assert (facts.substreams, facts.partition_by) == (3, ("id",))
+    other = options | {"substreamsBy": "id, id"}
+    with pytest.raises(StreamConflict, match="find their substream by id"):
+        PenstockDataSource(CaseInsensitiveDict(other)).writer(IDS, False)
 
 
 def test_too_many_partitions_are_refused_with_a_way_out(empty: str) -> None:
