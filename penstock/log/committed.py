@@ -52,7 +52,7 @@ class CommittedReader:
     ) -> None:
         self._log = log
         self._find_tags = tags if callable(tags) else None
-        self._tags: tuple[str, ...] = () if callable(tags) else tuple(sorted(set(tags)))
+        self._known_tags: Tags = () if callable(tags) else tuple(sorted(set(tags)))
         self._cursor = START if after is None else after  # how far the log has been read
         self._begun_at = after  # nothing after it may be trimmed unread; None: not begun yet
         self._consumed = consumed
@@ -95,8 +95,6 @@ class CommittedReader:
         tail = self._log.tail()
         if self._cursor >= tail:
             return False
-        if self._find_tags is not None:
-            self._tags = tuple(sorted(set(self._find_tags())))
         records = self._read_page() if self._begun_at is not None else self._read_first_page()
         for record in records:
             if record.position > tail and self._find_tags is not None:
@@ -113,7 +111,7 @@ class CommittedReader:
 
     def _read_first_page(self) -> list[Record]:
         while True:
-            self._begun_at = max(self._log.trimmed(tag) for tag in self._tags)
+            self._begun_at = max(self._log.trimmed(tag) for tag in self._tags())
             try:
                 return self._read_page()
             except Trimmed:
@@ -122,7 +120,10 @@ class CommittedReader:
     def _read_page(self) -> list[Record]:
         assert self._begun_at is not None
         come_to = max(self._cursor, self._begun_at)
-        return self._log.read(self._tags, self._cursor, READ_RECORDS, untrimmed_after=come_to)
+        return self._log.read(self._tags(), self._cursor, READ_RECORDS, untrimmed_after=come_to)
+
+    def _tags(self) -> Tags:
+        return self._known_tags if self._find_tags is None else self._find_tags()
 
     def _release(self, marker: Record) -> None:
         pending = self._pending.pop(marker.producer, [])
