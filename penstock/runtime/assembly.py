@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from penstock.log.validate import check_newest
 from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
-from penstock.runtime.backlog import Backlog
+from penstock.runtime.backlog import Backlog, delivered, taken
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
 from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, Marker
@@ -151,7 +152,7 @@ class Assembly:
             ),
             partition=partitioner(vertex.output_tags, stage.output.partition_by),
             trigger_us=trigger_ms * 1000 if trigger_ms and writes_result else None,
-            backlog=self._backlog() if writes_result else None,
+            backlog=self._backlog(vertex, writes_result),
             announcing=self._announcing(vertex, stage.output.stream),
             output_tags=vertex.output_tags,
             change_tag=vertex.change_tag,
@@ -178,9 +179,17 @@ class Assembly:
         always = tuple(tag for tag in vertex.marker_tags if tag not in named)
         return Announcing(always, named, timed)
 
-    def _backlog(self) -> Backlog:
-        bytes_max = self.program.settings.undelivered_bytes_max
-        return Backlog(self.log, self.program.query, bytes_max, self.clock)
+    def _backlog(self, vertex: VertexProgram, writes_result: bool) -> Backlog | None:
+        settings = self.program.settings
+        tags = set(vertex.output_tags)
+        readers = [v.task_tag for v in self.program.vertices if tags.intersection(v.input_tags)]
+        if writes_result:
+            taken_upto = partial(delivered, self.log, self.program.query)
+        elif readers and settings.trigger_interval_ms is None:
+            taken_upto = partial(taken, self.log, readers)
+        else:
+            return None  # what a trigger holds back is not told before its time
+        return Backlog(taken_upto, settings.undelivered_bytes_max, self.clock)
 
     def _lasting(self, vertex: VertexProgram) -> set[str]:
         """The tags that the vertex writes to and that only people trim."""

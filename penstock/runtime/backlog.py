@@ -1,15 +1,17 @@
-"""How far a sink outside the log has come, and what a vertex has written that it has not yet got.
+"""What a vertex has written that those behind it have not taken yet: it waits if that is much.
 
-Whoever feeds a sink keeps its progress in the log's metadata, under `sink/<query>`. A vertex looks
-there before it takes more input, once much of its output has not been delivered: so a sink that is
-slow slows the query, and the stream between them stays bounded. Nobody waits where there is no
-sink: a stream that people named is read by anyone, in their own time.
+Whoever feeds a sink outside the log keeps its progress in the log's metadata, under `sink/<query>`;
+the vertices of a later stage have theirs in their markers. A vertex looks there before it takes
+more input, once much of its output has not been taken: so who is slow slows the query, and the
+stream between them stays bounded. Nobody waits for others: a stream that people named is read by
+anyone, in their own time.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
@@ -17,6 +19,7 @@ from penstock.clock import Clock
 from penstock.errors import MarkerDamaged, QueryActive
 from penstock.log.contract import Log
 from penstock.log.record import START, Position
+from penstock.runtime.markers import decode_marker
 
 LOOK_S = 0.05  # how often a vertex that waits looks again
 PIECES = 64  # into which the bound is divided: commits that are smaller are remembered together
@@ -102,40 +105,54 @@ def take_over_sink(log: Log, query: str, run: int) -> StoredProgress:
             return stored.move(log, replace(stored.facts, owner=run))
 
 
-class Backlog:
-    """What one instance of a vertex has committed and the query's sink has not got yet."""
+def delivered(log: Log, query: str) -> Position | None:
+    """The last marker whose rows a query's sink has got; None if it has none."""
+    found = sink_progress(log, query)
+    return None if found is None else found.facts.done
 
-    def __init__(self, log: Log, query: str, bytes_max: int, clock: Clock) -> None:
-        self._log = log
-        self._query = query
+
+def taken(log: Log, readers: Collection[str]) -> Position:
+    """The last marker whose rows all these readers, named by their task tags, have processed."""
+    lasts = [log.last(task_tag) for task_tag in readers]
+    return min(START if last is None else decode_marker(last).consumed for last in lasts)
+
+
+class Backlog:
+    """What one instance of a vertex has committed and those behind it have not taken yet."""
+
+    def __init__(
+        self, taken_upto: Callable[[], Position | None], bytes_max: int, clock: Clock
+    ) -> None:
+        """`taken_upto` gives the marker up to which all was taken; None: nobody is waited for."""
+        self._taken_upto = taken_upto
         self._bytes_max = bytes_max
         self._clock = clock
         self._waiting: deque[tuple[Position, int]] = deque()  # marker, bytes up to it
-        self._delivered_bytes = self._written_bytes = 0
+        self._taken_bytes = self._written_bytes = 0
         self._looked_s = float("-inf")
 
     def add(self, marker: Position, written_bytes: int) -> None:
-        """Note a commit, and how much the instance has written for the sink in its life by then.
+        """Note a commit, and how much the instance has written for them in its life by then.
 
-        One that wrote nothing is not waited for: the sink may never hear of it.
+        One that wrote nothing is not waited for: a sink may never hear of it.
         """
         if written_bytes == self._written_bytes:
             return
-        before = self._waiting[-2][1] if len(self._waiting) > 1 else self._delivered_bytes
+        before = self._waiting[-2][1] if len(self._waiting) > 1 else self._taken_bytes
         if self._waiting and written_bytes - before < self._bytes_max / PIECES:
             self._waiting.pop()
         self._waiting.append((marker, written_bytes))
         self._written_bytes = written_bytes
 
     def is_full(self) -> bool:
-        """Whether the sink has so much to get that the vertex should wait."""
-        if self._written_bytes - self._delivered_bytes <= self._bytes_max:
+        """Whether there is so much to take that the vertex should wait."""
+        if self._written_bytes - self._taken_bytes <= self._bytes_max:
             return False
         now_s = self._clock.monotonic_s()
         if now_s - self._looked_s < LOOK_S:
             return True
         self._looked_s = now_s
-        found = sink_progress(self._log, self._query)
-        while self._waiting and (found is None or self._waiting[0][0] <= found.facts.done):
-            self._delivered_bytes = self._waiting.popleft()[1]
-        return self._written_bytes - self._delivered_bytes > self._bytes_max
+        upto = self._taken_upto()
+        while self._waiting and (upto is None or self._waiting[0][0] <= upto):
+            self._taken_bytes = self._waiting.popleft()[1]
+        return self._written_bytes - self._taken_bytes > self._bytes_max

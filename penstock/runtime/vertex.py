@@ -87,7 +87,7 @@ class VertexParts:
     outputs: Outputs
     partition: Partitioner | None
     trigger_us: int | None  # None: commits as soon as it may
-    backlog: Backlog | None  # None: no sink outside the log gets what this vertex writes
+    backlog: Backlog | None  # None: what this vertex writes is waited for by nobody
     announcing: Announcing
     output_tags: tuple[str, ...]
     change_tag: str
@@ -150,7 +150,7 @@ class Vertex:
         self._seen_us = start.seen_us  # the watermark that the chain itself defines
         self._caught_up = start.caught_up
         self._is_within_delivery = False
-        self._is_held_back = False  # the input was not asked, as the sink is far behind
+        self._is_held_back = False  # the input was not asked, as those behind have much to take
         self._source_watermark_us: int | None = None
         self._commits_unpictured = commits_replayed  # since the last checkpoint
         self._pictured_s = parts.clock.monotonic_s()

@@ -26,8 +26,8 @@ class Settings:
     clock, counted from 1970; None: they commit like the others."""
 
     undelivered_bytes_max: int = 256 * MIB
-    """A vertex takes no input while a sink outside the log has more than so much of its output
-    still to get."""
+    """A vertex takes no input while a sink outside the log, or the stage behind it, has more than
+    so much of its output still to take."""
 
     step_rows_max: int = 1 << 18
     """The most input rows of one step: as many as a vertex that is behind processes in about the

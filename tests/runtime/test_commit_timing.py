@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 import pytest
 
@@ -9,13 +11,14 @@ from penstock.connectors.arrow import ArrowSource
 from penstock.errors import MarkerDamaged, QueryActive
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Position
-from penstock.plan.build import query, scan_source
+from penstock.plan.build import count, query, scan_source
 from penstock.plan.columns import apply, col
 from penstock.plan.query import Query
 from penstock.runtime.backlog import (
     LOOK_S,
     Backlog,
     SinkProgress,
+    delivered,
     sink_progress,
     take_over_sink,
 )
@@ -202,7 +205,7 @@ def test_dead_letters_are_no_part_of_what_a_sink_has_to_get(lab: Laboratory) -> 
 
 def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
     log, clock = MemoryLog(), ManualClock()
-    backlog = Backlog(log, "q", 6_400, clock)
+    backlog = Backlog(partial(delivered, log, "q"), 6_400, clock)
     run = take_over_sink(log, "q", 1)
     for number in range(1, 6_402):
         backlog.add(Position(number), number)
@@ -211,6 +214,36 @@ def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
     run = run.move(log, SinkProgress(run.facts.owner, done=Position(200)))
     clock.advance(2 * LOOK_S)
     assert not backlog.is_full()
+
+
+def test_a_source_waits_for_the_stage_behind_it(lab: Laboratory) -> None:
+    clock = ManualClock()
+    source = growing()
+    rows = scan_source("rows", "n bigint not null", partitions=None)
+    counted = rows.group_by("n").agg(count().alias("times"), mode="update").to_stream("out")
+    settings = Settings(undelivered_bytes_max=1, step_rows_max=1, commit_interval_ms=0)
+    tested = query("piled", counted, parallelism=2, settings=settings)
+    parts = {"rows": lambda request: growing() if request.part else source}
+    with lab.open(tested, parts, clock=clock) as process:
+        vertices = [process.host.vertex(name) for name in sorted(process.statistics().vertices)]
+        reader, _, *behind = vertices
+        for number in range(5):
+            feed(source, number)
+        for _ in range(4):  # the one behind it does nothing
+            clock.advance(2 * LOOK_S)
+            reader.step()
+        assert reader.statistics().rows_in == 1
+        assert not reader.is_drained()
+        for vertex in behind:
+            vertex.step()
+        for _ in range(4):
+            clock.advance(2 * LOOK_S)
+            reader.step()
+        assert reader.statistics().rows_in == 2
+        for _ in range(10):
+            clock.advance(2 * LOOK_S)
+            process.host.step()
+    assert sorted(row["n"] for row in lab.rows("out")) == list(range(5))
 
 
 def test_only_the_newest_owner_moves_the_progress_of_a_sink() -> None:
