@@ -38,6 +38,7 @@ PAGE_ROWS = 8_192
 NARROW_PAGE_ROWS = 1 << 18  # where every value has a few bytes, whatever the file says
 PAGE_BUFFER_BYTES = 1 << 20
 JOINED_BYTES_MAX = 16 << 20  # pages are joined up to here: large batches, of rows that are small
+SMALL_FILE_BYTES = 1 << 18  # such a file is read at once
 ROW_TEXT_MAX = 4_096
 # A few hundred bytes of a file can stand for any amount of memory: a value that is stored once and
 # named by every row, or one that compresses to nothing. What is built from them is bounded here.
@@ -112,6 +113,7 @@ class ParquetFileRows(FileRows):
         self._page: pa.RecordBatch | None = None
         self._page_row = -1  # number of the first row of the page, -1: none is open
         self._page_rows = PAGE_ROWS
+        self._is_narrow = False  # every row has few bytes, whatever the file says
         self._shared: pq.ParquetFile | None = None  # texts as dictionaries; None: there are none
         self._open()
 
@@ -138,14 +140,17 @@ class ParquetFileRows(FileRows):
             row_bytes = sum(kind.bit_width for kind in kinds) // 8
             fitting = JOINED_BYTES_MAX // max(row_bytes, 1)
             self._page_rows = max(PAGE_ROWS, min(fitting, NARROW_PAGE_ROWS))
-        if texts := _text_paths(metadata.schema, columns):
+            self._is_narrow = True
+        elif texts := _text_paths(metadata.schema, columns):
             self._shared = self._parquet_file(metadata, texts)
 
     def _parquet_file(
         self, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
     ) -> pq.ParquetFile:
+        file = self._file
+        small = file.size_bytes <= SMALL_FILE_BYTES
         return pq.ParquetFile(
-            _Bytes(self._file),
+            pa.BufferReader(file.pread(0, file.size_bytes, 0)) if small else _Bytes(file),
             metadata=metadata,
             read_dictionary=dictionaries,
             buffer_size=PAGE_BUFFER_BYTES,
@@ -169,7 +174,7 @@ class ParquetFileRows(FileRows):
         except (pa.ArrowException, OSError) as error:
             self._file.check(0, row)
             return self._unreadable(row, reason_of(error))
-        fitting = _fitting_rows(rows)
+        fitting = rows.num_rows if self._is_narrow else _fitting_rows(rows)
         if not fitting:
             told = f"the row takes more than {ROW_BYTES_MAX} bytes"
             reject = Reject(self._file.shown, row + 1, "", told)
@@ -203,7 +208,7 @@ class ParquetFileRows(FileRows):
         """Return rows of one page, and whole ones that follow if nothing is still to be built."""
         page = self._page_at(row)
         rows = page.slice(row - self._page_row, rows_max)
-        if decoded_bytes(rows) is not None:
+        if not self._is_narrow and decoded_bytes(rows) is not None:
             return rows
         pages, end, size_bytes = [rows], row + rows.num_rows, rows.nbytes
         while end < min(row + rows_max, self._ends[-1]) and size_bytes < JOINED_BYTES_MAX:

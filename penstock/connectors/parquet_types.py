@@ -7,6 +7,7 @@ also reads a time as the number behind it, or cuts an integer off; such files ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -38,14 +39,18 @@ FIXED_BYTES_MAX = 8_192
 
 def place_of(name: str, there: Sequence[str], case_sensitive: bool) -> int:
     """Return where a file has a column, -1 if it has none; raise Misfit if it has two."""
-    if case_sensitive:
-        places = [place for place, found in enumerate(there) if found == name]
-    else:
-        wanted = name.lower()
-        places = [place for place, found in enumerate(there) if found.lower() == wanted]
+    places = _places_of(name, tuple(there), case_sensitive)
     if len(places) > 1:
         raise Misfit(f"the file has the column {name} twice")
     return places[0] if places else -1
+
+
+@lru_cache(maxsize=1_024)  # the files of a folder mostly have the same columns
+def _places_of(name: str, there: tuple[str, ...], case_sensitive: bool) -> list[int]:
+    if case_sensitive:
+        return [place for place, found in enumerate(there) if found == name]
+    wanted = name.lower()
+    return [place for place, found in enumerate(there) if found.lower() == wanted]
 
 
 def type_misfit(found: pa.DataType, wanted: pa.DataType, case_sensitive: bool) -> str | None:

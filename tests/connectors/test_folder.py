@@ -724,6 +724,13 @@ def test_pages_are_joined_to_what_was_asked_for(tmp_path: Path) -> None:
     assert pa.Table.from_batches(got).equals(table)
 
 
+def test_rows_of_columns_that_no_file_has_are_counted(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "one", pa.table({"a": range(30)}), row_group_size=7)
+    schema = pa.schema([("b", pa.int64())])
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema)
+    assert read_through(source, lambda: 100).rows == [("None",)] * 30
+
+
 def test_small_files_are_handed_out_together(tmp_path: Path) -> None:
     for number in range(10):
         drop(tmp_path, f"{number}", b"%d\n" % number)
