@@ -183,6 +183,7 @@ class Assembly:
         settings = self.program.settings
         tags = set(vertex.output_tags)
         readers = [v.task_tag for v in self.program.vertices if tags.intersection(v.input_tags)]
+        taken_upto: Callable[[], Position | None]
         if writes_result:
             taken_upto = partial(delivered, self.log, self.program.query)
         elif readers and settings.trigger_interval_ms is None:
