@@ -40,6 +40,7 @@
     ├── CheckpointError         a checkpoint cannot be written or read
     │   ├── CheckpointNotFound  no checkpoint of that name is there
     │   ├── CheckpointDamaged   its bytes are not what was written; an older one may be whole
+    │   ├── CheckpointVersionUnsupported
     │   └── CheckpointForeign   it is of a marker that is not in this log; an older one may fit
     ├── RuntimeFailure          a vertex cannot start or go on
     │   ├── JobFailed           a running query ended with an error of one of its vertices
@@ -370,6 +371,13 @@ class CheckpointDamaged(CheckpointError):
     """A checkpoint's bytes are not what was written.
 
     Action: recovery falls back to an older one.
+    """
+
+
+class CheckpointVersionUnsupported(CheckpointError):
+    """Another version of Penstock wrote this checkpoint. Action: use that one; nothing was touched.
+
+    Recovery does not fall back: what that version has trimmed may be in this checkpoint alone.
     """
 
 

@@ -111,7 +111,8 @@ class CommittedReader:
 
     def _read_first_page(self) -> list[Record]:
         while True:
-            self._begun_at = max(self._log.trimmed(tag) for tag in self._tags())
+            # Tags are trimmed one after the other: what is left before this is no longer whole.
+            self._cursor = self._begun_at = max(self._log.trimmed(tag) for tag in self._tags())
             try:
                 return self._read_page()
             except Trimmed:

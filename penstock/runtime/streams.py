@@ -474,14 +474,15 @@ class StreamReader:
         check_integer(after, "after", START)
         if resume is not None:
             check_integer(resume, "resume", START)
+        self._log = log
         self._facts = describe_stream(log, stream)
         self._schema = arrow_schema(self._facts.schema)
         begin = resume
         if after and resume is None:
             begin = max(log.trimmed(tag) for tag in self._facts.tags)
             begin = min(begin, after)  # which the first read refuses
-        tags = partial(stream_tags, log, stream)
-        self._reader = CommittedReader(log, tags, begin, after)
+        self._tags = partial(stream_tags, log, stream)
+        self._reader = CommittedReader(log, self._tags, begin, after)
 
     @property
     def position(self) -> Position:
@@ -500,12 +501,26 @@ class StreamReader:
                 yield punit.conform(punit.decode_record(record), self._schema)
 
     def _take(self) -> Release | None:
-        try:
-            return self._reader.take()
-        except Trimmed as gone:
+        while True:
+            try:
+                return self._reader.take()
+            except Trimmed as gone:
+                self._pass_cut(gone)
+
+    def _pass_cut(self, gone: Trimmed) -> None:
+        """Go on behind a cut that took no rows but such as were read here, or say that it did.
+
+        Rows are cut before their markers, so in this order none is overlooked.
+        """
+        tags, markers = self._tags(), marker_tag(self._facts.name)
+        kept_from = max(self._log.trimmed(tag) for tag in tags)
+        rows_upto = max(self._log.trimmed(tag) for tag in tags if tag != markers)
+        if rows_upto > self.position:
             raise rows_gone(
                 gone, "Open a reader without `after`: it begins with what is kept"
             ) from gone
+        # What is committed later stands behind the cut: none goes past rows that wait.
+        self._reader = CommittedReader(self._log, self._tags, kept_from, self.position)
 
     def read_all(self) -> pa.Table:
         """Everything committed and not yet read, as one table."""

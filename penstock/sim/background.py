@@ -66,6 +66,8 @@ class Background:
             checkpointer.is_writing = False
         if isinstance(job, TrimJob):
             self._note_trims(process, job, trims)
+        else:
+            self._check_fenced(process, job, trims)
 
     def _judge(self, process: Process, job: Work, error: Exception | None) -> None:
         """Only what the faults explain may have gone wrong."""
@@ -74,6 +76,7 @@ class Background:
         if error is None:
             if not is_trim:
                 sometimes["checkpoint written"] += 1
+                self._disk.note_written(job.vertex)
                 sometimes["checkpoint written by a zombie"] += self._is_zombie(process)
         elif isinstance(error, Fenced) and self._is_overtaken(job):
             sometimes["zombie's checkpoint trims nothing"] += 1
@@ -86,6 +89,16 @@ class Background:
         others = [each for each in self._processes if each.checkpointer.is_writing]
         if len(others) == 1 and (old := self._disk.unfinished_below(vertex)):  # nobody else does
             raise Violation(f"{vertex}: unfinished checkpoints stay: {old}")
+
+    def _check_fenced(self, process: Process, job: CheckpointJob, before: int) -> None:
+        """Once a newer instance is there, only that one lets changes of a vertex go."""
+        for trim in self._history.trims[before:]:
+            if trim.who == process.name and trim.tag == change_tag(job.vertex):
+                newest = self._history.newest_instance(job.vertex, trim.registrations)
+                if job.fence.instance < newest:
+                    raise Violation(
+                        f"{job.vertex}: instance {job.fence.instance} trims for {newest}"
+                    )
 
     def _is_overtaken(self, job: Work) -> bool:
         newest = self._history.newest_instance(job.vertex)

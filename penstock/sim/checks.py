@@ -11,6 +11,7 @@ from penstock.sim.data import SECOND_US, Row
 from penstock.sim.history import History, Registration, Seen, SinkNote, Trim
 from penstock.sim.judge import WrongWatermark
 from penstock.sim.oracle import (
+    Committed,
     Group,
     Summary,
     last_window_end,
@@ -22,8 +23,10 @@ from penstock.sim.oracle import (
 from penstock.sim.outcome import Outcome, OutputRow
 from penstock.sim.shapes import DEAD, LATE
 from penstock.sim.sinks import Rows
-from penstock.stages.program import Program
-from penstock.stages.tags import TagKind, parse_tag
+from penstock.stages.program import Program, sink_stream
+from penstock.stages.tags import TagKind, marker_tag, parse_tag
+
+RETENTION = "retention"  # who cuts streams that people named
 
 
 class Violation(Exception):
@@ -94,7 +97,7 @@ def check_trims(
             resume = seen.facts["resume"]
             marked.setdefault(seen.producer, []).append((seen.position, resume))
     vertices = [vertex for program in programs for vertex in program.vertices]
-    kept = {s.name for program in programs for s in program.streams if s.role == "output"}
+    inner = {s.name for program in programs for s in program.streams if s.role == "internal"}
     for number, trim in enumerate(trims):
         tag = parse_tag(trim.tag)
         where = f"trim of {trim.tag} up to {trim.upto} at {trim.tail}"
@@ -102,15 +105,39 @@ def check_trims(
             if trim.upto >= _last_mark(marked.get(tag.name, []), trim.tail)[0]:
                 raise Violation(f"{where}: takes the last marker of {tag.name}")
         elif tag.kind is not TagKind.CHANGES:
-            readers = [vertex.name for vertex in vertices if trim.tag in vertex.input_tags]
-            if tag.name in kept and not readers:
+            if sinks and tag.name == sink_stream(sinks[0].key.partition("/")[2]):
                 fed = [note for note in sinks if note.trims <= number]
                 if not fed or trim.upto > fed[-1].facts["resume"]:
                     raise Violation(f"{where}: somebody has not read it")
+            elif tag.name not in inner and trim.who != RETENTION:
+                raise Violation(f"{where}: {trim.who} has nothing to say about it")
+            readers = [vertex.name for vertex in vertices if trim.tag in vertex.input_tags]
             for name in readers:
                 _, resume = _last_mark(marked.get(name, []), trim.tail)
                 if trim.upto > resume:
                     raise Violation(f"{where}: {name} would begin at {resume}")
+
+
+def check_cuts(trims: Sequence[Trim], stream: str, releases: Sequence[Committed]) -> None:
+    """Retention takes what one marker commits whole or not at all, and the marker last."""
+    gone: Counter[str] = Counter()  # by tag: up to where
+    for trim in trims:
+        if trim.who != RETENTION or parse_tag(trim.tag).name != stream:
+            continue
+        gone[trim.tag] = max(gone[trim.tag], trim.upto)
+        for release in releases:
+            rows = [record for record in release.records if record.position <= trim.tail]
+            if trim.tag == marker_tag(stream):
+                is_whole = all(record.position <= gone[record.tags[0]] for record in rows)
+                is_broken = release.marker.position <= trim.upto and not is_whole
+            else:
+                cut = any(r.position <= trim.upto for r in rows if trim.tag in r.tags)
+                is_broken = cut and release.marker.position > trim.upto
+            if is_broken:
+                raise Violation(
+                    f"cut of {trim.tag} up to {trim.upto}: takes a part of what the marker at "
+                    f"{release.marker.position} commits"
+                )
 
 
 def check_nothing_left(history: History, programs: Sequence[Program], since: int) -> None:
@@ -164,6 +191,11 @@ def _last_mark(marks: list[tuple[int, int]], tail: int) -> tuple[int, int]:
 def check_output(outcome: Outcome) -> None:
     """The output must be what the input, the oracle and the committed watermarks say."""
     shape = outcome.scenario.shape
+    try:
+        outcome.check_sources()
+        outcome.check_hearing()
+    except WrongWatermark as wrong:
+        raise Violation(str(wrong)) from None
     _check_dead_letters(outcome)
     if shape.answer == "rows":
         _check_rows(outcome)

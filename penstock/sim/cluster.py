@@ -32,6 +32,7 @@ from penstock.sim.logs import Backend, ProcessLog
 from penstock.sim.process import Process, ProcessAssembly, ProcessCheckpoints
 from penstock.sim.producers import Producer
 from penstock.sim.recoveries import Recoveries
+from penstock.sim.retaining import Retention
 from penstock.sim.scenario import Scenario
 from penstock.sim.schedule import Schedule
 from penstock.sim.sinks import Feeder, Hand, Outside
@@ -133,14 +134,29 @@ class Cluster:
 
     def start_driver(self, program: Program) -> None:
         """Somebody starts a query, be it that another driver still runs it."""
-        self._started += 1
         if not self._faults.is_on:
             self._starts_healed[program.query] += 1
             if self._starts_healed[program.query] > STARTS_HEALED_MAX:
                 raise Violation(f"{program.query}: it fails again and again after healing")
+        changed = [each for each in self._scenario.changed if each.query == program.query]
+        self._start(self._rng.choice((program, *changed)) if self._faults.is_on else program)
+
+    def start_refused(self, program: Program) -> None:
+        """Somebody starts a query with a change that is refused, and that touches nothing."""
+        if self._log.get(f"query/{program.query}") is None:
+            return
+        driver = self._start(program)
+        if driver.error is None and not driver.is_dead:
+            raise Violation(f"{program.query}: a program was taken that does not fit")
+        if driver.log.effects:
+            raise Violation(f"{program.query}: a program was refused, and changed the log")
+        self._schedule.sometimes["changed query refused"] += not driver.is_dead
+
+    def _start(self, program: Program) -> Driver:
+        self._started += 1
         output = next(each.name for each in program.streams if each.role == "output")
         shape = (self._scenario.slots, self._scenario.standbys)
-        is_fed = self.outside is not None and program is self._scenario.program
+        is_fed = self.outside is not None and program.query == self._scenario.program.query
         driver = Driver(
             self._started,
             program,
@@ -156,7 +172,9 @@ class Cluster:
         self._handed.append(driver.handed)
         self._schedule.note("start", driver, program.query)
         self._act(driver, driver.begin)
+        self._schedule.sometimes["query goes on with a change"] += driver.is_changed
         self._judge_driver(driver)
+        return driver
 
     def _new_feeder(self, driver: Driver, run: int) -> Feeder:
         assert self.outside is not None
@@ -210,8 +228,8 @@ class Cluster:
         if error is None:
             self._finished.add(driver.query)
         else:
-            programs = self._scenario.programs
-            found = explain_run(driver, error, self._log, programs, self.disk)
+            programs, refused = self._scenario.programs, self._scenario.refused
+            found = explain_run(driver, error, self._log, programs, self.disk, refused)
             self._schedule.sometimes[found] += 1
         driver.log.close()
 
@@ -316,6 +334,16 @@ class Cluster:
         self._schedule.note("turn", producer)
         return bool(self._act(producer, producer.turn)) and not producer.is_dead
 
+    def cut(self, stream: str) -> None:
+        """Somebody lets old rows of a stream go, once all queries are known that will read it."""
+        if all(self._log.get(f"query/{each.query}") for each in self._scenario.programs):
+            actor = Retention(stream, self._schedule, self._at)
+            actor.log = self._open_log(actor)
+            self._reveal_some(actor)
+            self._schedule.note("cut", stream)
+            self._act(actor, actor.act)
+            actor.log.close()
+
     # The background thread of a slot ----------------------------------------------------------
 
     def work_in_background(self, process: Process) -> None:
@@ -372,6 +400,8 @@ class Cluster:
                 self._schedule.sometimes["crash during recovery"] += 1
         elif fate is AtPoint.POWER_CUT:
             self.cut_power()
+        elif fate is AtPoint.ROT and isinstance(actor, Process):
+            self.disk.harm_newest([actor.recovering] if actor.recovering else self.names, self._log)
         elif fate is AtPoint.LONG_HOLD:
             self._hold(actor, where, LONG_HOLD_ACTIONS)
         elif fate is AtPoint.TAKE_OVER and isinstance(actor, Process):
@@ -442,11 +472,15 @@ class Cluster:
     def _lose_tail(self) -> None:
         """What came after the last `keep` never happened, as far as the log knows."""
         self._schedule.faults["power cut that loses the tail"] += 1
+        for actor in self._acting:
+            actor.die()  # what it was about to write would be in a log that is no more
         for lost in self._history.registrations[self._kept.registrations :]:
             self.deeds.pop((lost.vertex, lost.instance), None)
         self._history.go_back(self._kept)
+        self._log.close()
         self._log = self._backend.open(self._clock, lagging=False)
         self._recoveries.begin_anew()
+        self.disk.note_tail_lost(self.names)
         self._finished.clear()
         self.tail_losses += 1
 

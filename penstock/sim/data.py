@@ -96,12 +96,27 @@ def to_arrow(rows: Sequence[Row]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
+def watermarks_of(rows: Sequence[Row]) -> list[int]:
+    """By offset: the least time at or after it, the greatest and a bit where there is none."""
+    bounds = [max((row.ts for row in rows if row.ts is not None), default=FIRST_US) + 1]
+    for row in reversed(rows):
+        bounds.append(bounds[-1] if row.ts is None else min(bounds[-1], row.ts))
+    return bounds[::-1]
+
+
 class SimulatedSource(Source):
     """Rows that arrive when the simulation says so; the offset is the number of the next row."""
 
-    def __init__(self, rows: pa.RecordBatch, schema: pa.Schema, arrived: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        rows: pa.RecordBatch,
+        watermarks: Sequence[int],
+        schema: pa.Schema,
+        arrived: Callable[[], int],
+    ) -> None:
         self.schema = schema
         self._rows = rows.select(schema.names)
+        self._watermarks = watermarks
         self._arrived = arrived
 
     def initial_offset(self) -> Offset:
@@ -113,7 +128,9 @@ class SimulatedSource(Source):
         first = check_offset(offset, 0, total)
         end = min(first + rows_max, self._arrived(), total)
         if end <= first:
-            return SourceBatch(None, first, ended=first >= total, idle=first < total)
+            idle = first < total
+            return SourceBatch(None, first, not idle, idle=idle, nothing_yet=idle and not first)
         more = end < min(self._arrived(), total)
         rows = self._rows.slice(first, end - first)
-        return SourceBatch(rows, end, ended=end >= total, more=more)
+        bound_us = self._watermarks[end]
+        return SourceBatch(rows, end, ended=end >= total, watermark_us=bound_us, more=more)

@@ -16,6 +16,7 @@ from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath
 from penstock.state.checkpoints import MANIFEST, CheckpointId, MemoryCheckpoints
 
+KEPT = 2  # checkpoints of a vertex, at the least
 FAULTY_STEPS = frozenset({"make_folder", "create", "write", "sync_file", "rename", "read"})
 
 
@@ -31,6 +32,7 @@ class Disk:
         self.fails = False
         self.has_failed = False  # some time
         self.damaged: set[CheckpointId] = set()
+        self._written: dict[str, int] = {}  # checkpoints of a vertex since one was harmed
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
@@ -40,6 +42,14 @@ class Disk:
             yield
         finally:
             self._is_watched = before
+
+    def note_written(self, vertex: str) -> None:
+        """A checkpoint was written, with all that follows."""
+        self._written[vertex] = self._written.get(vertex, KEPT) + 1
+
+    def note_tail_lost(self, vertices: Sequence[str]) -> None:
+        """Of what was written by now some may show what is lost."""
+        self._written = dict.fromkeys(vertices, 0)
 
     def cut_power(self) -> None:
         self.checkpoints.files.power_cut(self._schedule.rng.randrange)
@@ -68,6 +78,7 @@ class Disk:
             return  # a second loss beside the first is one that no engine can undo
         rng, faults = self._schedule.rng, self._schedule.faults
         self._schedule.note("harm", victim)
+        self._written[victim.vertex] = -1  # one that is being written may be the victim
         if any(isinstance(a, Process) and a.recovering == victim.vertex for a in self._acting):
             self._schedule.sometimes["checkpoint rots during a recovery"] += 1
         if rng.random() < 0.3:
@@ -87,9 +98,12 @@ class Disk:
         """Whether all others are whole, and one of them, or nothing, reaches the kept changes.
 
         With all of them whole it holds too when a writer who is held up lets the older ones go.
+        After two that were written in peace it must hold: so many are kept.
         """
         if victim in self.damaged or not self.damaged.isdisjoint(others):
             return False
+        if self._written.get(victim.vertex, KEPT) >= KEPT:
+            return True
         kept_from = log.trimmed(change_tag(victim.vertex))
         if not kept_from and not others:
             return True

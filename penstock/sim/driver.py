@@ -55,6 +55,7 @@ class Driver(Actor):
         self.launches: list[int] = []  # slots that were asked for and have not come up yet
         self.placement: Placement | None = None  # once it has begun
         self.error: StreamError | None = None  # it did not come so far as to place anything
+        self.is_changed = False  # it goes on from what another program has stored
         self._output = output
         self._shape = shape
         self._clock = clock
@@ -85,7 +86,7 @@ class Driver(Actor):
     def begin(self) -> None:
         """What starting a query does: compare it with the stored one, store it, place it."""
         try:
-            store(self.log, self.program, self._output)
+            self.is_changed = store(self.log, self.program, self._output)
             names = [vertex.name for vertex in self.program.vertices]
             numbers = InstanceNumbers(self.log, self.query, names)
             self._run = numbers.run
@@ -188,15 +189,17 @@ class Driver(Actor):
             self._connections.pop(connection).close()
 
 
-def store(log: Log, program: Program, output: str) -> None:
-    """Store a query as a start of it does, or compare it with the stored one."""
+def store(log: Log, program: Program, output: str) -> bool:
+    """Store a query as a start of it does; return whether it replaces another one that fits."""
     name = program.query
     identity = str(uuid.uuid5(uuid.NAMESPACE_URL, name))
     encoded = StoredQuery(identity, name, program, output, None).encode()
     known = log.get(f"query/{name}")
-    if known is not None and known.value != encoded:
+    is_changed = known is not None and known.value != encoded
+    if is_changed:
         before = stored_query(log, name)
         assert before is not None
         compare(before.program, program).check()
     register_streams(log, program)
     log.put(f"query/{name}", encoded)
+    return is_changed

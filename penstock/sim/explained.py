@@ -14,6 +14,7 @@ from penstock.errors import (
     LogBusy,
     LogIOError,
     OutcomeUnknown,
+    ProgramIncompatible,
     QueryActive,
     SinkError,
     StreamError,
@@ -31,7 +32,12 @@ BY_STORE = (CheckpointError, CheckpointDamaged, CheckpointNotFound, ChangeLogBro
 
 
 def explain_run(
-    driver: Driver, error: StreamError, log: Log, programs: Iterable[Program], disk: Disk
+    driver: Driver,
+    error: StreamError,
+    log: Log,
+    programs: Iterable[Program],
+    disk: Disk,
+    refused: Program | None,
 ) -> str:
     """Why a run failed: the situation that it was in; a Violation if it should not have been."""
     reason = error.details.get("reason", error.error_class)
@@ -45,6 +51,8 @@ def explain_run(
         explained |= _classes((StreamNotFound,))  # who is to write it was not started yet
     if disk.fails or disk.has_failed:
         explained |= _classes(BY_STORE)
+    if driver.program is refused:
+        explained |= _classes((ProgramIncompatible,))
     if reason not in explained and error.error_class not in explained:
         raise Violation(f"{driver.query} failed: {error}")
     return "run failed"

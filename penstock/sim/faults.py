@@ -23,6 +23,7 @@ class AtPoint(Enum):
     POWER_CUT = "power cut"
     HOLD = "hold"  # others act meanwhile
     TAKE_OVER = "take over"  # and somebody else gets its vertices
+    ROT = "rot"  # the checkpoint that is read breaks under the reader's hands
     LONG_HOLD = "long hold"  # enough for what it appended to be read, committed and trimmed
 
 
@@ -36,6 +37,7 @@ class Faults:
         self._effects_left = schedule.gap(troubles.effect_gap)
         self._reads_left = schedule.gap(troubles.read_gap)
         self._holds_long = False
+        self._is_outage = False  # the next effect fails too
         self.is_on = True
 
     def at_point(self, who: str, where: str, may_hold: bool) -> AtPoint | None:
@@ -45,6 +47,8 @@ class Faults:
             self._holds_long = False
             if may_hold:
                 return AtPoint.LONG_HOLD
+        if where == "delivered" and self._schedule.rng.random() < 0.1:
+            return AtPoint.CRASH  # before anybody has noted that it was
         self._points_left -= 1
         if self._points_left > 0:
             return None
@@ -52,6 +56,8 @@ class Faults:
         dice = self._schedule.rng.random()
         if where.startswith("file") and dice < 0.15:
             return AtPoint.POWER_CUT
+        if where == "file read" and dice < 0.5:
+            return AtPoint.ROT
         if dice < 0.40:
             return AtPoint.CRASH
         if not may_hold:
@@ -66,7 +72,8 @@ class Faults:
             return None
         self._effects_left = self._schedule.gap(self._troubles.effect_gap)
         rng = self._schedule.rng
-        if rng.random() < 0.4:
+        was_outage, self._is_outage = self._is_outage, False
+        if was_outage or rng.random() < 0.4:
             return self._definite(effect.value, rng.choice(DEFINITE))
         fault = rng.choice(tuple(Fault))
         self._count(effect.value, fault.value)
@@ -74,6 +81,8 @@ class Faults:
             self._schedule.sometimes["unknown outcome that was applied"] += 1
             # Before the append is repeated.
             self._holds_long = rng.random() < 0.7
+            if rng.random() < 0.5:  # or so that it cannot be repeated
+                self._is_outage, self._effects_left = True, 1
         if fault is Fault.UNKNOWN_NOT_APPLIED and effect is Effect.APPEND:
             self._schedule.sometimes["unknown outcome that was not applied"] += 1
         return fault

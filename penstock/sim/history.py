@@ -46,11 +46,14 @@ class Registration(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """A tag that was trimmed, how far, and the log's tail then."""
+    """A tag that was trimmed, how far, the log's tail then, who did it, and how many
+    registrations there had been."""
 
     tag: str
     upto: int
     tail: int
+    who: str
+    registrations: int
 
 
 class SinkNote(NamedTuple):
@@ -115,11 +118,16 @@ class History:
         elif key.startswith(SINKS):
             self.sinks.append(SinkNote(key, json.loads(value), len(self.trims)))
 
-    def note_trim(self, tag: str, upto: Position) -> None:
-        self.trims.append(Trim(tag, min(upto, self.tail), self.tail))
+    def note_trim(self, tag: str, upto: Position, who: str) -> None:
+        number = len(self.registrations)
+        self.trims.append(Trim(tag, min(upto, self.tail), self.tail, who, number))
 
-    def newest_instance(self, vertex: str) -> int:
-        return self._newest.get(vertex, 0)
+    def newest_instance(self, vertex: str, registrations: int | None = None) -> int:
+        """The newest instance by now, or when there had been so many registrations."""
+        if registrations is None:
+            return self._newest.get(vertex, 0)
+        earlier = self.registrations[:registrations]
+        return max((each.instance for each in earlier if each.vertex == vertex), default=0)
 
     def last_marker(self, vertex: str) -> dict[str, Any] | None:
         """What the last marker of a vertex or producer says."""

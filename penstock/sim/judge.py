@@ -4,7 +4,8 @@ Which rows are late depends on how the input was cut into deliveries and on when
 so it cannot be told from the input alone. The simulator notes each delivery that a vertex takes and
 each look at its silent producers, with the time, and this module draws the conclusions itself:
 
-- a vertex that defines event time is at the greatest time it has taken, less the delay;
+- a vertex that defines event time is at the greatest time it has taken, less the delay; with
+  `available_now` only once it has taken all there is;
 - a reader is where the slowest of those producers is that it has to wait for: who has ended, has no
   more for now, or was silent for the timeout is not one of them;
 - a delivery is judged by where the vertex was before it.
@@ -37,11 +38,15 @@ class Looked(NamedTuple):
     at_ms: float
 
 
+class Drained(NamedTuple):
+    """A source was asked and had nothing."""
+
+
 class Committed(NamedTuple):
     """A vertex was about to write its next marker."""
 
 
-Deed = Took | Looked | Committed
+Deed = Took | Looked | Drained | Committed
 Deeds = Mapping[tuple[str, int], Sequence[Deed]]  # by vertex and instance
 
 
@@ -63,6 +68,7 @@ class Mark:
     offset: int
     consumed: int
     watermark_us: int
+    seen_us: int
     ended: bool
     caught_up_run: int  # the run in which it had no more for now; 0: it has
     producers: Mapping[str, Said]
@@ -91,14 +97,17 @@ def own_time(
     rows_upto: Mapping[int, Sequence[Row]],
     delay_us: int,
     by_offset: bool,
+    waits: bool,
 ) -> dict[int, int]:
     """By delivery (its end): how far a vertex was that defines event time by its own rows.
 
-    `rows_upto` are the rows of each delivery of a stream; of a source they are those by offset.
+    `rows_upto` are the rows of each delivery of a stream; of a source they are those by offset. One
+    that `waits` is no further than before until it has taken all there is.
     """
     found: dict[int, int] = {}
     for before, own in lives(marks):
         current = NONE_US if before is None else before.watermark_us
+        seen = NONE_US if before is None else before.seen_us
         first = 0 if before is None else before.offset
         limit = own[-1].offset if by_offset else own[-1].consumed
         expected = iter(own)
@@ -109,9 +118,19 @@ def own_time(
                 if deed.upto <= limit:
                     found[deed.upto] = current
                 times = [row.ts for row in rows if row.ts is not None]
-                current = max([current, *(time - delay_us for time in times)])
+                seen = max([seen, *(time - delay_us for time in times)])
+                if not waits:
+                    current = max(current, seen)
+            elif isinstance(deed, Looked | Drained):
+                current = max(current, seen)
             elif isinstance(deed, Committed):
-                _check(next(expected, None), current)
+                mark = next(expected, None)
+                check_watermark(mark, current)
+                if mark is not None and mark.seen_us != seen:
+                    raise WrongWatermark(
+                        f"the marker of {mark.vertex} at {mark.position} has seen {mark.seen_us}, "
+                        f"it has taken rows up to {seen}"
+                    )
     return found
 
 
@@ -144,12 +163,13 @@ def heard_time(
                     break  # never committed; a power cut may have taken the very input
                 found[deed.upto] = ears.watermark_us
                 ears.hear(inputs[deed.upto])
-            else:
-                _check(next(expected, None), ears.watermark_us)
+            elif isinstance(deed, Committed):
+                check_watermark(next(expected, None), ears.watermark_us)
     return found
 
 
-def _check(mark: Mark | None, watermark_us: int) -> None:
+def check_watermark(mark: Mark | None, watermark_us: int) -> None:
+    """Raise WrongWatermark unless a marker says what it must; the end says it all."""
     if mark is not None and not mark.ended and mark.watermark_us != watermark_us:
         raise WrongWatermark(
             f"the marker of {mark.vertex} at {mark.position} has the watermark "

@@ -6,6 +6,7 @@ each call, lets calls fail as the world decides, and notes for the checks what c
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -16,11 +17,13 @@ from typing import Any, Protocol, TypeVar
 from penstock.clock import Clock
 from penstock.config import KIB, LogConfig
 from penstock.errors import LogError, OutcomeUnknown, Trimmed
+from penstock.log import local
 from penstock.log.contract import Log, LogStatistics
 from penstock.log.local import LocalLog, open_log
 from penstock.log.memory import Effect, Fault, MemoryLog, MemoryStore, SimulatedCrash
 from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.sim.history import History
+from penstock.sim.swaps import swapped
 
 T = TypeVar("T")
 
@@ -79,31 +82,54 @@ class MemoryBackend(Backend):
 
 
 class EmbeddedBackend(Backend):
-    """The embedded log in a folder, with segments and inline bodies so small that all are used."""
+    """The embedded log in a folder, with segments and inline bodies so small that all are used.
+
+    A power cut brings the folder back to what it was at the last `keep`, on a machine that was
+    started anew. Positions were reserved for far more than a run appends, before the first one.
+    """
 
     def __init__(self, inline_bytes_max: int) -> None:
         parent = SHARED_MEMORY if SHARED_MEMORY.is_dir() else None
-        self._folder = tempfile.TemporaryDirectory(prefix="penstock-sim-", dir=parent)
+        self._scratch = tempfile.TemporaryDirectory(prefix="penstock-sim-", dir=parent)
         self._config = LogConfig(
             durability="process", inline_bytes_max=inline_bytes_max, segment_bytes_max=4 * KIB
         )
+        self._boots = 1
+        self._folder = Path(self._scratch.name) / "log1"
+        self._kept = Path(self._scratch.name) / "kept"
         self._keeper = self._open(None)  # the log stays open, whoever dies
+        self.keep()
 
     def open(self, clock: Clock, lagging: bool) -> Log:
         return self._open(clock)
 
+    def keep(self) -> None:
+        shutil.rmtree(self._kept, ignore_errors=True)
+        # The memory that connections share is none of the disk's.
+        shutil.copytree(self._folder, self._kept, ignore=shutil.ignore_patterns("*-shm"))
+
+    def lose_tail(self) -> bool:
+        self._keeper.close()
+        self._boots += 1
+        self._folder = self._folder.with_name(f"log{self._boots}")
+        shutil.copytree(self._kept, self._folder)
+        self._keeper = self._open(None)
+        self.keep()
+        return True
+
     def close(self) -> None:
         self._keeper.close()
-        self._folder.cleanup()
+        self._scratch.cleanup()
 
     def _open(self, clock: Clock | None) -> LocalLog:
-        folder = Path(self._folder.name) / "log"
-        return open_log(folder, create=True, config=self._config, clock=clock)
+        with swapped((local, "boot_id", lambda: self._boots.to_bytes(16, "big"))):
+            return open_log(self._folder, create=True, config=self._config, clock=clock)
 
 
 class Owner(Protocol):
     """Whose log it is: somebody who may be held up or die at a point."""
 
+    name: str
     holds_lock: bool
 
     def at(self, where: str) -> None: ...
@@ -136,6 +162,7 @@ class ProcessLog(Log):
         self._failing = failing
         self._history = history
         self.inner = backend.open(clock, lagging)
+        self.effects = 0  # that were tried
         if isinstance(self.inner, LocalLog):
             self._watch_bodies(self.inner)
 
@@ -180,7 +207,7 @@ class ProcessLog(Log):
     def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         def apply(log: Log) -> None:
             log.trim(tag, upto, fence)
-            self._history.note_trim(tag, upto)
+            self._history.note_trim(tag, upto, self._owner.name)
 
         self._owner.at("trim")
         self._effect(Effect.TRIM, apply)
@@ -189,6 +216,7 @@ class ProcessLog(Log):
         self.inner.forget(producers)
 
     def _effect(self, effect: Effect, apply: Callable[[Log], T]) -> T:
+        self.effects += 1
         fault = self._failing.of_effect(effect)
         if fault is None:
             return apply(self.inner)

@@ -8,12 +8,21 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from penstock.operators.specs import AggregateSpec
+from penstock.operators.specs import AggregateSpec, WatermarkSpec
 from penstock.runtime.instances import run_of
-from penstock.sim.data import Feed, Row
+from penstock.sim.data import Feed, Row, watermarks_of
 from penstock.sim.history import Seen
-from penstock.sim.judge import Deeds, Mark, Said, epoch_of, heard_time, own_time
-from penstock.sim.oracle import Reading, rows_of
+from penstock.sim.judge import (
+    NONE_US,
+    Deeds,
+    Mark,
+    Said,
+    check_watermark,
+    epoch_of,
+    heard_time,
+    own_time,
+)
+from penstock.sim.oracle import Committed, Reading, rows_of
 from penstock.sim.scenario import Scenario
 from penstock.sim.shapes import DELAY_US
 from penstock.stages.tags import marker_tag
@@ -44,6 +53,7 @@ class Outcome:
                     facts["offset"] or 0,
                     facts["consumed"],
                     facts["watermark_us"],
+                    facts["seen_us"],
                     facts["ended"],
                     run_of(seen.instance) if facts["caught_up"] else 0,
                     producers,
@@ -67,22 +77,22 @@ class Outcome:
                 passes += bool(behind) and facts["watermark_us"] > min(behind)
         return passes
 
-    def reading(self, stream: str) -> tuple[list[OutputRow], int]:
-        """The committed rows of a stream in order, and how many dead records were passed by."""
-        program = self.scenario.program
+    def releases(self, stream: str) -> tuple[list[Committed], int]:
+        """What each marker of a stream commits, and how many dead records were passed by."""
         substreams = 1
-        for spec in program.streams:
+        for spec in self.scenario.program.streams:
             if spec.name == stream:
                 substreams = spec.substreams
         tags = [f"S/{stream}/{index}" for index in range(substreams)]
         reading = Reading(self.history, [*tags, marker_tag(stream)])
-        rows = [
-            row
-            for committed in reading.more()
-            for record in committed.records
-            for row in rows_of(record)
-        ]
-        return rows, reading.orphans
+        return list(reading.more()), reading.orphans
+
+    def reading(self, stream: str) -> tuple[list[OutputRow], int]:
+        """The committed rows of a stream in order, and how many dead records were passed by."""
+        releases, orphans = self.releases(stream)
+        return [
+            row for each in releases for record in each.records for row in rows_of(record)
+        ], orphans
 
     @cached_property
     def out(self) -> list[OutputRow]:
@@ -145,14 +155,45 @@ class Outcome:
             return self._judged_by_own(readers[0], feeds, at)
         return self._judged_by_hearing(stage, at)
 
+    def check_sources(self) -> None:
+        """Raise WrongWatermark unless each marker of a source's vertex is where its rows are.
+
+        A chain that defines event time goes by its own rows; others by what the source says.
+        """
+        for vertex in self.scenario.program.vertices:
+            if (rows := self.scenario.fed.get(vertex.name)) is None:
+                continue
+            if self._defines_time(vertex.stage):
+                self._source_time(vertex.name, rows)
+                continue
+            bounds = watermarks_of(rows)
+            for mark in self.marks[vertex.name]:
+                check_watermark(mark, bounds[mark.offset] if mark.offset else NONE_US)
+
+    def check_hearing(self) -> None:
+        """Raise WrongWatermark unless each vertex behind another one is where that one lets it."""
+        program = self.scenario.program
+        inner = {each.name for each in program.streams if each.role == "internal"}
+        for vertex in program.vertices:
+            streams = program.stage_of(vertex).input.streams
+            hears = streams and inner.issuperset(streams)
+            if hears and not self._defines_time(vertex.stage):
+                self._heard_time(vertex.name, vertex.stage)
+
+    def _defines_time(self, stage: int) -> bool:
+        chain = self.scenario.program.stages[stage].chain
+        return any(isinstance(spec, WatermarkSpec) for spec in chain)
+
+    def _source_time(self, name: str, rows: Feed) -> dict[int, int]:
+        # A row that fails is gone before event time is looked at.
+        by_offset = {index: (row,) for index, row in enumerate(rows) if row.rid not in self.failing}
+        waits = self.scenario.settings.available_now
+        return own_time(self.marks[name], self.deeds, by_offset, DELAY_US, True, waits)
+
     def _judged_at_source(self, feeds: Mapping[str, Feed]) -> dict[int, int]:
         judged = {}
         for name, rows in feeds.items():
-            # A row that fails is gone before event time is looked at.
-            by_offset = {
-                index: (row,) for index, row in enumerate(rows) if row.rid not in self.failing
-            }
-            time = own_time(self.marks[name], self.deeds, by_offset, DELAY_US, by_offset=True)
+            time = self._source_time(name, rows)
             ends = sorted(time)
             for index, row in enumerate(rows):
                 judged[row.rid] = time[ends[bisect_right(ends, index)]]
@@ -182,10 +223,21 @@ class Outcome:
         for feed in feeds.values():
             for row in feed:
                 rows.setdefault(at[row.rid], []).append(row)
-        time = own_time(self.marks[reader], self.deeds, rows, DELAY_US, by_offset=False)
+        waits = self.scenario.settings.available_now
+        time = own_time(self.marks[reader], self.deeds, rows, DELAY_US, False, waits)
         return {rid: time[position] for rid, position in at.items()}
 
     def _judged_by_hearing(self, stage: int, at: Mapping[int, int]) -> dict[int, int]:
+        time = {name: self._heard_time(name, stage) for name in self.vertices_of(stage)}
+        reader = self._reader_of_keys(stage)
+        keys = self.scenario.shape.keys
+        return {
+            row.rid: time[reader[tuple(getattr(row, key) for key in keys)]][at[row.rid]]
+            for row in self.rows
+            if row.rid in at and tuple(getattr(row, key) for key in keys) in reader
+        }
+
+    def _heard_time(self, name: str, stage: int) -> dict[int, int]:
         program = self.scenario.program
         streams = program.stages[stage].input.streams
         writers = [
@@ -195,17 +247,7 @@ class Outcome:
         ]
         inputs = {mark.position: mark for name in writers for mark in self.marks[name]}
         timeout_ms = self.scenario.settings.idle_timeout_ms
-        time = {
-            name: heard_time(self.marks[name], self.deeds, inputs, writers, timeout_ms)
-            for name in self.vertices_of(stage)
-        }
-        reader = self._reader_of_keys(stage)
-        keys = self.scenario.shape.keys
-        return {
-            row.rid: time[reader[tuple(getattr(row, key) for key in keys)]][at[row.rid]]
-            for row in self.rows
-            if row.rid in at and tuple(getattr(row, key) for key in keys) in reader
-        }
+        return heard_time(self.marks[name], self.deeds, inputs, writers, timeout_ms)
 
     def _reader_of_keys(self, stage: int) -> dict[tuple[Any, ...], str]:
         """Which vertex of a stage gets the rows of a group, by the tags of what was exchanged."""

@@ -24,7 +24,7 @@ from penstock.runtime.vertex import Vertex, VertexParts
 from penstock.sim.actor import Actor, Point
 from penstock.sim.connection import End
 from penstock.sim.driver import Driver
-from penstock.sim.judge import Committed, Deed, Looked, Took
+from penstock.sim.judge import Committed, Deed, Drained, Looked, Took
 from penstock.stages.program import Stage, VertexProgram
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 
@@ -194,6 +194,9 @@ class ProcessAssembly(Assembly):
                 place = parts.input.position()
                 upto = place["offset"] if stage.input.source is not None else place["consumed"]
                 deeds.append(Took(upto))
+            elif action == "input.take done" and result is None and stage.input.source is not None:
+                if parts.input.is_drained():
+                    deeds.append(Drained())
             elif action == "outputs.commit":
                 deeds.append(Committed())
 

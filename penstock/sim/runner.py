@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from penstock.kernels.cache import KernelCache
-from penstock.log.punit import decode
 from penstock.sim.checks import (
     Violation,
+    check_cuts,
     check_fences,
     check_markers,
     check_nothing_left,
@@ -20,8 +20,9 @@ from penstock.sim.checks import (
     check_trims,
 )
 from penstock.sim.mutants import Mutant
-from penstock.sim.oracle import plain_value
+from penstock.sim.oracle import rows_of
 from penstock.sim.outcome import Outcome
+from penstock.sim.readers import Observer, check_lives
 from penstock.sim.scenario import make_scenario
 from penstock.sim.shapes import DEAD, LATE
 from penstock.sim.world import World
@@ -61,6 +62,12 @@ SOMETIMES = (
     "producer repeats a write",
     "crash while feeding a sink",
     "sink taken over by a newer run",
+    "checkpoint rots during a recovery",
+    "stream cut",
+    "cut held back by a query",
+    "reader told that rows are gone",
+    "query goes on with a change",
+    "changed query refused",
 )
 
 Patch = Callable[[], AbstractContextManager[None]]
@@ -197,24 +204,25 @@ def check(world: World) -> None:
     check_trims(history, world.history.trims, programs, world.history.sinks)
     outcome = Outcome(world.scenario, history, world.cluster.deeds)
     check_output(outcome)
-    if world.cluster.outside is None:
-        _check_observer(world, outcome)
-    else:
+    for stream in world.scenario.retained:
+        check_cuts(world.history.trims, stream, outcome.releases(stream)[0])
+    if world.observer is not None:
+        _check_observer(world, world.observer, outcome)
+    if world.cluster.outside is not None:
         check_sink(world.history.sinks, world.cluster.outside.delivered, outcome)
     _count_situations(world, outcome)
 
 
-def _check_observer(world: World, outcome: Outcome) -> None:
-    seen = [
-        {name: plain_value(value) for name, value in row.items()}
-        for record in world.observed
-        for row in decode(record.body).to_pylist()
+def _check_observer(world: World, observer: Observer, outcome: Outcome) -> None:
+    assert world.scenario.observed is not None
+    stream, _ = world.scenario.observed
+    releases = [
+        (each.marker.position, [row for record in each.records for row in rows_of(record)])
+        for each in outcome.releases(stream)[0]
     ]
-    if seen != outcome.out:
-        raise Violation(
-            f"a reader that restarted saw {len(seen)} rows, {len(outcome.out)} are committed, or "
-            "in another order"
-        )
+    check_lives(stream, observer.lives, releases, is_kept=not world.scenario.retained)
+    if len(observer.lives) > 1:
+        world.schedule.sometimes["reader told that rows are gone"] += 1
 
 
 def _count_situations(world: World, outcome: Outcome) -> None:

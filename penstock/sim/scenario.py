@@ -9,9 +9,18 @@ from functools import cached_property
 import pyarrow as pa
 
 from penstock.sim.data import SECOND_US, Disorder, Feed, make_feed, part_of, to_arrow
-from penstock.sim.shapes import CONNECTOR, DELAY_US, SHAPES, Shape, programs_of
+from penstock.sim.shapes import CONNECTOR, DEAD, DELAY_US, OUT, SHAPES, Shape, Variant, programs_of
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+
+READERS = ("committed", "stream", "batch", "micro-batches")  # kinds of readers outside
+
+
+# Shapes whose queries are changed while they run; not all, as each change needs its own kernels.
+CHANGED = frozenset(
+    {"filter_map", "running", "complete", "tumbling", "late_side_one", "published_rows",
+     "chained_running"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +43,14 @@ class Scenario:
     seed: int
     shape: Shape
     programs: tuple[Program, ...]  # the one that answers is the last
+    changed: tuple[Program, ...]  # which the next start may bring instead; none: it never changes
+    refused: Program | None  # which somebody tries to start in between
     feeds: tuple[Feed, ...]
     has_stragglers: bool
-    stalled_feed: int | None  # comes only at the end: others must not wait for it
+    stalled_feed: int | None  # comes late and slowly: others must not wait for it
     trim_commits: int
+    retained: tuple[str, ...]  # streams that are cut now and then
+    observed: tuple[str, str] | None  # a stream, and the kind of reader that follows it
     sink_keeps_record: bool | None  # None: there is no sink outside the log
     slots: int
     standbys: int
@@ -59,6 +72,15 @@ class Scenario:
     @property
     def settings(self) -> Settings:
         return self.program.settings
+
+    @cached_property
+    def named_streams(self) -> list[str]:
+        """The streams that people named: those that no query made for itself."""
+        streams = [s.name for p in self.programs for s in p.streams if s.role != "internal"]
+        if self.sink_keeps_record is not None:
+            streams.remove(self.output)
+        dead = [DEAD] if self.shape.dead_letters else []
+        return list(dict.fromkeys([*streams, *dead]))
 
     @cached_property
     def parts(self) -> dict[tuple[int, int], tuple[Feed, pa.RecordBatch]]:
@@ -125,7 +147,10 @@ def make_scenario(seed: int) -> Scenario:
         idle_timeout_ms=rng.choice((5, 40)) if idles else None,
         undelivered_bytes_max=more.choice((1_000, 1 << 20)),
         codec=rng.choice(("none", "lz4", "zstd")),
+        available_now=shape.window_us is not None and more.random() < 0.25,
     )
+    is_changed = shape.name in CHANGED and random.Random(f"changes {seed}").random() < 0.8
+    later = replace(settings, step_rows_max=7, checkpoint_interval_commits=2)
     troubles = Troubles(
         point_gap=rng.choice((100, 250, 250, 700)),
         effect_gap=rng.choice((8, 20, 20, 60)),
@@ -136,19 +161,41 @@ def make_scenario(seed: int) -> Scenario:
         arrive_at_once=rng.random() < 0.4,
     )
     stalled = rng.randrange(shape.feeds) if idles and shape.feeds > 1 else None
-    return Scenario(
+    whole = Scenario(
         seed=seed,
         shape=shape,
         programs=tuple(replace(program, settings=settings) for program in programs),
+        changed=_planned(shape, has_sink, "changed", later) if is_changed else (),
+        refused=_planned(shape, has_sink, "refused", settings)[-1] if is_changed else None,
         feeds=feeds,
         has_stragglers=has_stragglers,
         stalled_feed=stalled,
         trim_commits=random.Random(f"trims {seed}").choice((1, 1, 2, 3, 1_000)),
+        retained=(),
+        observed=None,
         sink_keeps_record=more.random() < 0.5 if has_sink else None,
         slots=more.choice((1, 2, 2, 3)),
         standbys=more.choice((0, 1)),
         page_records=more.choice((1, 2, 3, 7, 1_024)),
-        loses_tail=not has_sink and not is_embedded and more.random() < 0.25,
+        loses_tail=not has_sink and more.random() < 0.25,
         inline_bytes_max=more.choice((0, 0, 400, 100_000)) if is_embedded else None,
         troubles=troubles,
     )
+    return _with_readers(whole, random.Random(f"readers {seed}"))
+
+
+def _planned(
+    shape: Shape, has_sink: bool, variant: Variant, settings: Settings
+) -> tuple[Program, ...]:
+    programs = programs_of(shape.name, has_sink, variant)
+    return tuple(replace(program, settings=settings) for program in programs)
+
+
+def _with_readers(scenario: Scenario, rng: random.Random) -> Scenario:
+    """With somebody who cuts some streams, and somebody who reads one of them."""
+    streams = scenario.named_streams
+    if not streams:
+        return scenario
+    retained = tuple(streams) if rng.random() < 0.5 else ()
+    stream = OUT if OUT in streams and rng.random() < 0.8 else rng.choice(streams)
+    return replace(scenario, retained=retained, observed=(stream, rng.choice(READERS)))

@@ -19,12 +19,14 @@ from penstock.plan.build import (
     window,
 )
 from penstock.plan.columns import apply, col
+from penstock.plan.nodes import Relation, Scan, rewrite
 from penstock.plan.optimizer import plan_program
 from penstock.sim.data import COLUMNS, SECOND_US
 from penstock.stages.program import Program, sink_stream
 from penstock.stages.settings import Settings
 
 Answer = Literal["rows", "running", "windows"]
+Variant = Literal["first", "changed", "refused"]
 
 CONNECTOR = "simulated"
 OUT, LATE, DEAD = "out", "late", "dead"
@@ -249,19 +251,36 @@ SHAPES: tuple[Shape, ...] = (
 
 
 @cache
-def programs_of(name: str, has_sink: bool = False) -> tuple[Program, ...]:
+def programs_of(
+    name: str, has_sink: bool = False, variant: Variant = "first"
+) -> tuple[Program, ...]:
     """The planned programs of a shape, the answering one last; their settings are set per seed.
 
     With a sink the answer goes to the stream that a query keeps for its sink, else to one of ours.
+    A `changed` program answers the same and can go on from what the first one stored; what a
+    `refused` one would write does not fit what is there.
     """
     shape = next(shape for shape in SHAPES if shape.name == name)
     settings = Settings(
         late_stream=LATE if shape.late_stream else None,
         dead_letter_stream=DEAD if shape.dead_letters else None,
     )
-    rows = shape.build().to_stream(sink_stream(name) if has_sink else OUT)
+    rows = _as(variant, shape.build()).to_stream(sink_stream(name) if has_sink else OUT)
     answer = plan_program(query(shape.name, rows, parallelism=shape.parallelism, settings=settings))
     if shape.first is None:
         return (answer,)
-    feeding = shape.first().to_stream(BETWEEN)
+    feeding = _as(variant, shape.first()).to_stream(BETWEEN)
     return (plan_program(query(f"{shape.name}_first", feeding, parallelism=shape.parts)), answer)
+
+
+def _as(variant: Variant, rows: Rows) -> Rows:
+    if variant == "refused":
+        return rows.select(rows.schema[0].name)
+    if variant == "changed":
+        return Rows(rewrite(rows.relation, _all_rows))
+    return rows
+
+
+def _all_rows(node: Relation) -> Relation:
+    """Filter what is scanned by a condition that every row meets."""
+    return Rows(node).filter(col("rid") >= 0).relation if isinstance(node, Scan) else node

@@ -6,26 +6,25 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from penstock.api import datasource_ranges
 from penstock.connectors.contract import Source
 from penstock.kernels.cache import KernelCache
 from penstock.log import committed
-from penstock.log.record import Record
 from penstock.runtime import retention
 from penstock.runtime.sources import SourceRequest
 from penstock.sim.actor import Actor
 from penstock.sim.checks import Violation
 from penstock.sim.cluster import Cluster
-from penstock.sim.data import SimulatedSource
+from penstock.sim.data import SimulatedSource, watermarks_of
 from penstock.sim.faults import AtPoint, Faults, Script
 from penstock.sim.history import History
 from penstock.sim.logs import Backend, EmbeddedBackend, MemoryBackend
 from penstock.sim.producers import Producer
-from penstock.sim.readers import Observer
+from penstock.sim.readers import KINDS, Observer
 from penstock.sim.scenario import Scenario
 from penstock.sim.schedule import Schedule
 from penstock.sim.shapes import CONNECTOR, PUBLISHED
 from penstock.sim.swaps import swapped
-from penstock.stages.tags import marker_tag
 
 ROUNDS_MAX = 1_500  # after healing, all must have ended within so many turns of everybody
 A = TypeVar("A", bound=Actor)
@@ -67,9 +66,7 @@ class World:
         self.healed_at = 0  # the log's tail then
         self._arrived = dict.fromkeys(scenario.parts, 0)
         self._producers: dict[str, Producer | None] = dict.fromkeys(scenario.published_parts)
-        self._observer: Observer | None = None  # a sink's stream is trimmed: nobody else reads it
-        if self.cluster.outside is None:
-            self._observer = Observer(self._backend, self._clock, self._output_tags())
+        self.observer = self._new_observer()
 
     # The run --------------------------------------------------------------------------------
 
@@ -85,13 +82,13 @@ class World:
                     break  # a while after the end is enough
             self._heal()
             self._finish()
-            if self._observer is not None:
-                self._observer.finish()
+            if self.observer is not None:
+                self.observer.finish(self._rng)
 
     def close(self) -> None:
         self.cluster.close()
-        if self._observer is not None:
-            self._observer.close()
+        if self.observer is not None:
+            self.observer.close()
         self._backend.close()
 
     def trace_hash(self) -> str:
@@ -107,23 +104,20 @@ class World:
         sometimes = self.schedule.sometimes
         return not (sometimes["trim that failed"] or sometimes["crash while trimming"])
 
-    @property
-    def observed(self) -> list[Record]:
-        """The output as a reader outside the query got it, through the engine's own reader."""
-        return [] if self._observer is None else self._observer.records
-
     def _small_pages(self) -> AbstractContextManager[None]:
         """Readers get far less than the log in one page, as they do in a log that is long."""
         records = self.scenario.page_records
-        return swapped((committed, "READ_RECORDS", records), (retention, "READ_RECORDS", records))
+        return swapped(
+            (committed, "READ_RECORDS", records),
+            (retention, "READ_RECORDS", records),
+            (datasource_ranges, "READ_RECORDS", records),
+        )
 
     def _begin(self) -> None:
         for program in self.scenario.programs:
             self.cluster.start_driver(program)
-        if self.scenario.troubles.arrive_at_once:
-            for part, (rows, _) in self.scenario.parts.items():
-                if part[0] != self.scenario.stalled_feed:
-                    self._arrived[part] = len(rows)
+        if self.scenario.troubles.arrive_at_once and self.scenario.stalled_feed is None:
+            self._arrived = {part: len(rows) for part, (rows, _) in self.scenario.parts.items()}
 
     # One action -----------------------------------------------------------------------------
 
@@ -131,7 +125,7 @@ class World:
         """Let some time pass, and one thing happen."""
         rng = self._rng
         self._clock.advance(rng.choice((0.0, 0.0001, 0.001, 0.004)))
-        if self.scenario.loses_tail and rng.random() < 0.03:
+        if self.scenario.loses_tail and rng.random() < 0.015:
             self.cluster.keep()
         if rng.random() < self.scenario.troubles.event_share:
             self._happen()
@@ -144,6 +138,8 @@ class World:
             self._work_in_some_background()
         elif dice < 0.28:
             self._look_outside()
+        elif dice < 0.33 and self.scenario.retained:
+            self.cluster.cut(rng.choice(self.scenario.retained))
         elif dice < 0.45:
             self._drive()
         elif ready := self._ready(self.cluster.processes):
@@ -155,14 +151,21 @@ class World:
         self._producers = dict.fromkeys(self._producers)
         if self._producers:
             self.cluster.create_stream(PUBLISHED)
-        if self._observer is not None:
-            self._observer.close()
-            self._observer = Observer(self._backend, self._clock, self._output_tags())
+        if self.observer is not None:
+            self.observer.close()
+            self.observer = self._new_observer()
+
+    def _new_observer(self) -> Observer | None:
+        if self.scenario.observed is None:
+            return None
+        stream, kind = self.scenario.observed
+        return KINDS[kind](self._backend, self._clock, stream)
 
     def _look_outside(self) -> None:
         """A reader outside reads the answer, or a driver feeds a sink with it."""
-        if self._observer is not None:
-            self._observer.look(self._rng, self.history.tail)
+        is_slow = self.scenario.retained and self._rng.random() < 0.6
+        if self.observer is not None and not is_slow:
+            self.observer.look(self._rng, self.history.tail)
         feeding = [each for each in self.cluster.drivers if self.cluster.can_feed(each)]
         if feeding:
             self.cluster.turn_sink(self._rng.choice(feeding))
@@ -219,14 +222,27 @@ class World:
     def _arrive(self) -> None:
         """Some rows come to a source."""
         part = self._rng.choice(tuple(self._arrived))
-        if part[0] != self.scenario.stalled_feed:
+        stalled = self.scenario.stalled_feed
+        if stalled is None:
             self._arrived[part] += self._rng.randint(1, 20)
+        elif part[0] != stalled or self._is_late_enough():
+            self._arrived[part] += self._rng.randint(1, 3)  # so that others go on meanwhile
+
+    def _is_late_enough(self) -> bool:
+        """Whether a feed that has stalled may come, now that others have left it behind."""
+        others = [
+            count
+            for (feed, _), count in self._arrived.items()
+            if feed != self.scenario.stalled_feed
+        ]
+        return min(others) > 8
 
     def _source(self, request: SourceRequest) -> Source:
         part = (int(request.options["feed"]), request.part)
         assert request.parts == self.scenario.shape.parts
-        _, batch = self.scenario.parts[part]
-        return SimulatedSource(batch, request.schema, lambda: self._arrived[part])
+        rows, batch = self.scenario.parts[part]
+        bounds = watermarks_of(rows)
+        return SimulatedSource(batch, bounds, request.schema, lambda: self._arrived[part])
 
     # From outside ---------------------------------------------------------------------------
 
@@ -238,6 +254,7 @@ class World:
                 self._kill_two,
                 self._kill_driver,
                 self._succeed_driver,
+                self._change_query,
                 self._suspect,
                 self._suspect,
                 self._slow_down,
@@ -287,6 +304,11 @@ class World:
         if self.cluster.drivers:
             self.schedule.faults["driver succeeded while it lives"] += 1
             self.cluster.start_driver(self._rng.choice(self.cluster.drivers).program)
+
+    def _change_query(self) -> None:
+        """Somebody starts the query with a change that cannot go on from what is stored."""
+        if self.scenario.refused is not None:
+            self.cluster.start_refused(self.scenario.refused)
 
     def _jump_clock(self) -> None:
         if self._rng.random() < 0.5:
@@ -354,10 +376,6 @@ class World:
         raise Violation(
             f"not finished {ROUNDS_MAX} rounds after healing: {', '.join((*waiting, *left))}"
         )
-
-    def _output_tags(self) -> tuple[str, ...]:
-        stream = self.scenario.program.stream(self.scenario.output)
-        return (*stream.substream_tags, marker_tag(stream.name))
 
 
 def _backend(scenario: Scenario) -> Backend:

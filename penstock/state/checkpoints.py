@@ -31,6 +31,7 @@ from penstock.errors import (
     CheckpointDamaged,
     CheckpointError,
     CheckpointNotFound,
+    CheckpointVersionUnsupported,
     InvalidName,
     PUnitError,
 )
@@ -198,6 +199,8 @@ class CheckpointStore:
                 try:
                     check(checkpoint)
                     return self.load(checkpoint), problems
+                except CheckpointVersionUnsupported:
+                    raise  # no older one is sure to do
                 except CheckpointError as problem:
                     problems[checkpoint] = problem
         return None, problems
@@ -438,7 +441,13 @@ def _parse_manifest(
     if body["format"] != FORMAT:
         raise ValueError(f"its format is {body['format']!r}")
     if body["version"] != VERSION:
-        raise ValueError(f"its version is {body['version']}, this Penstock reads {VERSION}")
+        raise CheckpointVersionUnsupported(
+            f"checkpoint {checkpoint} has version {body['version']}; this Penstock reads version "
+            f"{VERSION}: run the one that wrote it, or begin a new log",
+            checkpoint=str(checkpoint),
+            version=body["version"],
+            version_known=VERSION,
+        )
     named = CheckpointId(body["vertex"], body["position"], body["attempt"])
     if named != checkpoint:
         raise ValueError(f"it belongs to {named}")

@@ -75,9 +75,25 @@ def test_a_new_reader_accepts_a_cut_that_was_made_by_halves() -> None:
     log = filled(50)
     log.trim(ROWS, Position(40))
     reader = CommittedReader(log, TAGS)
-    assert reader.take() is not None
+    first = reader.take()
+    assert first is not None
     log.trim(MARKERS, Position(40))
-    assert take_all(reader) == list(range(20, 50))
+    assert [int(bytes(first.records[0].body)), *take_all(reader)] == list(range(20, 50))
+
+
+def test_a_new_reader_gets_no_part_of_an_epoch_that_was_cut_by_halves() -> None:
+    """Rows of one substream are gone, those of the other and the marker are still there."""
+    log = MemoryLog()
+    for epoch in range(3):
+        entries = [
+            Entry(kind, (tag,), "p", 1, 3 * epoch + at, b"%d" % epoch)
+            for at, (kind, tag) in enumerate(
+                [(RecordKind.DATA, ROWS), (RecordKind.DATA, "S/x/1"), (RecordKind.MARKER, MARKERS)]
+            )
+        ]
+        log.append(entries)
+    log.trim(ROWS, Position(3))
+    assert take_all(CommittedReader(log, (*TAGS, "S/x/1"))) == [1, 1, 2, 2]
 
 
 def test_a_new_reader_accepts_a_cut_right_before_its_first_page() -> None:

@@ -248,6 +248,25 @@ def test_a_reader_is_told_how_much_was_trimmed_before_it_read_it(log: LocalLog) 
     log.close()
 
 
+def test_a_reader_goes_on_behind_a_cut_that_took_nothing_but_what_it_has_read(
+    log: LocalLog,
+) -> None:
+    """Markers without rows that it has not seen are cut too, and it misses nothing."""
+    create_stream(log, "orders", ORDERS)
+    writer = StreamWriter(log, "orders", "shop")
+    writer.write(batch(("a", 1)))
+    reader = StreamReader(log, "orders")
+    assert [row["amount"] for row in plain(reader.read_all())] == [1]
+    for number in range(3):
+        writer.write(None, offset=number)
+    cut(log, plan_cut(log, "orders"))
+    later = StreamReader(log, "orders", after=reader.position, resume=reader.resume)
+    writer.write(batch(("a", 2)))
+    for each in (reader, later):
+        assert [row["amount"] for row in plain(each.read_all())] == [2]
+    log.close()
+
+
 def test_a_query_whose_input_was_trimmed_stops_and_says_what_is_missing(
     lab: Laboratory, log: LocalLog
 ) -> None:

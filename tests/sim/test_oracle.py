@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from penstock.sim.checks import Violation, check_fences, check_markers
-from penstock.sim.history import Registration, Seen
+from penstock.sim.checks import RETENTION, Violation, check_cuts, check_fences, check_markers
+from penstock.sim.history import Registration, Seen, Trim
 from penstock.sim.oracle import Reading, Summary, last_window_end, summarise, window_starts
+from penstock.sim.readers import Life, check_lives
 
 
 def _seen(position: int, kind: str, instance: int, producer: str = "v", **facts: object) -> Seen:
@@ -74,3 +75,39 @@ def test_a_marker_that_goes_back_is_found(facts: dict[str, object], found: str) 
     check_markers([first, _seen(2, "MARKER", 1, epoch=2)], ["v"])
     with pytest.raises(Violation, match=found):
         check_markers([first, _seen(2, "MARKER", 1, **({"epoch": 2} | facts))], ["v"])
+
+
+RELEASES = [(2, [{"x": 1}]), (4, [{"x": 2}]), (5, []), (7, [{"x": 3}])]
+
+
+def _life(after: int, upto: int, *values: int) -> Life:
+    return Life(after, [{"x": value} for value in values], upto)
+
+
+@pytest.mark.parametrize(
+    ("lives", "is_kept", "found"),
+    [
+        ([_life(0, 7, 1, 3)], True, "saw 2 rows"),
+        ([_life(0, 7, 1, 3, 2)], True, "another order"),
+        ([_life(0, 4, 1, 2)], True, "rows follow"),
+        ([_life(0, 2, 1), _life(4, 7, 3)], True, "nothing was cut"),
+        ([_life(0, 2, 1), _life(2, 7, 3)], False, "saw 1 rows"),
+    ],
+)
+def test_a_hole_in_what_a_reader_got_is_found(lives: list[Life], is_kept: bool, found: str) -> None:
+    check_lives("s", [_life(0, 7, 1, 2, 3)], RELEASES, is_kept=True)
+    check_lives("s", [_life(0, 2, 1), _life(4, 7, 3)], RELEASES, is_kept=False)
+    with pytest.raises(Violation, match=found):
+        check_lives("s", lives, RELEASES, is_kept=is_kept)
+
+
+def test_a_cut_through_an_epoch_is_found() -> None:
+    rows = [Seen(at, "DATA", ("S/s/0",), "v", 1, at, b"") for at in (1, 2)]
+    marker = _seen(3, "MARKER", 1)._replace(tags=("S/s/m",))
+    releases = list(Reading([*rows, marker], ["S/s/0", "S/s/m"]).more())
+    whole = [Trim("S/s/0", 3, 9, RETENTION, 0), Trim("S/s/m", 3, 9, RETENTION, 0)]
+    check_cuts(whole, "s", releases)
+    with pytest.raises(Violation, match="a part"):
+        check_cuts([Trim("S/s/0", 1, 9, RETENTION, 0)], "s", releases)
+    with pytest.raises(Violation, match="a part"):
+        check_cuts(whole[1:], "s", releases)

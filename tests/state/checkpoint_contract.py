@@ -13,8 +13,10 @@ from penstock.errors import (
     CheckpointError,
     CheckpointForeign,
     CheckpointNotFound,
+    CheckpointVersionUnsupported,
     InvalidName,
 )
+from penstock.state import checkpoints
 from penstock.state.checkpoint_files import FilePath
 from penstock.state.checkpoints import MANIFEST, CheckpointId, CheckpointStore
 
@@ -195,7 +197,6 @@ class CheckpointContract:
             {"states": None},
             {"position": 2},
             {"vertex": "victim"},
-            {"version": 1},
             {"format": "other"},
             {"meta": []},
         ]
@@ -212,6 +213,22 @@ class CheckpointContract:
             with pytest.raises(CheckpointDamaged):
                 store.delete(written)
         assert store.load(victim).states == {"s": [NUMBERS]}
+
+    def test_a_checkpoint_of_another_version_is_refused_and_no_older_one_taken(
+        self, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(checkpoints, "VERSION", checkpoints.VERSION + 1)
+        newer = store.write("v", 2, {"s": [NUMBERS]})
+        monkeypatch.undo()
+        older = store.write("v", 1, {"s": [NUMBERS]})
+        with pytest.raises(CheckpointVersionUnsupported, match="run the one that wrote it"):
+            store.load_newest("v", 5)
+        with pytest.raises(CheckpointVersionUnsupported):
+            store.delete(newer)
+        assert store.list("v") == [older, newer]
+        loaded, _ = store.load_newest("v", 1)
+        assert loaded is not None
+        assert loaded.id == older
 
     def test_other_names_in_the_folder_are_not_ours(self, store: CheckpointStore) -> None:
         written = store.write("v", 1, {"s": [NUMBERS]})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from penstock.errors import Trimmed
-from penstock.log import committed, index, memory, validate
+from penstock.log import index, memory, validate
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.record import Fence, Position, Record, RecordKind
 from penstock.runtime import assembly
@@ -28,19 +29,6 @@ def _take_in(self: Any, records: list[Record]) -> None:
             self._release(record)
         else:
             self._pending.setdefault(record.producer, []).append(record)
-
-
-def _tail_after_read() -> AbstractContextManager[None]:
-    def advance(self: Any) -> bool:
-        if self._cursor >= self._log.tail():
-            return False
-        records = self._read_page() if self._begun_at is not None else self._read_first_page()
-        _take_in(self, records)
-        if len(records) < committed.READ_RECORDS:
-            self._cursor = max(self._cursor, self._log.tail())
-        return True
-
-    return swapped((CommittedReader, "_advance", advance))
 
 
 def _full_page_is_the_end() -> AbstractContextManager[None]:
@@ -119,6 +107,44 @@ def _idle_before_input() -> AbstractContextManager[None]:
         return take(self)
 
     return swapped((Vertex, "_take_and_process", hasty))
+
+
+def _idle_for_ever() -> AbstractContextManager[None]:
+    """Whoever was silent once stays left behind, whatever it says."""
+    is_over = Silence.is_over
+    silenced: WeakKeyDictionary[Silence, set[str]] = WeakKeyDictionary()
+
+    def grim(self: Silence, producer: str) -> bool:
+        if is_over(self, producer):
+            silenced.setdefault(self, set()).add(producer)
+        return producer in silenced.get(self, ())
+
+    return swapped((Silence, "is_over", grim))
+
+
+def _available_now_at_once() -> AbstractContextManager[None]:
+    """Event time rises before all that is available was read."""
+    watermark = Vertex._input_watermark
+
+    def hasty(self: Any) -> int:
+        delay_us = self._parts.chain.watermark_delay_us
+        return watermark(self) if delay_us is None or self._input_ended else int(self._seen_us)
+
+    return swapped((Vertex, "_input_watermark", hasty))
+
+
+def _seen_not_restored() -> AbstractContextManager[None]:
+    return _beginning(lambda vertex: setattr(vertex, "_seen_us", vertex._watermark_us))
+
+
+def _source_watermark_lost() -> AbstractContextManager[None]:
+    hear = Vertex._hear
+
+    def deaf(self: Any, delivery: Any) -> None:
+        hear(self, delivery)
+        self._source_watermark_us = None
+
+    return swapped((Vertex, "_hear", deaf))
 
 
 def _last_voice_only() -> AbstractContextManager[None]:
@@ -216,12 +242,10 @@ def _trimmed_retry_fails() -> AbstractContextManager[None]:
 
 
 MORE_VERTICES: tuple[Mutant, ...] = (
-    Mutant("tail_after_read", "the tail is asked after the page: what came between is skipped", 3,
-           _tail_after_read),
     Mutant("full_page_is_the_end", "a full page counts as the last one", 0, _full_page_is_the_end),
-    Mutant("resume_forgets_ready", "resume forgets what was read and not taken", 2,
+    Mutant("resume_forgets_ready", "resume forgets what was read and not taken", 32,
            _resume_forgets_ready),
-    Mutant("consumed_markers_clear_nothing", "consumed markers leave their rows pending", 0,
+    Mutant("consumed_markers_clear_nothing", "consumed markers leave their rows pending", 6,
            _consumed_markers_clear_nothing),
     Mutant("ended_with_the_first", "the input has ended when one producer has", 2,
            _ended_with_the_first),
@@ -234,10 +258,18 @@ MORE_VERTICES: tuple[Mutant, ...] = (
            _held_up_counts_as_silence),
     Mutant("idle_before_input", "silence is judged before the input that waits", 9,
            _idle_before_input),
+    Mutant("idle_for_ever", "a producer that was silent once is never waited for again", 459,
+           _idle_for_ever),
+    Mutant("available_now_at_once", "event time rises before all that is there was read", 33,
+           _available_now_at_once),
+    Mutant("seen_not_restored", "a restart forgets the times that it has seen", 114,
+           _seen_not_restored),
+    Mutant("source_watermark_lost", "what a source says about time is not heard", 0,
+           _source_watermark_lost),
     Mutant("last_voice_only", "whoever spoke last decides how far time is", 7, _last_voice_only),
-    Mutant("late_count_forgotten", "late rows are counted anew after a restart", 13,
+    Mutant("late_count_forgotten", "late rows are counted anew after a restart", 14,
            _late_count_forgotten),
-    Mutant("rejected_count_forgotten", "rejected rows are counted anew after a restart", 15,
+    Mutant("rejected_count_forgotten", "rejected rows are counted anew after a restart", 17,
            _rejected_count_forgotten),
     Mutant("commit_within_a_delivery", "a marker in the middle of a delivery", 9,
            _commit_within_a_delivery),
@@ -245,7 +277,7 @@ MORE_VERTICES: tuple[Mutant, ...] = (
            _update_rows_after_changes),
     Mutant("early_append_unfenced", "an early append does not look at the fence", 6,
            _early_append_unfenced),
-    Mutant("fence_off_by_one", "the last instance but one may append too", 8, _fence_off_by_one),
+    Mutant("fence_off_by_one", "the last instance but one may append too", 19, _fence_off_by_one),
     Mutant("wrong_substream", "rows of one key go to several vertices", 2, _wrong_substream),
     Mutant("trimmed_retry_fails", "an append trimmed before it was repeated is an error", 61,
            _trimmed_retry_fails),
