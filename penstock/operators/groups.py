@@ -58,7 +58,7 @@ def _rule(accumulator: Accumulator) -> MergeRule:
 
 
 def key_arrays(partials: Partials, keys: Sequence[NamedExpression]) -> list[pa.Array]:
-    """The keys of partials as columns."""
+    """The keys of partials as columns; texts keep the codes that their batch has given them."""
     arrays = []
     for index, (_, key) in enumerate(keys):
         words = np.ascontiguousarray(partials.words[:, index])
@@ -74,7 +74,8 @@ def _key_array(
     dictionary: pa.Array | None,
 ) -> pa.Array:
     if dictionary is not None:
-        return dictionary.take(pa.array(words, mask=~valid))
+        codes = pa.array(words.astype(np.int32), mask=~valid)
+        return pa.DictionaryArray.from_arrays(codes, dictionary)
     assert is_fixed_width(data_type)
     if data_type.is_fractional:
         return arrow_column(words.view(np.float64), valid, data_type)
@@ -83,7 +84,10 @@ def _key_array(
 
 def partials_batch(partials: Partials, spec: PartialAggregate) -> pa.RecordBatch:
     """Partials as a batch for an exchange: keys, pane, rows, accumulators."""
-    columns = key_arrays(partials, spec.keys)
+    columns = [
+        key.dictionary_decode() if pa.types.is_dictionary(key.type) else key
+        for key in key_arrays(partials, spec.keys)
+    ]
     if spec.window is not None:
         columns.append(pa.array(partials.panes))
     columns.append(pa.array(partials.rows))
