@@ -143,9 +143,10 @@ class StringPool:
             if reason == tables.DONE:
                 return ids
             assert grant is not None
-            self._make_room(reason, int(np.diff(offsets).max()), grant)
+            at = self._counters[tables.STRING_NEXT]
+            self._make_room(reason, int(offsets[at + 1] - offsets[at]), grant)
 
-    def _make_room(self, reason: int, string_bytes_max: int, grant: Grant) -> None:
+    def _make_room(self, reason: int, string_bytes: int, grant: Grant) -> None:
         if reason == tables.SLOTS_FULL:
             size = max(64, self._slots.size * 2)
             grant((size - self._slots.size) * 8)
@@ -159,7 +160,7 @@ class StringPool:
             starts[: self._starts.size] = self._starts
             self._starts = starts
         else:
-            size = max(1024, self._arena.size * 2, self._arena.size + string_bytes_max)
+            size = max(1024, self._arena.size * 2, self._arena.size + string_bytes)
             grant(size - self._arena.size)
             arena: Bytes = np.empty(size, np.uint8)
             used = int(self._counters[tables.STRING_BYTES])
