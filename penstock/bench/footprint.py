@@ -16,12 +16,33 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 
 
 def cpu_s(processes: Iterable[int]) -> float:
-    """Processor time that some processes, and children of theirs that are over, have used."""
-    ticks = 0
+    """Processor time that some processes have used so far."""
+    return sum(_each_cpu_s(processes).values())
+
+
+class FamilyCpu:
+    """Processor time of a process and its family from now on.
+
+    Counted by process: one that ends takes with it what it used before, too, which no parent is
+    told of if it does not ask.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._before = _each_cpu_s(family(pid))
+
+    def used_s(self) -> float:
+        """What was used meanwhile by those that are still there."""
+        now = _each_cpu_s(family(self._pid))
+        return sum(used_s - self._before.get(pid, 0.0) for pid, used_s in now.items())
+
+
+def _each_cpu_s(processes: Iterable[int]) -> dict[int, float]:
+    used = {}
     for pid in processes:
         with suppress(*_GONE):
-            ticks += sum(int(word) for word in _stat(pid)[11:15])
-    return ticks / _TICKS_PER_S
+            used[pid] = sum(int(word) for word in _stat(pid)[11:13]) / _TICKS_PER_S
+    return used
 
 
 def family(pid: int) -> list[int]:

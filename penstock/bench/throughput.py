@@ -31,7 +31,7 @@ from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
 from penstock.api.ysb_source import YsbDataSource
 from penstock.bench import arguments
-from penstock.bench.footprint import cpu_s, family
+from penstock.bench.footprint import FamilyCpu, cpu_s
 from penstock.bench.report import Report, median
 from penstock.bench.sessions import measured_on
 from penstock.connectors.ysb import ADS, RATE, START_US, YsbSource
@@ -292,10 +292,10 @@ Engine = Callable[[Task], Callable[[], pa.Table]]  # returns how to get at the r
 
 def timed(engine: Engine, task: Task) -> Turn:
     """Time an engine from `start()` until all windows are committed, and check them."""
-    before_s, start_s = cpu_s(family(os.getpid())), time.perf_counter()
+    cpu, start_s = FamilyCpu(os.getpid()), time.perf_counter()
     result = engine(task)
     elapsed_s = time.perf_counter() - start_s
-    used_s = cpu_s(family(os.getpid())) - before_s
+    used_s = cpu.used_s()
     is_stream = engine is not on_spark_batch  # whose last window is still open
     check_table(result(), task.campaigns, task.rows // WINDOW_ROWS - is_stream)
     return Turn(task.rows / elapsed_s, used_s * 1e6 / task.rows)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from penstock.bench.files.data import FILES, START_US, WORDS, WORDS_PER_LINE, wr
 from penstock.bench.files.engines import read_files
 from penstock.bench.files.queries import DELAY_S, QUERIES
 from penstock.bench.files.results import difference, read_result
-from penstock.bench.footprint import MemoryPeak, cpu_s, family
+from penstock.bench.footprint import FamilyCpu, MemoryPeak, cpu_s, family
 from penstock.cli.main import main
 
 ROWS = 4_001
@@ -188,6 +190,19 @@ def test_memory_and_processor_time_of_this_process_are_seen() -> None:
             sum(range(10_000))
     assert peak.mb > 1
     assert cpu_s([os.getpid()]) > before_s
+
+
+def test_a_child_that_ends_takes_no_processor_time_away() -> None:
+    burn = "sum(range(5_000_000)); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        cpu = FamilyCpu(os.getpid())
+        assert cpu_s([child.pid]) > 0
+        child.communicate(b"\n")
+    assert cpu.used_s() >= 0
 
 
 @pytest.mark.parametrize(

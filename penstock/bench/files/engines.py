@@ -24,7 +24,7 @@ from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
 from penstock.bench.crew import Crew, wait_until
 from penstock.bench.files.queries import QUERIES, TUMBLING, FileQuery
-from penstock.bench.footprint import cpu_s, family
+from penstock.bench.footprint import FamilyCpu
 from penstock.bench.sessions import local_session
 from penstock.runtime.streams import StreamReader
 
@@ -256,7 +256,7 @@ def _timed(has_rows: Callable[[], bool] | None) -> Iterator[_Timed]:
                 seen_s.append(time.perf_counter())
                 return
 
-    before_s = cpu_s(family(os.getpid()))
+    cpu = FamilyCpu(os.getpid())
     start_s = time.perf_counter()
     watcher = threading.Thread(target=watch, name="first-row", daemon=True)
     watcher.start()
@@ -267,5 +267,4 @@ def _timed(has_rows: Callable[[], bool] | None) -> Iterator[_Timed]:
         over.set()
         watcher.join()
     first_s = (seen_s[0] if seen_s else end_s) - start_s
-    used_s = cpu_s(family(os.getpid())) - before_s
-    timed.turn = Turn(end_s - start_s, used_s, None if has_rows is None else first_s)
+    timed.turn = Turn(end_s - start_s, cpu.used_s(), None if has_rows is None else first_s)
