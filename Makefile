@@ -44,14 +44,14 @@ format: $(READY) ## Rewrite the sources in the project's format
 	$(BIN)/ruff format .
 
 test: java ## Run the tests, some minutes; ARGS="tests/log -x" narrows it
-	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup $(ARGS)
+	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadscope $(ARGS)
 
 test-deep: java ## Run what takes longer: kills, many seeds, every value against Spark
-	@$(WITH_JAVA) PENSTOCK_TESTS=deep $(BIN)/pytest -n $(WORKERS) --dist loadgroup \
+	@$(WITH_JAVA) PENSTOCK_TESTS=deep $(BIN)/pytest -n $(WORKERS) --dist loadscope \
 		-m "(slow or hypothesis) and not campaign" $(ARGS)
 
 campaign: java ## Compare every expression and query with Spark over many more rows (hours)
-	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadgroup -m campaign $(ARGS)
+	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadscope -m campaign $(ARGS)
 
 soak: java ## Run a query on Spark for MINUTES=5 while its processes are killed
 	@$(WITH_JAVA) $(BIN)/python -m tests.spark.soak --minutes $(MINUTES)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from penstock.kernels.cache import KernelCache
 from tests.thoroughness import examples
@@ -15,7 +18,7 @@ from tests.thoroughness import examples
 # with threads of its own. Whatever starts Spark inherits this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-# Folders of tests that start Spark, and the worker that has them; all others share another one.
+# Folders of tests that start Spark, and who shares a session; files elsewhere share another one.
 SPARK_GROUPS = {"spark": "killed", "oracle": "oracle", "catalyst": "oracle"}
 
 # Modules of shared tests, such as the log's contract, explain their failed asserts too.
@@ -37,18 +40,27 @@ def kernels(request: pytest.FixtureRequest) -> KernelCache:
     return KernelCache(cache.mkdir("kernels"))
 
 
-# Before the plugin that turns the groups into names, which is called without any order.
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what starts Spark, and keep together what shares a session.
+class SparkTogether(LoadScopeScheduling):
+    """Deals tests out to the worker processes one by one, but keeps those that share a session
+    together: to start one takes many seconds, and much memory."""
 
-    A session takes many seconds to start. Those who wait for killed processes leave the processors
-    to the others, and the short tests fill the end.
-    """
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("spark") is not None:
-            folder = item.nodeid.split("/")[1]
-            item.add_marker(pytest.mark.xdist_group(SPARK_GROUPS.get(folder, "session")))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    def _split_scope(self, nodeid: str) -> str:
+        return _group(nodeid.split("::", maxsplit=1)[0]) or nodeid
+
+
+@cache
+def _group(file: str) -> str | None:
+    folder = file.split("/")[1]
+    if folder in SPARK_GROUPS:
+        return SPARK_GROUPS[folder]
+    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
+    return "session" if "pytest.mark.spark" in text else None
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return SparkTogether(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what starts Spark, so that the short tests fill the end."""
+    items.sort(key=lambda item: _group(item.nodeid.split("::")[0]) is None)

@@ -94,6 +94,7 @@ def test_as_of_a_position_a_moment_and_after(spark: SparkSession, scenario: Scen
     assert ids(load(spark, scenario, asOf=0)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_metadata_says_which_marker_committed_a_row(
     spark: SparkSession, scenario: Scenario

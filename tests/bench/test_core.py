@@ -107,6 +107,7 @@ def test_sources_are_functions_of_the_offset(ads: Ads) -> None:
     assert keys.read(5, 4).batch.column("key").to_pylist() == [5, 6, 0, 1]
 
 
+@pytest.mark.slow
 def test_a_short_run_measures_everything_and_leaves_nothing_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,15 +14,22 @@ import pytest
 from penstock.config import Durability
 from tests.log import process_checker
 from tests.log.process_torture import Outcome, Torture
-from tests.thoroughness import IS_DEEP
 
-SECONDS = 7.0  # beyond one torment of each kind
 SEEDS = {"synced": 11, "process": 12}
 
 
-@pytest.mark.parametrize("level", ["synced", pytest.param("process", marks=pytest.mark.slow)])
-def test_killed_processes_lose_and_double_nothing(tmp_path: Path, level: Durability) -> None:
-    outcome = Torture(tmp_path, level, SEEDS[level]).run(SECONDS if IS_DEEP else 0.0)
+@pytest.mark.parametrize(
+    ("level", "seconds"),  # beyond one torment of each kind
+    [
+        ("synced", 0.0),
+        pytest.param("synced", 7.0, marks=pytest.mark.slow),
+        pytest.param("process", 7.0, marks=pytest.mark.slow),
+    ],
+)
+def test_killed_processes_lose_and_double_nothing(
+    tmp_path: Path, level: Durability, seconds: float
+) -> None:
+    outcome = Torture(tmp_path, level, SEEDS[level]).run(seconds)
     print(f"{level}: {dict(outcome.done)} {outcome.verdict}")
     check(outcome)
 
