@@ -20,6 +20,8 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 
 # Folders of tests that start Spark, and who shares a session; files elsewhere share another one.
 SPARK_GROUPS = {"spark": "killed", "oracle": "oracle", "catalyst": "oracle"}
+# Folders whose tests of one file need the same compiled code: one process makes it, not three.
+COMPILING = {"bench", "connectors", "kernels", "operators", "state"}
 
 # Modules of shared tests, such as the log's contract, explain their failed asserts too.
 for folder in Path(__file__).parent.iterdir():
@@ -40,12 +42,15 @@ def kernels(request: pytest.FixtureRequest) -> KernelCache:
     return KernelCache(cache.mkdir("kernels"))
 
 
-class SparkTogether(LoadScopeScheduling):
-    """Deals tests out to the worker processes one by one, but keeps those that share a session
-    together: to start one takes many seconds, and much memory."""
+class SharedTogether(LoadScopeScheduling):
+    """Deals tests out to the workers, one by one unless they share what takes long to make.
+
+    That is a Spark session, or compiled code.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return _group(nodeid.split("::", maxsplit=1)[0]) or nodeid
+        file = nodeid.split("::", maxsplit=1)[0]
+        return _group(file) or (file if file.split("/")[1] in COMPILING else nodeid)
 
 
 @cache
@@ -58,7 +63,7 @@ def _group(file: str) -> str | None:
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return SparkTogether(config, log)
+    return SharedTogether(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

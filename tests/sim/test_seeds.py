@@ -8,7 +8,7 @@ from penstock.kernels.cache import KernelCache
 from penstock.sim.runner import Campaign, run_seeds
 from penstock.sim.shapes import SHAPES
 
-SEEDS = 60
+SEEDS = 40
 DEEP_SHARDS = 4
 DEEP_SHARD_SEEDS = 250
 
