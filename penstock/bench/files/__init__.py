@@ -240,7 +240,8 @@ class _Run:
             return
         right = read_result(self._right())
         for turn in range(2):
-            found = read_result(result_folder(place, self._query.name, turn))
+            folder = result_folder(place, self._query.name, turn)
+            found = read_result(folder, right.schema)
             self._is_compared = True
             differs = difference(self._query, found, right, self._rows.last_us)
             if differs is not None:
