@@ -1,4 +1,9 @@
-"""The folder of compiled kernels: one module per content hash, machine code beside it."""
+"""The folder of compiled kernels: one module per content hash, machine code beside it.
+
+k_<hash>.py         a module; whoever compiles it has it locked
+k_<hash>.compiled   all of it is compiled, for the machine that the hash speaks of
+__pycache__         Numba's: the machine code
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,31 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
+import llvmlite.binding
 import numba
 import numpy as np
 
+from penstock.state.loops import loops_of
+
 KERNEL_ABI = 1  # raise it when generated source calls or is called in another way
+
+
+@cache
+def _environment() -> str:
+    """What machine code depends on beside its source."""
+    parts = (
+        f"abi={KERNEL_ABI}",
+        f"python={sys.version_info[0]}.{sys.version_info[1]}",
+        f"numba={numba.__version__}",
+        f"numpy={np.__version__}",
+        f"processor={llvmlite.binding.get_host_cpu_name()}",
+        f"features={llvmlite.binding.get_host_cpu_features().flatten()}",
+    )
+    return "\n".join(parts)
 
 
 class KernelCache:
@@ -23,11 +46,27 @@ class KernelCache:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._loaded: dict[str, Any] = {}
+        self._loaded: dict[str, ModuleType] = {}
+
+    def get(self, source: str) -> Callable[..., int] | None:
+        """The function `kernel` of a module with this source; None: not yet."""
+        return self.load(source)
 
     def load(self, source: str) -> Callable[..., int]:
         """The function `kernel` of a module with this source, compiled or read from the cache."""
-        name = f"k_{self.content_hash(source)}"
+        is_first = self.name_of(source) not in self._loaded
+        kernel: Callable[..., int] = self.module(source).kernel
+        if is_first:
+            self._mark(self.name_of(source)).touch()
+        return kernel
+
+    def tend(self) -> bool:
+        """Look after what is compiled elsewhere; return whether some of it has become ready."""
+        return False
+
+    def module(self, source: str) -> ModuleType:
+        """The module with this source, whose signatures are compiled or read from the cache."""
+        name = self.name_of(source)
         if name not in self._loaded:
             path = self._write(name, source)
             try:
@@ -37,20 +76,29 @@ class KernelCache:
                 if not self._forget_machine_code(name):
                     raise
                 self._loaded[name] = self._import(name, path)
-        kernel: Callable[..., int] = self._loaded[name].kernel
-        return kernel
+        return self._loaded[name]
+
+    def compile_all(self, source: str) -> None:
+        """Compile a module with all its loops, for other processes to find."""
+        for loop in loops_of(self.module(source)):
+            _ = loop.machine_code
+        self._mark(self.name_of(source)).touch()
+
+    def is_compiled(self, name: str) -> bool:
+        """Whether some process has compiled all of a module."""
+        return self._mark(name).exists()
+
+    def _mark(self, name: str) -> Path:
+        return self.folder / f"{name}.compiled"
+
+    @classmethod
+    def name_of(cls, source: str) -> str:
+        return f"k_{cls.content_hash(source)}"
 
     @staticmethod
     def content_hash(source: str) -> str:
         """The hash that names a kernel: its source, and all that its machine code depends on."""
-        parts = (
-            f"abi={KERNEL_ABI}",
-            f"python={sys.version_info[0]}.{sys.version_info[1]}",
-            f"numba={numba.__version__}",
-            f"numpy={np.__version__}",
-            source,
-        )
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+        return hashlib.sha256(f"{_environment()}\n{source}".encode()).hexdigest()[:32]
 
     def _write(self, name: str, source: str) -> Path:
         path = self.folder / f"{name}.py"
@@ -74,7 +122,7 @@ class KernelCache:
         return bool(kept)
 
     @staticmethod
-    def _import(name: str, path: Path) -> Any:
+    def _import(name: str, path: Path) -> ModuleType:
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None

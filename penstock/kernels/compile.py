@@ -1,4 +1,4 @@
-"""A loop made runnable: compiled per variant when first needed, with its scratch memory reused."""
+"""A loop made runnable: compiled per variant once it is needed, with its scratch memory reused."""
 
 from __future__ import annotations
 
@@ -164,34 +164,37 @@ class _GroupTable:
 
 
 class Loop:
-    """Runs one LoopSpec over batches: compiled, or by Arrow and NumPy if compiling failed."""
+    """Runs one LoopSpec over batches: compiled, or by Arrow and NumPy until and unless it is."""
 
     def __init__(self, spec: LoopSpec, cache: KernelCache | None) -> None:
         self.spec = spec
         self._cache = cache
         self._columns = spec.columns
+        self._sources: dict[bool, LoopSource] = {}
         self._variants: dict[bool, _Variant | None] = {}
         self._selected = np.empty(BLOCK_ROWS, np.uint32)
         self._groups = None if spec.grouping is None else _GroupTable(spec.grouping)
 
     @property
     def is_compiled(self) -> bool:
-        """Whether the variant for columns without nulls runs compiled; compiles it to find out."""
+        """Whether the variant for columns without nulls runs compiled; asks for it to find out."""
         return self._variant(nulls=False) is not None
 
     def _variant(self, nulls: bool) -> _Variant | None:
         if self._cache is None:
             return None
         if nulls not in self._variants:
-            self._variants[nulls] = self._compile(self._cache, nulls)
-        return self._variants[nulls]
+            self._compile(self._cache, nulls)
+        return self._variants.get(nulls)  # none yet: this batch is Arrow's
 
-    def _compile(self, cache: KernelCache, nulls: bool) -> _Variant | None:
-        source = write_loop(self.spec, nulls)
+    def _compile(self, cache: KernelCache, nulls: bool) -> None:
+        if nulls not in self._sources:
+            self._sources[nulls] = write_loop(self.spec, nulls)
+        source = self._sources[nulls]
         try:
-            kernel = cache.load(source.text)
+            kernel = cache.get(source.text)
         except Exception as error:  # whatever Numba or the disk raises, the work can still be done
-            name = f"k_{cache.content_hash(source.text)}"
+            name = cache.name_of(source.text)
             described = "; ".join(str(expression) for expression in self.spec.expressions)
             warnings.warn(
                 f"kernel {name} in {cache.folder} ({described:.500}) could not be compiled and "
@@ -199,8 +202,10 @@ class Loop:
                 KernelFallback,
                 stacklevel=2,
             )
-            return None
-        return _Variant(source, kernel, _table_arrays(source.tables))
+            self._variants[nulls] = None
+            return
+        if kernel is not None:
+            self._variants[nulls] = _Variant(source, kernel, _table_arrays(source.tables))
 
     # --- running ----------------------------------------------------------------------------------
 

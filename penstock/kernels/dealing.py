@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numba import njit
-from numpy.typing import NDArray
 
-from penstock.kernels.hashing import Hashes
+from penstock.kernels.hashing import Hashes, Words
+from penstock.state.loops import allocating_loop
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _deal(hashes: Any, parts: Any, ends: Any, order: Any) -> None:
+@allocating_loop
+def _deal(hashes: Hashes, parts: int, ends: Words, order: Words) -> None:
     """A counting sort, which keeps the order of rows that go to the same part."""
     owners = np.empty(hashes.size, np.uint16)
+    count = np.uint64(parts)
     for row in range(hashes.size):
         # As `owner_of` in stages/key_ranges.py has it.
-        owner = np.uint16(((np.uint64(hashes[row]) + 1) * parts - 1) >> np.uint64(32))
+        owner = np.uint16(((np.uint64(hashes[row]) + 1) * count - 1) >> np.uint64(32))
         owners[row] = owner
         ends[owner] += 1
     at = 0
@@ -29,9 +27,9 @@ def _deal(hashes: Any, parts: Any, ends: Any, order: Any) -> None:
         ends[owners[row]] = place + 1
 
 
-def deal(hashes: Hashes, parts: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def deal(hashes: Hashes, parts: int) -> tuple[Words, Words]:
     """The rows ordered by the part of the key space that owns them, and where each part ends."""
     ends = np.zeros(parts, np.int64)
     order = np.empty(hashes.size, np.int64)
-    _deal(hashes, np.uint64(parts), ends, order)
+    _deal(hashes, parts, ends, order)
     return order, ends

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 from numpy.typing import NDArray
 
 from penstock.expressions.types import DataType, from_arrow
 from penstock.kernels.columns import Array, combined, validity_of, values_of
+from penstock.state.loops import inlined, loop
 
 SEED = 0x70656E73746F636B
 GOLDEN = 0x9E3779B97F4A7C15
@@ -27,6 +27,9 @@ _MASK = (1 << 64) - 1
 
 Hashes = NDArray[np.uint32]
 Words = NDArray[np.int64]
+HashWords = NDArray[np.uint64]
+ReadBytes = NDArray[np.uint8]  # of somebody else, as Arrow's are
+ReadOffsets = NDArray[np.int32]
 
 
 # --- plain Python: the definition -----------------------------------------------------------------
@@ -81,7 +84,7 @@ def fixed_words(values: Array) -> Words:
     return np.ascontiguousarray(values.astype(np.int64))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inlined
 def _mix64(state: Any, word: Any) -> Any:
     x = (state ^ word) + np.uint64(GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX_1)
@@ -89,13 +92,13 @@ def _mix64(state: Any, word: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _mix_in(state: Any, words: Any) -> None:
+@loop
+def _mix_in(state: HashWords, words: HashWords) -> None:
     for row in range(state.size):
         state[row] = _mix64(state[row], words[row])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@inlined
 def _eight_bytes(data: Any, at: Any) -> Any:
     """Eight bytes as a word. With an unsigned index the compiler makes one load of them."""
     word = np.uint64(0)
@@ -104,8 +107,8 @@ def _eight_bytes(data: Any, at: Any) -> Any:
     return word
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _string_words(offsets: Any, data: Any, out: Any) -> None:
+@loop
+def _string_words(offsets: ReadOffsets, data: ReadBytes, out: HashWords) -> None:
     eight = np.uint64(8)
     for row in range(out.size):
         at, last = np.uint64(offsets[row]), np.uint64(offsets[row + 1])

@@ -1,4 +1,4 @@
-"""The loops written with Arrow and NumPy: what runs where a kernel cannot, with equal results."""
+"""The loops written with Arrow and NumPy: what runs where no kernel is, with equal results."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
 from penstock.kernels.loop import NO_TIME_US, Grouping, LoopSpec, accumulator_dtype
 from penstock.kernels.results import LoopGroups, LoopRows, Rows
 from penstock.kernels.source import INT64_MAX, INT64_MIN
+from penstock.state.stand_ins import eights
 
 
 @dataclass
@@ -101,7 +102,10 @@ def group_rows(
     if not alone:
         groups, firsts = _group_numbers([panes, nulls, *words.T])
     count = len(firsts)
-    values, validity, overflow = _accumulated(grouping, arrays[len(grouping.keys) :], groups, count)
+    values, validity, place = _accumulated(grouping, arrays[len(grouping.keys) :], groups, count)
+    overflow = None if place is None else int(survivors.rows[place])
+    # A loop that went from row to row would not have come to what lies behind the overflow.
+    failed = sorted(row for row in survivors.failed if overflow is None or row < overflow)
     return LoopGroups(
         words=words[firsts],
         null_words=nulls[firsts],
@@ -113,8 +117,8 @@ def group_rows(
         late_count=len(late),
         late_rows=late if want_late else None,
         latest_us=_time_or_none(survivors.latest_us),
-        failed=sorted(survivors.failed),
-        overflow_row=None if overflow is None else int(survivors.rows[overflow]),
+        failed=failed,
+        overflow_row=overflow,
     )
 
 
@@ -248,3 +252,25 @@ def _first_overflow(numbers: Rows, owners: Rows) -> int | None:
     upper = high + (low >> 32)
     bad = (upper < -(1 << 31)) | (upper >= 1 << 31)
     return int(order[bad].min()) if bad.any() else None
+
+
+def string_words(
+    offsets: NDArray[np.int32], data: NDArray[np.uint8], out: NDArray[np.uint64]
+) -> None:
+    """The words of strings, all at once, eight bytes after eight."""
+    sizes = np.diff(offsets).astype(np.int64)
+    out[:] = mixed(np.full(sizes.size, SEED, np.uint64), sizes)
+    for has, word in eights(offsets[:-1].astype(np.int64), sizes, data):
+        out[has] = mixed(out[has], word)
+
+
+def mix_in(state: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
+    """One more word into each state of a hash."""
+    state[:] = mixed(state, words)
+
+
+def deal(hashes: NDArray[np.uint32], parts: int, ends: Rows, order: Rows) -> None:
+    """The rows ordered by the part of the key space that owns them."""
+    owners = ((hashes.astype(np.uint64) + np.uint64(1)) * np.uint64(parts) - np.uint64(1)) >> 32
+    order[:] = np.argsort(owners, kind="stable")
+    ends[:] = np.cumsum(np.bincount(owners.astype(np.int64), minlength=parts))

@@ -2,6 +2,8 @@
 
     connect ──> warm (log open, kernels loaded) ──> ready ──> step the assigned vertices ──> stop
 
+Kernels that nobody has compiled yet hold no slot up: Arrow does their work until they are there.
+
 A slot without vertices is a standby: everything slow is behind it, so that taking over the
 vertices of a dead slot is only their recovery. When the connection to the job ends, the slot ends.
 
@@ -30,7 +32,7 @@ from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.errors import ControlError, StreamError
-from penstock.kernels.cache import KernelCache
+from penstock.kernels.background import BackgroundKernels
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
 from penstock.log.local import open_log
@@ -68,6 +70,7 @@ class Slot:
     """Hosts the vertices that its job assigns. For one thread; `beat` is for another one."""
 
     def __init__(self, assembly: Assembly, send: Send) -> None:
+        self._assembly = assembly
         self._log = assembly.log
         self._clock = assembly.clock
         self._send = send
@@ -96,6 +99,8 @@ class Slot:
         if now_s >= self._status_at_s:
             self._status_at_s = now_s + STATUS_INTERVAL_S
             self._send_status()
+            if self._assembly.kernels.tend() and self.is_standby():
+                self._assembly.warm()
         return worked
 
     def wait(self) -> None:
@@ -225,7 +230,7 @@ class _SlotProcess:
             clock=SystemClock(),
             checkpoints=_checkpoints(folder),
             checkpointer=checkpointer,
-            kernels=KernelCache(self._order.kernels or private_kernels_folder()),
+            kernels=BackgroundKernels(self._order.kernels or private_kernels_folder()),
             sources=SOURCES,
         )
 

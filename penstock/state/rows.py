@@ -517,7 +517,7 @@ def mark_strings(lines: Words, columns: Sequence[int], keys: int, used: NDArray[
 
 def _new_store(rows: int, width: int) -> Words:
     """Rows that begin on a cache line, so that eight words of a row touch one line, not two."""
-    words: Words = np.empty(rows * width + 7, np.int64)
+    words: Words = np.zeros(rows * width + 7, np.int64)  # the flags of unused rows say so
     first = -words.ctypes.data % 64 // 8
     return words[first : first + rows * width].reshape(rows, width)
 

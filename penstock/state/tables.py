@@ -1,7 +1,7 @@
 """The compiled loops over a state's arrays: hashing, probing, merging, freeing, copying, interning.
 
-Every function takes plain arrays and has one signature, so that each is compiled once and then
-loaded as machine code. A row is one line of a two-dimensional int64 array:
+Every function takes plain arrays and has one signature, its annotations, so that each is compiled
+once and then loaded as machine code. A row is one line of a two-dimensional int64 array:
 
     META    the caller's 32-bit key hash, and the flags LIVE, DIRTY, SAVED above it
     LINK    the neighbours in the list of the row's pane (next low, previous high; each row + 1);
@@ -21,38 +21,21 @@ The caller makes room and calls again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from penstock.state.loops import allocating_loop, inlined, loop
+
 Words = NDArray[np.int64]
+Rows = NDArray[np.int64]  # two dimensions: one line of words per row
+RowNumbers = NDArray[np.int32]
+Hashes = NDArray[np.uint32]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 Bytes = NDArray[np.uint8]
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-# Loops only borrow their arrays. Counting references to them in each inner call would cost more
-# than the work itself, so it is off wherever nothing is allocated.
-_BORROWED: dict[str, Any] = {"_nrt": False}
-
-
-def inlined(function: F) -> F:
-    """Compile a part of a loop into each loop that uses it."""
-    return cast(F, njit(forceinline=True, **_BORROWED)(function))
-
-
-def loop(function: F) -> F:
-    """Compile a loop at its first call, or load it from the cache beside this file."""
-    return cast(F, njit(cache=True, **_BORROWED)(function))
-
-
-def allocating_loop(function: F) -> F:
-    """As `loop`, for loops that return a new array."""
-    return cast(F, njit(cache=True)(function))
-
+ReadBytes = NDArray[np.uint8]  # which may belong to somebody else
 
 META, LINK, NULLS, PANE, VALID, KEYS = range(6)
 
@@ -334,17 +317,17 @@ def _look_ahead(
 
 @loop
 def merge_rows(
-    store: Words,
+    store: Rows,
     slots: Words,
-    panes: Words,
+    panes: Rows,
     counters: Words,
-    dirty: NDArray[np.int32],
-    saved: Words,
-    words: Words,
+    dirty: RowNumbers,
+    saved: Rows,
+    words: Rows,
     nulls: Words,
     pane_of: Words,
-    hashes: NDArray[np.uint32],
-    values: Words,
+    hashes: Hashes,
+    values: Rows,
     bits: Words,
     rules: Words,
     lows: Words,
@@ -355,7 +338,7 @@ def merge_rows(
     starts: Words,
     mode: int,
     captured: bool,
-    rows_out: NDArray[np.int32],
+    rows_out: RowNumbers,
     ahead: Words,
 ) -> int:
     """Find or make the row of each input key, then merge (MERGE) or overwrite (PUT) its values.
@@ -440,10 +423,10 @@ def merge_rows(
 
 @loop
 def merge_into(
-    store: Words,
-    rows: NDArray[np.int32],
-    fresh: NDArray[np.bool_],
-    values: Words,
+    store: Rows,
+    rows: RowNumbers,
+    fresh: Flags,
+    values: Rows,
     bits: Words,
     rules: Words,
     lows: Words,
@@ -473,12 +456,12 @@ def merge_into(
 
 @loop
 def replace_values(
-    store: Words,
+    store: Rows,
     counters: Words,
-    dirty: NDArray[np.int32],
-    saved: Words,
-    rows: NDArray[np.int32],
-    lines: Words,
+    dirty: RowNumbers,
+    saved: Rows,
+    rows: RowNumbers,
+    lines: Rows,
     first: int,
     captured: bool,
 ) -> None:
@@ -492,9 +475,7 @@ def replace_values(
 
 
 @allocating_loop
-def find_rows(
-    store: Words, slots: Words, words: Words, nulls: Words, pane_of: Words
-) -> NDArray[np.int32]:
+def find_rows(store: Rows, slots: Words, words: Rows, nulls: Words, pane_of: Words) -> RowNumbers:
     """The row of each input key, -1 where there is none."""
     rows = np.empty(pane_of.size, np.int32)
     for at in range(pane_of.size):
@@ -505,7 +486,7 @@ def find_rows(
 
 
 @loop
-def may_overflow(values: Words, bits: Words, rules: Words, peaks: Floats, limits: Floats) -> bool:
+def may_overflow(values: Rows, bits: Words, rules: Words, peaks: Floats, limits: Floats) -> bool:
     """Whether some integer sum could leave its range: no group moves further than all input."""
     for column in range(rules.size):
         if rules[column] == SUM_INT:
@@ -542,12 +523,12 @@ def _remove_slot(store: Any, slots: Any, row: Any, keys: Any) -> None:
 
 @loop
 def free_rows(
-    store: Words,
+    store: Rows,
     slots: Words,
-    panes: Words,
+    panes: Rows,
     counters: Words,
-    saved: Words,
-    rows: NDArray[np.int32],
+    saved: Rows,
+    rows: RowNumbers,
     keys: int,
     in_slots: bool,
     in_panes: bool,
@@ -569,7 +550,7 @@ def free_rows(
 
 
 @allocating_loop
-def walk_panes(store: Words, heads: Words, total: int) -> NDArray[np.int32]:
+def walk_panes(store: Rows, heads: Words, total: int) -> RowNumbers:
     """The rows of some panes, pane by pane."""
     rows = np.empty(total, np.int32)
     count = 0
@@ -584,7 +565,7 @@ def walk_panes(store: Words, heads: Words, total: int) -> NDArray[np.int32]:
 
 
 @allocating_loop
-def take_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> NDArray[np.int32]:
+def take_dirty(store: Rows, counters: Words, dirty: RowNumbers) -> RowNumbers:
     """The live rows on the list of changes, each once, in the order of their first change."""
     rows = np.empty(counters[DIRTY_COUNT], np.int32)
     count = 0
@@ -601,7 +582,7 @@ def take_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> NDArr
 
 
 @loop
-def list_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> None:
+def list_dirty(store: Rows, counters: Words, dirty: RowNumbers) -> None:
     """Leave on the list of changes each live row once, in the order of their first change."""
     count = 0
     for at in range(counters[DIRTY_COUNT]):
@@ -617,7 +598,7 @@ def list_dirty(store: Words, counters: Words, dirty: NDArray[np.int32]) -> None:
 
 
 @loop
-def copy_live(store: Words, counters: Words, out: Words) -> int:
+def copy_live(store: Rows, counters: Words, out: Rows) -> int:
     """Copy for the running snapshot what is left to copy among the next `len(out)` rows."""
     first = counters[COPY_NEXT]
     last = min(first + out.shape[0], counters[COPY_END])
@@ -648,7 +629,7 @@ def grow_slots(old: Words, new: Words) -> None:
 
 
 @loop
-def fill_slots(store: Words, slots: Words, used: int, keys: int) -> None:
+def fill_slots(store: Rows, slots: Words, used: int, keys: int) -> None:
     """Enter all live rows into an empty table."""
     mask = slots.size - 1
     for row in range(used):
@@ -661,7 +642,7 @@ def fill_slots(store: Words, slots: Words, used: int, keys: int) -> None:
 
 
 @loop
-def grow_panes(old: Words, new: Words) -> int:
+def grow_panes(old: Rows, new: Rows) -> int:
     """Move the entries of panes that have rows into an empty pane table; return their number."""
     count = 0
     for at in range(old.shape[0]):
@@ -674,9 +655,7 @@ def grow_panes(old: Words, new: Words) -> int:
 
 
 @loop
-def compact_rows(
-    store: Words, used: int, new: Words, panes: Words, moved: NDArray[np.int32]
-) -> int:
+def compact_rows(store: Rows, used: int, new: Rows, panes: Rows, moved: RowNumbers) -> int:
     """Copy live rows to the front of a new store and link them again; `moved` gets their places.
 
     The pane table must have its entries, with no rows in them.
@@ -705,9 +684,9 @@ def _same_key(lines: Any, one: Any, other: Any, keys: Any) -> Any:
 
 @loop
 def fold_blocks(
-    lines: Words,
-    prefixes: Words,
-    suffixes: Words,
+    lines: Rows,
+    prefixes: Rows,
+    suffixes: Rows,
     keys: int,
     per_window: int,
     rules: Words,
@@ -779,16 +758,16 @@ def _first_window(windows: Any, begin: Any, pane: Any, per_window: Any, per_slid
 
 @loop
 def walk_windows(
-    lines: Words,
-    prefixes: Words,
-    suffixes: Words,
+    lines: Rows,
+    prefixes: Rows,
+    suffixes: Rows,
     changed: Words,
     keys: int,
     windows: Words,
     per_window: int,
     per_slide: int,
     places: Words,
-    out: Words,
+    out: Rows,
     rules: Words,
     lows: Words,
     highs: Words,
@@ -908,8 +887,8 @@ def _same_bytes(data: Any, start: Any, size: Any, arena: Any, starts: Any, strin
 @loop
 def intern(
     offsets: Words,
-    data: Bytes,
-    valid: NDArray[np.bool_],
+    data: ReadBytes,
+    valid: Flags,
     arena: Bytes,
     starts: Words,
     slots: Words,
@@ -972,7 +951,7 @@ def fill_string_slots(arena: Bytes, starts: Words, count: int, slots: Words) -> 
 
 
 @loop
-def string_ends(starts: Words, ids: Words, valid: NDArray[np.bool_], ends: Words) -> None:
+def string_ends(starts: Words, ids: Words, valid: Flags, ends: Words) -> None:
     """Where each string ends if they are written one after the other."""
     used = 0
     for at in range(ids.size):
@@ -982,9 +961,7 @@ def string_ends(starts: Words, ids: Words, valid: NDArray[np.bool_], ends: Words
 
 
 @loop
-def copy_strings(
-    arena: Bytes, starts: Words, ids: Words, valid: NDArray[np.bool_], out: Bytes
-) -> None:
+def copy_strings(arena: Bytes, starts: Words, ids: Words, valid: Flags, out: Bytes) -> None:
     """Write strings one after the other, by eight bytes where both sides have so many."""
     used = np.uint64(0)
     room = np.uint64(out.size)

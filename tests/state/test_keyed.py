@@ -26,6 +26,8 @@ from tests.state.model import (
     window_of,
 )
 
+pytestmark = pytest.mark.usefixtures("loops")
+
 COUNTS = StateSchema(
     (KeyColumn("key", pa.int64()),),
     (ValueColumn("rows", pa.int64(), MergeRule.COUNT), ValueColumn("v", pa.int64(), MergeRule.SUM)),

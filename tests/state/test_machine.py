@@ -25,6 +25,7 @@ from tests.state.model import (
     window_of,
     windows_of,
 )
+from tests.state.working import let_work
 from tests.thoroughness import examples
 
 NUMBERS = st.one_of(st.none(), st.integers(-3, 40))
@@ -56,6 +57,11 @@ class StateMachine(RuleBasedStateMachine):
         self.snapshot: Snapshot | None = None
         self.at_snapshot: list[dict[str, Any]] = []
         self.since_snapshot: list[pa.RecordBatch] = []
+
+    @rule(stand_ins=st.booleans())
+    def swap(self, stand_ins: bool) -> None:
+        """At any time others go on with the same arrays."""
+        let_work(stand_ins)
 
     @rule(rows=ROWS)
     def merge(self, rows: Any) -> None:
@@ -186,6 +192,7 @@ class StateMachine(RuleBasedStateMachine):
         assert int(counts.sum()) == len(self.model.rows)
 
     def teardown(self) -> None:
+        let_work(stand_ins=False)
         assert same(shown(self.live.scan()), self.model.listed())
         for pane in self.live.panes()[0].tolist():
             assert (
@@ -202,9 +209,13 @@ TestStateMachine = StateMachine.TestCase
 @given(
     batches=st.lists(st.tuples(ROWS, st.integers(0, 3)), min_size=1, max_size=25),
     bytes_max=st.integers(2_000, 30_000),
+    stand_ins=st.booleans(),
 )
-def test_a_tight_bound_takes_each_batch_whole_or_not_at_all(batches: Any, bytes_max: int) -> None:
+def test_a_tight_bound_takes_each_batch_whole_or_not_at_all(
+    batches: Any, bytes_max: int, stand_ins: bool
+) -> None:
     """Near its bound, or near overflow, a state merges by another path with the same results."""
+    let_work(stand_ins)
     model, replica = StateModel(), KeyedState("replica", SCHEMA)
     state = KeyedState("state", SCHEMA, bytes_max=bytes_max)
     for rows, action in batches:
@@ -232,3 +243,4 @@ def test_a_tight_bound_takes_each_batch_whole_or_not_at_all(batches: Any, bytes_
     if (changes := state.take_changes()) is not None:
         replica.apply_changes(changes)
     assert same(shown(replica.scan()), model.listed())
+    let_work(stand_ins=False)

@@ -1,0 +1,93 @@
+"""Loops of the package over arrays: machine code where there is some, a stand-in until then.
+
+A loop is compiled at its first call, or loaded from Numba's cache. Where that would hold rows up,
+it is given a stand-in, which does the same with NumPy, until somebody else has compiled it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from types import MappingProxyType, ModuleType
+from typing import Any, TypeVar, cast
+
+from numba import njit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What the annotations of a loop mean to Numba. Modules with loops define the arrays' names for
+# themselves: to Python some of them are the same.
+_TYPES = MappingProxyType(
+    {
+        "Words": "int64[::1]",
+        "Rows": "int64[:,::1]",
+        "RowNumbers": "int32[::1]",
+        "Hashes": "uint32[::1]",
+        "Floats": "float64[::1]",
+        "Flags": "boolean[::1]",
+        "Bytes": "uint8[::1]",
+        "ReadBytes": 'Array(uint8, 1, "C", readonly=True)',
+        "ReadOffsets": 'Array(int32, 1, "C", readonly=True)',
+        "HashWords": "uint64[::1]",
+        "int": "int64",
+        "bool": "boolean",
+        "None": "void",
+        "tuple[int, int]": "UniTuple(int64, 2)",
+    }
+)
+
+
+# Loops only borrow their arrays. Counting references to them in each inner call would cost more
+# than the work itself, so it is off wherever nothing is allocated.
+_BORROWED: dict[str, Any] = {"_nrt": False}
+
+
+class Loop:
+    """A function over arrays that is compiled for its annotations, when it is first called."""
+
+    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.__doc__ = function.__doc__
+        self.name = function.__name__
+        types = {name: _TYPES[kind] for name, kind in function.__annotations__.items()}
+        result = types.pop("return")
+        self._signature = f"{result}({', '.join(types.values())})"
+        self._function = function
+        self._options = options
+        self._run: Callable[..., Any] = self._compile_and_run
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._run(*arguments)
+
+    @cached_property
+    def machine_code(self) -> Callable[..., Any]:
+        """The compiled function: read from the cache beside its module, or made now."""
+        compile_ = njit(self._signature, cache=True, **self._options)
+        return cast(Callable[..., Any], compile_(self._function))
+
+    def use(self, run: Callable[..., Any] | None) -> None:
+        """Be done by this function from now on; None: by the loop's own machine code."""
+        self._run = self._compile_and_run if run is None else run
+
+    def _compile_and_run(self, *arguments: Any) -> Any:
+        self._run = self.machine_code
+        return self._run(*arguments)
+
+
+def loop(function: F) -> F:
+    """Make a function that allocates nothing a loop."""
+    return cast(F, Loop(function, _BORROWED))
+
+
+def allocating_loop(function: F) -> F:
+    """As `loop`, for functions that return a new array."""
+    return cast(F, Loop(function, {}))
+
+
+def inlined(function: F) -> F:
+    """Compile a part of a loop into each loop that uses it."""
+    return cast(F, njit(forceinline=True, **_BORROWED)(function))
+
+
+def loops_of(module: ModuleType) -> Iterator[Loop]:
+    """The loops that a module has."""
+    return (found for found in vars(module).values() if isinstance(found, Loop))
