@@ -101,9 +101,11 @@ def _sink_trims_what_it_read() -> AbstractContextManager[None]:
 def _sink_plans_nothing() -> AbstractContextManager[None]:
     """What an earlier version did: where a batch ends was noted with its delivery, not before."""
 
-    def hand_over(self: Any, epoch: Position) -> None:
-        self._delivery.deliver(int(epoch), self._batch.rows(self._schema))
-        self._note_done(epoch)
+    def hand_over(self: Any) -> None:
+        cut, staging = self._ahead[0]
+        self._delivery.deliver(int(cut.epoch), staging.result())
+        self._ahead.popleft()
+        self._note_done(cut)
 
     return swapped((SinkRunner, "_hand_over", hand_over))
 
@@ -202,7 +204,7 @@ OUTSIDE: tuple[Mutant, ...] = (
     Mutant("position_for_resume", "a stream reader is followed from its position on", 750,
            _position_for_resume),
     Mutant("sink_not_fenced", "an old run moves the progress of a sink", 21, _sink_not_fenced),
-    Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 13,
+    Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 37,
            _sink_done_before_delivery),
     Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 100,
            _sink_trims_what_it_read),
