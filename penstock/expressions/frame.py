@@ -85,6 +85,8 @@ class Frame:
         wanted = arrow_type(column.type)
         if array.type.equals(wanted):
             return array
+        if pa.types.is_dictionary(array.type) and array.type.value_type.equals(wanted):
+            return array.dictionary_decode()
         if pa.types.is_timestamp(array.type) and array.type.unit == "us" and array.type.tz:
             return array.cast(wanted)
         raise ExpressionError(

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, Protocol
 
-from penstock.kernels import dealing, hashing, reference
+from penstock.kernels import coding, dealing, hashing, reference
 from penstock.kernels.cache import KernelCache
 from penstock.state import tables
 from penstock.state.loops import loops_of
@@ -38,6 +38,7 @@ PACKAGE: Package = MappingProxyType(
         tables: STAND_INS,
         hashing: {"_string_words": reference.string_words, "_mix_in": reference.mix_in},
         dealing: {"_deal": reference.deal},
+        coding: {"_code_pieces": reference.code_pieces, "_gather": reference.gather},
     }
 )
 

@@ -19,12 +19,14 @@ from penstock.expressions.evaluate import evaluate, evaluate_rows
 from penstock.expressions.tree import Column, Expression, call, literal, transform
 from penstock.expressions.types import BOOLEAN, INT, Field, Schema, arrow_schema
 from penstock.kernels.cache import KernelCache
+from penstock.kernels.coding import coded
 from penstock.kernels.columns import (
     Array,
     Flags,
     arrow_column,
     combined,
     is_fixed_width,
+    plain,
     validity_of,
     values_of,
 )
@@ -340,7 +342,7 @@ class Block:
             for expression, (values, valid) in zip(self._outputs, result.outputs, strict=True):
                 computed[expression] = arrow_column(values, valid, expression.type)
         columns = [
-            computed[e] if e in computed else combined(rows.batch.column(e.name))  # type: ignore[union-attr]
+            computed[e] if e in computed else combined(plain(rows.batch.column(e.name)))  # type: ignore[union-attr]
             for _, e in self.spec.outputs
         ]
         fields = [Field(name, e.type, e.nullable) for name, e in self.spec.outputs]
@@ -464,11 +466,15 @@ class Block:
         key_words: dict[int, NDArray[np.uint64]] = {}
         if not self._extra and not self._coded:
             return dictionaries, key_words
-        wanted = [e for _, e in self._extra] + list(self._coded.values())
-        arrays = self._evaluated(rows, wanted, batch, collect_bad)
+        keys = [key for key in self._coded.values() if not _comes_coded(key, batch)]
+        wanted = [*(e for _, e in self._extra), *keys]
+        evaluated = dict(
+            zip(wanted, self._evaluated(rows, wanted, batch, collect_bad), strict=True)
+        )
         names = [name for name, _ in self._extra]
-        columns = [combined(array) for array in arrays[: len(names)]]
-        for index, array in zip(self._coded, arrays[len(names) :], strict=True):
+        columns = [combined(evaluated[e]) for _, e in self._extra]
+        for index, key in self._coded.items():
+            array = evaluated[key] if key in evaluated else rows.batch.column(key.name)  # type: ignore[union-attr]
             dictionary, codes = _coded(combined(array), alone)
             dictionaries[index] = dictionary
             words = string_words(dictionary).view(np.uint64)
@@ -488,10 +494,14 @@ class Block:
 
 def _coded(column: pa.Array, alone: bool) -> tuple[pa.Array, pa.Array]:
     """A column as values and codes; each row has a code of its own where none is looked for."""
-    if not alone:
-        encoded = column.dictionary_encode()
-        return encoded.dictionary, encoded.indices
-    return column, pa.array(np.arange(len(column), dtype=np.int32), mask=~validity_of(column))
+    if alone and not pa.types.is_dictionary(column.type):
+        return column, pa.array(np.arange(len(column), dtype=np.int32), mask=~validity_of(column))
+    encoded = coded(column)
+    return encoded.dictionary, encoded.indices
+
+
+def _comes_coded(key: Expression, batch: pa.RecordBatch) -> bool:
+    return isinstance(key, Column) and pa.types.is_dictionary(batch.schema.field(key.name).type)
 
 
 def _batch(columns: list[pa.Array], schema: Schema, rows: int) -> pa.RecordBatch:

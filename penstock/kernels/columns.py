@@ -107,6 +107,11 @@ def arrow_column(values: Array, valid: Flags | None, data_type: DataType) -> pa.
     return pa.Array.from_buffers(arrow_type(data_type), count, [nulls, data])
 
 
+def plain(column: pa.Array) -> pa.Array:
+    """The column with its values, where it may have come as codes of them."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
 def combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One contiguous array of a column that may have come in chunks."""
     if isinstance(column, pa.ChunkedArray):

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.expressions.evaluate import evaluate_rows
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import BOOLEAN
+from penstock.kernels.coding import COLUMNS, NO_SEPARATOR, SIZE, START
 from penstock.kernels.columns import Array, Flags, dtype_of, validity_of, values_of
 from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
 from penstock.kernels.loop import NO_TIME_US, Grouping, LoopSpec, accumulator_dtype
@@ -267,6 +269,49 @@ def string_words(
 def mix_in(state: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
     """One more word into each state of a hash."""
     state[:] = mixed(state, words)
+
+
+def code_pieces(
+    offsets: NDArray[np.int32],
+    data: NDArray[np.uint8],
+    valid: Flags,
+    separator: int,
+    codes: NDArray[np.int32],
+    ends: NDArray[np.int32],
+) -> Rows:
+    """Codes of texts or of their pieces, and where the distinct ones are first seen."""
+    rows = np.flatnonzero(valid)
+    first, last = offsets[:-1][rows], offsets[1:][rows]
+    texts = pa.Array.from_buffers(
+        pa.binary(), valid.size, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    ).take(pa.array(rows))
+    places, sizes, starts = rows, (last - first).astype(np.int64), first.astype(np.int64)
+    counts = np.ones(valid.size, np.int64)
+    if separator != NO_SEPARATOR:
+        lists = pc.split_pattern(texts, pattern=bytes([separator]))
+        counts = np.zeros(valid.size, np.int64)
+        counts[rows] = lists.value_lengths().to_numpy()
+        texts = lists.flatten()
+        places = np.arange(len(texts))
+        sizes = pc.binary_length(texts).to_numpy().astype(np.int64)
+        steps = np.cumsum(sizes + 1) - (sizes + 1)
+        begins = np.cumsum(counts[rows]) - counts[rows]
+        starts = steps + np.repeat(starts - steps[begins], counts[rows])
+    ends[:] = np.cumsum(counts)
+    encoded = texts.dictionary_encode().indices.to_numpy()
+    codes[places] = encoded
+    seen = np.zeros(encoded.max(initial=-1) + 1, np.int64)
+    seen[encoded[::-1]] = np.arange(encoded.size)[::-1]  # the first one is written last
+    entries = np.zeros((seen.size, COLUMNS), np.int64)
+    entries[:, START], entries[:, SIZE] = starts[seen], sizes[seen]
+    return entries
+
+
+def gather(data: NDArray[np.uint8], entries: Rows, out: NDArray[np.uint8]) -> None:
+    """The distinct pieces, one behind the other."""
+    starts, sizes = entries[:, START], entries[:, SIZE]
+    ends = np.cumsum(sizes)
+    out[:] = data[np.arange(out.size) + np.repeat(starts - (ends - sizes), sizes)]
 
 
 def deal(hashes: NDArray[np.uint32], parts: int, ends: Rows, order: Rows) -> None:

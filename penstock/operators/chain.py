@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.tree import Expression
+from penstock.expressions.tree import Column, Expression
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import AggregateSpec as BlockAggregate
 from penstock.kernels.block import Block, BlockSpec, Partials, inline
@@ -31,7 +30,7 @@ from penstock.operators.specs import (
     column_of,
     columns_read,
 )
-from penstock.operators.stateless import Explode, FusedStep
+from penstock.operators.stateless import Explode, FusedStep, StepRows
 from penstock.state.columns import StateSchema
 from penstock.state.keyed import KeyedState
 
@@ -210,7 +209,8 @@ class Chain:
             if isinstance(spec, GenerateSpec):
                 self._close(fusion, steps, cache)
                 read = columns_read(specs[at + 1 :], before, self.want_late)
-                steps.append(Explode(spec, before, read))
+                is_key = spec.output in key_columns(specs[at + 1 :], schema)
+                steps.append(Explode(spec, before, read, is_key))
             else:
                 self._check_order(spec)
                 self._segments.append(self._ended(spec, fusion, steps, before, cache, provide))
@@ -376,18 +376,17 @@ class Chain:
     ) -> _Pass:
         """Compute a segment up to its state; rows of its input that fail are collected."""
         done = _Pass(batch, batch.num_rows)
-        origin: NDArray[np.int64] | None = None
+        results: list[StepRows] = []
         bad: dict[int, RowError] = {}
         for step in segment.steps:
             result = step.run(done.batch, collect_bad)
             for row in result.bad_rows:
-                bad.setdefault(_origin(origin, row), step.row_error(done.batch, row))
-            if result.rows is not None:
-                origin = result.rows if origin is None else origin[result.rows]
+                bad.setdefault(_origin(results, row), step.row_error(done.batch, row))
+            results.append(result)
             done.batch = result.batch
             done.see(result.max_event_time_us)
         if segment.group is not None:
-            self._group(segment, done, watermark_us, collect_bad, origin, bad)
+            self._group(segment, done, watermark_us, collect_bad, results, bad)
         done.bad = bad
         return done
 
@@ -397,7 +396,7 @@ class Chain:
         done: _Pass,
         watermark_us: int | None,
         collect_bad: bool,
-        origin: NDArray[np.int64] | None,
+        results: Sequence[StepRows],
         bad: dict[int, RowError],
     ) -> None:
         assert segment.group is not None
@@ -410,7 +409,7 @@ class Chain:
             closed = aggregator.closed_pane(watermark_us)
             partials = block.aggregate(done.batch, closed, want_late, collect_bad)
         for row in partials.bad_rows:
-            bad.setdefault(_origin(origin, row), block.row_error(done.batch, row))
+            bad.setdefault(_origin(results, row), block.row_error(done.batch, row))
         done.partials = partials
         done.see(partials.max_event_time_us)
         if partials.late_mask is not None and partials.late_rows:
@@ -418,7 +417,7 @@ class Chain:
             late, late_block = done.batch.take(pa.array(places)), segment.group.late_block
             projected = late_block.project(late, collect_bad)
             for row in projected.bad_rows:  # late, and failing on its way to the late stream
-                at = _origin(origin, int(places[row]))
+                at = _origin(results, int(places[row]))
                 bad.setdefault(at, late_block.row_error(late, row))
             if not bad:
                 done.late = projected.batch
@@ -438,8 +437,29 @@ class Chain:
         return batch.filter(pa.array(mask)), rejected
 
 
-def _origin(origin: NDArray[np.int64] | None, row: int) -> int:
-    return row if origin is None else int(origin[row])
+def _origin(results: Sequence[StepRows], row: int) -> int:
+    """The row of a segment's input that a row behind these steps comes from."""
+    for result in reversed(results):
+        row = result.origin(row)
+    return row
+
+
+def key_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[str]:
+    """Which of these columns are keys, as they are, of the aggregate that these operators end in.
+
+    As such they may come coded.
+    """
+    fusion = _Fusion(schema)
+    for spec in specs:
+        if isinstance(spec, GenerateSpec):
+            break
+        if isinstance(spec, AggregateSpec | PartialAggregateSpec):
+            if isinstance(spec, AggregateSpec) and spec.merge_partials:
+                break
+            keys = [fusion.inlined(key) for _, key in spec.keys]
+            return frozenset(key.name for key in keys if isinstance(key, Column))
+        fusion.add(spec)
+    return frozenset()
 
 
 __all__ = ["ERROR_COLUMN", "Batches", "Chain", "ChainOutput", "ChainStatistics"]

@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from penstock.errors import RowError
 from penstock.expressions.evaluate import evaluate_rows
+from penstock.expressions.regex import plain_text
+from penstock.expressions.tree import Call, Expression
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
+from penstock.kernels.coding import coded_pieces
+from penstock.kernels.columns import plain
 from penstock.operators.specs import GenerateSpec
 
 Rows = NDArray[np.int64]
@@ -21,12 +25,23 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """What a step made of a batch: `rows` says which input row each output row comes from."""
+    """What a step made of a batch: the output rows of an input row, one or more, stand together.
+
+    `rows` are the input rows that have some, None: all; `ends` is where those of each end, None:
+    each has one.
+    """
 
     batch: pa.RecordBatch
     rows: Rows | None
     max_event_time_us: int | None = None
     bad_rows: tuple[int, ...] = ()
+    ends: Rows | None = None
+
+    def origin(self, row: int) -> int:
+        """The input row that an output row comes from."""
+        if self.ends is not None:
+            row = int(np.searchsorted(self.ends, row, side="right"))
+        return row if self.rows is None else int(self.rows[row])
 
 
 class FusedStep:
@@ -47,33 +62,67 @@ class FusedStep:
 
 
 class Explode:
-    """One row per element of an array, with those columns that are read behind it."""
+    """One row per element of an array, with those columns that are read behind it.
 
-    def __init__(self, spec: GenerateSpec, input_schema: Schema, read: Set[str]) -> None:
+    Elements that rows are grouped by are coded as they are found, where a text is split into them.
+    """
+
+    def __init__(
+        self, spec: GenerateSpec, input_schema: Schema, read: Set[str], is_key: bool
+    ) -> None:
         self._spec = spec
         self._repeated = [field.name for field in input_schema if field.name in read]
         kept = tuple(field for field in input_schema if field.name in read)
         self._schema = arrow_schema(spec.added_to(kept))
+        self._separator = _separator(spec.expression) if is_key else None
 
     def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:
-        (lists,), bad, error = evaluate_rows([self._spec.expression], batch)
+        expression = self._spec.expression
+        if self._separator is not None:
+            assert isinstance(expression, Call)
+            expression = expression.args[0]
+        (values,), bad, error = evaluate_rows([expression], batch)
         bad_rows: tuple[int, ...] = ()
-        kept = np.arange(batch.num_rows)
+        kept: Rows | None = None
         if error is not None:
             if not collect_bad:
                 raise error
             bad_rows = tuple(np.flatnonzero(bad).tolist())
             kept = np.flatnonzero(~bad)
-            lists = lists.take(pa.array(kept))
-        parents, elements, positions = exploded(lists, self._spec.outer)
-        rows = kept[parents]
-        columns = list(batch.select(self._repeated).take(pa.array(rows)).columns)
-        if self._spec.position is not None:
-            columns.append(positions)
+            values = values.take(pa.array(kept))
+            batch = batch.take(pa.array(kept))
+        lists = values if self._separator is None else coded_pieces(values, self._separator)
+        return self._exploded(lists, batch, kept, bad_rows)
+
+    def _exploded(
+        self,
+        lists: pa.ListArray,
+        batch: pa.RecordBatch,
+        kept: Rows | None,
+        bad_rows: tuple[int, ...],
+    ) -> StepRows:
+        lengths = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
+        repeats = np.maximum(lengths, 1) if self._spec.outer else lengths
+        ends = np.cumsum(repeats)
+        columns = []
+        if self._repeated:
+            parents = pa.array(np.repeat(np.arange(len(lists)), repeats))
+            columns = [plain(batch.column(name)).take(parents) for name in self._repeated]
+        elements = lists.flatten()  # leaves out null lists, whatever lies under them
+        if self._spec.outer or self._spec.position is not None:
+            empty = np.repeat(lengths == 0, repeats)
+            places = np.arange(empty.size) - np.repeat(ends - repeats, repeats)
+            if self._spec.position is not None:
+                columns.append(pa.array(places.astype(np.int32), mask=empty))
+            if self._spec.outer:
+                starts = np.repeat(np.cumsum(lengths) - lengths, repeats)
+                found = pa.array(np.where(empty, 0, starts + places), mask=empty)
+                elements = elements.take(found)
         columns.append(elements)
-        return StepRows(
-            pa.RecordBatch.from_arrays(columns, schema=self._schema), rows, None, bad_rows
-        )
+        element = self._schema.field(len(columns) - 1).with_type(elements.type)
+        schema = self._schema.set(len(columns) - 1, element)
+        exploded = pa.RecordBatch.from_arrays(columns, schema=schema)
+        return StepRows(exploded, kept, None, bad_rows, ends)
 
     def row_error(self, batch: pa.RecordBatch, row: int) -> RowError:
         _, _, error = evaluate_rows([self._spec.expression], batch.slice(row, 1))
@@ -84,17 +133,9 @@ class Explode:
         return [(f"explode({self._spec.expression})", "arrow")]
 
 
-def exploded(lists: pa.ListArray, outer: bool) -> tuple[Rows, pa.Array, pa.Array]:
-    """For each output row its list's number, its element, and its place in the list."""
-    lengths = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
-    repeats = np.maximum(lengths, 1) if outer else lengths
-    parents = np.repeat(np.arange(len(lists)), repeats)
-    ends = np.cumsum(repeats)
-    places = np.arange(len(parents)) - np.repeat(ends - repeats, repeats)
-    flat = lists.flatten()  # leaves out null lists, whatever lies under them
-    if not outer:
-        return parents, flat, pa.array(places.astype(np.int32))
-    empty = np.repeat(lengths == 0, repeats)
-    starts = np.repeat(np.cumsum(lengths) - lengths, repeats)
-    elements = flat.take(pa.array(np.where(empty, 0, starts + places), mask=empty))
-    return parents, elements, pa.array(places.astype(np.int32), mask=empty)
+def _separator(expression: Expression) -> int | None:
+    """The one byte that a text is split at, if the expression does so."""
+    if not isinstance(expression, Call) or expression.function != "split":
+        return None
+    text = plain_text(expression.option("pattern"))
+    return ord(text) if text is not None and len(text) == 1 and text.isascii() else None

@@ -25,6 +25,7 @@ _TYPES = MappingProxyType(
         "Hashes": "uint32[::1]",
         "Floats": "float64[::1]",
         "Flags": "boolean[::1]",
+        "ReadFlags": 'Array(boolean, 1, "C", readonly=True)',
         "Bytes": "uint8[::1]",
         "ReadBytes": 'Array(uint8, 1, "C", readonly=True)',
         "ReadOffsets": 'Array(int32, 1, "C", readonly=True)',
