@@ -202,7 +202,10 @@ def _code(data: Any, block: Any, cut: Any, slots: Any, entries: Any, count: Any,
 
 
 @inlined
-def _refill(slots: Any, more: Any) -> Any:
+def _move(entries: Any, count: Any, slots: Any, more_entries: Any, more: Any) -> Any:
+    for code in range(count + 1):
+        for column in range(COLUMNS):
+            more_entries[code, column] = entries[code, column]
     mask = more.size - 1
     for entry in slots:
         if entry != 0:
@@ -223,9 +226,10 @@ def _code_pieces(
 ) -> Rows:
     """Code the pieces of each text, or the whole text where the separator is no byte.
 
-    Return what is known of the distinct ones. `ends` gets how many pieces there are up to each row.
+    Return what is known of the distinct ones behind a line with their number. `ends` gets how many
+    pieces there are up to each row.
     """
-    entries = np.zeros((ENTRIES_FIRST, COLUMNS), np.int64)  # the first one is nobody's
+    entries = np.zeros((ENTRIES_FIRST, COLUMNS), np.int64)
     slots = np.zeros(ENTRIES_FIRST * SLOTS_PER_ENTRY, np.int64)
     block = np.empty((BLOCK_PIECES, BLOCK_COLUMNS), np.int64)
     is_split = separator != NO_SEPARATOR
@@ -236,16 +240,15 @@ def _code_pieces(
             offsets, data, valid, is_split, separators, row, at, piece, block, ends
         )
         if count + cut >= entries.shape[0]:
-            more = np.empty((entries.shape[0] * 2, COLUMNS), np.int64)
-            more[: count + 1] = entries[: count + 1]
-            entries = more
+            more_entries = np.empty((entries.shape[0] * 2, COLUMNS), np.int64)
             more_slots = np.zeros(slots.size * 2, np.int64)
-            _refill(slots, more_slots)
-            slots = more_slots
+            _move(entries, count, slots, more_entries, more_slots)
+            entries, slots = more_entries, more_slots
         if count > CACHED_ENTRIES:
             _look_ahead(block, cut, slots, entries)
         count = _code(data, block, cut, slots, entries, count, codes)
-    return entries[1 : count + 1].copy()
+    entries[0, SIZE] = count
+    return entries
 
 
 @loop
@@ -288,6 +291,7 @@ def _distinct(texts: pa.Array, separator: int, codes: RowNumbers, ends: RowNumbe
     """Code the pieces; return the distinct ones."""
     offsets, data = _bytes_of(texts)
     entries = _code_pieces(offsets, data, validity_of(texts), separator, codes, ends)
+    entries = entries[1 : entries[0, SIZE] + 1]
     at = np.zeros(len(entries) + 1, np.int32)
     np.cumsum(entries[:, SIZE], out=at[1:])
     distinct = np.empty(at[-1], np.uint8)

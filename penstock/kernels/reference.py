@@ -302,8 +302,8 @@ def code_pieces(
     codes[places] = encoded
     seen = np.zeros(encoded.max(initial=-1) + 1, np.int64)
     seen[encoded[::-1]] = np.arange(encoded.size)[::-1]  # the first one is written last
-    entries = np.zeros((seen.size, COLUMNS), np.int64)
-    entries[:, START], entries[:, SIZE] = starts[seen], sizes[seen]
+    entries = np.zeros((1 + seen.size, COLUMNS), np.int64)
+    entries[1:, START], entries[:, SIZE] = starts[seen], np.r_[seen.size, sizes[seen]]
     return entries
 
 
