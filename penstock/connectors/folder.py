@@ -45,6 +45,7 @@ Format = Literal["parquet", "jsonl", "csv", "text"]
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False)])
 FILES_PER_READ_MAX = 64
 BYTES_PER_READ_MAX = 16 << 20  # of small pieces that are handed out together
+PIECE_ROWS_ALONE = 1 << 14  # a piece of so many rows is not copied to be joined with others
 LINE_BYTES_LIMIT = 1 << 30
 SETTLE_MS_LIMIT = 24 * 3_600_000
 
@@ -197,6 +198,8 @@ class FolderSource(DealtSource):
                 batches.append(piece.batch)
                 rows_left -= piece.batch.num_rows
                 bytes_left -= piece.batch.nbytes
+                if piece.batch.num_rows >= PIECE_ROWS_ALONE:
+                    break
         ended = self._is_end(at)
         more = at.file < len(self._known)
         idle = at == begin and not ended

@@ -60,11 +60,27 @@ class Lines:
     @property
     def utf8(self) -> bool:
         """Whether all of them are UTF-8. Line ends are never inside a character."""
+        begin, end = int(self.starts[0]), int(self.ends[-1])
+        offsets = pa.py_buffer(np.array([begin, end], np.int32))
+        text = pa.StringArray.from_buffers(1, offsets, pa.py_buffer(self.data))
         try:
-            self.data[self.starts[0] : self.ends[-1]].tobytes().decode("utf-8")
-        except UnicodeDecodeError:
+            text.validate(full=True)
+        except pa.ArrowInvalid:
             return False
         return True
+
+    def packed(self, begin: int, end: int) -> pa.Buffer:
+        """Return some of the lines, each followed by a newline; in place if they stand so."""
+        starts, ends = self.starts[begin:end], self.ends[begin:end]
+        last = int(ends[-1])
+        if (
+            np.array_equal(starts[1:], ends[:-1] + 1)
+            and last < self.data.size
+            and self.data[last] == kernels.NEWLINE
+            and (self.data[ends] == kernels.NEWLINE).all()
+        ):
+            return pa.py_buffer(self.data[int(starts[0]) : last + 1])
+        return pa.py_buffer(kernels.pack_lines(self.data, starts, ends))
 
 
 class LineFormat(ABC):
@@ -129,7 +145,7 @@ class JsonLines(LineFormat):
         super().__init__(schema)
         self._parsed = pa.schema([(field.name, _json_type(field.type)) for field in schema])
         try:
-            self._read(b"{}\n")
+            self._read(pa.py_buffer(b"{}\n"))
         except pa.ArrowException as error:
             raise InvalidArgument(f"JSON lines cannot fill this schema: {error}") from error
 
@@ -156,23 +172,21 @@ class JsonLines(LineFormat):
 
     def _convert(self, lines: Lines) -> Callable[[int, int], pa.RecordBatch]:
         def convert(begin: int, end: int) -> pa.RecordBatch:
-            picks = np.arange(begin, end)
-            packed, _ = kernels.pack_lines(lines.data, lines.starts, lines.ends, picks, True)
             try:
-                table = self._read(packed.tobytes())
+                table = self._read(lines.packed(begin, end))
             except pa.ArrowException as error:
                 raise Misfit(reason_of(error)) from error
-            if table.num_rows != picks.size:
-                raise Misfit(f"{table.num_rows} rows in {picks.size} lines")
+            if table.num_rows != end - begin:
+                raise Misfit(f"{table.num_rows} rows in {end - begin} lines")
             columns = [_array(table.column(name)) for name in self._parsed.names]
             return pa.RecordBatch.from_arrays(columns, schema=self._parsed)
 
         return convert
 
-    def _read(self, raw: bytes) -> pa.Table:
+    def _read(self, raw: pa.Buffer) -> pa.Table:
         return pa_json.read_json(
             pa.BufferReader(raw),
-            read_options=pa_json.ReadOptions(use_threads=False, block_size=len(raw) + 1),
+            read_options=pa_json.ReadOptions(use_threads=False, block_size=raw.size + 1),
             parse_options=pa_json.ParseOptions(
                 explicit_schema=self._parsed,
                 newlines_in_values=False,

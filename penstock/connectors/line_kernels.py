@@ -48,23 +48,17 @@ def find_lines(data, lines_max, complete):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def pack_lines(data, starts, ends, picks, separate):  # type: ignore[no-untyped-def]
-    """Copy some lines into one run of bytes, each followed by a newline if `separate`."""
-    size = 0
-    for pick in picks:
-        size += ends[pick] - starts[pick] + separate
-    packed = np.empty(size, np.uint8)
-    offsets = np.empty(picks.size + 1, np.int32)
-    offsets[0] = at = 0
-    for row in range(picks.size):
-        for index in range(starts[picks[row]], ends[picks[row]]):
+def pack_lines(data, starts, ends):  # type: ignore[no-untyped-def]
+    """Copy lines into one run of bytes, each followed by a newline."""
+    packed = np.empty((ends - starts).sum() + starts.size, np.uint8)
+    at = 0
+    for line in range(starts.size):
+        for index in range(starts[line], ends[line]):
             packed[at] = data[index]
             at += 1
-        if separate:
-            packed[at] = NEWLINE
-            at += 1
-        offsets[row + 1] = at
-    return packed, offsets
+        packed[at] = NEWLINE
+        at += 1
+    return packed
 
 
 @njit(cache=True)

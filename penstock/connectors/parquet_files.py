@@ -35,7 +35,7 @@ from penstock.connectors.rejects import (
 )
 
 PAGE_ROWS = 8_192
-NARROW_PAGE_ROWS = 1 << 18  # where every value has a few bytes, whatever the file says
+PAGE_ROWS_MAX = 1 << 18  # where every value has a few bytes, whatever the file says
 PAGE_BUFFER_BYTES = 1 << 20
 JOINED_BYTES_MAX = 16 << 20  # pages are joined up to here: large batches, of rows that are small
 SMALL_FILE_BYTES = 1 << 18  # such a file is read at once
@@ -112,9 +112,11 @@ class ParquetFileRows(FileRows):
         self._pages: Iterator[pa.RecordBatch] = iter(())
         self._page: pa.RecordBatch | None = None
         self._page_row = -1  # number of the first row of the page, -1: none is open
-        self._page_rows = PAGE_ROWS
-        self._is_narrow = False  # every row has few bytes, whatever the file says
+        self._row_bytes = 0  # of the columns whose values are all of one size
+        self._is_narrow = False  # there are no others: a row has these bytes, whatever the file says
+        self._is_flat = False  # there are texts besides, one for a row
         self._shared: pq.ParquetFile | None = None  # texts as dictionaries; None: there are none
+        self._texts: list[str] = []  # their paths
         self._open()
 
     def _open(self) -> None:
@@ -123,26 +125,27 @@ class ParquetFileRows(FileRows):
             metadata, self._there = plain.metadata, plain.schema_arrow
             self._plain = plain
             groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+            self._groups = groups
             self._ends = list(accumulate(group.num_rows for group in groups))
             self._old_calendar = _has_old_calendar(metadata)
             size_bytes = self._file.size_bytes
             self._misfit = self._schema_misfit() or _size_misfit(groups, size_bytes)
             if self._misfit is None:
-                self._choose_pages(metadata)
+                self._look_at_columns(metadata)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._file.check(0, 0)
             self._misfit = f"not a readable Parquet file: {reason_of(error)}"
 
-    def _choose_pages(self, metadata: pq.FileMetaData) -> None:
+    def _look_at_columns(self, metadata: pq.FileMetaData) -> None:
         columns = self._columns()
         kinds = [self._there.field(name).type for name in columns]
-        if all(pa.types.is_primitive(kind) or pa.types.is_decimal128(kind) for kind in kinds):
-            row_bytes = sum(kind.bit_width for kind in kinds) // 8
-            fitting = JOINED_BYTES_MAX // max(row_bytes, 1)
-            self._page_rows = max(PAGE_ROWS, min(fitting, NARROW_PAGE_ROWS))
-            self._is_narrow = True
-        elif texts := _text_paths(metadata.schema, columns):
+        fixed = [k for k in kinds if pa.types.is_primitive(k) or pa.types.is_decimal128(k)]
+        self._row_bytes = sum(kind.bit_width for kind in fixed) // 8
+        self._is_narrow = len(fixed) == len(kinds)
+        self._is_flat = not any(pa.types.is_nested(kind) for kind in kinds)
+        if not self._is_narrow and (texts := _text_paths(metadata.schema, columns)):
             self._shared = self._parquet_file(metadata, texts)
+            self._texts = texts
 
     def _parquet_file(
         self, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
@@ -228,22 +231,37 @@ class ParquetFileRows(FileRows):
         if self._page is None or row < self._page_row or not self._same_group(row):
             group = bisect_right(self._ends, row)
             self._page_row = self._ends[group - 1] if group else 0
-            self._pages = self._batches(self._reader_of(group), group, self._page_rows)
+            self._pages = self._pages_of(group)
             self._page = self._next_page()
         while row >= self._page_row + self._page.num_rows:
             self._page_row += self._page.num_rows
             self._page = self._next_page()
         return self._page
 
-    def _reader_of(self, group: int) -> pq.ParquetFile:
+    def _pages_of(self, group: int) -> Iterator[pa.RecordBatch]:
+        """Return the pages of a row group, of as many rows as are sure to be small together."""
+        if self._is_narrow:
+            return self._batches(self._plain, group, _page_rows(self._row_bytes))
         if self._shared is None:
-            return self._plain
-        stored = longest_stored_text(next(self._batches(self._shared, group, PROBE_ROWS), None))
-        return self._shared if stored > STORED_TEXT_BYTES_MAX else self._plain
+            return self._batches(self._plain, group, PAGE_ROWS)
+        some = self._batches(self._shared, group, PROBE_ROWS, self._texts)
+        stored = longest_stored_text(next(some, None))
+        if stored > STORED_TEXT_BYTES_MAX:
+            return self._batches(self._shared, group, PAGE_ROWS)
+        if not self._is_flat:
+            return self._batches(self._plain, group, PAGE_ROWS)
+        # A text of a row is one that is stored once for many, or one of its own in the row group.
+        found = self._groups[group]
+        own_bytes = found.total_byte_size // max(found.num_rows, 1)
+        rows = _page_rows(self._row_bytes + len(self._texts) * stored + own_bytes)
+        return self._batches(self._plain, group, rows)
 
-    def _batches(self, parquet: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, parquet: pq.ParquetFile, group: int, rows: int, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        wanted = self._columns() if columns is None else columns
         found: Iterator[pa.RecordBatch] = parquet.iter_batches(
-            rows, row_groups=[group], columns=self._columns(), use_threads=False
+            rows, row_groups=[group], columns=wanted, use_threads=False
         )
         return found
 
@@ -309,6 +327,10 @@ class ParquetFileRows(FileRows):
         reject = Reject(self._file.shown, row + 1, "", told)
         self._page = None
         return Piece(None, (reject,), 0, end, end == self._ends[-1])
+
+
+def _page_rows(row_bytes: int) -> int:
+    return max(PAGE_ROWS, min(JOINED_BYTES_MAX // max(row_bytes, 1), PAGE_ROWS_MAX))
 
 
 def _text_paths(schema: pq.ParquetSchema, wanted: Sequence[str]) -> list[str]:

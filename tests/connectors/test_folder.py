@@ -791,6 +791,21 @@ def test_a_text_that_is_stored_once_for_many_rows_is_built_in_bounded_batches(
     assert pa.total_allocated_bytes() - before < 4 * BATCH_BYTES_MAX
 
 
+def test_pages_are_large_only_where_texts_are_short(tmp_path: Path) -> None:
+    rows = 100_000
+    for size in (8, 2_000):
+        texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), ["x" * size])
+        (tmp_path / f"{size}").mkdir()
+        write_parquet(tmp_path / f"{size}" / "one", pa.table({"s": texts.cast(pa.string())}))
+        schema = pa.schema([("s", pa.string())])
+        source = FolderSource(tmp_path / f"{size}", "parquet", MemoryRegistry(), schema)
+        before = pa.total_allocated_bytes()
+        answer = source.read(source.initial_offset(), rows)
+        assert pa.total_allocated_bytes() - before < BATCH_BYTES_MAX
+        assert (answer.rows == rows) == (size == 8)
+        source.close()
+
+
 def test_a_row_beyond_the_bound_is_set_aside(tmp_path: Path) -> None:
     half = pa.array(["x" * (ROW_BYTES_MAX // 2 + 1)])
     big = pa.DictionaryArray.from_arrays(pa.array([0, 0, 0], pa.int32()), half)
