@@ -72,6 +72,7 @@ class Source(ABC):
 
     schema: pa.Schema
     replayable: bool = True
+    reads_ahead: bool = False  # reading takes its time outside Python's lock: worth a thread
 
     @property
     def partitions(self) -> int | None:

@@ -140,6 +140,8 @@ class FolderSource(DealtSource):
     folder; one that is copied must not rest for longer than `settle_ms` before it is whole.
     """
 
+    reads_ahead = True
+
     def __init__(
         self,
         folder: str | os.PathLike[str],

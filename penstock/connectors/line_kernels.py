@@ -16,7 +16,7 @@ UNQUOTED, LOOSE_QUOTE, FEW_FIELDS, MANY_FIELDS = range(7, 11)
 JSON_DEPTH_MAX = 1_000  # Spark's parser has the same bound
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def find_lines(data, lines_max, complete):  # type: ignore[no-untyped-def]
     """Return where lines begin and end (without their line ends), and how many bytes they use.
 
@@ -47,7 +47,7 @@ def find_lines(data, lines_max, complete):  # type: ignore[no-untyped-def]
     return starts[:lines], ends[:lines], begin
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def pack_lines(data, starts, ends):  # type: ignore[no-untyped-def]
     """Copy lines into one run of bytes, each followed by a newline."""
     packed = np.empty((ends - starts).sum() + starts.size, np.uint8)
@@ -61,7 +61,7 @@ def pack_lines(data, starts, ends):  # type: ignore[no-untyped-def]
     return packed
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def judge_json(data, starts, ends):  # type: ignore[no-untyped-def]
     """Say of each line whether it is one object by its brackets, which a parser may rely on."""
     verdicts = np.zeros(starts.size, np.uint8)
@@ -84,7 +84,7 @@ def judge_json(data, starts, ends):  # type: ignore[no-untyped-def]
     return verdicts
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def judge_utf8(data, starts, ends, verdicts):  # type: ignore[no-untyped-def]
     """Set the verdict of each line that is not UTF-8."""
     for line in range(starts.size):
@@ -92,7 +92,7 @@ def judge_utf8(data, starts, ends, verdicts):  # type: ignore[no-untyped-def]
             verdicts[line] = NOT_UTF8
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def blank_lines(data, starts, ends):  # type: ignore[no-untyped-def]
     """Say of each line whether it has nothing but spaces and control characters."""
     blank = np.ones(starts.size, np.bool_)
@@ -104,7 +104,7 @@ def blank_lines(data, starts, ends):  # type: ignore[no-untyped-def]
     return blank
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def cut_csv(data, starts, ends, width, delimiter, escape):  # type: ignore[no-untyped-def]
     """Cut lines into fields: where each one's value stands, whether it holds escapes, verdicts.
 
@@ -145,7 +145,7 @@ def cut_csv(data, starts, ends, width, delimiter, escape):  # type: ignore[no-un
     return begins, finishes, escaped, verdicts
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def unescape(data, begins, finishes, escaped, escape):  # type: ignore[no-untyped-def]
     """Copy texts, those that are `escaped` without what stands before a quote or itself."""
     size = 0
@@ -170,7 +170,7 @@ def unescape(data, begins, finishes, escaped, escape):  # type: ignore[no-untype
     return copied[:at], new_begins, new_finishes
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def is_utf8(data, begin, end):  # type: ignore[no-untyped-def]
     """Say whether bytes are UTF-8: no overlong forms, no surrogates, nothing past U+10FFFF."""
     index = begin
@@ -207,12 +207,12 @@ def is_utf8(data, begin, end):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _is_white(char):  # type: ignore[no-untyped-def]
     return char in (SPACE, TAB, RETURN)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _quoted_end(data, index, end, delimiter, escape):  # type: ignore[no-untyped-def]
     """Return where a quoted value ends, where its field ends, and whether escapes are in it.
 
@@ -238,7 +238,7 @@ def _quoted_end(data, index, end, delimiter, escape):  # type: ignore[no-untyped
     return -1, index, has_escapes
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _object_end(data, index, end):  # type: ignore[no-untyped-def]
     """Return the index behind the bracket that closes the one at `index`.
 

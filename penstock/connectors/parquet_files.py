@@ -113,7 +113,9 @@ class ParquetFileRows(FileRows):
         self._page: pa.RecordBatch | None = None
         self._page_row = -1  # number of the first row of the page, -1: none is open
         self._row_bytes = 0  # of the columns whose values are all of one size
-        self._is_narrow = False  # there are no others: a row has these bytes, whatever the file says
+        self._is_narrow = (
+            False  # there are no others: a row has these bytes, whatever the file says
+        )
         self._is_flat = False  # there are texts besides, one for a row
         self._shared: pq.ParquetFile | None = None  # texts as dictionaries; None: there are none
         self._texts: list[str] = []  # their paths

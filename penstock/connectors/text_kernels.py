@@ -20,7 +20,7 @@ EXPONENT_MAX = 100_000
 _UNTIL_MONTH = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def integers(data, begins, ends, low, high):  # type: ignore[no-untyped-def]
     """A sign or none, and digits."""
     values = np.zeros(begins.size, np.int64)
@@ -48,7 +48,7 @@ def integers(data, begins, ends, low, high):  # type: ignore[no-untyped-def]
     return values, fits
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def booleans(data, begins, ends):  # type: ignore[no-untyped-def]
     """`true` or `false`, in whatever case."""
     values = np.zeros(begins.size, np.bool_)
@@ -61,7 +61,7 @@ def booleans(data, begins, ends):  # type: ignore[no-untyped-def]
     return values, fits
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def dates(data, begins, ends):  # type: ignore[no-untyped-def]
     """`[+-]year[-month[-day]]`; behind a day, a space or `T` and anything."""
     days = np.zeros(begins.size, np.int32)
@@ -76,7 +76,7 @@ def dates(data, begins, ends):  # type: ignore[no-untyped-def]
     return days, fits
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def timestamps(data, begins, ends, zoned):  # type: ignore[no-untyped-def]
     """A date, and perhaps a time of day and, if `zoned`, a zone: Z, UTC, GMT or a distance."""
     micros = np.zeros(begins.size, np.int64)
@@ -98,7 +98,7 @@ def timestamps(data, begins, ends, zoned):  # type: ignore[no-untyped-def]
     return micros, fits
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def float_texts(data, begins, ends):  # type: ignore[no-untyped-def]
     """Rewrite numbers of Java's grammar into the plain one that Arrow reads."""
     offsets = np.zeros(begins.size + 1, np.int32)
@@ -144,7 +144,7 @@ def float_texts(data, begins, ends):  # type: ignore[no-untyped-def]
     return written[:at], offsets, fits
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def decimal_texts(data, begins, ends, precision, scale):  # type: ignore[no-untyped-def]
     """Rewrite numbers with exactly `scale` digits behind the point, rounded half up."""
     offsets = np.zeros(begins.size + 1, np.int32)
@@ -183,7 +183,7 @@ def decimal_texts(data, begins, ends, precision, scale):  # type: ignore[no-unty
     return written[:at], offsets, fits
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def base64_bytes(data, begins, ends):  # type: ignore[no-untyped-def]
     """Decode base64 with its padding."""
     offsets = np.zeros(begins.size + 1, np.int32)
@@ -225,7 +225,7 @@ def base64_bytes(data, begins, ends):  # type: ignore[no-untyped-def]
     return decoded[:at], offsets, fits
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def gather(data, begins, ends):  # type: ignore[no-untyped-def]
     """Copy texts into one run of bytes, with Arrow's offsets."""
     offsets = np.zeros(begins.size + 1, np.int32)
@@ -242,7 +242,7 @@ def gather(data, begins, ends):  # type: ignore[no-untyped-def]
     return copied, offsets
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _base64_code(char):  # type: ignore[no-untyped-def]
     if 65 <= char <= 90:  # A to Z
         return np.int64(char) - 65
@@ -253,7 +253,7 @@ def _base64_code(char):  # type: ignore[no-untyped-def]
     return 62 if char == PLUS else 63 if char == 47 else -1  # /
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _special(data, begin, end, number_begin, number_end):  # type: ignore[no-untyped-def]
     """Return Arrow's word for a number that has no digits, none if it is not one."""
     if _is_same(data, number_begin, number_end, b"NaN"):
@@ -266,7 +266,7 @@ def _special(data, begin, end, number_begin, number_end):  # type: ignore[no-unt
     return b""
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _is_same(data, begin, end, word):  # type: ignore[no-untyped-def]
     if end - begin != len(word):
         return False
@@ -276,7 +276,7 @@ def _is_same(data, begin, end, word):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _is_word(data, begin, end, word):  # type: ignore[no-untyped-def]
     if end - begin != len(word):
         return False
@@ -287,7 +287,7 @@ def _is_word(data, begin, end, word):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _trimmed(data, begin, end):  # type: ignore[no-untyped-def]
     """Leave out spaces and control characters at both ends."""
     while begin < end and (data[begin] <= SPACE or data[begin] == DELETE):
@@ -297,13 +297,13 @@ def _trimmed(data, begin, end):  # type: ignore[no-untyped-def]
     return begin, end
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _number(data, index, end, digits_max):  # type: ignore[no-untyped-def]
     """Return a number, how many digits it has (one too many if more than may be), and its end."""
     return _digits(data, index, end, digits_max + 1)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _digits(data, index, end, digits_max):  # type: ignore[no-untyped-def]
     value = digits = 0
     while index < end and ZERO <= data[index] <= NINE and digits < digits_max:
@@ -313,7 +313,7 @@ def _digits(data, index, end, digits_max):  # type: ignore[no-untyped-def]
     return value, digits, index
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _date(data, index, end, year_digits_max):  # type: ignore[no-untyped-def]
     """Return year, month, day and the index behind; -1 if there is no date.
 
@@ -350,7 +350,7 @@ def _date(data, index, end, year_digits_max):  # type: ignore[no-untyped-def]
     return year, month, day, index
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _time_of_day(data, index, end, zoned):  # type: ignore[no-untyped-def]
     """Return microseconds, minutes east of UTC and the index behind; -1 if it is no time."""
     within = 0
@@ -380,7 +380,7 @@ def _time_of_day(data, index, end, zoned):  # type: ignore[no-untyped-def]
     return within, minutes, index if zoned else -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _zone(data, index, end):  # type: ignore[no-untyped-def]
     """Return minutes east of UTC and the index behind; -1 if it is none of the zones known here."""
     while index < end and data[index] <= SPACE:
@@ -407,12 +407,12 @@ def _zone(data, index, end):  # type: ignore[no-untyped-def]
     return sign * (hours * 60 + minutes), end
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _is_leap(year):  # type: ignore[no-untyped-def]
     return (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _days(year, month, day):  # type: ignore[no-untyped-def]
     """Days since 1970-01-01, in the calendar of today carried back."""
     before = year - 1
@@ -420,7 +420,7 @@ def _days(year, month, day):  # type: ignore[no-untyped-def]
     return days + _UNTIL_MONTH[month] + (month > 2 and _is_leap(year)) + day - 1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _is_number(data, index, end):  # type: ignore[no-untyped-def]
     """Digits with at most one point, and an exponent or none."""
     digits = points = 0
@@ -433,7 +433,7 @@ def _is_number(data, index, end):  # type: ignore[no-untyped-def]
     return index == end or _exponent_end(data, index, end)[1] == end
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _exponent_end(data, index, end):  # type: ignore[no-untyped-def]
     """Return an exponent and the index behind it, -1 if there is none."""
     if data[index] not in (69, 101):  # E e
@@ -450,7 +450,7 @@ def _exponent_end(data, index, end):  # type: ignore[no-untyped-def]
     return (-value if negative else value), index if digits else -1
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _decimal_parts(data, index, end):  # type: ignore[no-untyped-def]
     """Return whether it is a number, how many digits precede its point, and its exponent."""
     before = digits = points = 0
@@ -469,7 +469,7 @@ def _decimal_parts(data, index, end):  # type: ignore[no-untyped-def]
     return behind == end and abs(exponent) < EXPONENT_MAX, before, exponent
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _unscaled(data, index, end, keep, precision, digits):  # type: ignore[no-untyped-def]
     """Put the digits of the rounded number into `digits`; return whether they fit, how many.
 

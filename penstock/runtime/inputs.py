@@ -22,6 +22,7 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Record
 from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, Said, decode_marker
+from penstock.runtime.read_ahead import ReadAhead
 from penstock.stages.tags import parse_tag
 
 
@@ -183,7 +184,9 @@ class SourceInput(Input):
     """Rows of a source, read by offset; the offset in the marker makes a replay start there."""
 
     def __init__(self, source: Source, offset: Any, columns: list[str]) -> None:
-        self._source = source
+        self._source = ReadAhead(source)
+        self._reads_ahead = source.reads_ahead
+        self._rows_max = 0  # the most that was asked for
         self._columns = None if list(source.schema.names) == columns else columns
         self._offset = source.initial_offset() if offset is None else offset
         self._has_paused = False
@@ -197,6 +200,11 @@ class SourceInput(Input):
             return None
         first = self._offset
         read = self._source.read(first, rows_max)
+        if read is None:
+            return None  # it comes with the next step, which may take more
+        self._rows_max = max(self._rows_max, rows_max)
+        if read.more and self._reads_ahead:
+            self._source.begin(read.next_offset, self._rows_max)
         self._has_paused = not read.more and not read.pending
         self._is_drained = (read.idle and not read.pending) or read.ended
         self._has_nothing_yet = read.nothing_yet
