@@ -30,6 +30,7 @@ from penstock.connectors.line_files import (
 )
 from penstock.connectors.line_formats import CsvLines, JsonLines, LineFormat, TextLines
 from penstock.connectors.parquet_files import ParquetFileRows
+from penstock.connectors.parquet_statistics import Condition
 from penstock.connectors.rejects import Reject, joined, rejected_batch
 from penstock.errors import (
     InvalidArgument,
@@ -152,8 +153,12 @@ class FolderSource(DealtSource):
         registry_key: str = "files",
         clock: Clock | None = None,
         listing: FolderListing | None = None,
+        condition: Condition | None = None,
     ) -> None:
-        """`listing`: one that other sources of the same folder and registry key use too."""
+        """`listing`: one that other sources of the same folder and registry key use too.
+
+        `condition`: rows of which it is not true may be left out.
+        """
         self._folder = Path(os.path.abspath(folder))
         self._format: Format = format
         self._options = options if options is not None else FolderOptions()
@@ -166,6 +171,7 @@ class FolderSource(DealtSource):
                 self._folder, registry, registry_key, self._options.selection, self._clock
             )
         self.listing, self._known = listing, listing.known
+        self._condition = condition
         self._look = 0  # the last one that was seen
         self._open: tuple[int, OpenFile, FileRows] | None = None
 
@@ -274,7 +280,9 @@ class FolderSource(DealtSource):
         options = self._options
         stop_at_first = options.mode == "fail"
         if self._lines is None:
-            return ParquetFileRows(file, self.schema, stop_at_first, options.case_sensitive)
+            return ParquetFileRows(
+                file, self.schema, stop_at_first, options.case_sensitive, self._condition
+            )
         if file.name.lower().endswith(COMPRESSED):
             return CompressedFileRows(file)
         return LineFileRows(
@@ -323,6 +331,7 @@ class FolderSource(DealtSource):
             self._registry_key,
             self._clock,
             self.listing,
+            self._condition,
         )
 
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece
+from penstock.connectors.parquet_statistics import Condition, excluded_groups
 from penstock.connectors.parquet_types import (
     as_type,
     decoded_bytes,
@@ -91,8 +92,8 @@ class ParquetFileRows(FileRows):
     group again. Where a row group stores long texts once for many rows, these come as dictionaries,
     so that what the rows will need is known before it is built.
 
-    Of a row group's metadata only its sizes are asked for: its columns' are not safe to ask for,
-    since what is wrong with them ends the process.
+    Of a row group's metadata only its sizes are asked Arrow for: its columns' are not safe to ask
+    for, since what is wrong with them ends the process.
     """
 
     def __init__(
@@ -101,11 +102,15 @@ class ParquetFileRows(FileRows):
         schema: pa.Schema,
         stop_at_first: bool,
         case_sensitive: bool = False,
+        condition: Condition | None = None,
     ) -> None:
+        """`condition`: rows of which it is not true may be passed over, by whole row groups."""
         self._file = file
         self._schema = schema
         self._stop_at_first = stop_at_first
         self._case_sensitive = case_sensitive
+        self._condition = condition
+        self._passed_over: list[bool] = []  # of each row group; none if all are read
         self._ends: list[int] = []  # number of the row after each row group
         self._misfit: str | None = None  # of the file as a whole
         self._old_calendar = False
@@ -134,6 +139,7 @@ class ParquetFileRows(FileRows):
             self._misfit = self._schema_misfit() or _size_misfit(groups, size_bytes)
             if self._misfit is None:
                 self._look_at_columns(metadata)
+                self._look_at_statistics()
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._file.check(0, 0)
             self._misfit = f"not a readable Parquet file: {reason_of(error)}"
@@ -148,6 +154,21 @@ class ParquetFileRows(FileRows):
         if not self._is_narrow and (texts := _text_paths(metadata.schema, columns)):
             self._shared = self._parquet_file(metadata, texts)
             self._texts = texts
+
+    def _look_at_statistics(self) -> None:
+        if self._condition is None or self._old_calendar:
+            return
+        there = self._there
+        columns = {}
+        for field in self._schema:
+            place = place_of(field.name, there.names, self._case_sensitive)
+            if place >= 0:
+                columns[field.name] = there.names[place], there.field(place).type, field.type
+        rows = [group.num_rows for group in self._groups]
+        self._passed_over = excluded_groups(self._file, self._condition, columns, rows)
+
+    def _is_passed_over(self, row: int) -> bool:
+        return bool(self._passed_over) and self._passed_over[bisect_right(self._ends, row)]
 
     def _parquet_file(
         self, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
@@ -174,6 +195,10 @@ class ParquetFileRows(FileRows):
             raise offset_refused({"byte": byte, "row": row}, f"the file has {total} rows")
         if row == total:
             return Piece(None, (), 0, row, True)
+        if self._is_passed_over(row):
+            while row < total and self._is_passed_over(row):
+                row = self._ends[bisect_right(self._ends, row)]
+            return Piece(None, (), 0, row, row == total)
         try:
             rows = self._rows_at(row, rows_max)
         except (pa.ArrowException, OSError) as error:
@@ -217,6 +242,8 @@ class ParquetFileRows(FileRows):
             return rows
         pages, end, size_bytes = [rows], row + rows.num_rows, rows.nbytes
         while end < min(row + rows_max, self._ends[-1]) and size_bytes < JOINED_BYTES_MAX:
+            if self._is_passed_over(end):
+                break
             try:
                 following = self._page_at(end)
             except (pa.ArrowException, OSError):

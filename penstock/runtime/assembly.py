@@ -26,6 +26,7 @@ from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
 from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, Marker
 from penstock.runtime.outputs import Outputs, partitioner
+from penstock.runtime.pushed_filters import pushed_condition
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.streams import describe_stream, register_streams
@@ -226,6 +227,7 @@ class Assembly:
             registry=self.log,
             clock=self.clock,
             has_dead_letters=self.program.settings.dead_letter_stream is not None,
+            condition=pushed_condition(stage.chain),
             listings=self.listings,
         )
         source = self.sources[spec.connector](request)

@@ -14,6 +14,7 @@ from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_listing import FolderListing
 from penstock.connectors.folder_registry import Registry
 from penstock.connectors.nexmark import Kind, NexmarkSettings, NexmarkSource
+from penstock.connectors.parquet_statistics import Condition
 from penstock.connectors.rate import RateSource
 from penstock.connectors.ysb import YsbSource
 from penstock.errors import InvalidArgument
@@ -32,6 +33,7 @@ class SourceRequest:
     registry: Registry  # where a source may keep what must outlive it
     clock: Clock
     has_dead_letters: bool = False  # input that does not fit has somewhere to go
+    condition: Condition | None = None  # rows of which it is not true are needed by nobody
     listings: dict[str, FolderListing] = field(default_factory=dict)  # of all in this process
 
 
@@ -94,6 +96,7 @@ def _folder(request: SourceRequest) -> Source:
         key,
         request.clock,
         request.listings.get(key),
+        request.condition,
     )
     request.listings[key] = whole.listing
     return _part(request, whole)
