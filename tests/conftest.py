@@ -19,7 +19,7 @@ from tests.thoroughness import examples
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Folders of tests that start Spark, and who shares a session; files elsewhere share another one.
-SPARK_GROUPS = {"spark": "killed", "oracle": "oracle", "catalyst": "oracle"}
+SPARK_GROUPS = {"spark": "killed", "oracle": "session", "catalyst": "session"}
 # Folders whose tests of one file need the same compiled code: one process makes it, not three.
 COMPILING = {"bench", "connectors", "kernels", "operators", "state"}
 

@@ -66,11 +66,16 @@ def random_batch(
 
 
 @st.composite
-def batches(draw: st.DrawFn, schema: Schema, rows_max: int = 40) -> pa.RecordBatch:
+def batches(
+    draw: st.DrawFn,
+    schema: Schema,
+    rows_max: int = 40,
+    null_shares: tuple[float, ...] = (0.0, 0.2, 0.8),
+) -> pa.RecordBatch:
     """A batch of the schema, with or without nulls; a slice, as offsets are easy to get wrong."""
     random = Random(draw(st.integers(0, 2**32)))
     count = draw(st.integers(0, rows_max))
-    null_share = draw(st.sampled_from([0.0, 0.2, 0.8]))
+    null_share = draw(st.sampled_from(null_shares))
     first = draw(st.integers(0, 9))
     return random_batch(random, schema, first + count, null_share).slice(first)
 

@@ -120,6 +120,7 @@ def test_compiled_and_twin_agree(
     assert outcome(compiled, batch, closed, alone) == outcome(twin, batch, closed, alone)
 
 
+@pytest.mark.slow
 def test_all_cases_are_compiled(blocks: dict[str, tuple[Block, Block]]) -> None:
     assert [name for name, (compiled, _) in blocks.items() if not compiled.is_compiled] == []
 

@@ -13,7 +13,7 @@ from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.support import numba_supported
 from tests.kernels.batches import SEEDED, batches, bits_of, decimals
-from tests.thoroughness import examples, some
+from tests.thoroughness import IS_DEEP, examples, some
 
 SCHEMA: Schema = tuple(
     Field(name, parse_type(kind))
@@ -86,6 +86,10 @@ FAILING: dict[str, list[Expression]] = {
 }  # fmt: skip
 
 
+# Code for columns without nulls is a part of the other: it is compiled in the deep part only.
+ANY_BATCH = batches(SCHEMA, null_shares=(0.0, 0.2, 0.8) if IS_DEEP else (0.2, 0.8))
+
+
 def block_pair(
     outputs: list[Expression], filters: list[Expression], cache: KernelCache
 ) -> tuple[Block, Block]:
@@ -113,7 +117,7 @@ def safe_blocks(kernels: KernelCache) -> list[tuple[Block, Block]]:
 
 
 @settings(SEEDED, max_examples=examples(60))
-@given(batch=batches(SCHEMA))
+@given(batch=ANY_BATCH)
 def test_expressions_that_cannot_fail(
     safe_blocks: list[tuple[Block, Block]], batch: pa.RecordBatch
 ) -> None:
@@ -123,7 +127,7 @@ def test_expressions_that_cannot_fail(
 
 @pytest.mark.parametrize("name", some(sorted(FAILING), every=3))
 @settings(SEEDED, max_examples=examples(25))
-@given(batch=batches(SCHEMA))
+@given(batch=ANY_BATCH)
 def test_expressions_that_fail_rows(kernels: KernelCache, name: str, batch: pa.RecordBatch) -> None:
     """The same rows fail, compiled or not, and the error of each names row and expression."""
     compiled, twin = block_pair(FAILING[name], [], kernels)
@@ -136,9 +140,15 @@ def test_expressions_that_fail_rows(kernels: KernelCache, name: str, batch: pa.R
         assert "compiled expression failed" not in caught.value.message
 
 
-def test_all_cases_are_compiled_ones(safe_blocks: list[tuple[Block, Block]]) -> None:
+def test_all_cases_are_compiled_ones() -> None:
     every = [*SAFE, *(expression for group in FAILING.values() for expression in group)]
     assert [str(expression) for expression in every if not numba_supported(expression)] == []
+
+
+@pytest.mark.slow
+def test_all_cases_are_compiled_where_there_are_no_nulls(
+    safe_blocks: list[tuple[Block, Block]],
+) -> None:
     for compiled, _ in safe_blocks:
         assert compiled.is_compiled
 
@@ -169,7 +179,7 @@ def filter_blocks(kernels: KernelCache) -> dict[str, tuple[Block, Block]]:
 
 @pytest.mark.parametrize("name", sorted(FILTERED))
 @settings(SEEDED, max_examples=examples(25))
-@given(batch=batches(SCHEMA))
+@given(batch=ANY_BATCH)
 def test_filters(
     filter_blocks: dict[str, tuple[Block, Block]], name: str, batch: pa.RecordBatch
 ) -> None:

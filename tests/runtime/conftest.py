@@ -1,4 +1,4 @@
-"""A folder per test, and one cache of compiled kernels for all of them."""
+"""A folder per test; queries run without compiled code, and with it in the deep part."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.kernels.cache import KernelCache
+from tests.compiled_code import without_and_with
 from tests.runtime.laboratory import Laboratory
+
+__all__ = ["lab", "without_and_with"]
 
 
 @pytest.fixture

@@ -42,18 +42,18 @@ def tested() -> Query:
     )  # fmt: skip
 
 
-def work(connection: Connection, folder: Path, kernels: Path) -> None:
+def work(connection: Connection, folder: Path, kernels: KernelCache) -> None:
     """Run the query to its end, and say when it has begun and when it is over."""
-    lab = Laboratory(folder, KernelCache(kernels))
+    lab = Laboratory(folder, kernels)
     with lab.open(tested()) as process:
         connection.send("begun")
         process.run()
     connection.send("ended")
 
 
-def verify(connection: Connection, folder: Path, kernels: Path) -> None:
+def verify(connection: Connection, folder: Path, kernels: KernelCache) -> None:
     """Compare what is committed with what plain Python makes of the same events."""
-    lab = Laboratory(folder, KernelCache(kernels))
+    lab = Laboratory(folder, kernels)
     reference = _Light(SEED, RATE)
     bids: Counter[tuple[int, int, int]] = Counter()
     windows: dict[tuple[int, int], tuple[int, int]] = {}

@@ -43,10 +43,11 @@ def test_a_process_killed_at_random_moments_loses_and_repeats_nothing(
 ) -> None:
     rng = random.Random(seed)
     folder = tmp_path / "log"
+    kernels = type(kernels)(kernels.folder)  # has nothing loaded, so that it can travel
     killed = 0
     ended = False
     for _ in range(KILLS):
-        process, connection = _start(work, folder, kernels.folder)
+        process, connection = _start(work, folder, kernels)
         # Some die while they recover, before they can say that they have begun.
         if rng.random() < 0.7:
             assert _answer(connection) == "begun"
@@ -60,11 +61,11 @@ def test_a_process_killed_at_random_moments_loses_and_repeats_nothing(
             break
         killed += 1
     assert killed >= 3  # otherwise the query is over too soon to prove anything
-    process, connection = _start(work, folder, kernels.folder)
+    process, connection = _start(work, folder, kernels)
     assert _answer(connection) == "begun"
     assert _answer(connection) == "ended"
     process.join(ANSWER_S_MAX)
-    process, connection = _start(verify, folder, kernels.folder)
+    process, connection = _start(verify, folder, kernels)
     bids_match, windows_match, windows = _answer(connection)
     process.join(ANSWER_S_MAX)
     assert bids_match
