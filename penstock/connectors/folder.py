@@ -13,15 +13,15 @@ import pyarrow as pa
 from penstock.clock import Clock, SystemClock
 from penstock.connectors.contract import (
     AGAIN_S,
-    DealtSource,
     Offset,
+    Source,
     SourceBatch,
     check_rows_max,
     offset_refused,
 )
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
 from penstock.connectors.folder_listing import FolderListing, Selection
-from penstock.connectors.folder_registry import Registry
+from penstock.connectors.folder_registry import Dealing, Registry, Share
 from penstock.connectors.line_files import (
     BLOCK_BYTES_MIN,
     COMPRESSED,
@@ -64,7 +64,8 @@ class FolderOptions:
       that is still being copied is left alone;
     - changed: what to do about a file that is gone, or is not what it was when its reading began:
       "fail", "skip" the rest of it, or "continue" with the rest as it is now;
-    - case_sensitive: whether a Parquet column is found by its name's very letters.
+    - case_sensitive: whether a Parquet column is found by its name's very letters;
+    - part_bytes: larger files are read in parts of about so many bytes, by several readers.
     """
 
     mode: Literal["fail", "deadletter"] = "fail"
@@ -78,13 +79,16 @@ class FolderOptions:
     settle_ms: int = 0
     changed: Literal["fail", "skip", "continue"] = "fail"
     case_sensitive: bool = False
+    part_bytes: int = 32 << 20
     block_bytes: int = 4 << 20
     line_bytes_max: int = 16 << 20
 
     @property
     def selection(self) -> Selection:
         """Which files count."""
-        return Selection(self.recursive, self.pattern, self.settle_ms, self.bounded)
+        return Selection(
+            self.recursive, self.pattern, self.settle_ms, self.bounded, self.part_bytes
+        )
 
     def __post_init__(self) -> None:
         if self.mode not in ("fail", "deadletter"):
@@ -97,6 +101,8 @@ class FolderOptions:
             raise InvalidArgument(
                 f"settle_ms is {self.settle_ms}, 0 to {SETTLE_MS_LIMIT} is possible"
             )
+        if self.part_bytes < 1:
+            raise InvalidArgument(f"part_bytes is {self.part_bytes}, at least 1 is needed")
         if not BLOCK_BYTES_MIN <= self.block_bytes <= LINE_BYTES_LIMIT:
             raise InvalidArgument(
                 f"block_bytes is {self.block_bytes}, "
@@ -110,9 +116,10 @@ class FolderOptions:
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """A position: a file's number, how many bytes and rows of it were read, and of which version.
+    """A position: a share's number, how far it was read, and of which version of its file.
 
-    Before its first row, a file has no version yet.
+    Before its first row there is no version yet; then the number may be that of another's share, or
+    of none: the next one from there on is read.
     """
 
     file: int
@@ -123,22 +130,24 @@ class _At:
     @property
     def offset(self) -> Offset:
         offset = {"file": self.file, "byte": self.byte, "row": self.row}
-        if self.version is not None:
+        if self.version is not None and (self.byte or self.row):
             offset |= {"size": self.version.size_bytes, "mtime_ns": self.version.mtime_ns}
         return offset
 
 
-class FolderSource(DealtSource):
+class FolderSource(Source):
     """Files of a folder, each read once, whatever their names and whenever they appear.
 
     A look at the folder takes up the names that are not known yet, in the order of their paths, and
     appends them to the list in the registry: this list is the order of reading, for this process
-    and for every later one. The offset is a file's number in it and a position inside the file.
+    and for every later one. Large files are several entries of it, a part each. The offset is the
+    number of an entry and a position inside the file.
 
     Inside a file the offset also says which version of it was begun: the file must stay that one
     until it is read to its end, or the rows before and after the offset would be of two files.
-    Until then, and once it was read, it may change or go. So it is safe to rename files into the
-    folder; one that is copied must not rest for longer than `settle_ms` before it is whole.
+    Until then, and once it was read, it may change or go; one in parts must stay as it was found.
+    So it is safe to rename files into the folder; one that is copied must not rest for longer than
+    `settle_ms` before it is whole.
     """
 
     reads_ahead = True
@@ -172,11 +181,20 @@ class FolderSource(DealtSource):
             )
         self.listing, self._known = listing, listing.known
         self._condition = condition
+        self._dealing = Dealing(self._known, 0, 1)
         self._look = 0  # the last one that was seen
         self._open: tuple[int, OpenFile, FileRows] | None = None
 
+    @property
+    def partitions(self) -> int | None:
+        return None
+
+    def split(self, parts: int) -> list[Source]:
+        self._check_parts(parts)
+        return [self._part(part, parts) for part in range(parts)]
+
     def initial_offset(self) -> Offset:
-        return _At(self._first).offset
+        return _At(0).offset
 
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         rows_left = check_rows_max(rows_max)
@@ -187,13 +205,15 @@ class FolderSource(DealtSource):
         for _ in range(FILES_PER_READ_MAX):
             found_some = bool(batches or rejects)
             is_within = at.version is not None
-            if found_some and (is_within or at.file >= len(self._known)):
+            if found_some and (is_within or self._dealing.next(at.file) is None):
                 break  # small files are handed out together; a large one comes in its own pieces
             if rows_left <= 0 or bytes_left <= 0:
                 break
             try:
-                if not self._is_known(at.file):
+                number = self._found(at.file)
+                if number is None:
                     break
+                at = at if number == at.file else _At(number)
                 at, piece = self._next(at, rows_left)
             except StreamError as error:
                 if found_some:
@@ -208,8 +228,9 @@ class FolderSource(DealtSource):
                 bytes_left -= piece.batch.nbytes
                 if piece.batch.num_rows >= PIECE_ROWS_ALONE:
                     break
-        ended = self._is_end(at)
-        more = at.file < len(self._known)
+        sealed = self._known.sealed  # before the list, which may just be growing
+        more = self._dealing.next(at.file) is not None
+        ended = sealed and not more
         idle = at == begin and not ended
         # A file that is known is there to be read, even if it changed at each try.
         pending = idle and (self.listing.unsettled or more)
@@ -220,7 +241,7 @@ class FolderSource(DealtSource):
             rejected=rejected_batch(rejects),
             more=more and not idle,
             idle=idle,
-            nothing_yet=idle and not pending and at == _At(self._first),
+            nothing_yet=idle and not pending and at == _At(0),
             pending=pending,
             again_s=self.listing.look_again_s if idle and not pending else AGAIN_S,
         )
@@ -243,26 +264,28 @@ class FolderSource(DealtSource):
             return _At(at.file, piece.byte, piece.row, file.version), piece
         file.check(piece.byte, piece.row)  # what was added meanwhile would never be read
         self.close()
-        return _At(at.file + self._stride), piece
+        return _At(at.file + 1), piece
 
     def _past(self, at: _At, error: StreamError) -> _At:
         """Return where to go on after a file that is gone or has changed; raise if nowhere."""
-        if not isinstance(error, SourceVanished | SourceShrunk | SourceChanged):
-            raise error
+        is_of_file = isinstance(error, SourceVanished | SourceShrunk | SourceChanged)
+        if not is_of_file or at.file >= len(self._known):
+            raise error  # the folder itself may be gone
         self.close()
         choice = self._options.changed
-        if at.version is None and not isinstance(error, SourceVanished):
+        is_whole = self._known[at.file].file.parts == 1
+        if at.version is None and is_whole and not isinstance(error, SourceVanished):
             return at  # nothing of it was read, as far as anyone knows: begin it as it is now
         if choice == "continue" and isinstance(error, SourceChanged):
             _logger.warning("going on in a file that changed: %s", error.message)
             return replace(at, version=self._version_now(at.file))
         if choice == "skip":
             _logger.warning("leaving a file out: %s", error.message)
-            return _At(at.file + self._stride)
+            return _At(at.file + 1)
         raise error
 
     def _version_now(self, number: int) -> Version:
-        file = OpenFile(self._folder, self._known[number], None)
+        file = OpenFile(self._folder, self._known[number].file.name, None)
         file.close()
         return file.version
 
@@ -272,31 +295,34 @@ class FolderSource(DealtSource):
             if number == at.file and at.version in (None, file.version):
                 return file, rows
             self.close()
-        file = OpenFile(self._folder, self._known[at.file], at.version)
-        self._open = (at.file, file, self._rows(file))
+        share = self._known[at.file]
+        version = at.version
+        if version is None and share.file.parts > 1:
+            version = Version(share.file.size_bytes, share.file.mtime_ns)
+        file = OpenFile(self._folder, share.file.name, version)
+        self._open = (at.file, file, self._rows(file, share))
         return self._open[1], self._open[2]
 
-    def _rows(self, file: OpenFile) -> FileRows:
+    def _rows(self, file: OpenFile, share: Share) -> FileRows:
         options = self._options
         stop_at_first = options.mode == "fail"
         if self._lines is None:
             return ParquetFileRows(
-                file, self.schema, stop_at_first, options.case_sensitive, self._condition
+                file, share, self.schema, stop_at_first, options.case_sensitive, self._condition
             )
         if file.name.lower().endswith(COMPRESSED):
-            return CompressedFileRows(file)
+            return CompressedFileRows(file, share)
         return LineFileRows(
-            file, self._lines, stop_at_first, options.block_bytes, options.line_bytes_max
+            file, share, self._lines, stop_at_first, options.block_bytes, options.line_bytes_max
         )
 
-    def _is_known(self, number: int) -> bool:
-        """Say whether there is a file of this number, after a look at the folder if need be."""
-        if number >= len(self._known):
+    def _found(self, number: int) -> int | None:
+        """Return the number of the next share, after a look at the folder if need be."""
+        found = self._dealing.next(number)
+        if found is None:
             self._look = self.listing.look(self._look)
-        return number < len(self._known)
-
-    def _is_end(self, at: _At) -> bool:
-        return self._known.sealed and at.file >= len(self._known)
+            found = self._dealing.next(number)
+        return found
 
     def _position(self, offset: Offset) -> _At:
         if not isinstance(offset, dict) or not all(type(n) is int for n in offset.values()):
@@ -309,20 +335,18 @@ class FolderSource(DealtSource):
             raise offset_refused(offset, "numbers from 0 on were expected")
         version = Version(offset["size"], offset["mtime_ns"]) if begun else None
         at = _At(offset["file"], offset["byte"], offset["row"], version)
-        if at.file % self._stride != self._first % self._stride or at.file < self._first:
-            raise offset_refused(offset, f"this part reads file {self._first} + k * {self._stride}")
         if at.file >= len(self._known):
             self.listing.refresh()
-        if at.file >= len(self._known) + self._stride or (
-            at.file >= len(self._known) and (at.byte or at.row)
-        ):
+        if at.file > len(self._known) or (at.file == len(self._known) and begun):
             raise offset_refused(
                 offset, f"the registry lists {len(self._known)} files under {self._registry_key!r}"
             )
+        if begun and self._dealing.next(at.file) != at.file:
+            raise offset_refused(offset, "another part of this source reads that file")
         return at
 
-    def _copy(self) -> FolderSource:
-        return FolderSource(
+    def _part(self, part: int, parts: int) -> FolderSource:
+        source = FolderSource(
             self._folder,
             self._format,
             self._registry,
@@ -333,6 +357,8 @@ class FolderSource(DealtSource):
             self.listing,
             self._condition,
         )
+        source._dealing = Dealing(self._known, part, parts)
+        return source
 
 
 def _checked_schema(format: Format, schema: pa.Schema | None) -> pa.Schema:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from penstock.clock import Clock
 from penstock.connectors.folder_files import refuse_ways_out
-from penstock.connectors.folder_registry import KnownFiles, Registry
+from penstock.connectors.folder_registry import PARTS_MAX, FoundFile, KnownFiles, Registry
 from penstock.errors import PathRefused, SourceError, SourceVanished
 from penstock.names import show_path
 
@@ -37,6 +37,7 @@ class Selection:
     pattern: str = "*"
     settle_ms: int = 0
     bounded: bool = False
+    part_bytes: int = 32 << 20
 
 
 _Seen = tuple[int, int, int]  # device, inode and time of change of a folder
@@ -99,7 +100,7 @@ class FolderListing:
         before, until_s = self._seen, self._list_until_s
         self._seen, self._list_until_s = {}, float("inf")  # also if this fails
         self.unsettled = False
-        found = sorted(self._new_files())
+        found = sorted(self._new_files(), key=lambda file: file.name)
         self.known.add(found, seal=self._selection.bounded and not self.unsettled)
         if self._seen != before or until_s == float("inf"):
             is_coarse = all(time_ns % 1_000_000_000 == 0 for _, _, time_ns in self._seen.values())
@@ -114,8 +115,8 @@ class FolderListing:
             return None
         return found.st_dev, found.st_ino, found.st_mtime_ns
 
-    def _new_files(self) -> Iterator[str]:
-        """Yield the names that are not known yet, of files that have settled."""
+    def _new_files(self) -> Iterator[FoundFile]:
+        """Yield the files that are not known yet and have settled."""
         now_us = self._clock.now_us()
         for entry, name in self._walk(self._folder, ""):
             if name in self.known:
@@ -139,7 +140,9 @@ class FolderListing:
             if 0 <= age_us < self._selection.settle_ms * 1_000:
                 self.unsettled = True
             else:
-                yield name
+                size = found.st_size
+                parts = min(max(-(-size // self._selection.part_bytes), 1), PARTS_MAX)
+                yield FoundFile(name, size, found.st_mtime_ns, parts)
 
     def _walk(self, folder: Path, prefix: str) -> Iterator[tuple[os.DirEntry[str], str]]:
         """Yield what counts by its name, and is no folder."""

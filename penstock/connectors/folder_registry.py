@@ -1,10 +1,17 @@
-"""The order in which a folder's files were discovered, kept where a restart finds it again."""
+"""The order in which a folder's files were discovered, kept where a restart finds it again.
+
+And who of several readers reads which: what was noted of a file when it was found decides, so that
+all of them agree, for ever.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
+from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
 from typing import Any, Protocol
 
 from penstock.errors import SourceError
@@ -12,7 +19,39 @@ from penstock.log.record import Versioned
 from penstock.names import check_path
 
 CHUNK_FILES = 512
-REGISTRY_VERSION = 2
+REGISTRY_VERSION = 3
+PARTS_MAX = 1 << 16
+FILE_COST_BYTES = 1 << 16  # opening a file costs as much as reading so much of one
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file as it was found. One in several parts has to stay so until all are read."""
+
+    name: str
+    size_bytes: int = 0
+    mtime_ns: int = 0
+    parts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What is read by one reader: a file, or a part of one."""
+
+    file: FoundFile
+    part: int = 0
+
+    @property
+    def begin_byte(self) -> int:
+        """Where the part begins in the file as it was found."""
+        return self.file.size_bytes * self.part // self.file.parts
+
+    @property
+    def end_byte(self) -> int | None:
+        """Where it ends; None: with the file."""
+        if self.part + 1 == self.file.parts:
+            return None
+        return self.file.size_bytes * (self.part + 1) // self.file.parts
 
 
 class Registry(Protocol):
@@ -46,19 +85,20 @@ class MemoryRegistry:
 
 
 class KnownFiles:
-    """The names of files, numbered from 0 in an order that is never changed, only continued.
+    """Files and parts of files, numbered from 0 in an order that is never changed, only continued.
 
     A name is a path below the folder, its parts joined by '/'. The list is stored in chunks under
     `<key>/0`, `<key>/1`, … : an addition rewrites the last chunk only. Any number of readers may
     add at the same time: each addition is conditional on the list being the one that the reader
-    saw. The names stay known, so a file is never taken twice; this costs about 100 bytes of memory
+    saw. The names stay known, so a file is never taken twice; this costs about 300 bytes of memory
     per file that was ever in the folder.
     """
 
     def __init__(self, registry: Registry, key: str) -> None:
         self._registry = registry
         self._key = check_path(f"{key}/0", "registry key")[:-2]
-        self._listed: list[str] = []
+        self._files: list[FoundFile] = []
+        self._shares: list[Share] = []
         self._names: set[str] = set()
         self._chunk = 0  # number of the last chunk, and how much of it is listed
         self._chunk_files = 0
@@ -66,10 +106,10 @@ class KnownFiles:
         self.sealed = False  # no file will be added any more
 
     def __len__(self) -> int:
-        return len(self._listed)
+        return len(self._shares)
 
-    def __getitem__(self, number: int) -> str:
-        return self._listed[number]
+    def __getitem__(self, number: int) -> Share:
+        return self._shares[number]
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -86,54 +126,89 @@ class KnownFiles:
                 return
             self._chunk, self._chunk_files, self._chunk_version = self._chunk + 1, 0, 0
 
-    def add(self, found: Sequence[str], seal: bool = False) -> None:
+    def add(self, found: Sequence[FoundFile], seal: bool = False) -> None:
         """Append the files that are not known yet, in the order given; `seal` closes the list."""
         self.refresh()
         while not self.sealed:
-            new = [name for name in dict.fromkeys(found) if name not in self._names]
+            by_name = {file.name: file for file in found}
+            new = [file for name, file in by_name.items() if name not in self._names]
             if not new and not seal:
                 return
             if self._chunk_files == CHUNK_FILES:
                 self._chunk, self._chunk_files, self._chunk_version = self._chunk + 1, 0, 0
             now = new[: CHUNK_FILES - self._chunk_files]
-            first = len(self._listed) - self._chunk_files
-            value = _encode([*self._listed[first:], *now], sealed=seal and len(now) == len(new))
+            first = len(self._files) - self._chunk_files
+            value = _encode([*self._files[first:], *now], sealed=seal and len(now) == len(new))
             key = f"{self._key}/{self._chunk}"
             self._registry.compare_and_set(key, self._chunk_version, value)
             # Won or lost, the registry now says what the list is.
             self.refresh()
 
     def _load(self, stored: Versioned) -> None:
-        names, sealed = _decode(stored.value, self._key)
-        first = len(self._listed) - self._chunk_files
-        known = self._listed[first:]
-        if names[: len(known)] != known:
+        files, sealed = _decode(stored.value, self._key)
+        first = len(self._files) - self._chunk_files
+        known = self._files[first:]
+        if files[: len(known)] != known:
             raise SourceError(
                 f"the list of files under {self._key!r} was rewritten: two different folders may "
                 "be using the same registry key",
                 key=self._key,
             )
-        self._listed += names[len(known) :]
-        self._names.update(names[len(known) :])
-        self._chunk_files, self._chunk_version = len(names), stored.version
+        new = files[len(known) :]
+        self._files += new
+        self._shares += [Share(file, part) for file in new for part in range(file.parts)]
+        self._names.update(file.name for file in new)
+        self._chunk_files, self._chunk_version = len(files), stored.version
         self.sealed = sealed
 
 
-def _encode(names: Sequence[str], sealed: bool) -> bytes:
+class Dealing:
+    """Which shares are those of one of several readers.
+
+    Each goes to whoever has the fewest bytes so far: the list decides it, and never anew.
+    """
+
+    def __init__(self, known: KnownFiles, reader: int, readers: int) -> None:
+        self._known = known
+        self._reader = reader
+        self._loads = [(0, number) for number in range(readers)]
+        heapify(self._loads)
+        self._dealt = 0
+        self._mine: list[int] = []
+
+    def next(self, number: int) -> int | None:
+        """Return the first of this reader's shares from a number on, None if there is none yet."""
+        while self._dealt < len(self._known):
+            load, reader = self._loads[0]
+            file = self._known[self._dealt].file
+            cost = file.size_bytes // file.parts + FILE_COST_BYTES
+            heapreplace(self._loads, (load + cost, reader))
+            if reader == self._reader:
+                self._mine.append(self._dealt)
+            self._dealt += 1
+        place = bisect_left(self._mine, number)
+        return self._mine[place] if place < len(self._mine) else None
+
+
+def _encode(files: Sequence[FoundFile], sealed: bool) -> bytes:
     # ASCII: names that are not UTF-8 carry lone surrogates, which only escapes can hold.
-    content = {"version": REGISTRY_VERSION, "sealed": sealed, "files": list(names)}
-    return json.dumps(content).encode()
+    listed = [[file.name, file.size_bytes, file.mtime_ns, file.parts] for file in files]
+    return json.dumps({"version": REGISTRY_VERSION, "sealed": sealed, "files": listed}).encode()
 
 
-def _decode(value: bytes, key: str) -> tuple[list[str], bool]:
+def _decode(value: bytes, key: str) -> tuple[list[FoundFile], bool]:
     try:
         content: Any = json.loads(value)
         if content["version"] != REGISTRY_VERSION:
             raise ValueError(f"version {content['version']!r} is not known")
-        names = content["files"]
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError("its files are not a list of names")
-        return names, bool(content["sealed"])
+        files = [FoundFile(*file) for file in content["files"]]
+        for file in files:
+            numbers = (file.size_bytes, file.mtime_ns, file.parts)
+            if not isinstance(file.name, str) or any(type(number) is not int for number in numbers):
+                raise ValueError("its files are not names, sizes, times and numbers of parts")
+            if not (file.size_bytes >= 0 and 1 <= file.parts <= PARTS_MAX):
+                raise ValueError("a size or a number of parts is not possible")
+        return files, bool(content["sealed"])
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(
             f"the list of files under {key!r} cannot be read: {error}; it was damaged, or written "

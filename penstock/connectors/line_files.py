@@ -10,6 +10,7 @@ import numpy as np
 from penstock.connectors import line_kernels as kernels
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece
+from penstock.connectors.folder_registry import Share
 from penstock.connectors.line_formats import CsvLines, LineFormat, Lines
 from penstock.connectors.rejects import Reject
 
@@ -24,11 +25,16 @@ _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class LineFileRows(FileRows):
-    """Lines from a byte position on; the position of a row is that of its line's first byte."""
+    """Lines from a byte position on; the position of a row is that of its line's first byte.
+
+    A part of a file has the lines that begin in it. Rows count from its first one; only where a
+    line has to be shown are those before it counted.
+    """
 
     def __init__(
         self,
         file: OpenFile,
+        share: Share,
         form: LineFormat,
         stop_at_first: bool,
         block_bytes: int,
@@ -42,20 +48,29 @@ class LineFileRows(FileRows):
         self._header_misfit: str | None = None
         self._header_bytes = self._header_lines = 0
         self._header_read = not form.header
+        self._share = share
+        self._end = file.size_bytes if share.end_byte is None else share.end_byte
+        self._first_byte: int | None = None  # of the share's first line
+        self._lines_before: int | None = None  # in the file
 
     def read(self, byte: int, row: int, rows_max: int) -> Piece:
         size = self._file.size_bytes
         if byte > size or (byte == 0) != (row == 0):
             raise offset_refused({"byte": byte, "row": row}, f"the file has {size} bytes")
-        if byte == size:
-            return self._piece(byte, row)
         if not self._header_read:
             self._read_header()
+        if byte == 0 and self._share.part:
+            byte = self._first()
+        if byte >= self._end:
+            return self._piece(byte, row)
         if byte == 0 and self._header_bytes:
             return self._after_header()
         lines, used = self._lines(byte, row, rows_max)
         if lines is None:
             return self._skip_long_line(byte, row)
+        inside = int(np.searchsorted(lines.starts, self._end - byte))
+        if inside < len(lines):
+            used, lines = int(lines.starts[inside]), lines.pick(slice(inside))
         if self._header_misfit is not None:
             rejects = [(line, self._header_misfit) for line in range(len(lines))]
             return self._piece(byte + used, row + len(lines), None, self._kept(lines, rejects, row))
@@ -66,11 +81,35 @@ class LineFileRows(FileRows):
     def _piece(
         self, byte: int, row: int, batch: object = None, rejects: Sequence[Reject] = ()
     ) -> Piece:
-        return Piece(batch, tuple(rejects), byte, row, byte >= self._file.size_bytes)
+        return Piece(batch, tuple(rejects), byte, row, byte >= self._end)
 
     def _kept(self, lines: Lines, misfits: Sequence[tuple[int, str]], row: int) -> list[Reject]:
-        name = self._file.shown
+        if not misfits:
+            return []
+        name, row = self._file.shown, self._rows_before() + row
         return [Reject(name, row + line + 1, lines.text(line), reason) for line, reason in misfits]
+
+    def _first(self) -> int:
+        """Return where the first line begins that is a part's own."""
+        if self._first_byte is None:
+            found = self._line_end(self._share.begin_byte - 1, 0) if self._share.begin_byte else 0
+            self._first_byte = max(found, self._header_bytes)
+        return self._first_byte
+
+    def _rows_before(self) -> int:
+        """Return how many lines of the file are before the part."""
+        if self._lines_before is None:
+            self._lines_before = byte = 0
+            first = self._first() if self._share.part else 0
+            ends_with_return = False
+            while byte < first:
+                block = self._file.pread(byte, min(self._block_bytes, first - byte), 0)
+                self._lines_before += len(_LINE_END.findall(block))
+                if ends_with_return and block[:1] == b"\n":
+                    self._lines_before -= 1
+                ends_with_return = block[-1:] == b"\r"
+                byte += len(block)
+        return self._lines_before
 
     def _lines(self, byte: int, row: int, lines_max: int) -> tuple[Lines | None, int]:
         """Return complete lines from a byte on and their size; None if one line is too long."""
@@ -94,7 +133,8 @@ class LineFileRows(FileRows):
         size = self._file.size_bytes
         head = self._file.pread(byte, min(LONG_LINE_KEPT_BYTES, size - byte), row)
         reason = f"the line has more than {self._line_bytes_max} bytes; its beginning is kept"
-        reject = Reject(self._file.shown, row + 1, head.decode("utf-8", "backslashreplace"), reason)
+        line = self._rows_before() + row + 1
+        reject = Reject(self._file.shown, line, head.decode("utf-8", "backslashreplace"), reason)
         return self._piece(self._line_end(byte, row), row + 1, None, [reject])
 
     def _line_end(self, byte: int, row: int) -> int:
@@ -143,9 +183,12 @@ class LineFileRows(FileRows):
 class CompressedFileRows(FileRows):
     """A file that Spark would decompress, by its name. Here it is set aside as a whole."""
 
-    def __init__(self, file: OpenFile) -> None:
+    def __init__(self, file: OpenFile, share: Share) -> None:
         self._file = file
+        self._share = share
 
     def read(self, byte: int, row: int, rows_max: int) -> Piece:
+        if self._share.part:
+            return Piece(None, (), 0, 0, True)
         told = "its name says that it is compressed: decompress it, compressed text is not read"
         return Piece(None, (Reject(self._file.shown, 0, "", told),), 0, 0, True)

@@ -53,7 +53,7 @@ class Lines:
         raw = self.data[self.starts[line] : self.ends[line]].tobytes()
         return raw.decode("utf-8", "backslashreplace")
 
-    def pick(self, picks: np.ndarray) -> Lines:
+    def pick(self, picks: np.ndarray | slice) -> Lines:
         """Return some of the lines."""
         return Lines(self.data, self.starts[picks], self.ends[picks])
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece
+from penstock.connectors.folder_registry import Share
 from penstock.connectors.parquet_statistics import Condition, excluded_groups
 from penstock.connectors.parquet_types import (
     as_type,
@@ -99,6 +100,7 @@ class ParquetFileRows(FileRows):
     def __init__(
         self,
         file: OpenFile,
+        share: Share,
         schema: pa.Schema,
         stop_at_first: bool,
         case_sensitive: bool = False,
@@ -106,6 +108,8 @@ class ParquetFileRows(FileRows):
     ) -> None:
         """`condition`: rows of which it is not true may be passed over, by whole row groups."""
         self._file = file
+        self._share = share
+        self._begin = self._end = 0  # the rows of the share: those of some of the row groups
         self._schema = schema
         self._stop_at_first = stop_at_first
         self._case_sensitive = case_sensitive
@@ -138,11 +142,19 @@ class ParquetFileRows(FileRows):
             size_bytes = self._file.size_bytes
             self._misfit = self._schema_misfit() or _size_misfit(groups, size_bytes)
             if self._misfit is None:
+                self._take_share()
                 self._look_at_columns(metadata)
                 self._look_at_statistics()
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._file.check(0, 0)
             self._misfit = f"not a readable Parquet file: {reason_of(error)}"
+
+    def _take_share(self) -> None:
+        part, parts = self._share.part, self._share.file.parts
+        starts = [0, *self._ends]  # of each row group, and of what would follow
+        groups = len(self._ends)
+        self._begin = starts[groups * part // parts]
+        self._end = starts[groups * (part + 1) // parts]
 
     def _look_at_columns(self, metadata: pq.FileMetaData) -> None:
         columns = self._columns()
@@ -189,8 +201,10 @@ class ParquetFileRows(FileRows):
 
     def read(self, byte: int, row: int, rows_max: int) -> Piece:
         if self._misfit is not None:
-            return Piece(None, (Reject(self._file.shown, 0, "", self._misfit),), 0, 0, True)
-        total = self._ends[-1] if self._ends else 0
+            whole = Reject(self._file.shown, 0, "", self._misfit)
+            return Piece(None, () if self._share.part else (whole,), 0, 0, True)
+        row = max(row, self._begin)  # where a part begins if nothing of it was read
+        total = self._end
         if byte or row > total:
             raise offset_refused({"byte": byte, "row": row}, f"the file has {total} rows")
         if row == total:
@@ -241,7 +255,7 @@ class ParquetFileRows(FileRows):
         if not self._is_narrow and decoded_bytes(rows) is not None:
             return rows
         pages, end, size_bytes = [rows], row + rows.num_rows, rows.nbytes
-        while end < min(row + rows_max, self._ends[-1]) and size_bytes < JOINED_BYTES_MAX:
+        while end < min(row + rows_max, self._end) and size_bytes < JOINED_BYTES_MAX:
             if self._is_passed_over(end):
                 break
             try:
@@ -355,7 +369,7 @@ class ParquetFileRows(FileRows):
         told = f"rows {row + 1} to {end} (row group {group}) cannot be read: {reason}"
         reject = Reject(self._file.shown, row + 1, "", told)
         self._page = None
-        return Piece(None, (reject,), 0, end, end == self._ends[-1])
+        return Piece(None, (reject,), 0, end, end == self._end)
 
 
 def _page_rows(row_bytes: int) -> int:

@@ -83,6 +83,7 @@ class FolderContract(SourceContract):
 
     format: Format
     mode = "fail"
+    part_bytes = 1 << 20  # more than any file has
 
     @pytest.fixture
     def make(self, tmp_path: Path) -> Callable[[], Source]:
@@ -95,7 +96,11 @@ class FolderContract(SourceContract):
                 piece = b"".join([*lines, BAD[self.format], BAD[self.format]])
             drop(tmp_path, name, piece)
         registry = MemoryRegistry()
-        options = FolderOptions(bounded=True, mode=self.mode)  # type: ignore[arg-type]
+        options = FolderOptions(
+            bounded=True,
+            mode=self.mode,  # type: ignore[arg-type]
+            part_bytes=self.part_bytes,
+        )
         schema = None if self.format == "text" else PAIR
         return lambda: FolderSource(tmp_path, self.format, registry, schema, options)
 
@@ -109,11 +114,11 @@ class TestJsonDeadLetterContract(FolderContract):
 
 
 class TestCsvDeadLetterContract(FolderContract):
-    format, mode = "csv", "deadletter"
+    format, mode, part_bytes = "csv", "deadletter", 50
 
 
 class TestTextContract(FolderContract):
-    format = "text"
+    format, part_bytes = "text", 40
 
 
 class TestTextDeadLetterContract(FolderContract):
@@ -122,6 +127,10 @@ class TestTextDeadLetterContract(FolderContract):
 
 class TestParquetContract(FolderContract):
     format = "parquet"
+
+
+class TestParquetPartsContract(FolderContract):
+    format, part_bytes = "parquet", 300
 
 
 def test_files_of_any_name_are_read_in_the_order_they_were_found(tmp_path: Path) -> None:
@@ -499,6 +508,72 @@ def test_many_empty_files_do_not_hold_a_read_up(tmp_path: Path) -> None:
     assert values(source, answer.next_offset) == ["1"]
 
 
+def parts_of(folder: Path, format: Format, part_bytes: int, readers: int, **options: Any) -> Any:
+    """The rows and rejects of a folder whose files are read in parts, in any order."""
+    schema = {"text": None, "csv": pa.schema([("a", pa.int64())])}.get(format, PAIR)
+    chosen = FolderOptions(mode="deadletter", bounded=True, part_bytes=part_bytes, **options)
+    whole = FolderSource(folder, format, MemoryRegistry(), schema, chosen)
+    rng = random.Random(part_bytes)
+    seen = [read_through(part, lambda: rng.randint(1, 9)) for part in whole.split(readers)]
+    rows = Counter(row for reading in seen for row in reading.rows)
+    return rows, sorted(tuple(entry.values()) for reading in seen for entry in reading.rejected)
+
+
+@pytest.mark.parametrize("format", ["text", "csv", "parquet"])
+def test_a_file_in_parts_has_the_rows_of_the_whole(tmp_path: Path, format: Format) -> None:
+    """Wherever the parts begin: inside a line, a line end, a header or a row group."""
+    rng = random.Random(5)
+    if format == "parquet":
+        raw = content(format, 0, 50)
+    else:
+        ends = [b"\n", b"\r", b"\r\n", b"\n\n", b"\r\r\n", b"\r\n\r\n"]
+        lines = [b"%d" % rng.randrange(10 ** rng.randint(1, 9)) for _ in range(50)]
+        lines[20:22] = [b"\xff", b"7,8"]
+        raw = b"a" * 9 + b"".join(rng.choice(ends) + line for line in lines)
+    drop(tmp_path, "one", raw)
+    drop(tmp_path, "two", content(format, 100, 110) if format == "parquet" else b"5\n6")
+    options = {"header": True} if format == "csv" else {}
+    rows, rejects = parts_of(tmp_path, format, 1 << 20, 1, **options)
+    assert len(rows) > 40
+    assert format == "parquet" or rejects
+    for part_bytes in [1, 2, 3, 7, 10, 25, 100, 333, len(raw) - 1]:
+        if len(raw) // part_bytes < 500:
+            assert parts_of(tmp_path, format, part_bytes, 3, **options) == (rows, rejects)
+
+
+def test_lines_before_a_part_are_counted_over_blocks(tmp_path: Path) -> None:
+    block = 1 << 16
+    drop(tmp_path, "one", b"x" * (block - 1) + b"\r\n\xff\n")  # a line end in two blocks
+    _, rejects = parts_of(tmp_path, "text", block, 2, block_bytes=block)
+    assert [(name, line) for name, line, _, _ in rejects] == [("one", 2)]
+
+
+@pytest.mark.parametrize(("format", "told"), [("jsonl", "compressed"), ("parquet", "not a")])
+def test_a_file_that_is_set_aside_whole_is_so_once(
+    tmp_path: Path, format: Format, told: str
+) -> None:
+    drop(tmp_path, "one.gz", b"x" * 500)
+    rows, rejects = parts_of(tmp_path, format, 100, 2)
+    assert not rows
+    assert [(name, line) for name, line, _, _ in rejects] == [("one.gz", 0)]
+    assert told in rejects[0][3]
+
+
+def test_a_file_in_parts_stays_as_it_was_found(tmp_path: Path) -> None:
+    path = drop(tmp_path, "one", b"1\n2\n3\n4\n")
+    registry = MemoryRegistry()
+
+    def second(**options: Any) -> Source:
+        return text_source(tmp_path, registry, part_bytes=4, **options).split(2)[1]
+
+    assert values(second()) == ["3", "4"]
+    path.write_bytes(b"1\n2\n3\n4\n5\n")
+    with pytest.raises(SourceChanged):
+        values(second())
+    assert values(second(changed="skip")) == []
+    assert values(second(changed="continue")) == ["3", "4", "5"]
+
+
 def test_offsets_that_cannot_be_are_refused(tmp_path: Path) -> None:
     drop(tmp_path, "a", b"1\n2\n")
     source = text_source(tmp_path)
@@ -515,7 +590,7 @@ def test_offsets_that_cannot_be_are_refused(tmp_path: Path) -> None:
         text_source(tmp_path).read({"file": 7, "byte": 0, "row": 0}, 5)
     second = text_source(tmp_path).split(2)[1]
     with pytest.raises(InvalidOffset):
-        second.read({"file": 0, "byte": 0, "row": 0}, 5)
+        second.read({"file": 0, "byte": 2, "row": 1, **version}, 5)
 
 
 def test_impossible_settings_are_refused(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Folder:
     def look(self, after_s: float = 0.0) -> list[str]:
         self.clock.advance(after_s)
         self.listing.look()
-        return [self.listing.known[number] for number in range(len(self.listing.known))]
+        return [self.listing.known[number].file.name for number in range(len(self.listing.known))]
 
     def times_listed(self) -> int:
         times, self.listed = len(self.listed), []

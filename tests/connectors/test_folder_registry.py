@@ -10,24 +10,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.connectors import folder_registry
-from penstock.connectors.folder_registry import KnownFiles, MemoryRegistry
+from penstock.connectors.folder_registry import (
+    FILE_COST_BYTES,
+    Dealing,
+    FoundFile,
+    KnownFiles,
+    MemoryRegistry,
+)
 from penstock.errors import InvalidName, OutcomeUnknown, SourceError
 from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore, SimulatedCrash
 
 
 def listed(known: KnownFiles) -> list[str]:
-    return [known[number] for number in range(len(known))]
+    return [known[number].file.name for number in range(len(known))]
+
+
+def found(names: Sequence[str]) -> list[FoundFile]:
+    return [FoundFile(name, len(name)) for name in names]
 
 
 def test_additions_keep_their_order_and_never_repeat() -> None:
     registry = MemoryRegistry()
     known = KnownFiles(registry, "job/files")
-    known.add(["m", "z"])
-    known.add(["a", "m", "z"])
+    known.add(found(["m", "z"]))
+    known.add(found(["a", "m", "z"]))
     assert listed(known) == ["m", "z", "a"]
     again = KnownFiles(registry, "job/files")
     again.refresh()
-    assert [again[number] for number in range(3)] == ["m", "z", "a"]
+    assert listed(again) == ["m", "z", "a"]
     assert "m" in again
     assert "n" not in again
 
@@ -37,21 +47,21 @@ def test_long_lists_are_kept_in_chunks(count: int) -> None:
     registry = MemoryRegistry()
     names = [f"{number:05d}" for number in range(count)]
     first = KnownFiles(registry, "files")
-    first.add(names[: count // 3])
-    first.add(names, seal=True)
+    first.add(found(names[: count // 3]))
+    first.add(found(names), seal=True)
     second = KnownFiles(registry, "files")
     second.refresh()
     assert listed(second) == listed(first) == names
     assert first.sealed
     assert second.sealed
-    second.add(["late"])
+    second.add(found(["late"]))
     assert listed(second) == names
 
 
 def test_names_that_are_not_utf8_come_back() -> None:
     registry = MemoryRegistry()
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
-    KnownFiles(registry, "files").add([name])
+    KnownFiles(registry, "files").add(found([name]))
     again = KnownFiles(registry, "files")
     again.refresh()
     assert listed(again) == [name]
@@ -70,7 +80,7 @@ def test_readers_in_any_interleaving_agree(moves: Sequence[tuple[int, list[str]]
         readers = [KnownFiles(registry, "files") for _ in range(3)]
         for reader, names in moves:
             before = listed(readers[reader])
-            readers[reader].add(names)
+            readers[reader].add(found(names))
             assert listed(readers[reader])[: len(before)] == before
             assert set(names) <= set(listed(readers[reader]))
         for reader_ in readers:
@@ -88,7 +98,7 @@ def test_readers_at_the_same_time_agree() -> None:
     def discover(number: int) -> None:
         start.wait(timeout=30)
         for step in range(30):
-            readers[number].add([f"{step}-{name}" for name in range(number, number + 40)])
+            readers[number].add(found([f"{step}-{name}" for name in range(number, number + 40)]))
 
     threads = [threading.Thread(target=discover, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -110,14 +120,14 @@ def test_a_log_is_a_registry_and_its_faults_lose_and_double_nothing(fault: Fault
     failed = False
     for end in (100, 600, 1_200):
         try:
-            failing.add(names[:end])
+            failing.add(found(names[:end]))
         except OutcomeUnknown:
             failed = True
-            failing.add(names[:end])
+            failing.add(found(names[:end]))
         except SimulatedCrash:
             failed = True
             failing = KnownFiles(MemoryLog(store), "job/files")
-            failing.add(names[:end])
+            failing.add(found(names[:end]))
         assert listed(failing) == names[:end]
     assert failed
     heir = KnownFiles(MemoryLog(store), "job/files")
@@ -133,12 +143,52 @@ def test_damage_is_told() -> None:
             KnownFiles(registry, "files").refresh()
 
 
+def test_large_files_are_as_many_shares_as_they_have_parts() -> None:
+    registry = MemoryRegistry()
+    KnownFiles(registry, "files").add(
+        [FoundFile("a", 5), FoundFile("b", 100, 7, 3), FoundFile("c")]
+    )
+    known = KnownFiles(registry, "files")
+    known.refresh()
+    shares = [known[number] for number in range(len(known))]
+    assert [(share.file.name, share.begin_byte, share.end_byte) for share in shares] == [
+        ("a", 0, None), ("b", 0, 33), ("b", 33, 66), ("b", 66, None), ("c", 0, None)
+    ]  # fmt: skip
+    assert "b" in known
+
+
+def dealt(known: KnownFiles, readers: int) -> list[list[int]]:
+    """The numbers that each reader finds, one after the other."""
+    hands = []
+    for reader in range(readers):
+        dealing, hand, number = Dealing(known, reader, readers), [], -1
+        while (found_next := dealing.next(number + 1)) is not None:
+            hand.append(number := found_next)
+        hands.append(hand)
+    return hands
+
+
+@given(st.lists(st.integers(0, 10 * FILE_COST_BYTES), max_size=40), st.integers(1, 5))
+def test_shares_are_dealt_by_size_once_and_for_ever(sizes: list[int], readers: int) -> None:
+    registry = MemoryRegistry()
+    files = [FoundFile(f"{number}", size) for number, size in enumerate(sizes)]
+    known = KnownFiles(registry, "files")
+    known.add(files[: len(files) // 2])
+    early = dealt(known, readers)
+    known.add(files)
+    hands = dealt(known, readers)
+    assert sorted(number for hand in hands for number in hand) == list(range(len(files)))
+    assert [[n for n in hand if n < len(files) // 2] for hand in hands] == early
+    loads = [sum(sizes[n] + FILE_COST_BYTES for n in hand) for hand in hands]
+    assert max(loads) - min(loads) <= max(sizes, default=0) + FILE_COST_BYTES
+
+
 def test_a_rewritten_list_is_told() -> None:
     registry = MemoryRegistry()
     known = KnownFiles(registry, "files")
-    known.add(["a"])
+    known.add(found(["a"]))
     other = MemoryRegistry()
-    KnownFiles(other, "files").add(["b"])
+    KnownFiles(other, "files").add(found(["b"]))
     stored = other.get("files/0")
     assert stored is not None
     registry.compare_and_set("files/0", 1, stored.value)
