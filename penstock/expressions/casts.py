@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import decimal
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.expressions.arithmetic import out_of_range, truncated_quotient
 from penstock.expressions.decimals import (
@@ -43,7 +43,14 @@ from penstock.expressions.types import (
     TIMESTAMP_NTZ,
     DataType,
 )
-from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+from penstock.expressions.vectors import (
+    Mask,
+    Vector,
+    array_from,
+    broken_texts,
+    valid_rows,
+    values_of,
+)
 from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
 
 
@@ -152,9 +159,11 @@ def _singles(casting: Casting, doubles: Vector) -> Vector:
     """Decimals rounded once: where a double is halfway between two floats, the text decides."""
     singles = doubles.astype(np.float32)
     halfway = (doubles.view(np.int64) & _DROPPED_BITS) == _HALFWAY_BITS
-    for row in np.flatnonzero(halfway & casting.valid):
-        text = f"{decimal.Decimal(int(casting.values[row])).scaleb(-casting.source.scale):f}"
-        singles[row] = pa.scalar(text).cast(pa.float32()).as_py()
+    rows = np.flatnonzero(halfway & casting.valid)
+    if rows.size:
+        everywhere = np.ones(rows.size, np.bool_)
+        text = text_of_decimals(casting.values[rows], everywhere, casting.source.scale)
+        singles[rows] = text.cast(pa.float32()).to_numpy()
     return singles
 
 
@@ -270,16 +279,9 @@ def _text_of_bytes(casting: Casting) -> Outcome:
     try:
         return _text_by_arrow(casting)
     except pa.ArrowInvalid:
-        rows = [_decoded(row) for row in casting.array.to_pylist()]
-        text = pa.array(rows, pa.string())
-        return text, ~valid_rows(text) & casting.valid
-
-
-def _decoded(row: bytes | None) -> str | None:
-    try:
-        return None if row is None else row.decode("utf-8")
-    except UnicodeDecodeError:
-        return None
+        broken = broken_texts(casting.array.fill_null(b"")) & casting.valid
+        kept = pa.array(~broken)
+        return pc.if_else(kept, casting.array, None).cast(pa.string()), broken
 
 
 def _text_of_times(casting: Casting) -> Outcome:

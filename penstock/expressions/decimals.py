@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import decimal
-
 import numpy as np
+import pyarrow as pa
 
-from penstock.expressions.types import DataType
-from penstock.expressions.vectors import Mask, Vector
+from penstock.expressions.digits import digits_of_doubles
+from penstock.expressions.types import DataType, decimal_type
+from penstock.expressions.vectors import Mask, Vector, array_from
 
 _EXACT_DOUBLE = 1 << 53
 _FAST_SCALED_MAX = float(1 << 40)
@@ -51,8 +51,8 @@ def scaled_from_doubles(values: Vector, valid: Mask, scale: int) -> tuple[Vector
     """HALF_UP of each double's shortest decimal text at `scale`, as integers; and where that is
     beyond 64 bits or not finite.
 
-    Away from ties plain scaling is right. Near them, and for large values, the text decides, row
-    by row: rare, and the only way to agree with a conversion that goes through text.
+    Away from ties plain scaling is right. Near them, and for large values, the text decides: the
+    only way to agree with a conversion that goes through text.
     """
     with np.errstate(all="ignore"):
         magnitude = np.abs(values) * float(10**scale)
@@ -61,27 +61,19 @@ def scaled_from_doubles(values: Vector, valid: Mask, scale: int) -> tuple[Vector
         fast = (magnitude < _FAST_SCALED_MAX) & ~tie
         result = np.where(fast, np.copysign(whole, values), 0.0).astype(np.int64)
     bad = np.zeros(values.shape, dtype=np.bool_)
-    for row in np.flatnonzero(~fast & valid):
-        exact = scaled_from_text(repr(float(values[row])), scale)
-        bad[row] = exact is None
-        result[row] = exact or 0
+    slow = np.flatnonzero(~fast & valid)
+    if slow.size:
+        result[slow], bad[slow] = digits_of_doubles(values[slow]).scaled(scale)
+        bad[slow] |= ~np.isfinite(values[slow])
     return result, bad
-
-
-def scaled_from_text(text: str, scale: int) -> int | None:
-    """One decimal text at `scale`, HALF_UP; None if it is not finite or beyond 64 bits."""
-    number = decimal.Decimal(text)
-    if not number.is_finite() or (number and number.adjusted() + scale > 18):
-        return None
-    context = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_UP)
-    scaled = int(number.scaleb(scale, context).to_integral_value(decimal.ROUND_HALF_UP))
-    return scaled if abs(scaled) < 1 << 63 else None
 
 
 def doubles_from_scaled(values: Vector, valid: Mask, scale: int) -> Vector:
     """The nearest double to each decimal: one correctly rounded division where that is exact."""
     with np.errstate(all="ignore"):
         result = values / float(10**scale)
-    for row in np.flatnonzero((np.abs(values) >= _EXACT_DOUBLE) & valid):
-        result[row] = float(decimal.Decimal(int(values[row])).scaleb(-scale))
+    wide = np.flatnonzero((np.abs(values) >= _EXACT_DOUBLE) & valid)
+    if wide.size:
+        text = array_from(values[wide], None, decimal_type(18, scale)).cast(pa.string())
+        result[wide] = text.cast(pa.float64()).to_numpy()
     return result

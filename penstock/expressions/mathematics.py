@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import decimal
-import math
-
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.expressions import strict_math
 from penstock.expressions.arithmetic import both_valid, out_of_range, overflow_reason
 from penstock.expressions.decimals import half_up_quotient, power_of_ten
+from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.frame import Frame
 from penstock.expressions.tree import Call
 from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
@@ -80,24 +79,21 @@ def _round_integers(values: Vector, digits: int) -> tuple[Vector, Mask]:
 
 def _round_doubles(values: Vector, valid: Mask, scale: int) -> Vector:
     """HALF_UP of the shortest text of each double; ties and large values are settled by the text,
-    row by row, all others by scaling, whose error is far below the margin kept around ties."""
+    all others by scaling, whose error is far below the margin kept around ties."""
     factor = float(10 ** abs(scale))
     magnitude = np.abs(values) * factor if scale >= 0 else np.abs(values) / factor
     tie = np.abs(magnitude - np.floor(magnitude) - 0.5) < _FAST_TIE_MARGIN
     fast = (magnitude < _FAST_SCALED_MAX) & ~tie
     whole = np.floor(magnitude + 0.5)
     result = np.copysign(whole / factor if scale >= 0 else whole * factor, values)
-    for row in np.flatnonzero(~fast & valid):
-        result[row] = _round_double(float(values[row]), scale)
+    slow = np.flatnonzero(~fast & valid & np.isfinite(values))
+    if slow.size:
+        scaled, is_whole = digits_of_doubles(values[slow]).scaled(scale)  # no digit to be cut off
+        text = pc.binary_join_element_wise(pa.array(scaled).cast(pa.string()), f"E{-scale}", "")
+        rounded = text.cast(pa.float64()).to_numpy()
+        result[slow] = np.where(is_whole, values[slow], rounded)
+    result = np.where(np.isfinite(values), result, values)
     return result + 0.0  # a decimal has no negative zero
-
-
-def _round_double(value: float, scale: int) -> float:
-    if not math.isfinite(value):
-        return value
-    unit = decimal.Decimal(1).scaleb(-scale)
-    context = decimal.Context(prec=700, rounding=decimal.ROUND_HALF_UP)
-    return float(decimal.Decimal(repr(value)).quantize(unit, context=context))
 
 
 def real_function(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.times import civil
 from penstock.expressions.vectors import Mask, Vector
 from penstock.expressions.zones import DAY_US, SECOND_US
 
 _PLAIN_MIN, _PLAIN_MAX = -3, 7  # Java writes 1.0E7 and 1.0E-4, but 1000000.0 and 0.001
 _FOUR_DIGIT_YEARS = 10_000
+_TINY = 1e-322  # up to it doubles lie so far apart that one digit may tell them
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:
@@ -41,43 +41,25 @@ def text_of_decimals(values: Vector, valid: Mask, scale: int) -> pa.Array:
 
 
 def text_of_doubles(values: Vector, valid: Mask) -> pa.Array:
-    """Java's text of a double, row by row: the shortest digits that read back as the same value."""
-    pairs = zip(values.tolist(), valid.tolist(), strict=True)
-    return pa.array(
-        [text_of_double(value) if there else None for value, there in pairs], pa.string()
-    )
-
-
-def text_of_double(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    sign = "-" if math.copysign(1.0, value) < 0 else ""
-    if value == 0:
-        return f"{sign}0.0"
-    digits, exponent = _shortest(abs(value))
-    if _PLAIN_MIN <= exponent < _PLAIN_MAX:
-        if exponent >= 0:
-            digits = digits.ljust(exponent + 2, "0")
-            return f"{sign}{digits[: exponent + 1]}.{digits[exponent + 1 :]}"
-        return f"{sign}0.{'0' * (-exponent - 1)}{digits}"
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{exponent}"
-
-
-def _shortest(value: float) -> tuple[str, int]:
-    """(digits, exponent) with value = d.ddd * 10**exponent."""
-    mantissa, _, exponent = repr(value).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    power = int(exponent or 0) + len(whole) - 1 - (len(whole + fraction) - len(digits))
-    digits = digits.rstrip("0")
-    if len(digits) == 1:
-        # Java writes two digits at least: where one would do, the two that are nearest
-        nearest = format(value, ".1e")
-        if float(nearest) == value:
-            return (nearest[0] + nearest[2]).rstrip("0"), int(nearest.partition("e")[2])
-    return digits, power
+    """Java's text of a double: the fewest digits that read back as the same value."""
+    number = digits_of_doubles(np.abs(values))
+    digits, powers = number.digits, number.powers
+    first, rest = pc.utf8_slice_codeunits(digits, 0, 1), pc.utf8_slice_codeunits(digits, 1)
+    rest = pc.if_else(pc.equal(rest, ""), "0", rest)
+    text = _joined(first, ".", rest, "E", pa.array(powers).cast(pa.string()))
+    is_plain = (values == 0) | (powers >= _PLAIN_MIN) & (powers < _PLAIN_MAX)
+    # Within these bounds Arrow writes no exponent either, but whole numbers without a point.
+    plain = pa.array(np.where(is_plain, np.abs(values), 0.0)).cast(pa.string())
+    is_whole = pc.invert(pc.match_substring(plain, "."))
+    plain = pc.if_else(is_whole, _joined(plain, ".0"), plain)
+    text = pc.if_else(pa.array(is_plain), plain, text)
+    for tiny in np.unique(values[(values != 0) & (np.abs(values) <= _TINY)]):  # a score at most
+        # Java writes two digits at least: where one would do, the two that are nearest.
+        nearest, _, power = f"{abs(tiny):.1e}".partition("e")
+        text = pc.if_else(pa.array(np.abs(values) == abs(tiny)), f"{nearest}E{int(power)}", text)
+    text = pc.if_else(pa.array(np.isinf(values)), "Infinity", text)
+    text = _joined(pc.if_else(pa.array(np.signbit(values)), "-", ""), text)
+    return _with_nulls(pc.if_else(pa.array(np.isnan(values)), "NaN", text), valid)
 
 
 def text_of_dates(days: Vector, valid: Mask) -> pa.Array:

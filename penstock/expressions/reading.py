@@ -7,24 +7,26 @@ from __future__ import annotations
 
 import math
 import re
+import sys
+import unicodedata
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ExpressionError
-from penstock.expressions.decimals import power_of_ten, scaled_from_text
+from penstock.expressions.decimals import power_of_ten
+from penstock.expressions.digits import digits_of_text
 from penstock.expressions.times import first_days, joined_micros
-from penstock.expressions.types import DOUBLE, DataType, decimal_type
-from penstock.expressions.vectors import Mask, Vector, true_rows, valid_rows, values_of
+from penstock.expressions.types import DOUBLE, DataType
+from penstock.expressions.vectors import Mask, Vector, changed_at_once, true_rows, valid_rows
 from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
 
 Read = tuple[Vector, Mask]
 
 _JAVA_SPACE = "".join(map(chr, range(1, 33)))
 _SPACE_AND_CONTROL = _JAVA_SPACE + "\x7f"
-_FAST_DIGITS_MAX = 18
-_WIDE_DIGITS = 20  # enough to see that a number is beyond 64 bits
 _TRUE_WORDS = ["t", "true", "y", "yes", "1"]
 _FALSE_WORDS = ["f", "false", "n", "no", "0"]
 
@@ -32,9 +34,9 @@ _FALSE_WORDS = ["f", "false", "n", "no", "0"]
 def _trimmed(text: pa.Array, characters: str = _SPACE_AND_CONTROL) -> pa.Array:
     """Without white space and control characters at both ends."""
     if true_rows(pc.match_substring(text, pattern="\0")).any():
-        # Arrow ends its list of characters at a zero: rare, row by row
-        rows = [None if row is None else row.strip(characters + "\0") for row in text.to_pylist()]
-        return pa.array(rows, pa.string())
+        # Arrow ends its list of characters at a zero.
+        ends = f"[{re.escape(characters)}\\x00]+"
+        return pc.replace_substring_regex(text, pattern=rf"\A{ends}|{ends}\z", replacement="")
     return pc.utf8_trim(text, characters=characters)
 
 
@@ -47,58 +49,72 @@ def integers_of_text(text: pa.Array) -> Read:
     trimmed = _trimmed(text)
     valid = valid_rows(trimmed)
     good = _matches(trimmed, r"\A[+-]?[0-9]+\z")
-    plain = pc.replace_substring_regex(trimmed, pattern=r"\A\+", replacement="")
-    short = good & _matches(plain, rf"\A-?[0-9]{{1,{_FAST_DIGITS_MAX}}}\z")
-    values = _masked(plain, short).cast(pa.int64()).fill_null(0).to_numpy().copy()
-    for row in np.flatnonzero(good & ~short):
-        sign, digits = plain[row].as_py().rpartition("-")[1:]
-        number = int(sign + (digits.lstrip("0")[:_WIDE_DIGITS] or "0"))
-        good[row] = -(1 << 63) <= number < 1 << 63
-        values[row] = number if good[row] else 0
-    return values, valid & ~good
+    # without zeros in front: a number of more than 19 digits is beyond 64 bits
+    plain = pc.replace_substring_regex(
+        trimmed, pattern=r"\A\+?(-?)0*([0-9]+)\z", replacement=r"\1\2"
+    )
+    good &= _matches(plain, r"\A-?[0-9]{1,19}\z")
+    wide = _masked(plain, good).cast(pa.decimal128(19, 0)).fill_null(0)
+    words = np.frombuffer(wide.buffers()[1], np.int64).reshape(-1, 2)[wide.offset :][: len(wide)]
+    good &= words[:, 1] == words[:, 0] >> 63
+    return np.where(good, words[:, 0], 0), valid & ~good
 
 
 def _masked(text: pa.Array, kept: Mask) -> pa.Array:
     return pc.if_else(pa.array(kept), text, pa.scalar(None, pa.string()))
 
 
-_SIMPLE_NUMBER = r"\A[+-]?[0-9]{1,15}(?:\.[0-9]{1,15})?\z"
-_JAVA_NUMBER = re.compile(
-    r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?)"
+_JAVA_NUMBER = r"\A[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[dDfF]?\z"
+_JAVA_HEX_NUMBER = (
+    r"\A[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[dDfF]?\z"
 )
-_JAVA_HEX_NUMBER = re.compile(
-    r"[+-]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+[dDfF]?"
+# In any case, but for a NaN with a sign.
+_WORDS = (
+    (("inf", "+inf", "infinity", "+infinity"), math.inf),
+    (("-inf", "-infinity"), -math.inf),
+    (("nan",), math.nan),
 )
-_INFINITIES = {
-    "inf": math.inf, "+inf": math.inf, "infinity": math.inf, "+infinity": math.inf,
-    "-inf": -math.inf, "-infinity": -math.inf, "nan": math.nan,
-}  # fmt: skip
+_SIGNED_NAN = pa.array(["+NaN", "-NaN"])
+_DOUBLE_POWERS, _FLOAT_POWERS = 300, 36  # well within the range of the type
 
 
 def floats_of_text(text: pa.Array, target: DataType) -> Read:
-    """Short plain numbers in bulk; exponents, suffixes, words and long digits row by row."""
-    arrow = pa.float64() if target == DOUBLE else pa.float32()
+    """By Java's grammar, or a word for infinity or NaN.
+
+    Only hexadecimal numbers, and those near the bounds of the type, are read row by row.
+    """
     trimmed = _trimmed(text, _JAVA_SPACE)
-    simple = _matches(trimmed, _SIMPLE_NUMBER)
-    plain = pc.replace_substring_regex(_masked(trimmed, simple), pattern=r"\A\+", replacement="")
-    values = plain.cast(arrow).fill_null(0).to_numpy().copy()
-    bad = np.zeros(len(text), np.bool_)
-    for row in np.flatnonzero(~simple & valid_rows(text)):
-        number = float_of_text(trimmed[row].as_py(), target)
-        bad[row] = number is None
-        values[row] = 0.0 if number is None else number
-    return values, bad
+    is_number, is_hex = _matches(trimmed, _JAVA_NUMBER), _matches(trimmed, _JAVA_HEX_NUMBER)
+    bare = pc.replace_substring_regex(
+        _masked(trimmed, is_number), pattern=r"\A\+|[dDfF]\z", replacement=""
+    )
+    number = digits_of_text(bare)
+    bound = _DOUBLE_POWERS if target == DOUBLE else _FLOAT_POWERS
+    is_zero = number.is_number & true_rows(pc.equal(number.digits, ""))
+    inside = number.is_number & ~is_zero & (np.abs(number.powers) <= bound)
+    arrow = pa.float64() if target == DOUBLE else pa.float32()
+    values = _masked(bare, inside).cast(arrow).fill_null(0).to_numpy().copy()
+    values[is_zero & number.is_negative] = -0.0
+    bad = valid_rows(text) & ~is_number & ~is_hex
+    lowered = pc.ascii_lower(trimmed)
+    for words, value in _WORDS:
+        rows = bad & true_rows(pc.is_in(lowered, value_set=pa.array(words)))
+        values[rows] = value
+        bad &= ~rows
+    signed = bad & true_rows(pc.is_in(trimmed, value_set=_SIGNED_NAN))
+    values[signed] = math.nan
+    for row in np.flatnonzero(is_hex | is_number & ~inside & ~is_zero):
+        values[row] = _float_of_text(trimmed[row].as_py(), target)
+    return values, bad & ~signed
 
 
-def float_of_text(trimmed: str, target: DataType) -> float | None:
-    """One text by Java's grammar, or one of the words for infinity and NaN in any case."""
-    if _JAVA_HEX_NUMBER.fullmatch(trimmed):
-        return _rounded(float.fromhex(trimmed.rstrip("dDfF")), target)
-    if not _JAVA_NUMBER.fullmatch(trimmed):
-        return _INFINITIES.get(trimmed.lower())
-    if trimmed.endswith(("NaN", "Infinity")):
-        return float(trimmed.replace("Infinity", "inf"))
+def _float_of_text(trimmed: str, target: DataType) -> float:
     digits = trimmed.rstrip("dDfF")
+    if "x" in digits.lower():
+        try:
+            return _rounded(float.fromhex(digits), target)
+        except OverflowError:
+            return -math.inf if digits.startswith("-") else math.inf
     value = float(digits)
     if target == DOUBLE or not math.isfinite(value) or value == 0:
         return value
@@ -113,34 +129,22 @@ def _rounded(value: float, target: DataType) -> float:
         return value if target == DOUBLE else float(np.float32(value))
 
 
-_DECIMAL_TEXT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?")
-
-
 def decimals_of_text(text: pa.Array, target: DataType) -> Read:
-    """Texts that fit the type as they stand in bulk; those to be rounded row by row."""
+    """Rounded HALF_UP to the type's scale; the digits of any script count."""
     trimmed = _trimmed(text, _JAVA_SPACE)
-    whole, scale = max(target.precision - target.scale, 1), target.scale
-    fraction = rf"(?:\.[0-9]{{1,{scale}}})?" if scale else ""
-    simple = _matches(trimmed, rf"\A[+-]?[0-9]{{1,{whole}}}{fraction}\z")
-    if target.precision == target.scale:
-        simple &= _matches(trimmed, r"\A[+-]?0(?:\.|\z)")
-    plain = pc.replace_substring_regex(_masked(trimmed, simple), pattern=r"\A\+", replacement="")
-    # read with room for any digits, then the low word is the scaled value
-    read = plain.cast(pa.decimal128(38, scale))
-    values = values_of(read, decimal_type(38, scale)).copy()
-    bad = np.zeros(len(text), np.bool_)
-    for row in np.flatnonzero(~simple & valid_rows(text)):
-        number = _decimal_of_text(trimmed[row].as_py(), target)
-        bad[row] = number is None
-        values[row] = number or 0
-    return values, bad
+    if not pc.all(pc.string_is_ascii(trimmed)).as_py():
+        there = trimmed.fill_null("")
+        trimmed = changed_at_once(there, lambda whole: whole.translate(_ascii_digits()))
+    number = digits_of_text(trimmed)
+    scaled, beyond = number.scaled(target.scale)
+    fits = number.is_number & ~beyond & (np.abs(scaled) < power_of_ten(target.precision))
+    return np.where(fits, scaled, 0), valid_rows(text) & ~fits
 
 
-def _decimal_of_text(text: str, target: DataType) -> int | None:
-    if not _DECIMAL_TEXT.fullmatch(text):
-        return None
-    scaled = scaled_from_text(text, target.scale)
-    return None if scaled is None or abs(scaled) >= power_of_ten(target.precision) else scaled
+@cache
+def _ascii_digits() -> dict[int, str]:
+    digits = (code for code in range(128, sys.maxunicode + 1) if chr(code).isdecimal())
+    return {code: str(unicodedata.decimal(chr(code))) for code in digits}
 
 
 def booleans_of_text(text: pa.Array) -> Read:

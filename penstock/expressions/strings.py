@@ -9,11 +9,14 @@ import pyarrow.compute as pc
 from penstock.expressions.arithmetic import both_valid
 from penstock.expressions.frame import Frame
 from penstock.expressions.regex import like_pattern, plain_text, search_pattern, split_pattern
+from penstock.expressions.searching import each_contains, each_replaced
 from penstock.expressions.tree import Call, Literal
-from penstock.expressions.types import INT
+from penstock.expressions.types import BOOLEAN, INT
 from penstock.expressions.vectors import (
     Vector,
+    array_from,
     byte_offsets,
+    changed_at_once,
     data_bytes,
     string_slices,
     true_rows,
@@ -44,14 +47,18 @@ def _characters(text: pa.Array, starts: Vector, ends: Vector, args: list[pa.Arra
     """Characters [start, end) of each row, clamped to the row."""
     valid = both_valid(args)
     offsets = byte_offsets(text)
-    data = data_bytes(text)
-    # where each character begins; one more entry for the end of the data
-    firsts = np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data))
+    firsts = _first_bytes(text)
     base = np.searchsorted(firsts, offsets)
     lengths = np.diff(base)
     starts = np.clip(starts, 0, lengths)
     ends = np.clip(ends, starts, lengths)
     return string_slices(text, firsts[base[:-1] + starts], firsts[base[:-1] + ends], valid)
+
+
+def _first_bytes(text: pa.Array) -> Vector:
+    """Where each character begins, and the end of the data."""
+    data = data_bytes(text)
+    return np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data))
 
 
 def concat(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -70,16 +77,16 @@ def concat_ws(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
 
 
 def change_case(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
-    """ASCII rows in bulk; the others one by one, because full case mapping changes lengths."""
+    """ASCII rows by Arrow; the others by full case mapping, which changes lengths."""
     text = args[0]
-    fast = pc.ascii_upper if node.function == "upper" else pc.ascii_lower
-    result = fast(text)
+    is_upper = node.function == "upper"
+    result = (pc.ascii_upper if is_upper else pc.ascii_lower)(text)
     other = ~true_rows(pc.string_is_ascii(text)) & valid_rows(text)
     if not other.any():
         return result
-    change = str.upper if node.function == "upper" else str.lower
-    changed = [change(row) for row in text.filter(pa.array(other)).to_pylist()]
-    return pc.replace_with_mask(result, pa.array(other), pa.array(changed, pa.string()))
+    some = text.filter(pa.array(other))
+    changed = changed_at_once(some, str.upper if is_upper else str.lower)
+    return pc.replace_with_mask(result, pa.array(other), changed)
 
 
 def trim(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -114,10 +121,7 @@ def contains(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     constant = _constant(node, 1)
     if constant is not None:
         return pc.match_substring(args[0], pattern=constant)
-    # a different part on each row: rare, row by row
-    pairs = zip(args[0].to_pylist(), args[1].to_pylist(), strict=True)
-    found = [None if text is None or part is None else part in text for text, part in pairs]
-    return pa.array(found, pa.bool_())
+    return array_from(each_contains(*args), both_valid(args), BOOLEAN)
 
 
 def replace(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -126,13 +130,7 @@ def replace(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
         return args[0]
     if search is not None and replacement is not None:
         return pc.replace_substring(args[0], pattern=search, replacement=replacement)
-    # a different search on each row: rare, row by row
-    rows = zip(*(arg.to_pylist() for arg in args), strict=True)
-    changed = [
-        None if None in row else (row[0].replace(row[1], row[2]) if row[1] else row[0])
-        for row in rows
-    ]
-    return pa.array(changed, pa.string())
+    return each_replaced(args[0], args[1], args[2], both_valid(args))
 
 
 def like(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -169,14 +167,16 @@ def pad(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
 
 
 def _filling(fill: pa.Array, missing: Vector) -> pa.Array:
-    """The first `missing` characters of each fill repeated, built once per distinct pair."""
-    encoded = fill.dictionary_encode()
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    pairs, inverse = np.unique(np.stack([codes, missing]), axis=1, return_inverse=True)
-    texts = encoded.dictionary.to_pylist()
-    built = [_repeated(texts[code] if code >= 0 else "", count) for code, count in pairs.T.tolist()]
-    return pa.array(built, pa.string()).take(pa.array(inverse.reshape(-1)))
-
-
-def _repeated(fill: str, count: int) -> str:
-    return (fill * (count // len(fill) + 1))[:count] if fill else ""
+    """The first `missing` characters of each fill repeated."""
+    firsts = _first_bytes(fill)
+    base = np.searchsorted(firsts, byte_offsets(fill))
+    lengths = np.diff(base)
+    missing = np.where(lengths == 0, 0, missing)
+    ends = np.cumsum(missing)
+    places = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - missing, missing)
+    places = np.repeat(base[:-1], missing) + places % np.repeat(lengths, missing)
+    everywhere = np.ones(len(places), np.bool_)
+    characters = string_slices(fill, firsts[places], firsts[places + 1], everywhere)
+    offsets = byte_offsets(characters)
+    begins, ends = offsets[ends - missing], offsets[ends]
+    return string_slices(characters, begins, ends, np.ones(len(fill), np.bool_))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.expressions.types import DataType, arrow_type
 
 Vector = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 
+_SURROGATES = (0xDC80, 0xDCFF)  # of bytes that are no text
 _DTYPES: dict[str, str] = {
     "tinyint": "int8",
     "smallint": "int16",
@@ -88,8 +91,51 @@ def string_slices(array: pa.Array, begins: Vector, ends: Vector, valid: Mask) ->
     # byte k of the output comes from begins[row] + (k - offsets[row])
     shift = np.repeat(begins - offsets[:-1], lengths)
     data = data_bytes(array)[np.arange(offsets[-1]) + shift]
+    return string_array(offsets, data, valid)
+
+
+def string_array(offsets: Vector, data: npt.NDArray[np.uint8], valid: Mask) -> pa.Array:
+    """The strings that lie one behind the other in these bytes."""
     buffers = [_bitmap(valid), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.string(), len(lengths), buffers)
+    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
+
+
+def changed_at_once(text: pa.Array, change: Callable[[str], str]) -> pa.Array:
+    """Texts, none of them null, changed as one, with zero characters in between.
+
+    `change` leaves these alone and makes none, so that they show where each text ends.
+    """
+    if len(text) == 0:
+        return text
+    changed = pa.array([change(_joined(text))])
+    ends = _ends(text, data_bytes(changed))
+    begins = np.append(0, ends[:-1] + 1)
+    return string_slices(changed, begins, ends, np.ones(len(text), np.bool_))
+
+
+def broken_texts(data: pa.Array) -> Mask:
+    """Which of these bytes, none of them null, are not UTF-8."""
+    # What cannot be decoded becomes a surrogate of its own, which no text has.
+    whole = _joined(data).decode("utf-8", "surrogateescape")
+    codes = np.frombuffer(whole.encode("utf-32-le", "surrogatepass"), np.uint32)
+    broken = np.zeros(len(data), np.bool_)
+    places = np.flatnonzero((codes >= _SURROGATES[0]) & (codes <= _SURROGATES[1]))
+    broken[np.searchsorted(_ends(data, codes), places)] = True
+    return broken
+
+
+def _joined(rows: pa.Array) -> Any:
+    """All rows with a zero in between, as one value."""
+    lists = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
+    return pc.binary_join(lists, b"\0" if pa.types.is_binary(rows.type) else "\0")[0].as_py()
+
+
+def _ends(rows: pa.Array, joined: Vector) -> Vector:
+    """Where each row ends in what has become of them together, if no zero has come or gone."""
+    zeros = np.append(np.flatnonzero(joined == 0), len(joined))
+    own = pc.count_substring(rows, "\0").to_numpy().astype(np.int64)
+    ends: Vector = zeros[np.cumsum(own + 1) - 1]
+    return ends
 
 
 def data_bytes(array: pa.Array) -> npt.NDArray[np.uint8]:

@@ -69,9 +69,10 @@ def _half_up(high: Numbers, low: Numbers, counts: Numbers) -> Numbers:
     small = (high >= -(1 << 15)) & (high < 1 << 15) & (np.abs(total) < _SCALED_MAX)
     scaled = np.where(small, total, 0) * 10**_AVERAGE_DIGITS
     result: Numbers = np.sign(scaled) * ((2 * np.abs(scaled) + counts) // (2 * counts))
-    for row in np.flatnonzero(~small):  # beyond 64 bits: a handful of rows, one by one
-        whole = ((int(high[row]) << 32) + int(low[row])) * 10**_AVERAGE_DIGITS
-        count = int(counts[row])
-        size = (2 * abs(whole) + count) // (2 * count)
-        result[row] = size if whole >= 0 else -size
+    large = np.flatnonzero(~small)
+    if large.size:  # beyond 64 bits: as integers of any size
+        high, low, counts = (part[large].astype(object) for part in (high, low, counts))
+        whole = ((high << 32) + low) * 10**_AVERAGE_DIGITS
+        size = (2 * np.abs(whole) + counts) // (2 * counts)
+        result[large] = np.where(whole >= 0, size, -size).astype(np.int64)
     return result
