@@ -111,11 +111,19 @@ def evaluate_rows(
     Values of a failed row mean nothing: drop the row (or send it to the dead-letter stream). The
     values of all other rows are final, nothing needs to be computed again.
     """
+    arrays, failures = evaluate_with_failures(expressions, batch)
+    return arrays, failures.bad, failures.first
+
+
+def evaluate_with_failures(
+    expressions: Sequence[Expression], batch: pa.RecordBatch
+) -> tuple[list[pa.Array], Failures]:
+    """As `evaluate_rows`, with the cause of every failure."""
     failures = Failures(batch.num_rows)
     frame = Frame(batch, None, failures, _value)
     with np.errstate(all="ignore"):  # every overflow that matters is checked by hand
         arrays = [_value(expression, frame) for expression in expressions]
-    return arrays, failures.bad, failures.first
+    return arrays, failures
 
 
 def may_fail(expression: Expression) -> bool:

@@ -18,24 +18,40 @@ Evaluator = Callable[[Expression, "Frame"], pa.Array]
 
 
 class Failures:
-    """Which rows of one batch failed, and the error of the first of them."""
+    """Which rows of one batch failed, and what came first at each of them."""
 
     def __init__(self, rows: int) -> None:
         self.bad: Mask = np.zeros(rows, dtype=np.bool_)
-        self.first: RowError | None = None
+        self._causes: list[tuple[str, str]] = []
+        self._cause_of = np.zeros(rows, np.int64)
 
     def add(self, rows: npt.NDArray[np.int64], reason: str, expression: Expression) -> None:
-        row = int(rows.min())
-        if self.first is None or row < int(self.first.details["row"]):
-            text = str(expression)
-            self.first = RowError(
-                f"row {row}: {reason} in {text:.500}; correct the row, guard the expression "
-                "(try_cast, nullif, a filter), or name a dead-letter stream",
-                row=row,
-                reason=reason,
-                expression=text[:10_000],
-            )
+        self._cause_of[rows[~self.bad[rows]]] = len(self._causes)
+        self._causes.append((reason, str(expression)))
         self.bad[rows] = True
+
+    def cause(self, row: int) -> tuple[str, str]:
+        """Why a row failed, and where."""
+        return self._causes[int(self._cause_of[row])]
+
+    @property
+    def first(self) -> RowError | None:
+        """The error of the first row that failed."""
+        if not self.bad.any():
+            return None
+        row = int(self.bad.argmax())
+        return row_error(row, *self.cause(row))
+
+
+def row_error(row: int, reason: str, expression: str) -> RowError:
+    """What is said of a row that failed."""
+    return RowError(
+        f"row {row}: {reason} in {expression:.500}; correct the row, guard the expression "
+        "(try_cast, nullif, a filter), or name a dead-letter stream",
+        row=row,
+        reason=reason,
+        expression=expression[:10_000],
+    )
 
 
 @dataclass(frozen=True, slots=True)

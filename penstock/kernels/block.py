@@ -6,8 +6,9 @@ is evaluated on the rows that earlier steps left, and handed to the loop as colu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -15,9 +16,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.errors import RowError, StateOverflow
-from penstock.expressions.evaluate import evaluate, evaluate_rows
+from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
+from penstock.expressions.frame import row_error
 from penstock.expressions.tree import Column, Expression, call, literal, transform
-from penstock.expressions.types import BOOLEAN, INT, Field, Schema, arrow_schema
+from penstock.expressions.types import BIGINT, BOOLEAN, INT, Field, Schema, arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.coding import coded
 from penstock.kernels.columns import (
@@ -275,57 +277,64 @@ class Block:
         found = dict.fromkeys([*filters, *times, *self.spec.results])
         return [(str(e), "numba" if numba_supported(e) else "arrow") for e in found]
 
-    def row_error(self, batch: pa.RecordBatch, row: int) -> RowError:
-        """Why a row fails, found by evaluating the block on that row alone."""
-        single = batch.slice(row, 1)
-        error = self._first_error(single)
-        if error is None:
-            texts = "; ".join(text for text, _ in self.explain_block())
-            return RowError(
-                f"row {row}: a compiled expression failed where evaluating it alone does not: "
-                f"{texts:.500}",
-                row=row,
-                expression=texts[:10_000],
-            )
-        reason = str(error.details.get("reason", error.message))
-        expression = str(error.details["expression"])
+    def row_errors(self, batch: pa.RecordBatch, rows: Sequence[int]) -> list[RowError]:
+        """Why rows fail, found by evaluating the block on these alone."""
+        causes = self._causes(batch.take(pa.array(rows, pa.int64())))
+        return [
+            self._unexplained(row) if cause is None else row_error(row, *cause)
+            for row, cause in zip(rows, causes, strict=True)
+        ]
+
+    def _unexplained(self, row: int) -> RowError:
+        texts = "; ".join(text for text, _ in self.explain_block())
         return RowError(
-            f"row {row}: {reason} in {expression:.500}; correct the row, guard the expression "
-            "(try_cast, nullif, a filter), or name a dead-letter stream",
+            f"row {row}: a compiled expression failed where evaluating it alone does not: "
+            f"{texts:.500}",
             row=row,
-            reason=reason,
-            expression=expression,
+            expression=texts[:10_000],
         )
 
-    def _first_error(self, single: pa.RecordBatch) -> RowError | None:
-        time = self.spec.event_time
-        try:
-            for index, condition in enumerate(self.spec.filters):
-                if time is not None and time[1] == index:
-                    evaluate(time[0], single)
-                if evaluate(condition, single)[0].as_py() is not True:
-                    return None
-            if time is not None and time[1] == len(self.spec.filters):
-                evaluate(time[0], single)
-            self._check_time(single)
-            for expression in self.spec.results:
-                evaluate(expression, single)
-        except RowError as error:
-            return error
-        return None
+    def _causes(self, batch: pa.RecordBatch) -> list[tuple[str, str] | None]:
+        """Of each row why and where it fails first, as one row after the other would."""
+        causes: list[tuple[str, str] | None] = [None] * batch.num_rows
+        rows = np.arange(batch.num_rows)
+        for expression, role in self._in_order():
+            (values,), failures = evaluate_with_failures([expression], batch)
+            for row in np.flatnonzero(failures.bad).tolist():
+                causes[rows[row]] = failures.cause(row)
+            kept = ~failures.bad
+            if role == "filter":
+                kept &= values_of(values, BOOLEAN) & validity_of(values)
+            elif role == "window":
+                outside = kept & self._outside(values)
+                for row in np.flatnonzero(outside).tolist():
+                    time_us = values_of(values, BIGINT)[row]
+                    reason = f"a window of the time {time_us} us would lie beyond 64 bits"
+                    causes[rows[row]] = (reason, str(expression))
+                kept &= ~outside
+            batch, rows = batch.filter(pa.array(kept)), rows[kept]
+        return causes
 
-    def _check_time(self, single: pa.RecordBatch) -> None:
+    def _in_order(self) -> Iterator[tuple[Expression, Literal["filter", "window", "value"]]]:
+        """What is evaluated, one after the other, and what for."""
+        for index in range(len(self.spec.filters) + 1):
+            if self.spec.event_time is not None and self.spec.event_time[1] == index:
+                yield self.spec.event_time[0], "value"
+            if index < len(self.spec.filters):
+                yield self.spec.filters[index], "filter"
+        is_windowed = self.spec.aggregate is not None and self.spec.aggregate.time is not None
+        for index, expression in enumerate(self.spec.results):
+            yield expression, "window" if is_windowed and index == 0 else "value"
+
+    def _outside(self, times: pa.Array) -> Flags:
+        """Which times have no window."""
         aggregate = self.spec.aggregate
-        if aggregate is None or aggregate.time is None or aggregate.times_us is None:
-            return
-        time_us = evaluate(aggregate.time, single).cast(pa.int64())[0].as_py()
-        first_us, last_us = aggregate.times_us
-        if time_us is not None and not first_us <= time_us <= last_us:
-            raise RowError(
-                "a window beyond 64 bits",
-                reason=f"a window of the time {time_us} us would lie beyond 64 bits",
-                expression=str(aggregate.time),
-            )
+        if aggregate is None or aggregate.times_us is None:
+            return np.zeros(len(times), np.bool_)
+        times_us = values_of(times, BIGINT)
+        inside = (times_us >= aggregate.times_us[0]) & (times_us <= aggregate.times_us[1])
+        outside: Flags = ~inside & validity_of(times)
+        return outside
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -438,7 +447,7 @@ class Block:
         self, rows: _Rows, batch: pa.RecordBatch, failed: Sequence[int], collect_bad: bool
     ) -> None:
         if failed and not collect_bad:
-            raise self.row_error(batch, rows.origin(failed[0]))
+            raise self.row_errors(batch, [rows.origin(failed[0])])[0]
         rows.failed(failed)
 
     def _evaluate_outputs(

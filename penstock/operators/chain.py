@@ -380,8 +380,9 @@ class Chain:
         bad: dict[int, RowError] = {}
         for step in segment.steps:
             result = step.run(done.batch, collect_bad)
-            for row in result.bad_rows:
-                bad.setdefault(_origin(results, row), step.row_error(done.batch, row))
+            if result.bad_rows:
+                errors = step.row_errors(done.batch, result.bad_rows)
+                _note(bad, results, result.bad_rows, errors)
             results.append(result)
             done.batch = result.batch
             done.see(result.max_event_time_us)
@@ -408,17 +409,18 @@ class Chain:
         else:
             closed = aggregator.closed_pane(watermark_us)
             partials = block.aggregate(done.batch, closed, want_late, collect_bad)
-        for row in partials.bad_rows:
-            bad.setdefault(_origin(results, row), block.row_error(done.batch, row))
+        if partials.bad_rows:
+            errors = block.row_errors(done.batch, partials.bad_rows)
+            _note(bad, results, partials.bad_rows, errors)
         done.partials = partials
         done.see(partials.max_event_time_us)
         if partials.late_mask is not None and partials.late_rows:
             places = np.flatnonzero(partials.late_mask)
             late, late_block = done.batch.take(pa.array(places)), segment.group.late_block
             projected = late_block.project(late, collect_bad)
-            for row in projected.bad_rows:  # late, and failing on its way to the late stream
-                at = _origin(results, int(places[row]))
-                bad.setdefault(at, late_block.row_error(late, row))
+            if projected.bad_rows:  # late, and failing on their way to the late stream
+                errors = late_block.row_errors(late, projected.bad_rows)
+                _note(bad, results, places[list(projected.bad_rows)].tolist(), errors)
             if not bad:
                 done.late = projected.batch
 
@@ -435,6 +437,17 @@ class Chain:
         columns = [*failed.columns, errors]
         rejected = pa.RecordBatch.from_arrays(columns, schema=self._rejected_schema)
         return batch.filter(pa.array(mask)), rejected
+
+
+def _note(
+    bad: dict[int, RowError],
+    results: Sequence[StepRows],
+    rows: Sequence[int],
+    errors: Sequence[RowError],
+) -> None:
+    """Keep the first error of each row of the input."""
+    for row, error in zip(rows, errors, strict=True):
+        bad.setdefault(_origin(results, row), error)
 
 
 def _origin(results: Sequence[StepRows], row: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.errors import RowError
-from penstock.expressions.evaluate import evaluate_rows
+from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
+from penstock.expressions.frame import row_error
 from penstock.expressions.regex import plain_text
 from penstock.expressions.tree import Call, Expression
 from penstock.expressions.types import Schema, arrow_schema
@@ -54,8 +55,8 @@ class FusedStep:
         done = self._block.project(batch, collect_bad)
         return StepRows(done.batch, done.rows, done.max_event_time_us, done.bad_rows)
 
-    def row_error(self, batch: pa.RecordBatch, row: int) -> RowError:
-        return self._block.row_error(batch, row)
+    def row_errors(self, batch: pa.RecordBatch, rows: Sequence[int]) -> list[RowError]:
+        return self._block.row_errors(batch, rows)
 
     def explain(self) -> list[tuple[str, str]]:
         return self._block.explain_block()
@@ -124,10 +125,10 @@ class Explode:
         exploded = pa.RecordBatch.from_arrays(columns, schema=schema)
         return StepRows(exploded, kept, None, bad_rows, ends)
 
-    def row_error(self, batch: pa.RecordBatch, row: int) -> RowError:
-        _, _, error = evaluate_rows([self._spec.expression], batch.slice(row, 1))
-        assert error is not None
-        return RowError(error.message, **{**error.details, "row": row})
+    def row_errors(self, batch: pa.RecordBatch, rows: Sequence[int]) -> list[RowError]:
+        some = batch.take(pa.array(rows, pa.int64()))
+        _, failures = evaluate_with_failures([self._spec.expression], some)
+        return [row_error(row, *failures.cause(place)) for place, row in enumerate(rows)]
 
     def explain(self) -> list[tuple[str, str]]:
         return [(f"explode({self._spec.expression})", "arrow")]

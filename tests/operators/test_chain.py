@@ -138,6 +138,67 @@ def test_a_bad_row_raises_and_changes_nothing(kernels: KernelCache) -> None:
     assert commit(chain) == [{"total": 30}]
 
 
+def test_pieces_are_grouped_as_the_texts_that_they_are(kernels: KernelCache) -> None:
+    """Split and coded in one, or split first: filters, late rows and bad rows see the same."""
+    padded = call("lpad", line, n, literal(" ", "string"))  # more than a million are refused
+    split = call("split", padded, pattern=" ")
+    key = call("concat", word, literal("!", "string"))
+    behind: tuple[OperatorSpec, ...] = (
+        FilterSpec(call("ne", word, literal("b", "string"))),
+        AggregateSpec(
+            (("word", word), ("n", n), ("key", key)),
+            None,
+            (AggregateCall("count", word, "words"), AggregateCall("max", n, "most")),
+            "update",
+        ),
+    )
+    in_one = (GenerateSpec(split, "word", outer=True), *behind)
+    first = (
+        ProjectSpec((("line", line), ("n", n), ("words", split))),
+        GenerateSpec(column("words", parse_type("array<string>")), "word", outer=True),
+        *behind,
+    )
+    lines = ["a b", None, "", "c  a", "refused", "b"]
+    batch = text_batch(lines, [3, 3, 2, 9, 2_000_000_000, None])
+    found = []
+    for specs in (in_one, first):
+        chain = Chain(specs, TEXT, kernels)
+        output = chain.process(batch, on_bad_row="reject")
+        assert output.rejected is not None
+        assert output.rejected.column("line").to_pylist() == ["refused"]
+        assert "row 4: a text longer" in output.rejected.column("error")[0].as_py()
+        found.append(sorted(commit(chain), key=str))
+    assert found[0] == found[1]
+    assert {row["word"] for row in found[0]} == {"a", "", "c"}
+
+
+def test_each_rejected_row_has_the_error_that_it_has_alone(kernels: KernelCache) -> None:
+    number, half = cast(line, "int"), call("int_divide", cast(n, "bigint"), literal(2, "bigint"))
+    second = call("timestamp_seconds", call("multiply", half, literal(1 << 40, "bigint")))
+    specs = (
+        FilterSpec(call("gt", number, literal(0, "int"))),
+        ProjectSpec((("line", line), ("share", call("int_divide", number, n)), ("at", second))),
+        PartialAggregateSpec(
+            (("line", line),),
+            WindowSpec(column("at", "timestamp"), 10_000_000, 10_000_000),
+            (AggregateCall("sum", column("share", "bigint"), "s"),),
+        ),
+    )
+    batch = text_batch(
+        ["1", "x", "-1", "2", "y", None, "3", "4"], [1, 0, 0, 0, 5, 5, 2_000_000_000, 16_777_215]
+    )
+
+    def errors(rows: pa.RecordBatch) -> list[str]:
+        rejected = Chain(specs, TEXT, kernels).process(rows, on_bad_row="reject").rejected
+        return [] if rejected is None else rejected.column("error").to_pylist()
+
+    alone = [(row, errors(batch.slice(row, 1))) for row in range(batch.num_rows)]
+    wanted = [text.replace("row 0:", f"row {row}:") for row, texts in alone for text in texts]
+    assert errors(batch) == wanted
+    reasons = ("cast", "division by zero", "overflow")
+    assert all(any(reason in text for text in wanted) for reason in reasons), wanted
+
+
 def test_rejected_rows_are_not_processed_and_the_others_are_once(kernels: KernelCache) -> None:
     """Errors in a filter, behind an explode and in an aggregate: each row is in or out, once."""
     negated = AggregateCall("sum", call("negate", column("v", "int")), "s")
