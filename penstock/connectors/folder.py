@@ -27,6 +27,8 @@ from penstock.connectors.line_files import (
     COMPRESSED,
     CompressedFileRows,
     LineFileRows,
+    joined_lines,
+    lines_most,
 )
 from penstock.connectors.line_formats import CsvLines, JsonLines, LineFormat, TextLines
 from penstock.connectors.parquet_files import ParquetFileRows
@@ -46,6 +48,7 @@ Format = Literal["parquet", "jsonl", "csv", "text"]
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False)])
 FILES_PER_READ_MAX = 64
 BYTES_PER_READ_MAX = 16 << 20  # of small pieces that are handed out together
+SMALL_FILE_BYTES = 1 << 16  # of lines, which are then parsed together with those of others
 PIECE_ROWS_ALONE = 1 << 14  # a piece of so many rows is not copied to be joined with others
 LINE_BYTES_LIMIT = 1 << 30
 SETTLE_MS_LIMIT = 24 * 3_600_000
@@ -135,6 +138,9 @@ class _At:
         return offset
 
 
+_Taken = tuple[_At, list[pa.RecordBatch], list[Reject]]  # where to go on, and what was read
+
+
 class FolderSource(Source):
     """Files of a folder, each read once, whatever their names and whenever they appear.
 
@@ -197,8 +203,73 @@ class FolderSource(Source):
         return _At(0).offset
 
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
-        rows_left = check_rows_max(rows_max)
-        begin = at = self._position(offset)
+        rows_max = check_rows_max(rows_max)
+        begin = self._position(offset)
+        together = self._together(begin, rows_max)
+        at, batches, rejects = together or self._one_by_one(begin, rows_max)
+        sealed = self._known.sealed  # before the list, which may just be growing
+        more = self._dealing.next(at.file) is not None
+        ended = sealed and not more
+        idle = at == begin and not ended
+        # A file that is known is there to be read, even if it changed at each try.
+        pending = idle and (self.listing.unsettled or more)
+        return SourceBatch(
+            joined(batches),
+            at.offset,
+            ended,
+            rejected=rejected_batch(rejects),
+            more=more and not idle,
+            idle=idle,
+            nothing_yet=idle and not pending and at == _At(0),
+            pending=pending,
+            again_s=self.listing.look_again_s if idle and not pending else AGAIN_S,
+        )
+
+    def _together(self, at: _At, rows_max: int) -> _Taken | None:
+        """Read small files of lines as if they were one; None: one by one, whatever is the matter.
+
+        What is wrong with a file, or with a line of it, is told there.
+        """
+        if self._lines is None or self._lines.header or at.version is not None:
+            return None
+        contents: list[bytes] = []
+        bytes_left = min(self._options.block_bytes, BYTES_PER_READ_MAX)
+        for _ in range(FILES_PER_READ_MAX):
+            number = self._dealing.next(at.file)
+            if number is None:
+                break
+            try:
+                content = self._whole(self._known[number], min(bytes_left, SMALL_FILE_BYTES))
+            except StreamError:
+                break
+            if content is None or (rows_max := rows_max - lines_most(content)) < 0:
+                break
+            contents.append(content)
+            bytes_left -= len(content)
+            at = _At(number + 1)
+        lines = joined_lines(contents) if len(contents) > 1 else None
+        if lines is None:
+            return None
+        batch, misfits = self._lines.rows(lines, first_only=True)
+        return None if misfits else (at, [] if batch is None else [batch], [])
+
+    def _whole(self, share: Share, bytes_max: int) -> bytes | None:
+        """Return a file's content, None if it is too large or not to be read as it is."""
+        name, bytes_max = share.file.name, min(bytes_max, self._options.line_bytes_max)
+        is_part, is_packed = share.file.parts > 1, name.lower().endswith(COMPRESSED)
+        if is_part or is_packed or share.file.size_bytes > bytes_max:
+            return None
+        file = OpenFile(self._folder, name, None)
+        try:
+            if file.size_bytes > bytes_max:
+                return None
+            content = file.pread(0, file.size_bytes, 0)
+            file.check(len(content), 0)
+            return content
+        finally:
+            file.close()
+
+    def _one_by_one(self, at: _At, rows_left: int) -> _Taken:
         batches: list[pa.RecordBatch] = []
         rejects: list[Reject] = []
         bytes_left = BYTES_PER_READ_MAX
@@ -228,23 +299,7 @@ class FolderSource(Source):
                 bytes_left -= piece.batch.nbytes
                 if piece.batch.num_rows >= PIECE_ROWS_ALONE:
                     break
-        sealed = self._known.sealed  # before the list, which may just be growing
-        more = self._dealing.next(at.file) is not None
-        ended = sealed and not more
-        idle = at == begin and not ended
-        # A file that is known is there to be read, even if it changed at each try.
-        pending = idle and (self.listing.unsettled or more)
-        return SourceBatch(
-            joined(batches),
-            at.offset,
-            ended,
-            rejected=rejected_batch(rejects),
-            more=more and not idle,
-            idle=idle,
-            nothing_yet=idle and not pending and at == _At(0),
-            pending=pending,
-            again_s=self.listing.look_again_s if idle and not pending else AGAIN_S,
-        )
+        return at, batches, rejects
 
     def close(self) -> None:
         if self._open is not None:

@@ -68,7 +68,8 @@ class LineFileRows(FileRows):
         lines, used = self._lines(byte, row, rows_max)
         if lines is None:
             return self._skip_long_line(byte, row)
-        inside = int(np.searchsorted(lines.starts, self._end - byte))
+        # The first is: it begins here, even if a byte order mark is left out.
+        inside = max(1, int(np.searchsorted(lines.starts, self._end - byte)))
         if inside < len(lines):
             used, lines = int(lines.starts[inside]), lines.pick(slice(inside))
         if self._header_misfit is not None:
@@ -192,3 +193,20 @@ class CompressedFileRows(FileRows):
             return Piece(None, (), 0, 0, True)
         told = "its name says that it is compressed: decompress it, compressed text is not read"
         return Piece(None, (Reject(self._file.shown, 0, "", told),), 0, 0, True)
+
+
+def lines_most(content: bytes) -> int:
+    """Return how many lines a file has at most."""
+    return content.count(b"\n") + content.count(b"\r") + 1
+
+
+def joined_lines(contents: Sequence[bytes]) -> Lines | None:
+    """Return the lines of whole files, one after the other; None if there are none."""
+    whole = bytearray()
+    for content in contents:
+        whole += content.removeprefix(BYTE_ORDER_MARK)
+        if content and not content.endswith(b"\n"):
+            whole += b"\n"  # after a return, too: the next file may begin with a newline
+    data = np.frombuffer(whole, np.uint8)
+    starts, ends, _ = kernels.find_lines(data, data.size, True)
+    return Lines(data, starts, ends) if starts.size else None

@@ -18,6 +18,8 @@ from penstock.connectors.parquet_statistics import Condition, excluded_groups
 from penstock.connectors.parquet_types import (
     as_type,
     decoded_bytes,
+    decoded_bytes_most,
+    has_stored_texts,
     is_before_the_calendar,
     is_time_inside,
     longest_stored_text,
@@ -122,9 +124,7 @@ class ParquetFileRows(FileRows):
         self._page: pa.RecordBatch | None = None
         self._page_row = -1  # number of the first row of the page, -1: none is open
         self._row_bytes = 0  # of the columns whose values are all of one size
-        self._is_narrow = (
-            False  # there are no others: a row has these bytes, whatever the file says
-        )
+        self._is_narrow = False  # there are no other columns, whatever the file says
         self._is_flat = False  # there are texts besides, one for a row
         self._shared: pq.ParquetFile | None = None  # texts as dictionaries; None: there are none
         self._texts: list[str] = []  # their paths
@@ -132,7 +132,7 @@ class ParquetFileRows(FileRows):
 
     def _open(self) -> None:
         try:
-            plain = self._parquet_file()
+            plain = self._small_file() or self._parquet_file()
             metadata, self._there = plain.metadata, plain.schema_arrow
             self._plain = plain
             groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
@@ -149,6 +149,22 @@ class ParquetFileRows(FileRows):
             self._file.check(0, 0)
             self._misfit = f"not a readable Parquet file: {reason_of(error)}"
 
+    def _small_file(self) -> pq.ParquetFile | None:
+        """Open a small file such that its texts come as dictionaries, without a look at it before.
+
+        None if it has many rows all the same, or other columns: then more is to be thought of.
+        """
+        texts = [f.name for f in self._schema if f.type in (pa.string(), pa.binary())]
+        is_flat = not any(pa.types.is_nested(field.type) for field in self._schema)
+        if self._file.size_bytes > SMALL_FILE_BYTES or not is_flat:
+            return None
+        try:
+            opened = self._parquet_file(None, texts)
+        except KeyError:
+            return None
+        self._shared = opened if opened.metadata.num_rows <= PAGE_ROWS else None
+        return self._shared
+
     def _take_share(self) -> None:
         part, parts = self._share.part, self._share.file.parts
         starts = [0, *self._ends]  # of each row group, and of what would follow
@@ -163,13 +179,17 @@ class ParquetFileRows(FileRows):
         self._row_bytes = sum(kind.bit_width for kind in fixed) // 8
         self._is_narrow = len(fixed) == len(kinds)
         self._is_flat = not any(pa.types.is_nested(kind) for kind in kinds)
-        if not self._is_narrow and (texts := _text_paths(metadata.schema, columns)):
+        if self._is_narrow or self._shared is not None:
+            return
+        if texts := _text_paths(metadata.schema, columns):
             self._shared = self._parquet_file(metadata, texts)
             self._texts = texts
 
     def _look_at_statistics(self) -> None:
         if self._condition is None or self._old_calendar:
             return
+        if len(self._groups) == 1 and self._file.size_bytes <= SMALL_FILE_BYTES:
+            return  # it is read as fast
         there = self._there
         columns = {}
         for field in self._schema:
@@ -252,7 +272,7 @@ class ParquetFileRows(FileRows):
         """Return rows of one page, and whole ones that follow if nothing is still to be built."""
         page = self._page_at(row)
         rows = page.slice(row - self._page_row, rows_max)
-        if not self._is_narrow and decoded_bytes(rows) is not None:
+        if not self._is_narrow and any(has_stored_texts(kind) for kind in rows.schema.types):
             return rows
         pages, end, size_bytes = [rows], row + rows.num_rows, rows.nbytes
         while end < min(row + rows_max, self._end) and size_bytes < JOINED_BYTES_MAX:
@@ -285,7 +305,7 @@ class ParquetFileRows(FileRows):
         """Return the pages of a row group, of as many rows as are sure to be small together."""
         if self._is_narrow:
             return self._batches(self._plain, group, _page_rows(self._row_bytes))
-        if self._shared is None:
+        if self._shared is None or self._shared is self._plain:
             return self._batches(self._plain, group, PAGE_ROWS)
         some = self._batches(self._shared, group, PROBE_ROWS, self._texts)
         stored = longest_stored_text(next(some, None))
@@ -405,6 +425,9 @@ def _has_old_calendar(metadata: pq.FileMetaData) -> bool:
 
 def _fitting_rows(rows: pa.RecordBatch) -> int:
     """Return how many rows from the first on can be built at once; 0 if not even one."""
+    is_flat = not any(pa.types.is_nested(kind) for kind in rows.schema.types)
+    if is_flat and decoded_bytes_most(rows) <= BATCH_BYTES_MAX:
+        return int(rows.num_rows)
     sizes = decoded_bytes(rows)
     if sizes is None:
         return int(rows.num_rows)

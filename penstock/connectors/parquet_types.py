@@ -153,6 +153,18 @@ def decoded_bytes(rows: pa.RecordBatch) -> np.ndarray | None:
     return total
 
 
+def has_stored_texts(kind: pa.DataType) -> bool:
+    """Say whether texts of a type, or inside it, are stored once for many rows."""
+    inside = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_dictionary(kind)) or any(has_stored_texts(part) for part in inside)
+
+
+def decoded_bytes_most(rows: pa.RecordBatch) -> int:
+    """Return a bound of what `decoded_bytes` adds up to, found without a look at the rows."""
+    stored = sum(c.dictionary.nbytes for c in rows.columns if pa.types.is_dictionary(c.type))
+    return int(stored * rows.num_rows)
+
+
 def longest_stored_text(rows: pa.RecordBatch | None) -> int:
     """Return the length of the longest text that any dictionary of some rows holds."""
     return max((_longest(column) for column in rows.columns), default=0) if rows is not None else 0

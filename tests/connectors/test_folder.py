@@ -806,6 +806,19 @@ def test_rows_of_columns_that_no_file_has_are_counted(tmp_path: Path) -> None:
     assert read_through(source, lambda: 100).rows == [("None",)] * 30
 
 
+def test_small_files_have_the_same_lines_together_as_alone(tmp_path: Path) -> None:
+    """However they end and begin: what is a line end of two files is none of one."""
+    contents = [b"a\r", b"\nb", b"", b"\xef\xbb\xbfc\n", b"\n", b"d\r\n\r\n", b"\xef\xbb\xbf", b"e"]
+    for number, raw in enumerate(contents):
+        drop(tmp_path, f"{number}", raw)
+    alone = read_through(text_source(tmp_path, bounded=True), lambda: 1).rows
+    together = text_source(tmp_path, bounded=True)
+    answer = together.read(together.initial_offset(), 100)
+    assert answer.ended
+    assert [(repr(text),) for text in answer.batch["value"].to_pylist()] == alone
+    assert answer.batch["value"].to_pylist()[:4] == ["a", "", "b", "c"]
+
+
 def test_small_files_are_handed_out_together(tmp_path: Path) -> None:
     for number in range(10):
         drop(tmp_path, f"{number}", b"%d\n" % number)
