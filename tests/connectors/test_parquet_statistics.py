@@ -154,6 +154,14 @@ def test_what_is_not_beyond_doubt_is_read(tmp_path: Path, column: pa.Array) -> N
     assert read_rows(tmp_path, schema, ColumnTest("x", "gt", 5), 10) == [0, 1, 2]
 
 
+def test_a_comparison_is_true_of_nothing_beyond_the_bounds() -> None:
+    known = Bounds(10, 20, 0, 5)
+    for kind, compare in COMPARE.items():
+        for value in (9, 10, 11, 19, 20, 21):
+            possible = any(compare(there, value) for there in range(10, 21))
+            assert excludes(ColumnTest("n", kind, value), lambda _: known) == (not possible)
+
+
 def test_bounds_of_texts_may_be_cut_off() -> None:
     """The least is cut short, and the most too, then raised: both are still bounds."""
     known = Bounds(b"ab", b"ad", 0, 5)
