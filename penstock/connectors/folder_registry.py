@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
@@ -129,20 +130,24 @@ class KnownFiles:
     def add(self, found: Sequence[FoundFile], seal: bool = False) -> None:
         """Append the files that are not known yet, in the order given; `seal` closes the list."""
         self.refresh()
+        left = deque(found)
         while not self.sealed:
-            by_name = {file.name: file for file in found}
-            new = [file for name, file in by_name.items() if name not in self._names]
-            if not new and not seal:
-                return
             if self._chunk_files == CHUNK_FILES:
                 self._chunk, self._chunk_files, self._chunk_version = self._chunk + 1, 0, 0
-            now = new[: CHUNK_FILES - self._chunk_files]
+            new: dict[str, FoundFile] = {}
+            while left and len(new) < CHUNK_FILES - self._chunk_files:
+                file = left.popleft()
+                if file.name not in self._names:
+                    new[file.name] = file
+            if not new and not seal:
+                return
             first = len(self._files) - self._chunk_files
-            value = _encode([*self._files[first:], *now], sealed=seal and len(now) == len(new))
+            value = _encode([*self._files[first:], *new.values()], sealed=seal and not left)
             key = f"{self._key}/{self._chunk}"
             self._registry.compare_and_set(key, self._chunk_version, value)
             # Won or lost, the registry now says what the list is.
             self.refresh()
+            left.extendleft(reversed([file for name, file in new.items() if name not in self]))
 
     def _load(self, stored: Versioned) -> None:
         files, sealed = _decode(stored.value, self._key)
