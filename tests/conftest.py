@@ -12,14 +12,16 @@ from hypothesis import settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from penstock.kernels.cache import KernelCache
-from tests.thoroughness import examples
+from tests.thoroughness import IS_DEEP, examples
 
 # A Java process of a test lives for seconds: it is not worth the best machine code, nor a collector
 # with threads of its own. Whatever starts Spark inherits this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Folders of tests that start Spark, and who shares a session; files elsewhere share another one.
-SPARK_GROUPS = {"spark": "killed", "oracle": "session", "catalyst": "session"}
+SPARK_GROUPS = {"spark": "killed"}
+if IS_DEEP:  # enough for a session of its own
+    SPARK_GROUPS |= {"oracle": "oracle", "catalyst": "oracle"}
 # Folders whose tests of one file need the same compiled code: one process makes it, not three.
 COMPILING = {"bench", "connectors", "kernels", "operators", "state"}
 

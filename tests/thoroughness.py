@@ -22,3 +22,8 @@ def some(values: Sequence[Any], *, every: int) -> list[Any]:
         value if at % every == 0 else pytest.param(value, marks=pytest.mark.slow)
         for at, value in enumerate(values)
     ]
+
+
+# Of a sweep over many places, each fourth is enough for `make test`: `places[part::SWEEP_PARTS]`.
+SWEEP_PARTS = 4
+in_parts = pytest.mark.parametrize("part", some(range(SWEEP_PARTS), every=SWEEP_PARTS))

@@ -34,6 +34,7 @@ from penstock.bench import arguments
 from penstock.bench.footprint import FamilyCpu, cpu_s
 from penstock.bench.report import Report, median
 from penstock.bench.sessions import measured_on
+from penstock.catalyst.session import active_session
 from penstock.connectors.ysb import ADS, RATE, START_US, YsbSource
 from penstock.runtime.markers import decode_marker
 from penstock.runtime.queries import stored_query
@@ -99,7 +100,8 @@ def compare(spark: SparkSession, args: argparse.Namespace) -> Report:
     turns: dict[str, list[Turn]] = {how: [] for how in engines}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
         folder = Path(name).absolute()
-        spark.dataSource.register(YsbDataSource)
+        with active_session(spark):  # else Spark looks for the name among another one's sources
+            spark.dataSource.register(YsbDataSource)
         attached = attach(spark, folder / "log")
         try:
             if args.source == "generator":

@@ -78,7 +78,7 @@ def write(side: Path, name: str, folder: Path, vertex: str, before: str | None, 
         while not (side / STOP_WRITING).exists():
             if pause.exists():
                 pause.unlink()
-                os.kill(os.getpid(), signal.SIGSTOP)  # here: between two appends, with no lock held
+                os.kill(os.getpid(), signal.SIGSTOP)  # here: between two appends
             entries = entries_of(seed, vertex, instance, sequence, number)
             facts.add(f"try {instance} {sequence} {number}")
             try:

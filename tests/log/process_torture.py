@@ -24,6 +24,7 @@ from typing import Any
 
 from penstock.config import Durability, LogConfig
 from penstock.log import open_log
+from penstock.log.blockers import blockers
 from tests.log import process_roles as roles
 
 ROOT = Path(__file__).parents[2]
@@ -127,9 +128,7 @@ class Torture:
         """Stop a writer, let another take over, and wake the first: it must notice."""
         vertex = self._chance.choice(roles.VERTICES)
         name, process = self._writers[vertex]
-        pause = self.side / f"pause-{name}"
-        pause.touch()
-        wait_for(lambda: not pause.exists() and is_stopped(process), f"{name} to stop")
+        self._stop_without_locks(name, process)
         self._start_writer(vertex, name)
         self._wait_for_acks(1, vertex)
         os.kill(pid_of(process), signal.SIGCONT)
@@ -137,6 +136,17 @@ class Torture:
         if process.exitcode != roles.EXIT_FENCED:
             self.outcome.errors.append(f"zombie {name} ended with {process.exitcode}")
         self.outcome.done["zombies fenced"] += 1
+
+    def _stop_without_locks(self, name: str, process: BaseProcess) -> None:
+        """A writer stops between two appends, but its fold may hold the lock that all need."""
+        pause = self.side / f"pause-{name}"
+        while True:
+            pause.touch()
+            wait_for(lambda: not pause.exists() and is_stopped(process), f"{name} to stop")
+            if pid_of(process) not in blockers(self.log_folder):
+                return
+            os.kill(pid_of(process), signal.SIGCONT)
+            wait_for(lambda: not is_stopped(process), f"{name} to go on")
 
     def _freeze(self) -> None:
         """Stop a writer wherever it is, for less than the others' patience."""

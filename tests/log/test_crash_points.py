@@ -14,6 +14,7 @@ from penstock.log import START, Entry, Fence, LocalLog, Position, RecordKind, op
 from penstock.log.files import Files
 from penstock.log.index import Index
 from penstock.testing.disk import Trace, TracedFiles
+from tests.thoroughness import SWEEP_PARTS, in_parts, some
 
 CONFIG = LogConfig(segment_bytes_max=8_192, inline_bytes_max=512)
 TAGS = ("S/a/0", "S/a/1", "S/a/m", "S/old/0")
@@ -219,18 +220,18 @@ def check_goes_on(log: LocalLog, promises: Promises) -> None:
     assert bytes(log.read(["S/a/0"], tail, 10)[0].body) == b"x" * 2_000
 
 
-@pytest.fixture(scope="module", params=(1, 2))
+@pytest.fixture(scope="module", params=some((1, 2), every=2))
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("reference") / "log"
     return reference_run(folder, request.param)
 
 
-@pytest.mark.parametrize("part", range(4))
+@in_parts
 def test_a_power_cut_after_every_call_loses_nothing(run: Run, part: int, tmp_path: Path) -> None:
     """Exhaustive over the calls: at each, the disk keeps, drops or tears what was not synced."""
     calls = len(run.trace.calls)
     assert calls > 250
-    for at in range(part, calls + 1, 4):
+    for at in range(calls + 1)[part::SWEEP_PARTS]:
         chance = random.Random(f"{calls} {at}")
         folder = tmp_path / str(at)
         lay_out(run.trace.disk_after(at, chance), folder)
@@ -340,12 +341,13 @@ def failing_run(folder: Path, number: int, at: int) -> tuple[Promises, list[LogE
         pytest.param(30, id="EROFS", marks=pytest.mark.slow),
     ],
 )
+@in_parts
 def test_any_single_failing_call_is_a_named_error_and_loses_nothing(
-    number: int, tmp_path: Path
+    number: int, tmp_path: Path, part: int
 ) -> None:
-    """Fail the k-th I/O call for k = 0, 1, 2 … until a run passes untouched."""
+    """Fail the k-th I/O call for all k, until a run passes untouched."""
     failed = 0
-    at = 0
+    at = part
     while True:
         folder = tmp_path / str(at)
         promises, failures, calls = failing_run(folder, number, at)
@@ -356,5 +358,5 @@ def test_any_single_failing_call_is_a_named_error_and_loses_nothing(
             assert {p: e for p, e in found.items() if p > 4} == kept, f"call {at}"
         if at >= calls:
             break
-        at += 1
-    assert failed > 30
+        at += SWEEP_PARTS
+    assert failed > 30 // SWEEP_PARTS

@@ -54,6 +54,7 @@ from penstock.log.record import START, Entry, Position, RecordKind
 from penstock.log.segments import ALIGNMENT
 from penstock.testing.disk import TracedFiles, bell_bytes
 from tests.log.harm import CONFIG, Sample, content, entry, files_of, flip, is_root, make_sample
+from tests.thoroughness import SWEEP_PARTS, in_parts
 
 NOBODY = 65_534
 WAL = "index.db-wal"
@@ -112,34 +113,41 @@ def sweep(sample: Sample, folder: Path, name: str, offsets: range) -> list[LogEr
     return outcomes
 
 
+@in_parts
 def test_a_flipped_bit_anywhere_in_the_index_is_found_by_the_reader(
-    folded: Sample, tmp_path: Path
+    folded: Sample, tmp_path: Path, part: int
 ) -> None:
     """Header, inner and leaf pages of every table, keys, pointers, counts and free space."""
     bytes_total = len(folded.files["index.db"])
-    outcomes = sweep(folded, tmp_path / "log", "index.db", range(0, bytes_total, 251))
+    offsets = range(0, bytes_total, 251)[part::SWEEP_PARTS]
+    outcomes = sweep(folded, tmp_path / "log", "index.db", offsets)
     found = [each for each in outcomes if each is not None]
     assert len(found) > len(outcomes) // 2
     assert all(isinstance(each, IndexDamaged | IndexForeign) for each in found)
 
 
-def test_a_flipped_bit_in_the_header_of_the_index(folded: Sample, tmp_path: Path) -> None:
-    outcomes = sweep(folded, tmp_path / "log", "index.db", range(108))
+@in_parts
+def test_a_flipped_bit_in_the_header_of_the_index(
+    folded: Sample, tmp_path: Path, part: int
+) -> None:
+    outcomes = sweep(folded, tmp_path / "log", "index.db", range(108)[part::SWEEP_PARTS])
     kinds = (IndexDamaged, IndexForeign, LogVersionUnsupported)
     assert all(each is None or isinstance(each, kinds) for each in outcomes)
-    assert sum(each is not None for each in outcomes) > 90
+    assert sum(each is not None for each in outcomes) > 90 // SWEEP_PARTS
 
 
-def test_a_flipped_bit_in_a_partly_folded_index(crashed: Sample, tmp_path: Path) -> None:
-    bytes_total = len(crashed.files["index.db"])
-    outcomes = sweep(crashed, tmp_path / "log", "index.db", range(1, bytes_total, 997))
+@in_parts
+def test_a_flipped_bit_in_a_partly_folded_index(crashed: Sample, tmp_path: Path, part: int) -> None:
+    offsets = range(1, len(crashed.files["index.db"]), 997)[part::SWEEP_PARTS]
+    outcomes = sweep(crashed, tmp_path / "log", "index.db", offsets)
     assert any(isinstance(each, IndexDamaged) for each in outcomes)
 
 
-def test_a_flipped_bit_in_the_write_ahead_log(crashed: Sample, tmp_path: Path) -> None:
+@in_parts
+def test_a_flipped_bit_in_the_write_ahead_log(crashed: Sample, tmp_path: Path, part: int) -> None:
     """Also where the newest change is metadata: the doorbell counts those as well."""
     bytes_total = len(crashed.files[WAL])
-    offsets = range(0, bytes_total, bytes_total // 120)
+    offsets = range(0, bytes_total, bytes_total // 120)[part::SWEEP_PARTS]
     outcomes = sweep(crashed, tmp_path / "log", WAL, offsets)
     assert all(each is None or isinstance(each, TailLost) for each in outcomes)
     assert any(outcomes)
@@ -188,13 +196,14 @@ def test_a_flipped_bit_in_the_format_file(folded: Sample, tmp_path: Path) -> Non
     assert sum(each is None for each in outcomes) < 10  # white space for white space
 
 
-def test_a_flipped_bit_in_a_segment(folded: Sample, tmp_path: Path) -> None:
+@in_parts
+def test_a_flipped_bit_in_a_segment(folded: Sample, tmp_path: Path, part: int) -> None:
     """File header, frame headers, bodies; what lies in between holds nothing."""
     name = folded.segment()
     heads = range(0, 3 * ALIGNMENT)
     bytes_total = len(folded.files[name])
     for offsets in (heads, range(heads.stop, bytes_total, bytes_total // 80)):
-        outcomes = sweep(folded, tmp_path / "log", name, offsets)
+        outcomes = sweep(folded, tmp_path / "log", name, offsets[part::SWEEP_PARTS])
         found = [each for each in outcomes if each is not None]
         assert len(found) > len(outcomes) // 2
         assert all(isinstance(each, SegmentDamaged | LogVersionUnsupported) for each in found)

@@ -31,6 +31,7 @@ from penstock.log.record import START, Entry, Position, RecordKind
 from penstock.log.repair import RepairReport, repair, spans
 from penstock.log.segments import ALIGNMENT
 from tests.log.harm import CONFIG, TAGS, Content, Sample, content, files_of, flip, make_sample
+from tests.thoroughness import SWEEP_PARTS, in_parts, some
 
 
 @pytest.fixture(scope="module")
@@ -168,14 +169,15 @@ def test_trimming_a_lost_record_forgets_the_loss(sample: Sample, folder: Path) -
 # ------------------------------------------------------------------ the index
 
 
+@in_parts
 def test_a_damaged_index_is_rebuilt_from_its_rows(
-    sample: Sample, crashed: Sample, tmp_path: Path
+    sample: Sample, crashed: Sample, tmp_path: Path, part: int
 ) -> None:
     folder = tmp_path / "log"
     rebuilt = 0
     for each, name in ((sample, "index.db"), (crashed, "index.db"), (crashed, "index.db-wal")):
         size = len(each.files[name])
-        for place, offset in enumerate(range(37, size, size // 7)):
+        for place, offset in list(enumerate(range(37, size, size // 7)))[part::SWEEP_PARTS]:
             each.lay_out(folder)
             flip(folder / name, offset, bit=place % 8)
             before = digests(folder)
@@ -188,7 +190,7 @@ def test_a_damaged_index_is_rebuilt_from_its_rows(
                 rebuilt += 1
                 assert before <= digests(folder), "every file is still somewhere"
             check_usable(each, folder, report)
-    assert rebuilt > 10
+    assert rebuilt > 1
 
 
 @pytest.mark.parametrize("harm", [None, 3, 17, 40])
@@ -224,11 +226,14 @@ def zero_page(path: Path, number: int) -> None:
         file.write(bytes(4_096))
 
 
-def test_a_page_of_zeros_costs_only_the_rows_on_it(sample: Sample, tmp_path: Path) -> None:
+@in_parts
+def test_a_page_of_zeros_costs_only_the_rows_on_it(
+    sample: Sample, tmp_path: Path, part: int
+) -> None:
     """Each page in turn, page 1 with the schema included. Nothing is lost unseen."""
     folder = tmp_path / "log"
     lost_somewhere = 0
-    for number in range(len(sample.files["index.db"]) // 4_096):
+    for number in range(len(sample.files["index.db"]) // 4_096)[part::SWEEP_PARTS]:
         sample.lay_out(folder)
         zero_page(folder / "index.db", number)
         report = repair(folder)
@@ -241,7 +246,7 @@ def test_a_page_of_zeros_costs_only_the_rows_on_it(sample: Sample, tmp_path: Pat
         if report.lost:
             with open_log(folder) as log, pytest.raises(RecordLost):
                 log.read(["rare"], START, 50)
-    assert lost_somewhere > 2
+    assert lost_somewhere
 
 
 def kept_or_trim_undone(sample: Sample, folder: Path, lost: Sequence[int]) -> Content:
@@ -395,7 +400,7 @@ def harm_all(folder: Path, sample: Sample) -> None:
     (folder / "penstock-log.json").write_bytes(b"")
 
 
-@pytest.mark.parametrize("harm", [harm_index, harm_segments, harm_all])
+@pytest.mark.parametrize("harm", some([harm_index, harm_segments, harm_all], every=3))
 def test_a_repair_may_die_at_any_moment_and_be_run_again(
     sample: Sample, tmp_path: Path, harm: Callable[[Path, Sample], None]
 ) -> None:

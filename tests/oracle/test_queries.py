@@ -108,8 +108,14 @@ def test_more_rows_in_other_batches(
     _judge(spark, planned, tmp_path, name, seed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+# Each has a handful of kernels to compile, which other tests compare with Arrow.
+COMPILED = [
+    pytest.param(name, marks=pytest.mark.campaign if at % 3 else pytest.mark.slow)
+    for at, name in enumerate(NAMES)
+]
+
+
+@pytest.mark.parametrize("name", COMPILED)
 def test_compiled_loops_give_what_spark_gives(
     spark: SparkSession, planned: Planned, tmp_path: Path, name: str, kernels: KernelCache
 ) -> None:

@@ -53,15 +53,19 @@ def counting(name: str, events: int) -> Program:
 
 @contextmanager
 def running(
-    log_folder: Path, name: str, events: int, launcher: ProcessLauncher | None = None
+    log_folder: Path,
+    name: str,
+    events: int,
+    launcher: ProcessLauncher | None = None,
+    silence_s: float = 3.0,
 ) -> Iterator[tuple[Job, LocalLog]]:
-    """The count on two slots and a standby."""
+    """The count on two slots and a standby; on a busy machine slots are silent for a while."""
     program = counting(name, events)
     with open_log(log_folder) as log:
         register_streams(log, program)
         job = Job(
             program, log, launcher or ProcessLauncher(), host="127.0.0.1", slots=2, standbys=1,
-            patience=Patience(silence_s=1.5, step_s=3.0),
+            patience=Patience(silence_s=silence_s, step_s=2 * silence_s),
         )  # fmt: skip
         job.start()
         try:
@@ -102,7 +106,7 @@ def verify(log_folder: Path, stream: str, events: int) -> None:
 @pytest.mark.slow  # test_slots.py does it with Spark's tasks
 def test_slots_are_killed_one_by_one_and_two_at_once(log_folder: Path) -> None:
     events = 9 * RATE
-    with running(log_folder, "killed", events) as (job, _):
+    with running(log_folder, "killed", events, silence_s=20.0) as (job, _):
         os.kill(working_pids(job)[0], signal.SIGKILL)
         wait_for("the recovery", lambda: job.recoveries() and job.recoveries()[-1].started_s)
         wait_progress(job)
@@ -197,7 +201,8 @@ def test_a_job_that_slept_does_not_take_its_slots_for_lost(log_folder: Path) -> 
     """The driver's own pause says nothing about its slots."""
     script = (
         "import sys, time, pathlib, tests.spark.test_job as t\n"
-        "with t.running(pathlib.Path(sys.argv[1]), 'slept', 6 * t.RATE) as (job, _):\n"
+        "log = pathlib.Path(sys.argv[1])\n"
+        "with t.running(log, 'slept', 10 * t.RATE, silence_s=6) as (job, _):\n"
         "    print('running', flush=True)\n"
         "    assert job.wait_over(60)\n"
         "    print(len(job.recoveries()), job.error, flush=True)\n"
@@ -210,7 +215,7 @@ def test_a_job_that_slept_does_not_take_its_slots_for_lost(log_folder: Path) -> 
         assert driver.stdout is not None
         assert driver.stdout.readline() == "running\n"
         driver.send_signal(signal.SIGSTOP)
-        time.sleep(2.5)  # longer than a slot may be silent
+        time.sleep(8.0)  # longer than a slot may be silent
         driver.send_signal(signal.SIGCONT)
         assert driver.stdout.readline() == "0 None\n"
         assert driver.wait(60) == 0
