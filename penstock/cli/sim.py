@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -21,6 +22,8 @@ from penstock.sim.runner import Campaign, Catch, SeedResult, catch, run_seed
 SEEDS_FOR_EVERY_SITUATION = 1_000
 SEEDS_FOR_TWO = 200  # processes; fewer are done before the second one has started
 CHUNK_SEEDS = 5
+PROGRESS_S = 10.0  # between two lines that say how far it is
+QUIET = logging.CRITICAL  # the engine reports every fault that we make
 
 
 def add_parser(subparsers: Any) -> None:
@@ -54,13 +57,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the seeds; 1 if the engine broke a promise or a mutant got away."""
-    logging.getLogger("penstock").setLevel(logging.ERROR)  # it warns of the faults we make
+    logging.getLogger("penstock").setLevel(QUIET)
     with tempfile.TemporaryDirectory(prefix="penstock-sim-") as scratch:
         began_s = time.monotonic()
         with _workers(args, args.kernels or Path(scratch)) as workers:
             campaign = _run_seeds(args, workers)
-            mutants = range(len(MUTANTS)) if args.mutants else ()
-            catches = list(workers.map(_catch, mutants))
+            catches = _run_mutants(args, workers) if args.mutants else []
         seconds = time.monotonic() - began_s
     never = campaign.never if campaign.seeds >= SEEDS_FOR_EVERY_SITUATION else []
     if not args.json:
@@ -79,11 +81,39 @@ def _seeds(args: argparse.Namespace) -> range:
 def _run_seeds(args: argparse.Namespace, workers: Executor) -> Campaign:
     seeds = _seeds(args)
     campaign = Campaign()
+    progress = _Progress(args, "seeds", len(seeds))
     for result in workers.map(partial(_run, trace=args.trace), seeds, chunksize=CHUNK_SEEDS):
         campaign.add(result)
         if not args.json:
             _show_seed(result, always=len(seeds) == 1)
+        progress.step(f"{len(campaign.violations)} violations")
     return campaign
+
+
+def _run_mutants(args: argparse.Namespace, workers: Executor) -> list[Catch]:
+    catches: list[Catch] = []
+    progress = _Progress(args, "broken engines", len(MUTANTS))
+    for found in workers.map(_catch, range(len(MUTANTS))):
+        catches.append(found)
+        progress.step(f"{sum(each.seed is not None for each in catches)} caught")
+    return catches
+
+
+class _Progress:
+    """Says now and then how far a long run is, beside its results."""
+
+    def __init__(self, args: argparse.Namespace, what: str, count: int) -> None:
+        self._is_shown = not args.json
+        self._what, self._count = what, count
+        self._done = 0
+        self._said_s = time.monotonic()
+
+    def step(self, so_far: str) -> None:
+        self._done += 1
+        now_s = time.monotonic()
+        if self._is_shown and now_s - self._said_s >= PROGRESS_S:
+            self._said_s = now_s
+            print(f"{self._done} of {self._count} {self._what}, {so_far}", file=sys.stderr)
 
 
 # Processes that share the work ----------------------------------------------------------------
@@ -111,7 +141,7 @@ class _Here(Executor):
 
 def _begin(folder: Path) -> None:
     global _kernels  # noqa: PLW0603 (one for each process of the pool)
-    logging.getLogger("penstock").setLevel(logging.ERROR)
+    logging.getLogger("penstock").setLevel(QUIET)
     _kernels = KernelCache(folder)
 
 
@@ -163,6 +193,7 @@ def _facts(campaign: Campaign, catches: list[Catch], seconds: float) -> dict[str
         "sometimes": dict(sorted(campaign.sometimes.items())),
         "mutants": len(catches),
         "mutants_caught": sum(each.seed is not None for each in catches),
+        "mutants_missed": [each.mutant.name for each in catches if each.seed is None],
         "seconds": round(seconds, 3),
     }
 

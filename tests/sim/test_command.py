@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from penstock.cli import sim
 from penstock.cli.main import main
 from penstock.kernels.cache import KernelCache
 from penstock.sim.checks import Violation
@@ -21,6 +22,18 @@ def test_last_line_is_json(kernels: KernelCache, capsys: pytest.CaptureFixture[s
     assert facts["violations"] == 0
     assert facts["steps"] > 0
     assert {"faults", "sometimes", "mutants", "mutants_caught", "seconds"} <= facts.keys()
+    assert facts["mutants_missed"] == []
+
+
+@pytest.mark.timeout(300)
+def test_a_long_run_says_how_far_it_is(
+    kernels: KernelCache, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sim, "PROGRESS_S", 0.0)
+    assert main(["sim", "--seed", "0", "--seeds", "2", "--kernels", str(kernels.folder)]) == 0
+    shown = capsys.readouterr()
+    assert "2 of 2 seeds, 0 violations" in shown.err
+    assert "2 of 2" not in shown.out
 
 
 @pytest.mark.timeout(300)
