@@ -61,8 +61,11 @@ class Observer(ABC):
         self._backend.reveal(self._log, Position(rng.randint(seen, max(seen, tail))))
         for _ in range(rng.randint(0, 6)):
             self._read_on(rng)
-        if rng.random() < 0.4 and not self._must_begin:
+        dice = rng.random()
+        if dice < 0.4 and not self._must_begin:
             self._restart(rng)
+        elif dice > 0.8:
+            self._must_begin = True  # somebody who remembers nothing
 
     def finish(self, rng: random.Random) -> None:
         """Read all there is."""

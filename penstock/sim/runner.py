@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain, count, islice
 
 from penstock.kernels.cache import KernelCache
 from penstock.sim.checks import (
@@ -162,7 +163,7 @@ def run_seed(
     )
 
 
-CATCH_SEEDS = 200  # within so many a mutant must be caught
+CATCH_SEEDS = 200  # within so many, of those in which it can show, a mutant must be caught
 
 # What a patch that no longer fits the engine raises; it says nothing about the checks.
 _MISFITS = ("TypeError", "AttributeError", "NameError")
@@ -180,7 +181,8 @@ class Catch:
 
 def catch(mutant: Mutant, kernels: KernelCache, seeds_max: int = CATCH_SEEDS) -> Catch:
     """Run a mutant until a seed catches it that the whole engine passes."""
-    for seed in dict.fromkeys((mutant.seed, *range(seeds_max))):
+    worthwhile = (seed for seed in count() if mutant.shows_in(make_scenario(seed)))
+    for seed in chain((mutant.seed,), islice(worthwhile, seeds_max)):
         result = run_seed(seed, kernels, mutant.patch)
         if result.violation is None:
             continue

@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
-from penstock.errors import Trimmed
 from penstock.log import index, memory, validate
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.record import Fence, Position, Record, RecordKind
@@ -234,13 +233,6 @@ def _wrong_substream() -> AbstractContextManager[None]:
     return swapped((assembly, "partitioner", dealer))
 
 
-def _trimmed_retry_fails() -> AbstractContextManager[None]:
-    def give_up(self: Outputs, gone: Trimmed) -> Any:
-        raise gone
-
-    return swapped((Outputs, "_positions_of_trimmed", give_up))
-
-
 MORE_VERTICES: tuple[Mutant, ...] = (
     Mutant("full_page_is_the_end", "a full page counts as the last one", 0, _full_page_is_the_end),
     Mutant("resume_forgets_ready", "resume forgets what was read and not taken", 34,
@@ -279,6 +271,4 @@ MORE_VERTICES: tuple[Mutant, ...] = (
            _early_append_unfenced),
     Mutant("fence_off_by_one", "the last instance but one may append too", 19, _fence_off_by_one),
     Mutant("wrong_substream", "rows of one key go to several vertices", 2, _wrong_substream),
-    Mutant("trimmed_retry_fails", "an append trimmed before it was repeated is an error", 61,
-           _trimmed_retry_fails),
 )  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from penstock.sim.scenario import Scenario
+
 Patch = Callable[[], AbstractContextManager[None]]
 
 
@@ -17,3 +19,4 @@ class Mutant:
     breaks: str
     seed: int  # that caught it last, and is tried first
     patch: Patch
+    shows_in: Callable[[Scenario], bool] = lambda scenario: True  # others are not worth a run

@@ -296,7 +296,7 @@ STATES: tuple[Mutant, ...] = (
            _replay_not_counted),
     Mutant("no_trim_at_the_end", "a query that has ended leaves its streams behind", 7,
            _no_trim_at_the_end),
-    Mutant("changes_trimmed_unfenced", "a zombie's checkpoint trims the changes", 22,
+    Mutant("changes_trimmed_unfenced", "a zombie's checkpoint trims the changes", 31,
            _changes_trimmed_unfenced),
     Mutant("low_water_ignores_newcomers", "a reader without a marker does not count for trims", 7,
            _low_water_ignores_newcomers),
