@@ -83,4 +83,5 @@ def _read_on(source: Source, asked: SimpleQueue[_Ask | None], answers: _Answer) 
 
 def _end(asked: SimpleQueue[_Ask | None], thread: threading.Thread) -> None:
     asked.put(None)
-    thread.join(JOIN_S)
+    if thread is not threading.current_thread():  # where garbage may be collected, too
+        thread.join(JOIN_S)
