@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from penstock.runtime.slot import SlotOrder
 
-_RESULT_SCHEMA = "slot bigint, steps bigint, error string"
 END_S = 5.0  # how long tasks that were told to end are waited for
 END_LATE_S = 20.0  # and how long nobody interferes with them, before they are cancelled
 POLL_S = 0.02
@@ -107,30 +105,30 @@ class SparkLauncher:
             context.addJobTag(self._tag)
             context.addJobTag(self._slot_tag(order.slot))
             context.setLocalProperty("spark.job.description", f"{self._description} {order.slot}")
-            rows = self._spark.range(0, 1, 1, 1)
-            (done,) = rows.mapInArrow(slot_task(order), _RESULT_SCHEMA).collect()
-            error = done["error"]
+            (error,) = context.parallelize([0], 1).mapPartitions(slot_task(order)).collect()
         except Exception as failure:  # py4j raises many kinds; all mean that the task is over
             error = str(failure)
         on_end(order.slot, error)
 
 
-def slot_task(order: SlotOrder) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function that Spark ships: small, because the executor has the package."""
+def slot_task(order: SlotOrder) -> Callable[[Iterator[int]], Iterator[str | None]]:
+    """The function that Spark ships: small, because the executor has the package.
+
+    It runs over an RDD: a DataFrame would be planned and compiled by Spark first, to no use.
+    """
     facts = asdict(order)
 
-    def task(batches: Iterator[Any]) -> Iterator[Any]:
+    def task(rows: Iterator[int]) -> Iterator[str | None]:
         from penstock.errors import StreamError  # noqa: PLC0415 - on the executor
         from penstock.runtime.slot import SlotOrder, run_slot  # noqa: PLC0415 - on the executor
 
-        for _ in batches:
+        for _ in rows:
             pass
-        steps, failed = 0, None
         try:
-            steps = run_slot(SlotOrder(**facts))["steps"]
+            run_slot(SlotOrder(**facts))
         except StreamError as error:  # told to the job; raised, Spark would print it as a bug
-            failed = f"[{error.error_class}] {error.message}"
-        done = {"slot": [facts["slot"]], "steps": [steps], "error": pa.array([failed], pa.string())}
-        yield pa.RecordBatch.from_pydict(done)
+            yield f"[{error.error_class}] {error.message}"
+        else:
+            yield None
 
     return task

@@ -218,7 +218,7 @@ class StreamingQuery:
             return True
         if over:
             return self._job.error is not None or self._is_delivered()
-        return available_now and self._is_quiet()
+        return available_now and self._is_through() and self._is_delivered()
 
     def _is_delivered(self) -> bool:
         """Whether the sink has all that is committed; what waits for more to come need not wait."""
@@ -274,6 +274,12 @@ class StreamingQuery:
         if self._sink is None or self._sink.failure is None:
             return None
         return gone or sink_error(self._name, self._sink_text, self._sink.failure)
+
+    def _is_through(self) -> bool:
+        """Whether every vertex has done all that was there at the start, and committed it."""
+        known = self._job.vertex_status()
+        facts = (known.get(vertex.name) for vertex in self._program.vertices)
+        return all(each and each["is_through"] for each in facts)
 
     def _is_quiet(self) -> bool:
         """Whether no vertex has anything left: all say so twice, and nothing moved in between.

@@ -126,10 +126,7 @@ class BackgroundKernels(KernelCache):
             source = self._sources[module]
             compiled = vars(self.module(source)) if self._may_load(source) else None
             for loop in loops_of(module):
-                if compiled is None:
-                    loop.use(stand_ins.get(loop.name))
-                else:
-                    loop.use(compiled[loop.name].machine_code)
+                loop.use((stand_ins if compiled is None else compiled).get(loop.name))
 
 
 @contextmanager

@@ -123,6 +123,9 @@ class KernelCache:
 
     @staticmethod
     def _import(name: str, path: Path) -> ModuleType:
+        known = sys.modules.get(name)  # of an earlier query in this process: the same, as its name
+        if known is not None and known.__file__ == str(path):
+            return known
         spec = importlib.util.spec_from_file_location(name, path)
         assert spec is not None
         assert spec.loader is not None

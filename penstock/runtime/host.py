@@ -94,6 +94,10 @@ class Host:
     def is_empty(self) -> bool:
         return not self._vertices
 
+    def is_through(self) -> bool:
+        """Whether nothing will come any more for any vertex here."""
+        return all(vertex.is_through() for vertex in self._vertices.values())
+
     def step(self) -> bool:
         """Step every vertex once, in order; return whether any had work."""
         worked = False

@@ -77,6 +77,7 @@ class Slot:
         self._host = Host(assembly)
         self._status_at_s = assembly.clock.monotonic_s()
         self._reports = 0
+        self._is_through = False
 
     def obey(self, message: Message) -> bool:
         """Carry out an order; return whether there will be more."""
@@ -96,7 +97,9 @@ class Slot:
         worked = self._host.step()
         self._report_ends()
         now_s = self._clock.monotonic_s()
-        if now_s >= self._status_at_s:
+        was_through, self._is_through = self._is_through, not worked and self._host.is_through()
+        is_news = self._is_through and not was_through  # the driver waits for this
+        if now_s >= self._status_at_s or is_news:
             self._status_at_s = now_s + STATUS_INTERVAL_S
             self._send_status()
             if self._assembly.kernels.tend() and self.is_standby():
@@ -181,12 +184,12 @@ def note_refusal(log: Log, vertex: str) -> None:
 # Threads and sockets --------------------------------------------------------------------------
 
 
-def run_slot(order: SlotOrder) -> dict[str, Any]:
-    """Be a slot until the job says stop or goes away; return what it did, for Spark's result."""
+def run_slot(order: SlotOrder) -> None:
+    """Be a slot until the job says stop or goes away."""
     facts = {"slot": order.slot, "pid": os.getpid(), "machine": socket.gethostname()}
     channel = connect((order.host, order.port), order.token, facts)
     try:
-        return _SlotProcess(channel, order).run()
+        _SlotProcess(channel, order).run()
     finally:
         channel.close()
 
@@ -200,9 +203,8 @@ class _SlotProcess:
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._slot: Slot | None = None
         self._is_over = threading.Event()
-        self._steps = 0
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> None:
         threading.Thread(target=self._listen, name="penstock-orders", daemon=True).start()
         threading.Thread(target=self._beat, name="penstock-beat", daemon=True).start()
         folder = Path(self._order.log)
@@ -221,7 +223,6 @@ class _SlotProcess:
             self._channel.send({"type": "failed", "vertex": None, **_facts(error)})
         finally:
             self._is_over.set()
-        return {"steps": self._steps}
 
     def _assembly(self, folder: Path, log: Log, checkpointer: BackgroundCheckpointer) -> Assembly:
         return Assembly(
@@ -244,7 +245,6 @@ class _SlotProcess:
             self._channel.send({"type": "ready"})
             while self._obey(slot):
                 worked = slot.work()
-                self._steps += 1
                 if not worked and not slot.is_standby():
                     slot.wait()
         finally:

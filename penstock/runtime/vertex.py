@@ -117,6 +117,7 @@ class VertexStatistics:
     checkpoints: int
     watermark_us: int
     is_drained: bool  # asked for more and got nothing, and nothing to commit
+    is_through: bool  # so has everybody before it, with availableNow: nothing will come
     state_rows: int
     state_bytes: int
 
@@ -233,6 +234,13 @@ class Vertex:
         is_told = not self._is_dirty and self._withheld_until_s is None
         return is_told and not self._is_held_back and self._parts.input.is_drained()
 
+    def is_through(self) -> bool:
+        """With availableNow: whether all that was there is done and committed, here and before."""
+        if self.state is VertexState.ENDED:
+            return True
+        is_told = self._parts.settings.available_now and self._marker.caught_up
+        return is_told and self.is_drained()
+
     @property
     def is_copying(self) -> bool:
         """Whether a picture of the state is being taken for a checkpoint."""
@@ -276,6 +284,7 @@ class Vertex:
             checkpoints=self._checkpoints,
             watermark_us=self._watermark_us,
             is_drained=self.is_drained(),
+            is_through=self.is_through(),
             state_rows=sum(len(s) for s in self._parts.chain.states.values()),
             state_bytes=sum(s.memory_bytes() for s in self._parts.chain.states.values()),
         )

@@ -54,7 +54,7 @@ class Loop:
         self._signature = f"{result}({', '.join(types.values())})"
         self._function = function
         self._options = options
-        self._run: Callable[..., Any] = self._compile_and_run
+        self.use(None)
 
     def __call__(self, *arguments: Any) -> Any:
         return self._run(*arguments)
@@ -66,12 +66,20 @@ class Loop:
         return cast(Callable[..., Any], compile_(self._function))
 
     def use(self, run: Callable[..., Any] | None) -> None:
-        """Be done by this function from now on; None: by the loop's own machine code."""
-        self._run = self._compile_and_run if run is None else run
+        """Be done by this function from now on; None: by the loop's own machine code.
 
-    def _compile_and_run(self, *arguments: Any) -> Any:
-        self._run = self.machine_code
-        return self._run(*arguments)
+        A loop is done by its machine code, which is got at the first call: most programs use few of
+        the package's loops, and each takes milliseconds to load.
+        """
+        twin = self if run is None else run
+        self._run: Callable[..., Any] = twin._load_for(self) if isinstance(twin, Loop) else twin
+
+    def _load_for(self, user: Loop) -> Callable[..., Any]:
+        def load_and_run(*arguments: Any) -> Any:
+            user._run = self.machine_code
+            return user._run(*arguments)
+
+        return load_and_run
 
 
 def loop(function: F) -> F:
