@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import InheritableThread
+from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
+from penstock.kernels.background import compile_ahead
+from penstock.kernels.private_folder import private_kernels_folder
 from penstock.runtime.slot import SlotOrder
 
 END_S = 5.0  # how long tasks that were told to end are waited for
 END_LATE_S = 20.0  # and how long nobody interferes with them, before they are cancelled
 POLL_S = 0.02
+PREPARED_MAX = 2  # processes: more than most queries have slots would only cost memory
+
+logger = logging.getLogger(__name__)
+
+_PREPARED: weakref.WeakSet[SparkContext] = weakref.WeakSet()
 
 
 class SparkLauncher:
@@ -111,14 +119,14 @@ class SparkLauncher:
         on_end(order.slot, error)
 
 
-def slot_task(order: SlotOrder) -> Callable[[Iterator[int]], Iterator[str | None]]:
+def slot_task(order: SlotOrder) -> Callable[[Iterable[int]], Iterator[str | None]]:
     """The function that Spark ships: small, because the executor has the package.
 
     It runs over an RDD: a DataFrame would be planned and compiled by Spark first, to no use.
     """
     facts = asdict(order)
 
-    def task(rows: Iterator[int]) -> Iterator[str | None]:
+    def task(rows: Iterable[int]) -> Iterator[str | None]:
         from penstock.errors import StreamError  # noqa: PLC0415 - on the executor
         from penstock.runtime.slot import SlotOrder, run_slot  # noqa: PLC0415 - on the executor
 
@@ -132,3 +140,32 @@ def slot_task(order: SlotOrder) -> Callable[[Iterator[int]], Iterator[str | None
             yield None
 
     return task
+
+
+def prepare_slots(context: SparkContext, kernels: str | None) -> None:
+    """Have Spark's Python processes import what slots need, before anybody asks for slots.
+
+    Spark keeps processes for a while after their task, and gives them to the next one. What nobody
+    has compiled yet, and rows would have to wait for, is compiled meanwhile. Only on this machine:
+    elsewhere nobody knows where slots will be.
+    """
+    master = str(context.master)
+    if context in _PREPARED or not master.startswith("local") or master.startswith("local-"):
+        return
+    _PREPARED.add(context)
+    count = min(PREPARED_MAX, context.defaultParallelism)
+
+    def task(rows: Iterable[int]) -> Iterable[int]:
+        import penstock.runtime.slot  # noqa: F401, PLC0415 - on the executor
+
+        return rows
+
+    def run() -> None:
+        try:
+            compile_ahead(kernels or private_kernels_folder())
+            context.setLocalProperty("spark.job.description", "penstock: Python for slots")
+            context.parallelize(range(count), count).mapPartitions(task).collect()
+        except Exception:  # of many kinds; a slot will do without, or say what is missing
+            logger.debug("slots could not be prepared", exc_info=True)
+
+    threading.Thread(target=run, name="penstock-prepare", daemon=True).start()

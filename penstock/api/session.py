@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from penstock.api.datasource import data_source_for
+from penstock.api.launcher import prepare_slots
 from penstock.api.nexmark_source import NexmarkDataSource
 from penstock.arguments import check_folder, check_type
 from penstock.catalyst.session import active_session
@@ -68,7 +69,9 @@ def attach(
     compiled code, the same on every executor; whoever can write to it runs code in the slots.
 
     Spark's pushdown of filters to Python data sources is switched on for the session, and in a
-    local session where no interpreter was named, Spark's Python processes become this one's.
+    local session where no interpreter was named, Spark's Python processes become this one's. Two of
+    these are started in the background, for the slots of the first query, and what an installation
+    has not compiled yet is compiled there.
     """
     check_session(spark)
     folder = check_folder(path, "path")
@@ -86,6 +89,7 @@ def attach(
     spark.conf.set(_LOG_SETTING, str(folder))
     spark.conf.set(_KERNELS_SETTING, kept or "")
     _PLACES[spark] = _Place(folder, log, kept)
+    prepare_slots(spark.sparkContext, kept)
     return Attached(spark, folder, log, kept)
 
 

@@ -1,8 +1,14 @@
 """Kernels that another process compiles, so that rows need not wait for them.
 
-The compiler holds Python's lock nearly all the time, so it runs in a process of its own, started
-where something is missing, and ends when that is done. What it has compiled it marks in the folder,
-where every slot of the machine finds it. Until then Arrow and NumPy do the work.
+The compiler holds Python's lock nearly all the time, so it runs in a process of its own. What
+somebody needs he wishes for in the folder; one process, for all slots that use the folder, makes
+wishes come true until there are none, and ends. Until then Arrow and NumPy do the work.
+
+compiler.lock             held by the compiler for as long as it lives, and by nobody else
+k_<hash>.wanted           the wish for a module with a kernel
+k_<hash>.<loop>.wanted    for one loop of a module of the package
+r_<hash>.<what>.wanted    for the compiled functions of a reader, see `connectors.rehearsals`
+….compiled                it has come true
 """
 
 from __future__ import annotations
@@ -15,20 +21,25 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, Protocol
+from typing import Any
 
+from penstock.connectors.rehearsals import OFTEN, REHEARSALS, rehearsed_source
 from penstock.kernels import coding, dealing, hashing, reference
 from penstock.kernels.cache import KernelCache
 from penstock.state import tables
-from penstock.state.loops import loops_of
+from penstock.state.loops import Loop, loops_of
 from penstock.state.stand_ins import STAND_INS
 
-ATTEMPTS_MAX = 2  # then a kernel is compiled where it is needed, which tells why it could not be
+ATTEMPTS_MAX = 3  # then it stays with Arrow and NumPy
 NICENESS = 5  # behind the vertices; the more there is to do, the more its work is worth
+WAIT_S_MAX = 30.0  # for what nothing stands in for; a compiler that was stopped never ends
+POLL_S = 0.01
 
 Package = Mapping[ModuleType, Mapping[str, Callable[..., Any]]]
 
@@ -42,18 +53,20 @@ PACKAGE: Package = MappingProxyType(
     }
 )
 
+# What nothing stands in for: rows wait for it.
+_AWAITED = frozenset(REHEARSALS) | {
+    loop.name
+    for module, stand_ins in PACKAGE.items()
+    for loop in loops_of(module)
+    if loop.name not in stand_ins
+}
+
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from penstock.kernels.background import compile_kernels; compile_kernels(*sys.argv[2:])"
+    "from penstock.kernels.background import compile_wishes; compile_wishes(*sys.argv[2:])"
 )
 
 logger = logging.getLogger(__name__)
-
-
-class Compiler(Protocol):
-    """A process that compiles."""
-
-    def poll(self) -> int | None: ...
 
 
 class BackgroundKernels(KernelCache):
@@ -62,109 +75,249 @@ class BackgroundKernels(KernelCache):
     def __init__(
         self,
         folder: Path | str,
-        start: Callable[[Path, Sequence[str]], Compiler] | None = None,
+        start: Callable[[Path, int], None] | None = None,
         package: Package = PACKAGE,
     ) -> None:
+        """`start` begins a compiler, which keeps the open lock that it is given until it ends."""
         super().__init__(folder)
         self._start = start or start_compiler
         self._package = package
-        self._compiler: Compiler | None = None
-        self._attempts: dict[str, int] = {}  # of what is wanted, by name
+        self._attempts: dict[str, int] = {}  # of what is wanted
         self._given_up: set[str] = set()
-        self._sources = {module: inspect.getsource(module) for module in package}
         self._lend_package()
 
     def get(self, source: str) -> Callable[..., int] | None:
-        return self.load(source) if self._may_load(source) else None
+        name = self.name_of(source)
+        if self.is_compiled(name):
+            return self.load(source)
+        self._want(name, source)
+        return None
 
     def tend(self) -> bool:
         """Start the compiler if something is missing; return whether something has come."""
-        come = [name for name in self._attempts if self.is_compiled(name)]
-        is_idle = self._compiler is None or self._compiler.poll() is not None
-        if is_idle:
-            spent = [name for name, count in self._attempts.items() if count >= ATTEMPTS_MAX]
-            self._given_up.update(spent)
-            come += spent
-        for name in come:
-            self._attempts.pop(name, None)
-        if is_idle:
-            self._begin()
+        come = [unit for unit in list(self._attempts) if self.is_compiled(unit)]
+        for unit in come:
+            del self._attempts[unit]
+        if self._attempts:
+            self._compile_missing()
         if come:
             self._lend_package()
         return bool(come)
 
-    def _begin(self) -> None:
+    def rehearse(self, names: Iterable[str]) -> None:
+        """Wait until another process has compiled what nothing stands in for."""
+        units = [rehearsal_unit(name) for name in names]
+        for unit in units:
+            self._want(unit)
+        self._wait_for(units)
+
+    def _wait_for(self, units: Iterable[str]) -> None:
+        """Wait for what nothing stands in for, while there is hope that it comes."""
+        end_s = time.monotonic() + WAIT_S_MAX
+        missing = [unit for unit in units if unit in self._attempts]
+        while missing and time.monotonic() < end_s:
+            self._compile_missing()
+            time.sleep(POLL_S)
+            missing = [u for u in missing if u in self._attempts and not self.is_compiled(u)]
+
+    def _want(self, unit: str, source: str | None = None) -> None:
+        """Wish for what is not compiled, if there is source for it."""
+        if unit in self._attempts or unit in self._given_up or self.is_compiled(unit):
+            return
         try:
-            missing = [name for name in self._attempts if self._is_free(name)]
-            missing.sort(key=lambda name: (self.folder / f"{name}.py").stat().st_size)
-            if missing:
-                logger.info("%d kernels are compiled in the background", len(missing))
-                self._compiler = self._start(self.folder, missing)
-        except OSError:  # no process, or no folder any more: a slot can do without both
-            logger.warning("kernels cannot be compiled in the background", exc_info=True)
-            missing = list(self._attempts)
-        for name in missing:
-            self._attempts[name] += 1
+            if source is not None:
+                self._write(self.name_of(source), source)
+            _wish(self.folder, unit).touch()
+        except OSError:  # nobody can compile it for us, and a slot can do without
+            logger.warning("kernel %s cannot be wished for", unit, exc_info=True)
+            self._given_up.add(unit)
+        else:
+            self._attempts[unit] = 0
 
-    def _is_free(self, name: str) -> bool:
-        """Whether no compiler, of another slot, is at a kernel."""
-        with claimed(self.folder, name) as is_free:
-            return is_free
+    def _compile_missing(self) -> None:
+        """Start a compiler unless one is at work, for what was not tried too often."""
+        _unless_at_work(self.folder, self._start_for_missing)
 
-    def _may_load(self, source: str) -> bool:
-        name = self.name_of(source)
-        if self.is_compiled(name) or name in self._given_up:
-            return True
-        if name not in self._attempts:
-            self._write(name, source)
-            self._attempts[name] = 0
-        return False
+    def _start_for_missing(self, folder: Path, lock: int) -> None:
+        missing = [unit for unit in list(self._attempts) if not self.is_compiled(unit)]
+        self._give_up([unit for unit in missing if self._attempts[unit] >= ATTEMPTS_MAX])
+        missing = [unit for unit in missing if unit in self._attempts]
+        for unit in missing:
+            self._attempts[unit] += 1
+            _wish(folder, unit).touch()
+        if missing:
+            self._start(folder, lock)
+
+    def _give_up(self, units: Iterable[str]) -> None:
+        for unit in units:
+            logger.warning("kernel %s could not be compiled: Arrow and NumPy do its work", unit)
+            del self._attempts[unit]
+            self._given_up.add(unit)
+            with suppress(OSError):
+                _wish(self.folder, unit).unlink(missing_ok=True)
 
     def _lend_package(self) -> None:
         """Let the package's loops be done by machine code from this folder, or by stand-ins."""
         for module, stand_ins in self._package.items():
-            source = self._sources[module]
-            compiled = vars(self.module(source)) if self._may_load(source) else None
             for loop in loops_of(module):
-                loop.use((stand_ins if compiled is None else compiled).get(loop.name))
+                if self.is_compiled(_unit(module, loop)):
+                    loop.use(getattr(self.module(_source_of(module)), loop.name))
+                else:
+                    loop.use(self._until_compiled(module, loop, stand_ins.get(loop.name)))
+
+    def _until_compiled(
+        self, module: ModuleType, loop: Loop, stand_in: Callable[..., Any] | None
+    ) -> Callable[..., Any]:
+        """What wishes for a loop when it is first called: most programs need few of them."""
+        unit = _unit(module, loop)
+
+        def wish_and_run(*arguments: Any) -> Any:
+            self._want(unit, _source_of(module))
+            if stand_in is not None:
+                loop.use(stand_in)
+            else:
+                self._wait_for([unit])
+                is_there = self.is_compiled(unit)
+                loop.use(getattr(self.module(_source_of(module)), loop.name) if is_there else None)
+            return loop(*arguments)
+
+        return wish_and_run
 
 
-@contextmanager
-def claimed(folder: Path, name: str) -> Iterator[bool]:
-    """Whether nobody else compiles a kernel; nobody else will while this lasts.
+def _wish(folder: Path, unit: str) -> Path:
+    return folder / f"{unit}.wanted"
 
-    A process that dies lets go of what it has claimed.
-    """
-    with (folder / f"{name}.py").open("rb") as file:
+
+@cache
+def _source_of(module: ModuleType) -> str:
+    return inspect.getsource(module)
+
+
+@cache
+def _name_of(module: ModuleType) -> str:
+    return KernelCache.name_of(_source_of(module))
+
+
+def _unit(module: ModuleType, loop: Loop) -> str:
+    return f"{_name_of(module)}.{loop.name}"
+
+
+@cache
+def rehearsal_unit(name: str) -> str:
+    """What a rehearsal is called in a folder of kernels."""
+    return f"r_{KernelCache.content_hash(rehearsed_source())}.{name}"
+
+
+def _unless_at_work(folder: Path, start: Callable[[Path, int], None]) -> None:
+    """Call `start` with the lock of the compiler, unless one has it and will see all wishes."""
+    try:
+        lock = os.open(folder / "compiler.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            start(folder, lock)
+        finally:
+            os.close(lock)
+    except BlockingIOError:
+        pass
+    except OSError:  # no process, or no folder any more: a slot can do without both
+        logger.warning("kernels cannot be compiled in the background", exc_info=True)
 
 
-def start_compiler(folder: Path, names: Sequence[str]) -> Compiler:
-    """Compile kernels in another process, which outlives a query that is over sooner."""
+def is_compiling(folder: Path) -> bool:
+    """Whether a compiler is at work."""
+    is_free: list[bool] = []
+    _unless_at_work(folder, lambda folder, lock: is_free.append(True))
+    return not is_free
+
+
+def start_compiler(folder: Path, lock: int, ahead: Iterable[str] = ()) -> None:
+    """Make wishes come true in another process, which outlives a query that is over sooner."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(folder), *names],
+        [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(folder), *ahead],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        pass_fds=(lock,),  # the lock is let go of when the process ends, however it does
     )
     # Whoever waits for it leaves no trace of it; this thread does not keep the process alive.
     threading.Thread(target=process.wait, name="penstock-compiler", daemon=True).start()
-    return process
 
 
-def compile_kernels(folder: str, *names: str) -> None:
-    """What the compiler does: all that is not done yet and that nobody else is at."""
+def compile_ahead(folder: Path | str) -> None:
+    """Have compiled, before anybody needs it, what rows would have to wait for."""
+    kernels = KernelCache(folder)
+    ahead = [rehearsal_unit(name) for name in OFTEN]
+    for module in PACKAGE:
+        ahead += [_unit(module, loop) for loop in loops_of(module) if loop.name in _AWAITED]
+    missing = [unit for unit in ahead if not kernels.is_compiled(unit)]
+    if missing:
+        _unless_at_work(kernels.folder, partial(start_compiler, ahead=missing))
+
+
+def compile_wishes(folder: str, *ahead: str) -> None:
+    """What the compiler does: all that is wanted, and when nothing is, what is `ahead`.
+
+    Kernels of programs come before the package's loops: all rows go through them. What nothing
+    stands in for comes before both.
+    """
     os.nice(NICENESS)
-    cache = KernelCache(folder)
-    for name in names:
-        with claimed(cache.folder, name) as is_mine:
-            if is_mine and not cache.is_compiled(name):
-                source = (cache.folder / f"{name}.py").read_text(encoding="utf-8")
-                try:
-                    cache.compile_all(source)
-                except Exception:  # whatever Numba or the disk raises, the others can be compiled
-                    logger.warning("kernel %s could not be compiled", name, exc_info=True)
+    kernels, tried = KernelCache(folder), set[str]()
+    for module in PACKAGE:
+        kernels.module(_source_of(module))  # so that its text is there
+
+    def rank(unit: str) -> tuple[int, int]:
+        part = unit.partition(".")[2]
+        return 0 if part in _AWAITED else 2 if part else 1, _wished_ns(kernels.folder, unit)
+
+    while True:
+        wishes = sorted(set(wanted(kernels)) - tried, key=rank)
+        wishes += [unit for unit in ahead if unit not in tried]
+        if not wishes:
+            return
+        unit = wishes[0]
+        tried.add(unit)
+        try:
+            if kernels.is_compiled(unit) or compile_unit(kernels, unit):
+                _wish(kernels.folder, unit).unlink(missing_ok=True)
+        except Exception:  # whatever Numba or the disk raises, the others can be compiled
+            logger.warning("kernel %s could not be compiled", unit, exc_info=True)
+
+
+def compile_unit(kernels: KernelCache, unit: str) -> bool:
+    """Compile what a wish is for; return whether it was of this machine and version."""
+    module, _, part = unit.partition(".")
+    if part in REHEARSALS:
+        if unit != rehearsal_unit(part):
+            return False
+        REHEARSALS[part]()
+    else:
+        source = (kernels.folder / f"{module}.py").read_text(encoding="utf-8")
+        if module != kernels.name_of(source):
+            return False
+        compiled = kernels.module(source)
+        if part:
+            _ = getattr(compiled, part).machine_code
+    kernels.mark_compiled(unit)
+    return True
+
+
+def compile_package(kernels: KernelCache, package: Package = PACKAGE) -> int:
+    """Compile here all that a program may need of the package; return how much was missing."""
+    units = [rehearsal_unit(name) for name in (REHEARSALS if package is PACKAGE else ())]
+    for module in package:
+        kernels.module(_source_of(module))
+        units += [_unit(module, loop) for loop in loops_of(module)]
+    missing = [unit for unit in units if not kernels.is_compiled(unit)]
+    return sum(compile_unit(kernels, unit) for unit in missing)
+
+
+def wanted(kernels: KernelCache) -> list[str]:
+    """Wishes that have not come true."""
+    wishes = [path.name.removesuffix(".wanted") for path in kernels.folder.glob("*.wanted")]
+    return [unit for unit in wishes if not kernels.is_compiled(unit)]
+
+
+def _wished_ns(folder: Path, unit: str) -> int:
+    try:
+        return _wish(folder, unit).stat().st_mtime_ns
+    except FileNotFoundError:  # somebody has given it up
+        return 0

@@ -1,7 +1,7 @@
 """The folder of compiled kernels: one module per content hash, machine code beside it.
 
-k_<hash>.py         a module; whoever compiles it has it locked
-k_<hash>.compiled   all of it is compiled, for the machine that the hash speaks of
+k_<hash>.py         a module
+k_<hash>.compiled   it is compiled, for the machine that the hash speaks of
 __pycache__         Numba's: the machine code
 """
 
@@ -12,7 +12,7 @@ import importlib.util
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -20,8 +20,6 @@ from types import ModuleType
 import llvmlite.binding
 import numba
 import numpy as np
-
-from penstock.state.loops import loops_of
 
 KERNEL_ABI = 1  # raise it when generated source calls or is called in another way
 
@@ -57,12 +55,15 @@ class KernelCache:
         is_first = self.name_of(source) not in self._loaded
         kernel: Callable[..., int] = self.module(source).kernel
         if is_first:
-            self._mark(self.name_of(source)).touch()
+            self.mark_compiled(self.name_of(source))
         return kernel
 
     def tend(self) -> bool:
         """Look after what is compiled elsewhere; return whether some of it has become ready."""
         return False
+
+    def rehearse(self, names: Iterable[str]) -> None:
+        """See to it that the compiled functions of readers are there; see `rehearsals`."""
 
     def module(self, source: str) -> ModuleType:
         """The module with this source, whose signatures are compiled or read from the cache."""
@@ -78,18 +79,16 @@ class KernelCache:
                 self._loaded[name] = self._import(name, path)
         return self._loaded[name]
 
-    def compile_all(self, source: str) -> None:
-        """Compile a module with all its loops, for other processes to find."""
-        for loop in loops_of(self.module(source)):
-            _ = loop.machine_code
-        self._mark(self.name_of(source)).touch()
+    def is_compiled(self, unit: str) -> bool:
+        """Whether some process has compiled a module, or one part of it."""
+        return self._mark(unit).exists()
 
-    def is_compiled(self, name: str) -> bool:
-        """Whether some process has compiled all of a module."""
-        return self._mark(name).exists()
+    def mark_compiled(self, unit: str) -> None:
+        """Let other processes know that they will find machine code."""
+        self._mark(unit).touch()
 
-    def _mark(self, name: str) -> Path:
-        return self.folder / f"{name}.compiled"
+    def _mark(self, unit: str) -> Path:
+        return self.folder / f"{unit}.compiled"
 
     @classmethod
     def name_of(cls, source: str) -> str:

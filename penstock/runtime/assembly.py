@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.connectors.folder_listing import FolderListing
+from penstock.connectors.rehearsals import rehearsals_for
 from penstock.errors import ChangeLogBroken, CheckpointError, StateTooLarge, UnsupportedPlan
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
@@ -68,21 +69,8 @@ class Assembly:
         return Vertex(self._parts(vertex, stage, marker, chain), marker, position, replayed)
 
     def warm(self) -> None:
-        """Load every kernel that the program needs, without touching any vertex.
-
-        One row of zeros goes through a chain that nobody will see: what is slow the first time
-        (importing, compiling or loading machine code) is then behind this process.
-        """
-        for stage in self.program.stages:
-            chain = self._new_chain(stage)
-            chain.process(_row_of_zeros(arrow_schema(stage.input.schema)), on_bad_row="reject")
-            chain.on_watermark(WATERMARK_END)
-            chain.on_commit()
-            for state in chain.states.values():
-                state.take_changes()
-            if stage.output.partition_by:
-                row = _row_of_zeros(arrow_schema(stage.output.schema))
-                partitioner(("one", "other"), stage.output.partition_by)(row)
+        """Load every kernel that the program needs, without touching any vertex."""
+        warm_program(self.program, self.kernels)
 
     def register_streams(self) -> None:
         """Tell outside readers which columns and substreams the query's streams have."""
@@ -117,14 +105,7 @@ class Assembly:
             logger.warning("%s", error.message)
 
     def _new_chain(self, stage: Stage) -> Chain:
-        settings = self.program.settings
-        return Chain(
-            stage.chain,
-            stage.input.schema,
-            self.kernels,
-            lambda name, schema: KeyedState(name, schema, bytes_max=settings.state_bytes_max),
-            want_late=settings.late_stream is not None,
-        )
+        return _chain_of(self.program, self.kernels, stage)
 
     def _parts(
         self, vertex: VertexProgram, stage: Stage, marker: Marker, chain: Chain
@@ -271,6 +252,38 @@ class Assembly:
             timeout_ms = max(timeout_ms, round(2_000 * SIGN_OF_LIFE_S))
         run = run_of(marker.instance)
         return Watermarks(own, marker.producers, marker.watermark_us, timeout_ms, run, others)
+
+
+def warm_program(program: Program, kernels: KernelCache) -> None:
+    """Load every kernel that a program needs.
+
+    One row of zeros goes through a chain that nobody will see: what is slow the first time
+    (importing, compiling or loading machine code) is then behind this process.
+    """
+    for stage in program.stages:
+        schema = arrow_schema(stage.input.schema)
+        if (source := stage.input.source) is not None:
+            kernels.rehearse(rehearsals_for(source.connector, source.options, schema))
+        chain = _chain_of(program, kernels, stage)
+        chain.process(_row_of_zeros(schema), on_bad_row="reject")
+        chain.on_watermark(WATERMARK_END)
+        chain.on_commit()
+        for state in chain.states.values():
+            state.take_changes()
+        if stage.output.partition_by:
+            row = _row_of_zeros(arrow_schema(stage.output.schema))
+            partitioner(("one", "other"), stage.output.partition_by)(row)
+
+
+def _chain_of(program: Program, kernels: KernelCache, stage: Stage) -> Chain:
+    settings = program.settings
+    return Chain(
+        stage.chain,
+        stage.input.schema,
+        kernels,
+        lambda name, schema: KeyedState(name, schema, bytes_max=settings.state_bytes_max),
+        want_late=settings.late_stream is not None,
+    )
 
 
 def _row_of_zeros(schema: pa.Schema) -> pa.RecordBatch:

@@ -28,7 +28,6 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from penstock.clock import SystemClock
 from penstock.errors import ControlError, StreamError

@@ -62,8 +62,15 @@ class Loop:
     @cached_property
     def machine_code(self) -> Callable[..., Any]:
         """The compiled function: read from the cache beside its module, or made now."""
-        compile_ = njit(self._signature, cache=True, **self._options)
-        return cast(Callable[..., Any], compile_(self._function))
+        dispatcher: Any = njit(cache=True, **self._options)(self._function)
+        try:
+            dispatcher.compile(self._signature)
+        except Exception:
+            # What was cut short, by a power cut perhaps, is only a copy: make it anew, once.
+            dispatcher._cache.flush()
+            dispatcher.compile(self._signature)
+        dispatcher.disable_compile()
+        return cast(Callable[..., Any], dispatcher)
 
     def use(self, run: Callable[..., Any] | None) -> None:
         """Be done by this function from now on; None: by the loop's own machine code.

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.kernels import dealing, hashing
+from penstock.connectors.folder import Format
+from penstock.connectors.rehearsals import REHEARSALS, rehearsals_for
+from penstock.kernels import background, dealing, hashing
 from penstock.kernels.background import (
     ATTEMPTS_MAX,
     PACKAGE,
     BackgroundKernels,
-    claimed,
-    compile_kernels,
+    compile_package,
+    compile_wishes,
+    rehearsal_unit,
     start_compiler,
+    wanted,
 )
 from penstock.kernels.block import Block
+from penstock.kernels.cache import KernelCache
 from penstock.state.loops import loops_of
 from tests.kernels import small_loops
 from tests.kernels.test_cache import BATCH, SPEC
@@ -33,6 +41,7 @@ def stand_in(numbers: Any) -> str:
 
 
 SMALL = {small_loops: {"add_up": stand_in}}
+ALONE: dict[Any, Any] = {small_loops: {}}  # nothing stands in for its loop
 
 
 @pytest.fixture(autouse=True)
@@ -43,19 +52,23 @@ def own_machine_code() -> Iterator[None]:
             loop.use(None)
 
 
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What compiles is this process, which stays as nice as it is."""
+    monkeypatch.setattr("os.nice", lambda niceness: niceness)
+
+
 class Compilers:
-    """Starts compilers, which run or end when the test says so."""
+    """Compilers that are started, and do nothing but hold the lock until the test ends them."""
 
     def __init__(self) -> None:
-        self.asked: list[list[str]] = []
-        self.code: int | None = None
+        self.locks: list[int] = []
 
-    def start(self, folder: Path, names: Sequence[str]) -> Compilers:
-        self.asked.append(list(names))
-        return self
+    def start(self, folder: Path, lock: int) -> None:
+        self.locks.append(os.dup(lock))
 
-    def poll(self) -> int | None:
-        return self.code
+    def die(self) -> None:
+        os.close(self.locks[-1])
 
 
 def partials(block: Block) -> list[Any]:
@@ -70,22 +83,22 @@ def test_a_compiler_that_never_ends_holds_nothing_up(tmp_path: Path) -> None:
     expected = partials(Block(SPEC, None))
     for _ in range(3):
         assert partials(block) == expected
+        assert small_loops.add_up(NUMBERS) == "a stand-in"
         assert not kernels.tend()
     assert not block.is_compiled
-    assert small_loops.add_up(NUMBERS) == "a stand-in"
-    assert [len(names) for names in compilers.asked] == [2], "one process, for both modules"
+    assert len(wanted(kernels)) == 2
+    assert len(compilers.locks) == 1, "one process, for both"
 
 
-def test_what_has_been_compiled_takes_over_between_two_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_been_compiled_takes_over_between_two_batches(tmp_path: Path, here: None) -> None:
     compilers = Compilers()
     kernels = BackgroundKernels(tmp_path, compilers.start, SMALL)
     block = Block(SPEC, kernels)
     before = partials(block)
+    small_loops.add_up(NUMBERS)
     kernels.tend()
-    monkeypatch.setattr("os.nice", lambda niceness: niceness)  # this process stays as it is
-    compile_kernels(str(tmp_path), *compilers.asked[0])
+    compile_wishes(str(tmp_path))
+    assert wanted(kernels) == []
     assert kernels.tend()
     assert block.is_compiled
     assert partials(block) == before
@@ -96,10 +109,16 @@ def test_what_has_been_compiled_takes_over_between_two_batches(
     assert Block(SPEC, again).is_compiled
     assert small_loops.add_up(NUMBERS) == 42
     assert not again.tend()
-    assert len(compilers.asked) == 1, "nothing was missing: no process"
+    assert len(compilers.locks) == 1, "nothing was missing: no process"
 
 
-def test_a_variant_that_is_asked_for_later_is_compiled_later(tmp_path: Path) -> None:
+def test_what_nobody_calls_is_not_compiled(tmp_path: Path) -> None:
+    kernels = BackgroundKernels(tmp_path, Compilers().start, SMALL)
+    assert not kernels.tend()
+    assert wanted(kernels) == []
+
+
+def test_a_wish_of_later_is_seen_by_the_compiler_that_is_at_work(tmp_path: Path) -> None:
     compilers = Compilers()
     kernels = BackgroundKernels(tmp_path, compilers.start, {})
     block = Block(SPEC, kernels)
@@ -108,55 +127,132 @@ def test_a_variant_that_is_asked_for_later_is_compiled_later(tmp_path: Path) -> 
     nulls = BATCH.set_column(1, "v", pa.array([None, 1, 2, 3], pa.int64()))
     assert block.aggregate(nulls).values[0].tolist() == [2, 1]
     kernels.tend()
-    assert len(compilers.asked) == 1, "the first compiler is at work"
-    compilers.code = 0
-    kernels.tend()
-    assert [len(names) for names in compilers.asked] == [1, 2]
+    assert len(compilers.locks) == 1
+    assert len(wanted(kernels)) == 2
 
 
-def test_nobody_compiles_what_another_is_at(tmp_path: Path) -> None:
+def test_slots_of_two_queries_share_one_compiler(tmp_path: Path, here: None) -> None:
     compilers = Compilers()
-    kernels = BackgroundKernels(tmp_path, compilers.start, {})
-    Block(SPEC, kernels).aggregate(BATCH)
-    (path,) = tmp_path.glob("k_*.py")
-    with claimed(tmp_path, path.stem) as is_mine:
-        assert is_mine
-        kernels.tend()
-        assert compilers.asked == []
-    kernels.tend()  # whoever was at it is gone, and has not done it
-    assert compilers.asked == [[path.stem]]
+    one, other = (BackgroundKernels(tmp_path, compilers.start, {}) for _ in range(2))
+    blocks = [Block(SPEC, kernels) for kernels in (one, other)]
+    for block in blocks:
+        block.aggregate(BATCH)
+    one.tend()
+    other.tend()
+    assert len(compilers.locks) == 1
+    compile_wishes(str(tmp_path))
+    assert one.tend()
+    assert other.tend()
+    assert all(block.is_compiled for block in blocks)
 
 
-def test_what_cannot_be_compiled_elsewhere_is_compiled_where_it_is_needed(tmp_path: Path) -> None:
+def test_the_compiler_of_a_slot_that_died_is_followed_by_another(tmp_path: Path) -> None:
     compilers = Compilers()
-    compilers.code = -9
+    one, other = (BackgroundKernels(tmp_path, compilers.start, {}) for _ in range(2))
+    Block(SPEC, one).aggregate(BATCH)
+    Block(SPEC, other).aggregate(BATCH)
+    one.tend()
+    compilers.die()
+    other.tend()
+    assert len(compilers.locks) == 2
+
+
+def test_what_cannot_be_compiled_stays_with_arrow(tmp_path: Path) -> None:
+    """A kernel that ends the compiler, as one that takes all memory, would end the slot too."""
+    compilers = Compilers()
     kernels = BackgroundKernels(tmp_path, compilers.start, SMALL)
     block = Block(SPEC, kernels)
     for _ in range(ATTEMPTS_MAX):
-        assert not block.is_compiled
+        assert partials(block) == partials(Block(SPEC, None))
+        assert small_loops.add_up(NUMBERS) == "a stand-in"
+        kernels.tend()
+        compilers.die()
+    for _ in range(2):
         assert not kernels.tend()
-    assert len(compilers.asked) == ATTEMPTS_MAX
-    assert kernels.tend()
-    assert block.is_compiled
+        assert partials(block) == partials(Block(SPEC, None))
+        assert small_loops.add_up(NUMBERS) == "a stand-in"
+    assert len(compilers.locks) == ATTEMPTS_MAX
+    assert wanted(kernels) == [], "no later compiler tries again"
+
+
+def test_where_nothing_stands_in_a_dying_compiler_is_not_waited_for(tmp_path: Path) -> None:
+    started: list[int] = []
+    kernels = BackgroundKernels(tmp_path, lambda folder, lock: started.append(lock), ALONE)
+    assert small_loops.add_up(NUMBERS) == 42, "compiled here in the end"
+    assert len(started) == ATTEMPTS_MAX
+    kernels.rehearse(["text"])
+    assert len(started) == 2 * ATTEMPTS_MAX
+
+
+def test_where_nothing_stands_in_a_stopped_compiler_is_waited_for_in_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "WAIT_S_MAX", 0.05)
+    BackgroundKernels(tmp_path, Compilers().start, ALONE)
     assert small_loops.add_up(NUMBERS) == 42
 
 
-def test_a_process_of_its_own_compiles(tmp_path: Path) -> None:
-    started: list[Any] = []
+def test_a_folder_that_nobody_can_write_to_leaves_the_work_to_arrow(tmp_path: Path) -> None:
+    compilers = Compilers()
+    kernels = BackgroundKernels(tmp_path / "kernels", compilers.start, SMALL)
+    kernels.folder.rmdir()
+    kernels.folder.write_text("not a folder")  # even root cannot write there
+    block = Block(SPEC, kernels)
+    assert partials(block) == partials(Block(SPEC, None))
+    assert small_loops.add_up(NUMBERS) == "a stand-in"
+    assert not kernels.tend()
+    assert compilers.locks == []
 
-    def start(folder: Path, names: Sequence[str]) -> Any:
-        started.append(start_compiler(folder, names))
-        return started[-1]
+
+def test_a_folder_that_disappears_leaves_the_work_to_arrow(tmp_path: Path) -> None:
+    kernels = BackgroundKernels(tmp_path / "kernels", Compilers().start, SMALL)
+    block = Block(SPEC, kernels)
+    block.aggregate(BATCH)
+    for path in (*kernels.folder.iterdir(), kernels.folder):
+        path.rmdir() if path.is_dir() else path.unlink()
+    assert not kernels.tend()
+    assert partials(block) == partials(Block(SPEC, None))
+
+
+def test_wishes_of_another_version_are_left_to_it(tmp_path: Path, here: None) -> None:
+    for unit in ("k_0123", "r_0123.jsonl"):
+        (tmp_path / f"{unit}.wanted").touch()
+    (tmp_path / "k_0123.py").write_text("raise AssertionError")
+    compile_wishes(str(tmp_path))
+    assert sorted(wanted(KernelCache(tmp_path))) == ["k_0123", "r_0123.jsonl"]
+
+
+def test_a_process_of_its_own_compiles_and_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    started: list[int] = []
+
+    def start(folder: Path, lock: int) -> None:
+        start_compiler(folder, lock)
+        started.extend(compilers_of(folder))
+        if len(started) == 1:
+            os.kill(started[0], signal.SIGKILL)
 
     kernels = BackgroundKernels(tmp_path, start, SMALL)
     block = Block(SPEC, kernels)
     before = partials(block)
     while not (block.is_compiled and small_loops.add_up(NUMBERS) == 42):
+        assert partials(block) == before
         kernels.tend()
         sleep(0.02)
     assert partials(block) == before
-    assert started[0].wait() == 0
-    assert len(started) == 1
+    assert len(started) >= 2
+
+
+def compilers_of(folder: Path) -> list[int]:
+    """The processes that compile for a folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes()
+        except OSError:
+            continue
+        if b"compile_wishes" in line and os.fsencode(folder) in line:
+            found.append(int(path.parent.name))
+    return found
 
 
 def test_every_loop_of_the_package_can_be_compiled_elsewhere(tmp_path: Path) -> None:
@@ -167,6 +263,39 @@ def test_every_loop_of_the_package_can_be_compiled_elsewhere(tmp_path: Path) -> 
         names = [loop.name for loop in loops_of(module)]
         assert [loop.name for loop in loops_of(copied)] == names
         assert set(stand_ins) <= set(names)
+
+
+def test_all_that_is_missing_of_the_package_is_compiled_on_purpose(tmp_path: Path) -> None:
+    kernels = KernelCache(tmp_path)
+    assert [compile_package(kernels, SMALL) for _ in range(2)] == [1, 0]
+    BackgroundKernels(tmp_path, Compilers().start, SMALL)
+    assert small_loops.add_up(NUMBERS) == 42
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+def test_machine_code_that_was_cut_short_is_made_anew(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = KernelCache(tmp_path)
+    compile_package(kernels, SMALL)
+    (path,) = (tmp_path / "__pycache__").glob(f"*.add_up-*{suffix}")
+    path.write_bytes(path.read_bytes()[:10])
+    (source,) = tmp_path.glob("k_*.py")
+    monkeypatch.delitem(sys.modules, source.stem)  # as in another process
+    BackgroundKernels(tmp_path, Compilers().start, SMALL)
+    assert small_loops.add_up(NUMBERS) == 42
+    assert path.stat().st_size > 10
+
+
+def test_what_a_source_needs_can_be_rehearsed() -> None:
+    times = pa.schema([("t", pa.timestamp("us"))])
+    assert list(rehearsals_for("folder", {"format": "jsonl"}, times)) == ["text", "jsonl", "times"]
+    assert list(rehearsals_for("folder", {"format": "parquet"}, times)) == []
+    for form in set(get_args(Format)) - {"parquet"}:
+        assert form in rehearsals_for("folder", {"format": form}, times)
+    for kind in ("bids", "all"):
+        assert set(rehearsals_for("nexmark", {"kind": kind}, times)) <= set(REHEARSALS)
+    assert len({rehearsal_unit(name) for name in REHEARSALS}) == len(REHEARSALS)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 1000])

@@ -328,3 +328,32 @@ def test_closing_a_standalone_host_lets_every_vertex_go_and_tells_what_failed(
     with pytest.raises(LogBusy):
         host.close()
     assert host.is_empty()
+
+
+# The end of a run over what is there --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("available_now", [True, False])
+def test_a_slot_says_at_once_that_all_that_was_there_is_done(
+    available_now: bool, kernels: KernelCache
+) -> None:
+    """The driver waits for it; where more may come, the next report is soon enough."""
+    rows = scan_source("rate", "timestamp timestamp, value bigint", rows_per_s=10)
+    counted = rows.group_by("value").agg(count().alias("n"), mode="update")
+    settings = Settings(commit_interval_ms=0, available_now=available_now)
+    program = plan_program(query("q", counted.to_stream("out"), parallelism=2, settings=settings))
+    log, clock, checkpoints = MemoryLog(), ManualClock(), MemoryCheckpoints()
+    register_streams(log, program)
+    checkpointer = CheckpointQueue(checkpoints, log)
+    assembly = Assembly(program, log, clock, checkpoints, checkpointer, kernels)
+    said: list[Message] = []
+    slot = Slot(assembly, said.append)
+    names = [vertex.name for vertex in program.vertices]
+    numbers = InstanceNumbers(log, "q", names)
+    slot.obey({"type": "assign", "vertices": [[name, numbers.next()] for name in names]})
+    for _ in range(20):  # no time passes: a periodic report is due once, at the beginning
+        slot.work()
+    reports = [message["vertices"] for message in said if message["type"] == "status"]
+    assert len(reports) == 1 + available_now
+    through = [all(facts["is_through"] for facts in report.values()) for report in reports]
+    assert through == [False, True][: len(reports)]

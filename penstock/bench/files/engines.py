@@ -26,6 +26,7 @@ from penstock.bench.crew import Crew, wait_until
 from penstock.bench.files.queries import QUERIES, TUMBLING, FileQuery
 from penstock.bench.footprint import FamilyCpu
 from penstock.bench.sessions import local_session
+from penstock.kernels.background import is_compiling
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.runtime.streams import StreamReader
 
@@ -109,9 +110,7 @@ def _penstock_turn(attached: Attached, query: FileQuery, place: Place, turn: int
 def _wait_compiled(folder: Path) -> None:
     """Wait for the compiler that a first turn has started: the next one finds what it makes."""
     end_s = time.monotonic() + COMPILE_S_MAX
-    while time.monotonic() < end_s:
-        if all(path.with_suffix(".compiled").exists() for path in folder.glob("k_*.py")):
-            return
+    while is_compiling(folder) and time.monotonic() < end_s:
         time.sleep(POLL_S)
 
 
