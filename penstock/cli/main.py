@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "run": "penstock.cli.run",
         "sim": "penstock.cli.sim",
         "tour": "penstock.cli.tour",
+        "warm": "penstock.cli.warm",
     }
 )
 
