@@ -20,7 +20,7 @@ from penstock.runtime.slot import SlotOrder
 END_S = 5.0  # how long tasks that were told to end are waited for
 END_LATE_S = 20.0  # and how long nobody interferes with them, before they are cancelled
 POLL_S = 0.02
-PREPARED_MAX = 2  # processes: more than most queries have slots would only cost memory
+PREPARED_MAX = 3  # processes: two slots and a standby; more would only cost memory
 
 logger = logging.getLogger(__name__)
 

@@ -69,7 +69,7 @@ def attach(
     compiled code, the same on every executor; whoever can write to it runs code in the slots.
 
     Spark's pushdown of filters to Python data sources is switched on for the session, and in a
-    local session where no interpreter was named, Spark's Python processes become this one's. Two of
+    local session where no interpreter was named, Spark's Python processes become this one's. Some of
     these are started in the background, for the slots of the first query, and what an installation
     has not compiled yet is compiled there.
     """
