@@ -69,9 +69,9 @@ def attach(
     compiled code, the same on every executor; whoever can write to it runs code in the slots.
 
     Spark's pushdown of filters to Python data sources is switched on for the session, and in a
-    local session where no interpreter was named, Spark's Python processes become this one's. Some of
-    these are started in the background, for the slots of the first query, and what an installation
-    has not compiled yet is compiled there.
+    local session where no interpreter was named, Spark's Python processes become this one's. Some
+    are started in the background, for the slots of the first query, and what an installation has
+    not compiled yet is compiled there.
     """
     check_session(spark)
     folder = check_folder(path, "path")

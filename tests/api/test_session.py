@@ -23,6 +23,7 @@ from penstock.errors import (
     NotAttached,
     UnsupportedSession,
 )
+from penstock.kernels.cache import KernelCache
 from penstock.log import open_log
 from tests.spark_session import shared_session
 
@@ -58,14 +59,14 @@ def test_nothing_is_written_into_sparks_own_objects(session: SparkSession, tmp_p
 
 @pytest.mark.spark
 def test_another_python_object_of_the_session_is_attached_too(
-    session: SparkSession, tmp_path: Path
+    session: SparkSession, tmp_path: Path, kernels: KernelCache
 ) -> None:
     """As SparkSession.getActiveSession() may return one."""
-    penstock.attach(session, tmp_path / "log", kernels=tmp_path / "kernels")
+    penstock.attach(session, tmp_path / "log", kernels=kernels.folder)
     same = type(session)(session.sparkContext, session._jsparkSession)
     found = attached_log(same)
     assert found.path == tmp_path / "log"
-    assert found.kernels == str(tmp_path / "kernels")
+    assert found.kernels == str(kernels.folder)
     with pytest.raises(NotAttached, match=r"call penstock.attach\(spark, 'path/to/log'\)"):
         attached_log(session.newSession())
 
