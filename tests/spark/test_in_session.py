@@ -26,7 +26,7 @@ from penstock.log.record import START
 from penstock.runtime.control import Channel, ControlServer, Message
 from penstock.runtime.queries import run_state, running_process, stored_query
 from penstock.runtime.slot import SlotOrder
-from penstock.runtime.streams import StreamWriter, create_stream
+from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.stages.program import sink_stream
 from penstock.stages.tags import marker_tag
 from tests.spark.expected import running_counts
@@ -118,6 +118,31 @@ def test_a_cell_is_run_twice(
     rows = attached.spark.read.format("penstock").option("stream", "cell").load()
     assert sorted(row.n for row in rows.collect()) == list(range(15))
     wait_for("the end of all threads", lambda: not _threads())
+
+
+def test_slots_are_killed_beside_a_job_of_the_user(
+    attached: Attached, numbers: DataFrame, publish: Callable[[int], None]
+) -> None:
+    """test_slots.py does it with a standby, under load, and with all of them at once."""
+    publish(1_000)
+    counts = numbers.groupBy((numbers.n % 7).alias("k")).count()
+    query = start(counts, "killed", parallelism=2).outputMode("update").toStream("killed").start()
+    try:
+        query.processAllAvailable()
+        pids = [pid for pid, _, vertices in query.job.slot_processes().values() if vertices]
+        os.kill(pids[0], signal.SIGKILL)
+        wait_for("the recovery", lambda: [r for r in query.job.recoveries() if r.started_s])
+        assert {(r.pid, r.reason) for r in query.job.recoveries()} == {
+            (pids[0], "connection closed")
+        }
+        publish(1_000)
+        stored = attached.spark.read.format("penstock").option("stream", "numbers").load()
+        by_spark = stored.groupBy((stored.n % 7).alias("k")).count().collect()
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    rows = StreamReader(attached.log, "killed").read_all().to_pylist()
+    assert {row["k"]: row["count"] for row in rows} == dict(by_spark)  # the last is the newest
 
 
 def test_progress_has_sparks_words(

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 RATE = 10_000
 
 
+@pytest.mark.slow  # test_in_session.py has a short one
 def test_slots_are_killed_beside_other_jobs(driver: DriverProcess) -> None:
     events = 10 * RATE
     driver.start("killed", "windows", events, RATE, parallelism=2)

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 NUMBERS = pa.schema([pa.field("number", pa.int64(), nullable=False)])
 
 
+@pytest.mark.slow  # test_in_session.py drains small ones
 def test_available_now_drains_and_stops(driver: DriverProcess) -> None:
     events, rate = 100_000, 10_000
     driver.start(
