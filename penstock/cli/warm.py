@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Compile, and say how much."""
     kernels = KernelCache(args.kernels or private_kernels_folder())
     compiled = compile_package(kernels)
-    print(f"{compiled} loops and readers compiled; the others were")
+    print(f"{compiled} loops and readers compiled; all others were there")
     if args.dir is not None:
         with open_log(args.dir, read_only=True) as log:
             names = stored_names(log)
