@@ -125,6 +125,11 @@ class Source:
     def tree(self) -> ast.Module:
         return ast.parse(self.text)
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of the tree; walking it costs more than what the checks do with it."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def module(self) -> tuple[str, ...]:
         """The parts of the module's dotted name, `__init__` and `__main__` included."""
@@ -146,7 +151,7 @@ class Source:
     def aliases(self) -> list[tuple[int, ast.alias, str]]:
         """(line, alias, dotted name) of every import, wherever it stands in the file."""
         found = []
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 found += [(node.lineno, alias, alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -177,7 +182,7 @@ class Source:
         """(line, dotted name) of everything that is mentioned, seen through imports and aliases."""
         names = self.bindings
         found = self.imports
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Attribute | ast.Name) and (dotted := dotted_name(node)):
                 first, dot, rest = dotted.partition(".")
                 found.append((node.lineno, names.get(first, first) + dot + rest))
@@ -236,7 +241,7 @@ def names_carry_an_idea(source: Source) -> Iterator[Finding]:
     for part in source.module:
         if banned := NAME_WORDS_BANNED.intersection(part.lower().split("_")):
             yield f"{source.path}:1: the module name {part} says {', '.join(sorted(banned))}"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef):
             words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", node.name)
             if banned := NAME_WORDS_BANNED.intersection(word.lower() for word in words):
@@ -266,7 +271,7 @@ def data_is_never_run(source: Source) -> Iterator[Finding]:
         unsafe = dotted in UNSAFE or dotted.partition(".")[0] in UNSAFE_MODULES
         if unsafe and (source.path, dotted) not in UNSAFE_ALLOWED:
             yield f"{source.path}:{line}: {dotted} can run what it reads"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call):
             for keyword in node.keywords:
                 off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
@@ -276,7 +281,7 @@ def data_is_never_run(source: Source) -> Iterator[Finding]:
 
 def errors_are_named(source: Source) -> Iterator[Finding]:
     """No `except:`, which also swallows interrupts and exits."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ExceptHandler) and node.type is None:
             yield f"{source.path}:{node.lineno}: a bare except; name the errors"
 

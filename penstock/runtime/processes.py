@@ -25,9 +25,10 @@ class _Status(NamedTuple):
     started: str  # in ticks since the boot
 
 
-def this_process() -> str:
-    """The name of the calling process; empty where it cannot be told."""
-    return _name(os.getpid())
+def name_of(number: int) -> str:
+    """The name of a process of this machine; empty where it cannot be told."""
+    status = _status(number)
+    return "" if status is None else "/".join((*_place(), str(number), status.started))
 
 
 def ancestor(command: str) -> str:
@@ -38,7 +39,7 @@ def ancestor(command: str) -> str:
     number = os.getppid()
     while number > 1 and (status := _status(number)) is not None:
         if status.command == command:
-            return _name(number)
+            return name_of(number)
         number = status.parent
     return ""
 
@@ -57,11 +58,6 @@ def is_gone(name: str) -> bool:
         return False
     status = _status(int(parts[3]))
     return status is None or status.state in _GONE_STATES or status.started != parts[4]
-
-
-def _name(number: int) -> str:
-    status = _status(number)
-    return "" if status is None else "/".join((*_place(), str(number), status.started))
 
 
 def _place() -> tuple[str, str, str]:

@@ -25,7 +25,7 @@ from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.log.record import START, RecordKind
-from penstock.runtime.processes import this_process
+from penstock.runtime.processes import name_of
 from penstock.runtime.retention import plan_cut
 from penstock.runtime.staging import (
     DROPPING_INSTANCE,
@@ -170,7 +170,7 @@ def test_a_batch_that_is_aborted_leaves_nothing(path: str) -> None:
 
 
 def test_a_query_that_never_comes_back_is_cleared_up_after(path: str) -> None:
-    gone = "/".join((*this_process().split("/")[:4], "1"))
+    gone = "/".join((*name_of(os.getpid()).split("/")[:4], "1"))
     with open_log(path) as log:
         staged = stage(path, 0, partitions=1, owner=gone)
         assert is_waiting(log)

@@ -23,7 +23,7 @@ from penstock.log.record import Entry, Fence, Position, RecordKind
 from penstock.plan.build import count, query, scan_stream
 from penstock.runtime import processes
 from penstock.runtime.markers import Marker
-from penstock.runtime.processes import ancestor, is_gone, this_process
+from penstock.runtime.processes import ancestor, is_gone, name_of
 from penstock.runtime.retention import cut, plan_cut
 from penstock.runtime.staging import (
     AGE_US_MAX,
@@ -40,7 +40,7 @@ from penstock.testing.clock import ManualClock
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 SCHEMA = (Field("x", BIGINT, False),)
-ALIVE = this_process()
+ALIVE = name_of(os.getpid())
 GONE = "/".join((*ALIVE.split("/")[:4], "1"))  # the number was another process's once
 
 
@@ -299,8 +299,8 @@ def _marker_of(write: OpenWrite) -> Entry:
 
 def _stage_and_hang(connection: Connection, folder: Path) -> None:
     with open_log(folder) as log:
-        write_rows(log, 1, 2, 3, owner=this_process(), commit=False)
-        connection.send(this_process())
+        write_rows(log, 1, 2, 3, owner=name_of(os.getpid()), commit=False)
+        connection.send(name_of(os.getpid()))
         connection.recv()
 
 
@@ -339,9 +339,9 @@ def test_a_dead_process_is_recognised_on_a_machine_without_a_number(
     if content is not None:
         machine_id.write_text(content)
     monkeypatch.setattr(processes, "_MACHINE_ID", machine_id)
-    alive = this_process()
+    alive = name_of(os.getpid())
     assert not is_gone(alive)
     assert is_gone("/".join((*alive.split("/")[:4], "1")))
     assert not is_gone("/".join(("another machine", *alive.split("/")[1:4], "1")))
     monkeypatch.setattr(processes, "_BOOT_ID", tmp_path / "boot_id")
-    assert not is_gone("/".join((*this_process().split("/")[:4], "1")))  # nothing can be told
+    assert not is_gone("/".join((*name_of(os.getpid()).split("/")[:4], "1")))  # nothing can be told
