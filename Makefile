@@ -35,6 +35,10 @@ java: $(READY)
 	@$(BIN)/python tools/java_home.py >/dev/null 2>&1 \
 		|| $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[java]"
 
+# Spark and the tests start many Python processes: where these may not keep their bytecode, each
+# would translate the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 WITH_JAVA = JAVA_HOME="$$($(BIN)/python tools/java_home.py)" && export JAVA_HOME &&
 
 check: $(READY) ## Lint, formatting and strict types
