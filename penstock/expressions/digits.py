@@ -16,7 +16,7 @@ from penstock.expressions.vectors import Mask, Vector, true_rows, valid_rows
 
 _NUMBER = (
     r"\A(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
-    r"(?:[eE]\+?(?P<exponent>-?[0-9]{1,9}))?\z"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]{1,9}))?\z"
 )
 _KEPT_DIGITS = 19  # as many as 64 bits hold without a sign: one more than any scaled value has
 _POWERS = 10 ** np.arange(_KEPT_DIGITS + 1, dtype=np.uint64)
@@ -60,7 +60,8 @@ def digits_of_text(text: pa.Array) -> Digits:
     everything = pc.binary_join_element_wise(whole, fraction, "")
     without_zeros = pc.utf8_ltrim(everything, "0")
     is_number = valid_rows(groups) & true_rows(pc.not_equal(everything, ""))
-    exponents = pc.if_else(pc.equal(exponent, ""), "0", exponent).cast(pa.int64()).to_numpy()
+    power = pc.utf8_ltrim(exponent, "+")
+    exponents = pc.if_else(pc.equal(power, ""), "0", power).cast(pa.int64()).to_numpy()
     zeros = _lengths(everything) - _lengths(without_zeros)
     return Digits(
         pc.utf8_rtrim(without_zeros, "0"),
