@@ -75,7 +75,9 @@ _FORMS: dict[str, tuple[str, ...]] = {
         "greatest({decimal}, 1.50)",
     ),
     "string": (
-        "upper({string})", "lower({string})", "trim({string})", "concat({string}, '-', {string})",
+        "upper({string})", "lower({string})", "trim({string})",
+        # Not null: behind one, Spark's compiled code computes nothing more, its interpreter does.
+        "concat(coalesce({string}, ''), '-', {string})",
         "concat_ws('/', {string}, {string})", "substring({string}, 2, 3)",
         "replace({string}, 'b', {string})", "lpad({string}, 6, '*')", "rpad({string}, 3, 'é')",
         "cast({int} as string)", "cast({bigint} as string)",
