@@ -113,7 +113,9 @@ def assert_same(compiled: Block, twin: Block, batch: pa.RecordBatch) -> None:
 @pytest.fixture(scope="module")
 def safe_blocks(kernels: KernelCache) -> list[tuple[Block, Block]]:
     """Several blocks: compile time grows faster than the number of expressions."""
-    return [block_pair(SAFE[first::4], [], kernels) for first in range(4)]
+    expressions = SAFE if IS_DEEP else SAFE[::3]
+    blocks = len(expressions) // 12 + 1
+    return [block_pair(expressions[first::blocks], [], kernels) for first in range(blocks)]
 
 
 @settings(SEEDED, max_examples=examples(60))

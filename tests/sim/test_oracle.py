@@ -80,8 +80,8 @@ def test_a_marker_that_goes_back_is_found(facts: dict[str, object], found: str) 
 RELEASES = [(2, [{"x": 1}]), (4, [{"x": 2}]), (5, []), (7, [{"x": 3}])]
 
 
-def _life(after: int, upto: int, *values: int) -> Life:
-    return Life(after, [{"x": value} for value in values], upto)
+def _life(after: int, upto: int, *values: int, was_cut: bool = False) -> Life:
+    return Life(after, [{"x": value} for value in values], upto, was_cut)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def _life(after: int, upto: int, *values: int) -> Life:
         ([_life(0, 7, 1, 3)], True, "saw 2 rows"),
         ([_life(0, 7, 1, 3, 2)], True, "another order"),
         ([_life(0, 4, 1, 2)], True, "rows follow"),
-        ([_life(0, 2, 1), _life(4, 7, 3)], True, "nothing was cut"),
+        ([_life(0, 2, 1, was_cut=True), _life(4, 7, 3)], True, "nothing was cut"),
         ([_life(0, 2, 1), _life(2, 7, 3)], False, "saw 1 rows"),
     ],
 )
