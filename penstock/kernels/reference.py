@@ -18,7 +18,7 @@ from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
 from penstock.kernels.loop import NO_TIME_US, Grouping, LoopSpec, accumulator_dtype
 from penstock.kernels.results import LoopGroups, LoopRows, Rows
 from penstock.kernels.source import INT64_MAX, INT64_MIN
-from penstock.state.stand_ins import eights
+from penstock.state.stand_ins import eights, fold_greatest, fold_least
 
 
 @dataclass
@@ -228,10 +228,12 @@ def _folded(
         np.add.at(total, owners, numbers)  # one after the other, as the compiled loop adds
     elif function == "min":
         total[:] = np.nan if dtype.kind == "f" else INT64_MAX
-        (np.fmin if dtype.kind == "f" else np.minimum).at(total, owners, numbers)
+        fold = fold_least if dtype.kind == "f" else np.minimum.at
+        fold(total, owners, numbers)
     else:
         total[:] = -np.inf if dtype.kind == "f" else INT64_MIN
-        np.maximum.at(total, owners, numbers)
+        fold = fold_greatest if dtype.kind == "f" else np.maximum.at
+        fold(total, owners, numbers)
     return total
 
 

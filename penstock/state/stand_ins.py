@@ -8,6 +8,7 @@ on with. Only the numbers of new rows, and the order of rows in the list of a pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -397,12 +398,36 @@ def _fold(
         np.minimum.at(column, targets, numbers)
     elif rule == tables.MAX_INT:
         np.maximum.at(column, targets, numbers)
-    elif rule == tables.MIN_FLOAT:  # NaN is the greatest value
-        np.fmin.at(floats, targets, float_numbers)
+    elif rule == tables.MIN_FLOAT:
+        fold_least(floats, targets, float_numbers)
     elif rule == tables.MAX_FLOAT:
-        np.maximum.at(floats, targets, float_numbers)
+        fold_greatest(floats, targets, float_numbers)
     else:
         _fold_strings(rule, column, targets, numbers, strings)
+
+
+def fold_least(totals: Floats, targets: Words, numbers: Floats) -> None:
+    """Merge values into the least ones; NaN is the greatest value."""
+    with _first_zeros(totals, targets, numbers):
+        np.fmin.at(totals, targets, numbers)
+
+
+def fold_greatest(totals: Floats, targets: Words, numbers: Floats) -> None:
+    """Merge values into the greatest ones; NaN is the greatest value."""
+    with _first_zeros(totals, targets, numbers):
+        np.maximum.at(totals, targets, numbers)
+
+
+@contextmanager
+def _first_zeros(totals: Floats, targets: Words, numbers: Floats) -> Iterator[None]:
+    """Where a merge ends at zero, keep the first of the zeros, which are equal, and its sign."""
+    before = totals[targets]
+    with np.errstate(invalid="ignore"):  # NaN is no mistake
+        yield
+    is_zero = totals[targets] == 0
+    for zeros in (numbers, before):  # what was there came first
+        found = np.flatnonzero(is_zero & (zeros == 0))[::-1]
+        totals[targets[found]] = zeros[found]  # the last one assigned stays
 
 
 def _fold_strings(
