@@ -218,7 +218,7 @@ def test_a_wrong_call_is_refused(words: tuple[str, ...]) -> None:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_all_engines_run_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--query", "ysb,words", "--rows", "200000", "--warm", "--json"]
+    words = ["--query", "ysb,words", "--rows", "200000", "--repeats", "1", "--warm", "--json"]
     assert main(["bench", "files", *words, "--dir", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1

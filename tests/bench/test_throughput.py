@@ -105,7 +105,7 @@ def test_files_are_taken_at_their_best_and_the_first_turn_warms_up() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("source", ["parquet", "generator"])
 def test_both_engines_run_and_count_the_same_windows(source: str, tmp_path: Path) -> None:
-    words = ["--seconds", "0.5", "--warmup", "0.2", "--files", "1", "--turns", "1"]
+    words = ["--seconds", "3", "--warmup", "1", "--files", "1", "--turns", "1"]
     words += ["--source", source]
     parser = argparse.ArgumentParser()
     add_arguments(parser)
