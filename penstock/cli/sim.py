@@ -173,7 +173,7 @@ def _show(campaign: Campaign, catches: list[Catch], never: list[str]) -> None:
         print(f"NEVER {name}: the run was not what it should be")
     for each in catches:
         found = f"seed {each.seed}: {each.violation}" if each.seed is not None else "NOT CAUGHT"
-        print(f"mutant {each.mutant.name:28} {each.misfit or found}"[:160])
+        print(f"mutant {each.mutant:28} {each.misfit or found}"[:160])
 
 
 def _show_counts(title: str, counts: Counter[str]) -> None:
@@ -193,7 +193,7 @@ def _facts(campaign: Campaign, catches: list[Catch], seconds: float) -> dict[str
         "sometimes": dict(sorted(campaign.sometimes.items())),
         "mutants": len(catches),
         "mutants_caught": sum(each.seed is not None for each in catches),
-        "mutants_missed": [each.mutant.name for each in catches if each.seed is None],
+        "mutants_missed": [each.mutant for each in catches if each.seed is None],
         "seconds": round(seconds, 3),
     }
 

@@ -171,9 +171,9 @@ _MISFITS = ("TypeError", "AttributeError", "NameError")
 
 @dataclass(frozen=True, slots=True)
 class Catch:
-    """A mutant, and the seed and text by which it was caught, if it was."""
+    """A mutant's name, and the seed and text by which it was caught, if it was."""
 
-    mutant: Mutant
+    mutant: str
     seed: int | None
     violation: str | None
     misfit: str | None = None
@@ -187,10 +187,10 @@ def catch(mutant: Mutant, kernels: KernelCache, seeds_max: int = CATCH_SEEDS) ->
         if result.violation is None:
             continue
         if result.violation.startswith(_MISFITS):
-            return Catch(mutant, None, None, result.violation)
+            return Catch(mutant.name, None, None, result.violation)
         if run_seed(seed, kernels).violation is None:
-            return Catch(mutant, seed, result.violation)
-    return Catch(mutant, None, None)
+            return Catch(mutant.name, seed, result.violation)
+    return Catch(mutant.name, None, None)
 
 
 def check(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def test_mutant_is_caught(mutant: Mutant, kernels: KernelCache) -> None:
     found = catch(mutant, kernels)
     assert found.misfit is None, f"the patch does not fit the engine any more: {found.misfit}"
     assert found.seed is not None, f"{mutant.name} was not caught"
+    assert pickle.loads(pickle.dumps(found)) == found  # the command has it found by other processes
 
 
 def test_there_are_enough_and_no_two_alike() -> None:
