@@ -100,7 +100,11 @@ def allocating_loop(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """Compile a part of a loop into each loop that uses it."""
+    """Compile a part of a loop into each loop that uses it.
+
+    It stands in the module of these loops: machine code is named by the text of that module alone,
+    and would not be made anew for a change elsewhere.
+    """
     return cast(F, njit(forceinline=True, **_BORROWED)(function))
 
 
