@@ -13,9 +13,6 @@ WORKERS ?= 3
 # How long `make torture` and `make soak` go on.
 MINUTES ?= 5
 
-# Tests start many processes, each of which would compile all of Python's sources anew.
-export PYTHONDONTWRITEBYTECODE :=
-
 .DEFAULT_GOAL := help
 .PHONY: help setup java check format test test-deep campaign soak torture sim bench demo clean
 
