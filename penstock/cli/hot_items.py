@@ -30,7 +30,7 @@ from penstock.errors import DemoFailed, LogError
 from penstock.log import open_log, punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
-from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, decode_marker
+from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, decode_marker
 from penstock.runtime.streams import describe_stream
 
 QUERY = "hot"
@@ -76,6 +76,7 @@ class View:
     rows_out: int = 0
     recoveries: int = 0
     watermark_us: int = WATERMARK_NONE
+    killed_us: int | None = None  # since when nobody has followed whom was killed
     latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
 
     def note(self, text: str) -> None:
@@ -101,7 +102,7 @@ class View:
             f"hot items   {self.phase}",
             f"  input    {self.rows_in:>10,} bids read    {self.rows_rate:>9,.0f} /s",
             f"  output   {self.rows_out:>10,} rows committed",
-            f"  {latency}   (event created to its row committed)",
+            f"  {latency}   (event created to its row committed, also while all were dead)",
             f"  watermark {mark}    recoveries {self.recoveries}",
             f"  slots    {slots or '-'}",
         ]
@@ -193,6 +194,7 @@ class Watcher:
         self._log: Log | None = None
         self._reader: CommittedReader | None = None
         self._axis_us: int | None = None  # wall time minus event time of an event
+        self._instances: dict[str, int] = {}  # the newest that each vertex was seen with
 
     def look(self, folder: Path) -> None:
         if self._log is None and not self._open(folder):
@@ -205,12 +207,22 @@ class Watcher:
         while (release := self._reader.take()) is not None:
             self._view.rows_out += sum(punit.inspect(each.body).rows for each in release.records)
             marker = decode_marker(release.marker)
+            self._see_instance(marker, release.marker.time_us)
             if marker.watermark_us in (WATERMARK_NONE, WATERMARK_END):
                 continue
             self._view.watermark_us = max(self._view.watermark_us, marker.watermark_us)
             created_us = marker.watermark_us + DELAY_US + (self._axis_us or 0)
             late_ms = (release.marker.time_us - created_us) / 1e3
             self._view.latencies_ms.append(max(0.0, late_ms))
+
+    def _see_instance(self, marker: Marker, time_us: int) -> None:
+        """Note how long it took until one that was killed was followed by the next instance."""
+        before = self._instances.get(marker.vertex, marker.instance)
+        self._instances[marker.vertex] = marker.instance
+        if marker.instance > before and self._view.killed_us is not None:
+            dead_s = (time_us - self._view.killed_us) / 1e6
+            self._view.note(f"{marker.vertex} commits again, {dead_s:.1f} s after the kill")
+            self._view.killed_us = None
 
     def _open(self, folder: Path) -> bool:
         try:
@@ -292,6 +304,7 @@ class HotItems:
         busy = [facts for facts in self._view.slots.values() if facts["vertices"]]
         if not busy:
             raise DemoFailed("there is no slot to kill")
+        self._view.killed_us = time.time_ns() // 1_000
         os.kill(busy[0]["pid"], signal.SIGKILL)
         self._view.note(
             f"kill -9 {busy[0]['pid']}: the slot that ran {', '.join(busy[0]['vertices'])}"
@@ -299,6 +312,7 @@ class HotItems:
 
     def _kill_driver(self) -> None:
         self._view.note(f"kill -9 {self._driver.process.pid}: the driver, and Spark with it")
+        self._view.killed_us = time.time_ns() // 1_000
         self._driver.kill()
         self._note_driver_dead()
         self._screen.draw(self._view)
