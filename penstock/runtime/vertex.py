@@ -292,6 +292,7 @@ class Vertex:
     def _take_and_process(self) -> bool:
         self._is_held_back = self._parts.backlog is not None and self._parts.backlog.is_full()
         if self._is_held_back:
+            self._say_that_it_waits()
             return False  # what was processed before is still committed when it is due
         rows_max = rows_left = self._parts.settings.step_rows_max
         worked = False
@@ -304,6 +305,17 @@ class Vertex:
             if self._parts.input.has_paused():
                 break
         return self._pass_time() or worked
+
+    def _say_that_it_waits(self) -> None:
+        """Commit nothing now and then, where readers go on without those who are silent.
+
+        A slow reader holds this vertex back. The fast ones beside it would take that for silence,
+        and drop the rows that come afterwards as late.
+        """
+        silence_ms = self._parts.settings.idle_timeout_ms
+        waited_s = self._parts.clock.monotonic_s() - self._committed_s
+        if silence_ms is not None and waited_s >= silence_ms / 4_000:
+            self._mark_dirty()
 
     def _process(self, delivery: Delivery) -> None:
         for batch, origin in zip(delivery.batches, delivery.origins, strict=True):

@@ -11,7 +11,7 @@ from penstock.connectors.arrow import ArrowSource
 from penstock.errors import MarkerDamaged, QueryActive
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Position
-from penstock.plan.build import count, query, scan_source
+from penstock.plan.build import count, query, scan_source, window
 from penstock.plan.columns import apply, col
 from penstock.plan.query import Query
 from penstock.runtime.backlog import (
@@ -244,6 +244,44 @@ def test_a_source_waits_for_the_stage_behind_it(lab: Laboratory) -> None:
             clock.advance(2 * LOOK_S)
             process.host.step()
     assert sorted(row["n"] for row in lab.rows("out")) == list(range(5))
+
+
+def test_whom_a_slow_reader_holds_back_is_not_silent_for_the_others(lab: Laboratory) -> None:
+    """Those would go on without it, and drop what it has still to say."""
+    clock = ManualClock()
+    schema = pa.schema([("k", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
+    sources = [ArrowSource([], schema, growing=True) for _ in range(2)]
+
+    def feed_times(part: int, second: int) -> None:
+        keys = pa.array(range(20), pa.int64())
+        times = pa.array([second * 1_000_000] * 20, pa.timestamp("us", "UTC"))
+        sources[part].append(pa.record_batch([keys, times], schema=schema))
+
+    rows = scan_source("rows", "k bigint, ts timestamp", partitions=None)
+    windows = rows.with_watermark("ts", "0 seconds").group_by("k", window=window("ts", "1 second"))
+    settings = Settings(
+        undelivered_bytes_max=1, step_rows_max=20, commit_interval_ms=0, idle_timeout_ms=5_000
+    )
+    counted = windows.agg(count().alias("n"), mode="append").to_stream("out")
+    tested = query("piled", counted, parallelism=2, settings=settings)
+    parts = {"rows": lambda request: sources[request.part]}
+    with lab.open(tested, parts, clock=clock) as process:
+        *readers, fast, slow = (
+            process.host.vertex(name) for name in sorted(process.statistics().vertices)
+        )
+        for second in range(3):
+            feed_times(0, 50 + second)
+            feed_times(1, second)
+        for _ in range(400):
+            clock.advance(0.05)
+            for vertex in (*readers, fast):
+                vertex.step()
+        assert sum(reader.statistics().rows_in for reader in readers) < 6 * 20
+        for _ in range(40):
+            clock.advance(0.05)
+            process.host.step()
+        assert sum(reader.statistics().rows_in for reader in readers) == 6 * 20
+        assert [vertex.statistics().late_rows for vertex in (fast, slow)] == [0, 0]
 
 
 def test_only_the_newest_owner_moves_the_progress_of_a_sink() -> None:
