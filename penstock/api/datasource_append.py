@@ -112,7 +112,7 @@ def writable_stream(
                 "the option out, or write to a new stream",
                 stream=stream,
             )
-        if substreams is not None:
+        if substreams is not None and substreams > facts.substreams:
             facts = raise_substreams(log, stream, substreams)
     return StreamTarget(path, facts, punit.CODECS[codec])
 

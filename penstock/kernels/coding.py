@@ -278,8 +278,9 @@ def coded(texts: pa.Array) -> pa.DictionaryArray:
 
 def coded_pieces(texts: pa.Array, separator: int) -> pa.ListArray:
     """The pieces of each text between these bytes, coded; null where the text is."""
-    _, data = _bytes_of(texts)
-    codes = np.empty(len(texts) + np.count_nonzero(data == separator), np.int32)
+    at, data = _bytes_of(texts)
+    separators = np.count_nonzero(data[at[0] : at[-1]] == separator)
+    codes = np.empty(len(texts) + separators, np.int32)
     offsets = np.zeros(len(texts) + 1, np.int32)
     dictionary = _distinct(texts, separator, codes, offsets[1:])
     pieces = pa.DictionaryArray.from_arrays(pa.array(codes[: offsets[-1]]), dictionary)

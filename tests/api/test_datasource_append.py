@@ -103,6 +103,10 @@ def test_substreams_are_options_of_a_write(empty: str) -> None:
     with open_log(empty) as log:
         facts = describe_stream(log, "s")
     assert (facts.substreams, facts.partition_by) == (3, ("id",))
+    fewer = options | {"substreams": "2"}  # what a job asks for is there, and somebody raised it
+    PenstockDataSource(CaseInsensitiveDict(fewer)).writer(IDS, False)
+    with open_log(empty) as log:
+        assert describe_stream(log, "s") == facts
     other = options | {"substreamsBy": "id, id"}
     with pytest.raises(StreamConflict, match="find their substream by id"):
         PenstockDataSource(CaseInsensitiveDict(other)).writer(IDS, False)

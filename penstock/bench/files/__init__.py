@@ -25,6 +25,7 @@ from penstock.bench.files.chart import chart
 from penstock.bench.files.data import Rows, write_rows
 from penstock.bench.files.engines import (
     SLOTS,
+    TURNS,
     Place,
     Turn,
     read_seconds,
@@ -239,7 +240,7 @@ class _Run:
             _say("    not compared: the batch job has not run over these files")
             return
         right = read_result(self._right())
-        for turn in range(2):
+        for turn in range(TURNS):
             folder = result_folder(place, self._query.name, turn)
             found = read_result(folder, right.schema)
             self._is_compared = True
