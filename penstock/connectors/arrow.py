@@ -46,12 +46,11 @@ class ArrowSource(Source):
     def partitions(self) -> int | None:
         return 1 if self._growing else None
 
-    def split(self, parts: int) -> list[Source]:
-        """Cut the rows into contiguous ranges whose sizes differ by at most one."""
-        self._check_parts(parts)
+    def _part(self, part: int, parts: int) -> Source:
+        """One of contiguous ranges whose sizes differ by at most one."""
         rows = self._end - self._first
-        bounds = [self._first + rows * part // parts for part in range(parts + 1)]
-        return [self._range(*bounds[part : part + 2]) for part in range(parts)]
+        begin, end = (self._first + rows * number // parts for number in (part, part + 1))
+        return self._range(begin, end)
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Add rows at the end of a growing source."""

@@ -86,7 +86,11 @@ class Source(ABC):
         source is not read any more afterwards.
         """
         self._check_parts(parts)
-        return [self]
+        return [self._part(part, parts) for part in range(parts)]
+
+    def _part(self, part: int, parts: int) -> Source:
+        """Return one of the sources that `split` gives."""
+        return self  # the only one, unless `partitions` says otherwise
 
     @abstractmethod
     def initial_offset(self) -> Offset:
@@ -121,10 +125,6 @@ class DealtSource(Source):
     @property
     def partitions(self) -> int | None:
         return None
-
-    def split(self, parts: int) -> list[Source]:
-        self._check_parts(parts)
-        return [self._part(part, parts) for part in range(parts)]
 
     def initial_offset(self) -> Offset:
         return self._first

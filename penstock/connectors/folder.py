@@ -21,7 +21,8 @@ from penstock.connectors.contract import (
 )
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
 from penstock.connectors.folder_listing import FolderListing, Selection
-from penstock.connectors.folder_registry import Dealing, Registry, Share
+from penstock.connectors.folder_registry import Registry
+from penstock.connectors.folder_shares import Dealing, Share
 from penstock.connectors.line_files import (
     BLOCK_BYTES_MIN,
     COMPRESSED,
@@ -48,7 +49,7 @@ Format = Literal["parquet", "jsonl", "csv", "text"]
 TEXT_SCHEMA = pa.schema([pa.field("value", pa.string(), nullable=False)])
 FILES_PER_READ_MAX = 64
 BYTES_PER_READ_MAX = 16 << 20  # of small pieces that are handed out together
-SMALL_FILE_BYTES = 1 << 16  # of lines, which are then parsed together with those of others
+JOINED_FILE_BYTES_MAX = 1 << 16  # lines of smaller files are parsed together
 PIECE_ROWS_ALONE = 1 << 14  # a piece of so many rows is not copied to be joined with others
 LINE_BYTES_LIMIT = 1 << 30
 SETTLE_MS_LIMIT = 24 * 3_600_000
@@ -187,17 +188,13 @@ class FolderSource(Source):
             )
         self.listing, self._known = listing, listing.known
         self._condition = condition
-        self._dealing = Dealing(self._known, 0, 1)
+        self._dealing = Dealing(self._known.shares, 0, 1)
         self._look = 0  # the last one that was seen
         self._open: tuple[int, OpenFile, FileRows] | None = None
 
     @property
     def partitions(self) -> int | None:
         return None
-
-    def split(self, parts: int) -> list[Source]:
-        self._check_parts(parts)
-        return [self._part(part, parts) for part in range(parts)]
 
     def initial_offset(self) -> Offset:
         return _At(0).offset
@@ -239,7 +236,7 @@ class FolderSource(Source):
             if number is None:
                 break
             try:
-                content = self._whole(self._known[number], min(bytes_left, SMALL_FILE_BYTES))
+                content = self._whole(self._known[number], min(bytes_left, JOINED_FILE_BYTES_MAX))
             except StreamError:
                 break
             if content is None or (rows_max := rows_max - lines_most(content)) < 0:
@@ -412,7 +409,7 @@ class FolderSource(Source):
             self.listing,
             self._condition,
         )
-        source._dealing = Dealing(self._known, part, parts)
+        source._dealing = Dealing(self._known.shares, part, parts)
         return source
 
 

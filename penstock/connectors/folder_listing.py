@@ -18,7 +18,8 @@ from pathlib import Path
 
 from penstock.clock import Clock
 from penstock.connectors.folder_files import refuse_ways_out
-from penstock.connectors.folder_registry import PARTS_MAX, FoundFile, KnownFiles, Registry
+from penstock.connectors.folder_registry import KnownFiles, Registry
+from penstock.connectors.folder_shares import PARTS_MAX, FoundFile
 from penstock.errors import PathRefused, SourceError, SourceVanished
 from penstock.names import show_path
 

@@ -1,58 +1,20 @@
-"""The order in which a folder's files were discovered, kept where a restart finds it again.
-
-And who of several readers reads which: what was noted of a file when it was found decides, so that
-all of them agree, for ever.
-"""
+"""The order in which a folder's files were discovered, kept where a restart finds it again."""
 
 from __future__ import annotations
 
 import json
 import threading
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from heapq import heapify, heapreplace
 from typing import Any, Protocol
 
+from penstock.connectors.folder_shares import PARTS_MAX, FoundFile, Share
 from penstock.errors import SourceError
 from penstock.log.record import Versioned
 from penstock.names import check_path
 
 CHUNK_FILES = 512
 REGISTRY_VERSION = 3
-PARTS_MAX = 1 << 16
-FILE_COST_BYTES = 1 << 16  # opening a file costs as much as reading so much of one
-
-
-@dataclass(frozen=True, slots=True)
-class FoundFile:
-    """A file as it was found. One in several parts has to stay so until all are read."""
-
-    name: str
-    size_bytes: int = 0
-    mtime_ns: int = 0
-    parts: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What is read by one reader: a file, or a part of one."""
-
-    file: FoundFile
-    part: int = 0
-
-    @property
-    def begin_byte(self) -> int:
-        """Where the part begins in the file as it was found."""
-        return self.file.size_bytes * self.part // self.file.parts
-
-    @property
-    def end_byte(self) -> int | None:
-        """Where it ends; None: with the file."""
-        if self.part + 1 == self.file.parts:
-            return None
-        return self.file.size_bytes * (self.part + 1) // self.file.parts
 
 
 class Registry(Protocol):
@@ -99,7 +61,7 @@ class KnownFiles:
         self._registry = registry
         self._key = check_path(f"{key}/0", "registry key")[:-2]
         self._files: list[FoundFile] = []
-        self._shares: list[Share] = []
+        self.shares: list[Share] = []  # only ever appended to
         self._names: set[str] = set()
         self._chunk = 0  # number of the last chunk, and how much of it is listed
         self._chunk_files = 0
@@ -107,10 +69,10 @@ class KnownFiles:
         self.sealed = False  # no file will be added any more
 
     def __len__(self) -> int:
-        return len(self._shares)
+        return len(self.shares)
 
     def __getitem__(self, number: int) -> Share:
-        return self._shares[number]
+        return self.shares[number]
 
     def __contains__(self, name: str) -> bool:
         return name in self._names
@@ -161,38 +123,10 @@ class KnownFiles:
             )
         new = files[len(known) :]
         self._files += new
-        self._shares += [Share(file, part) for file in new for part in range(file.parts)]
+        self.shares += [Share(file, part) for file in new for part in range(file.parts)]
         self._names.update(file.name for file in new)
         self._chunk_files, self._chunk_version = len(files), stored.version
         self.sealed = sealed
-
-
-class Dealing:
-    """Which shares are those of one of several readers.
-
-    Each goes to whoever has the fewest bytes so far: the list decides it, and never anew.
-    """
-
-    def __init__(self, known: KnownFiles, reader: int, readers: int) -> None:
-        self._known = known
-        self._reader = reader
-        self._loads = [(0, number) for number in range(readers)]
-        heapify(self._loads)
-        self._dealt = 0
-        self._mine: list[int] = []
-
-    def next(self, number: int) -> int | None:
-        """Return the first of this reader's shares from a number on, None if there is none yet."""
-        while self._dealt < len(self._known):
-            load, reader = self._loads[0]
-            file = self._known[self._dealt].file
-            cost = file.size_bytes // file.parts + FILE_COST_BYTES
-            heapreplace(self._loads, (load + cost, reader))
-            if reader == self._reader:
-                self._mine.append(self._dealt)
-            self._dealt += 1
-        place = bisect_left(self._mine, number)
-        return self._mine[place] if place < len(self._mine) else None
 
 
 def _encode(files: Sequence[FoundFile], sealed: bool) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 from penstock.connectors import line_kernels as kernels
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece
-from penstock.connectors.folder_registry import Share
+from penstock.connectors.folder_shares import Share
 from penstock.connectors.line_formats import CsvLines, LineFormat, Lines
 from penstock.connectors.rejects import Reject
 

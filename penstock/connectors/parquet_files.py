@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece
-from penstock.connectors.folder_registry import Share
+from penstock.connectors.folder_shares import Share
 from penstock.connectors.parquet_statistics import Condition, excluded_groups
 from penstock.connectors.parquet_types import (
     as_type,
