@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,7 @@ from penstock.connectors.contract import (
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
 from penstock.connectors.folder_listing import FolderListing, Selection
 from penstock.connectors.folder_registry import Registry
-from penstock.connectors.folder_shares import Dealing, Share
+from penstock.connectors.folder_shares import Dealing, Share, even_begins
 from penstock.connectors.line_files import (
     BLOCK_BYTES_MIN,
     COMPRESSED,
@@ -32,7 +33,7 @@ from penstock.connectors.line_files import (
     lines_most,
 )
 from penstock.connectors.line_formats import CsvLines, JsonLines, LineFormat, TextLines
-from penstock.connectors.parquet_files import ParquetFileRows
+from penstock.connectors.parquet_files import ParquetFileRows, parquet_begins
 from penstock.connectors.parquet_statistics import Condition
 from penstock.connectors.rejects import Reject, joined, rejected_batch
 from penstock.errors import (
@@ -183,8 +184,9 @@ class FolderSource(Source):
         self._registry, self._registry_key = registry, registry_key
         self._clock = clock if clock is not None else SystemClock()
         if listing is None:
+            cut = partial(parquet_begins, self._folder) if self._lines is None else even_begins
             listing = FolderListing(
-                self._folder, registry, registry_key, self._options.selection, self._clock
+                self._folder, registry, registry_key, self._options.selection, self._clock, cut
             )
         self.listing, self._known = listing, listing.known
         self._condition = condition

@@ -11,15 +11,15 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from penstock.clock import Clock
 from penstock.connectors.folder_files import refuse_ways_out
 from penstock.connectors.folder_registry import KnownFiles, Registry
-from penstock.connectors.folder_shares import PARTS_MAX, FoundFile
+from penstock.connectors.folder_shares import FoundFile, even_begins
 from penstock.errors import PathRefused, SourceError, SourceVanished
 from penstock.names import show_path
 
@@ -28,6 +28,7 @@ LIST_S = 5.0  # how often a folder is listed whose time says that nothing is new
 IDLE_SHARE, SHARE = 0.005, 0.2  # of a reader's time for looks at no change, and for listings
 TICK_S = 0.1  # more than the granularity of times on file systems that have fractions of seconds
 COARSE_TICK_S = 2.1  # and on those that have not
+LARGE_FILES_MAX = 256  # that a look takes up: some have to be opened to be cut into parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Selection:
     part_bytes: int = 32 << 20
 
 
+Cut = Callable[[FoundFile, int], tuple[int, ...]]  # where parts of about so many bytes begin
 _Seen = tuple[int, int, int]  # device, inode and time of change of a folder
 
 
@@ -51,7 +53,13 @@ class FolderListing:
     """
 
     def __init__(
-        self, folder: Path, registry: Registry, key: str, selection: Selection, clock: Clock
+        self,
+        folder: Path,
+        registry: Registry,
+        key: str,
+        selection: Selection,
+        clock: Clock,
+        cut: Cut = even_begins,
     ) -> None:
         self.known = KnownFiles(registry, key)
         self.unsettled = False  # whether the last listing left a file for later
@@ -59,6 +67,7 @@ class FolderListing:
         self._folder = folder
         self._selection = selection
         self._clock = clock
+        self._cut = cut
         self._lock = threading.Lock()
         self._seen: dict[Path, _Seen] = {}  # every folder as it was before it was last listed
         self._list_until_s = float("inf")  # names may still come that move no time
@@ -101,7 +110,7 @@ class FolderListing:
         before, until_s = self._seen, self._list_until_s
         self._seen, self._list_until_s = {}, float("inf")  # also if this fails
         self.unsettled = False
-        found = sorted(self._new_files(), key=lambda file: file.name)
+        found = self._in_parts(sorted(self._new_files(), key=lambda file: file.name))
         self.known.add(found, seal=self._selection.bounded and not self.unsettled)
         if self._seen != before or until_s == float("inf"):
             is_coarse = all(time_ns % 1_000_000_000 == 0 for _, _, time_ns in self._seen.values())
@@ -141,9 +150,21 @@ class FolderListing:
             if 0 <= age_us < self._selection.settle_ms * 1_000:
                 self.unsettled = True
             else:
-                size = found.st_size
-                parts = min(max(-(-size // self._selection.part_bytes), 1), PARTS_MAX)
-                yield FoundFile(name, size, found.st_mtime_ns, parts)
+                yield FoundFile(name, found.st_size, found.st_mtime_ns)
+
+    def _in_parts(self, found: Sequence[FoundFile]) -> list[FoundFile]:
+        """Cut large files, and leave those for the next look with which this one would be long."""
+        part_bytes, large = self._selection.part_bytes, 0
+        taken: list[FoundFile] = []
+        for file in found:
+            is_large = file.size_bytes > part_bytes
+            large += is_large
+            if large > LARGE_FILES_MAX:
+                self.unsettled = True
+                break
+            begins = self._cut(file, part_bytes) if is_large else file.begins
+            taken.append(replace(file, begins=begins))
+        return taken
 
     def _walk(self, folder: Path, prefix: str) -> Iterator[tuple[os.DirEntry[str], str]]:
         """Yield what counts by its name, and is no folder."""

@@ -6,6 +6,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 from penstock.connectors.folder_shares import PARTS_MAX, FoundFile, Share
@@ -14,7 +15,7 @@ from penstock.log.record import Versioned
 from penstock.names import check_path
 
 CHUNK_FILES = 512
-REGISTRY_VERSION = 3
+REGISTRY_VERSION = 4
 
 
 class Registry(Protocol):
@@ -131,7 +132,7 @@ class KnownFiles:
 
 def _encode(files: Sequence[FoundFile], sealed: bool) -> bytes:
     # ASCII: names that are not UTF-8 carry lone surrogates, which only escapes can hold.
-    listed = [[file.name, file.size_bytes, file.mtime_ns, file.parts] for file in files]
+    listed = [[file.name, file.size_bytes, file.mtime_ns, file.begins] for file in files]
     return json.dumps({"version": REGISTRY_VERSION, "sealed": sealed, "files": listed}).encode()
 
 
@@ -140,13 +141,17 @@ def _decode(value: bytes, key: str) -> tuple[list[FoundFile], bool]:
         content: Any = json.loads(value)
         if content["version"] != REGISTRY_VERSION:
             raise ValueError(f"version {content['version']!r} is not known")
-        files = [FoundFile(*file) for file in content["files"]]
+        files = [
+            FoundFile(name, size_bytes, mtime_ns, tuple(begins))
+            for name, size_bytes, mtime_ns, begins in content["files"]
+        ]
         for file in files:
-            numbers = (file.size_bytes, file.mtime_ns, file.parts)
+            numbers = (file.size_bytes, file.mtime_ns, *file.begins)
             if not isinstance(file.name, str) or any(type(number) is not int for number in numbers):
-                raise ValueError("its files are not names, sizes, times and numbers of parts")
-            if not (file.size_bytes >= 0 and 1 <= file.parts <= PARTS_MAX):
-                raise ValueError("a size or a number of parts is not possible")
+                raise ValueError("its files are not names, sizes, times and beginnings of parts")
+            rise = all(begin < end for begin, end in pairwise((*file.begins, file.size_bytes + 1)))
+            if not (rise and file.begins[:1] == (0,) and file.parts <= PARTS_MAX):
+                raise ValueError("a size or the parts of a file are not possible")
         return files, bool(content["sealed"])
     except (ValueError, KeyError, TypeError) as error:
         raise SourceError(

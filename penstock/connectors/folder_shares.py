@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
+from itertools import pairwise
 
 PARTS_MAX = 1 << 16
 # Opening a file costs as much as reading so much of one. Another number here, or another rule in
@@ -23,7 +24,12 @@ class FoundFile:
     name: str
     size_bytes: int = 0
     mtime_ns: int = 0
-    parts: int = 1
+    begins: tuple[int, ...] = (0,)  # at which byte each part does
+
+    @property
+    def parts(self) -> int:
+        """How many there are, at least one."""
+        return len(self.begins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +42,38 @@ class Share:
     @property
     def begin_byte(self) -> int:
         """Where the part begins in the file as it was found."""
-        return self.file.size_bytes * self.part // self.file.parts
+        return self.file.begins[self.part]
 
     @property
     def end_byte(self) -> int | None:
         """Where it ends; None: with the file."""
-        if self.part + 1 == self.file.parts:
-            return None
-        return self.file.size_bytes * (self.part + 1) // self.file.parts
+        following = self.part + 1
+        return None if following == self.file.parts else self.file.begins[following]
+
+    @property
+    def size_bytes(self) -> int:
+        """How much there is to read in it."""
+        end = self.end_byte
+        return (self.file.size_bytes if end is None else end) - self.begin_byte
+
+
+def even_begins(file: FoundFile, part_bytes: int) -> tuple[int, ...]:
+    """Where equal parts of a file begin that can be cut anywhere."""
+    size = file.size_bytes
+    parts = min(max(-(-size // part_bytes), 1), PARTS_MAX)
+    return tuple(size * part // parts for part in range(parts))
+
+
+def packed_begins(pieces: Sequence[int], size_bytes: int, part_bytes: int) -> tuple[int, ...]:
+    """Where parts of a file begin that can be cut where pieces of it do: `pieces`, in order.
+
+    A part has one piece, or as many as are within `part_bytes` together.
+    """
+    begins = [0]
+    for piece, end in pairwise((*pieces, size_bytes)):
+        if end - begins[-1] > part_bytes and piece > begins[-1] and len(begins) < PARTS_MAX:
+            begins.append(piece)
+    return tuple(begins)
 
 
 class Dealing:
@@ -64,8 +94,7 @@ class Dealing:
         """Return the first of this reader's shares from a number on, None if there is none yet."""
         while self._dealt < len(self._shares):
             load, reader = self._loads[0]
-            file = self._shares[self._dealt].file
-            cost = file.size_bytes // file.parts + FILE_COST_BYTES
+            cost = self._shares[self._dealt].size_bytes + FILE_COST_BYTES
             heapreplace(self._loads, (load + cost, reader))
             if reader == self._reader:
                 self._mine.append(self._dealt)

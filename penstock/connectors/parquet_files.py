@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import io
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.connectors.contract import offset_refused
-from penstock.connectors.folder_files import FileRows, OpenFile, Piece
-from penstock.connectors.folder_shares import Share
+from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
+from penstock.connectors.folder_shares import FoundFile, Share, packed_begins
 from penstock.connectors.parquet_statistics import Condition, excluded_groups
 from penstock.connectors.parquet_types import (
     as_type,
@@ -37,6 +38,7 @@ from penstock.connectors.rejects import (
     sound_rows,
     unsound,
 )
+from penstock.errors import StreamError
 
 PAGE_ROWS = 8_192
 PAGE_ROWS_MAX = 1 << 18  # where every value has a few bytes, whatever the file says
@@ -166,11 +168,11 @@ class ParquetFileRows(FileRows):
         return self._shared
 
     def _take_share(self) -> None:
-        part, parts = self._share.part, self._share.file.parts
+        begins = _group_begins(self._groups, self._file.size_bytes)
+        first, end_byte = bisect_left(begins, self._share.begin_byte), self._share.end_byte
+        end = len(begins) if end_byte is None else bisect_left(begins, end_byte)
         starts = [0, *self._ends]  # of each row group, and of what would follow
-        groups = len(self._ends)
-        self._begin = starts[groups * part // parts]
-        self._end = starts[groups * (part + 1) // parts]
+        self._begin, self._end = starts[first], starts[end]
 
     def _look_at_columns(self, metadata: pq.FileMetaData) -> None:
         columns = self._columns()
@@ -390,6 +392,35 @@ class ParquetFileRows(FileRows):
         reject = Reject(self._file.shown, row + 1, "", told)
         self._page = None
         return Piece(None, (reject,), 0, end, end == self._end)
+
+
+def parquet_begins(folder: Path, found: FoundFile, part_bytes: int) -> tuple[int, ...]:
+    """Where parts of a file begin that are whole row groups; it is one if that is not to be known.
+
+    Whoever reads it says why.
+    """
+    try:
+        file = OpenFile(folder, found.name, Version(found.size_bytes, found.mtime_ns))
+        try:
+            metadata = pq.read_metadata(_Bytes(file))
+            groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+        finally:
+            file.close()
+    except (pa.ArrowException, OSError, UnicodeDecodeError, StreamError):
+        return (0,)
+    return packed_begins(_group_begins(groups, found.size_bytes), found.size_bytes, part_bytes)
+
+
+def _group_begins(groups: Sequence[pq.RowGroupMetaData], size_bytes: int) -> list[int]:
+    """Where row groups would begin in a file that had each of their bytes in the same measure.
+
+    Where they are in truth is in the metadata of columns. And this is what their reading costs.
+    """
+    sizes = [max(group.total_byte_size, 0) for group in groups]
+    if not any(sizes):
+        sizes = [1] * len(sizes)
+    *begins, total = accumulate(sizes, initial=0)
+    return [size_bytes * begin // max(total, 1) for begin in begins]
 
 
 def _page_rows(row_bytes: int) -> int:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.connectors import folder_shares
 from penstock.connectors.contract import Offset, Source
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_files import OpenFile
@@ -539,6 +540,25 @@ def test_a_file_in_parts_has_the_rows_of_the_whole(tmp_path: Path, format: Forma
     for part_bytes in [1, 2, 3, 7, 10, 25, 100, 333, len(raw) - 1]:
         if len(raw) // part_bytes < 500:
             assert parts_of(tmp_path, format, part_bytes, 3, **options) == (rows, rejects)
+
+
+@pytest.mark.parametrize(
+    ("groups", "parts", "readers"), [(1, 4, 2), (1, 4, 4), (8, 32, 2), (8, 32, 4), (5, 2, 2)]
+)
+def test_row_groups_are_dealt_fairly_however_files_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: int, parts: int, readers: int
+) -> None:
+    monkeypatch.setattr(folder_shares, "FILE_COST_BYTES", 0)  # files that are as good as large
+    files, rows = 8, content("parquet", 0, 7 * groups)
+    for name in range(files):
+        drop(tmp_path, f"{name}", rows)
+    part_bytes = -(-len(rows) // parts)
+    options = FolderOptions(bounded=True, part_bytes=part_bytes)
+    whole = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR, options)
+    read = [len(read_through(part, lambda: 99).rows) / 7 for part in whole.split(readers)]
+    assert sum(read) == files * groups
+    in_a_part = max(1, groups // parts)
+    assert max(read) <= files * groups / readers + in_a_part
 
 
 def test_lines_before_a_part_are_counted_over_blocks(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.connectors import folder_listing
 from penstock.connectors.folder_listing import LIST_S, LOOK_S, TICK_S, FolderListing, Selection
 from penstock.connectors.folder_registry import MemoryRegistry
+from penstock.connectors.folder_shares import FoundFile
 from penstock.errors import PathRefused
 from penstock.testing.clock import ManualClock
 
@@ -100,3 +102,31 @@ def test_what_is_refused_is_refused_at_each_look(folder: Folder) -> None:
     for _ in range(3):
         with pytest.raises(PathRefused):
             folder.look(TICK_S)
+
+
+def test_a_look_takes_up_some_large_files_and_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are opened to be cut: a folder of any number of them must not hold a step up."""
+    monkeypatch.setattr(folder_listing, "LARGE_FILES_MAX", 2)
+    cut: list[str] = []
+
+    def halves(file: FoundFile, part_bytes: int) -> tuple[int, ...]:
+        cut.append(file.name)
+        return (0, part_bytes)
+
+    for number in range(5):
+        (tmp_path / f"{number}").write_bytes(b"x" * number)
+    selection = Selection(bounded=True, part_bytes=1)
+    listing = FolderListing(
+        tmp_path, MemoryRegistry(), "files", selection, ManualClock(), cut=halves
+    )
+    listing.look()
+    assert listing.unsettled
+    assert not listing.known.sealed
+    assert [(share.file.name, share.part) for share in listing.known.shares] == [
+        ("0", 0), ("1", 0), ("2", 0), ("2", 1), ("3", 0), ("3", 1)
+    ]  # fmt: skip
+    listing.look()
+    assert cut == ["2", "3", "4"]
+    assert listing.known.sealed

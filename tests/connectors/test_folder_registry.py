@@ -141,7 +141,7 @@ def test_damage_is_told() -> None:
 def test_large_files_are_as_many_shares_as_they_have_parts() -> None:
     registry = MemoryRegistry()
     KnownFiles(registry, "files").add(
-        [FoundFile("a", 5), FoundFile("b", 100, 7, 3), FoundFile("c")]
+        [FoundFile("a", 5), FoundFile("b", 100, 7, (0, 33, 66)), FoundFile("c")]
     )
     known = KnownFiles(registry, "files")
     known.refresh()
