@@ -22,6 +22,7 @@ from penstock.log.validate import check_newest
 from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
+from penstock.runtime.appending import Appends
 from penstock.runtime.backlog import Backlog, delivered, taken
 from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
 from penstock.runtime.instances import run_of
@@ -54,6 +55,7 @@ class Assembly:
     kernels: KernelCache
     sources: Mapping[str, SourceBuilder] = field(default_factory=lambda: SOURCES)
     trim_commits: int = TRIM_COMMITS
+    appends: Appends | None = None  # None: each vertex appends in the thread that steps it
     listings: dict[str, FolderListing] = field(default_factory=dict)  # one of each folder
 
     def start(self, name: str, instance: int) -> Vertex:
@@ -131,6 +133,7 @@ class Assembly:
                 Fence(vertex.name, marker.instance),
                 punit.CODECS[settings.codec],
                 self._lasting(vertex).__contains__,
+                self.appends,
             ),
             partition=partitioner(vertex.output_tags, stage.output.partition_by),
             trigger_us=trigger_ms * 1000 if trigger_ms and writes_result else None,

@@ -102,6 +102,8 @@ class Host:
         """Step every vertex once, in order; return whether any had work."""
         worked = False
         self._tail = self._assembly.log.tail()
+        if self._assembly.appends is not None:
+            self._assembly.appends.has_one_user = len(self._vertices) == 1
         for name in tuple(self._vertices):
             self.activity.turn_to("step", name)
             worked |= self._do_or_end(name, Vertex.step)

@@ -18,9 +18,10 @@ from penstock.errors import RecordTooLarge, Trimmed
 from penstock.kernels.dealing import deal
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
-from penstock.log.contract import APPEND_ENTRIES_MAX, Log, append_surely
-from penstock.log.record import Body, Entry, Fence, Position, RecordKind
+from penstock.log.contract import APPEND_ENTRIES_MAX, Log
+from penstock.log.record import Append, Body, Entry, Fence, Position, RecordKind
 from penstock.log.validate import check_newest
+from penstock.runtime.appending import Appends, PendingAppend
 
 UNIT_BYTES_MAX = 8 << 20  # before compression
 ROW_BYTES_MAX = (64 << 20) - (64 << 10)  # a log takes 64 MiB in one record, with the unit's frame
@@ -60,8 +61,9 @@ def partitioner(tags: Sequence[str], partition_by: Sequence[str], first: int = 0
 class Outputs:
     """What one instance has produced since its last append.
 
-    Once a call has raised, nobody knows what is queued and what is in the log: the instance is
-    over. Its successor begins after the last marker, which the log knows.
+    An append is begun, and settled once its outcome is known; there is one at a time. When a call
+    has raised, nobody knows what is queued and what is in the log: the instance is over. Its
+    successor begins after the last marker, which the log knows.
     """
 
     def __init__(
@@ -70,15 +72,19 @@ class Outputs:
         fence: Fence,
         codec: punit.Codec,
         lasts: Callable[[str], bool] = lambda tag: False,
+        appends: Appends | None = None,
     ) -> None:
         """`lasts` says of a tag whether its records are not trimmed by this query.
 
         Only these are compressed: what is read once and trimmed costs more time than it saves.
+        Without `appends`, an append is over when it was begun.
         """
         self._log = log
         self._fence = fence
         self._codec = codec
         self._lasts = lasts
+        self._appends = appends or Appends(log)
+        self._pending: PendingAppend | None = None
         self._sequence = 0
         self._rows: dict[tuple[RecordKind, str, pa.Schema], list[pa.RecordBatch]] = {}
         self._entries: list[Entry] = []
@@ -98,18 +104,50 @@ class Outputs:
             self.written.add(tag)
 
     def append_early(self) -> None:
-        """Append what is queued; no reader will see it before the next marker."""
+        """Begin to append what is queued; no reader will see it before the next marker."""
         self._seal_rows()
         if self._entries:
-            self._append()
+            self._begin()
+
+    def begin_commit(self, tags: tuple[str, ...], marker: bytes) -> None:
+        """Begin to append what is queued together with its marker."""
+        self._seal_rows()
+        self._queue(RecordKind.MARKER, tags, marker)
+        self._begin()
+        self.written.clear()
 
     def commit(self, tags: tuple[str, ...], marker: bytes) -> Position:
         """Append what is queued together with its marker; return the marker's position."""
-        self._seal_rows()
-        self._queue(RecordKind.MARKER, tags, marker)
-        position = self._append()[-1]
-        self.written.clear()
+        self.begin_commit(tags, marker)
+        position = self.settle()
+        assert position is not None
         return position
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an append was begun whose outcome is not known yet."""
+        return self._pending is not None and self._pending.outcome is None
+
+    def settle(self) -> Position | None:
+        """Wait for the append that was begun; return its last position, or raise why it has none.
+
+        None if none was begun since the last call.
+        """
+        if (pending := self._pending) is None:
+            return None
+        self._appends.finish(pending)
+        self._pending = None
+        assert pending.outcome is not None
+        try:
+            if isinstance(pending.outcome, Exception):
+                raise pending.outcome
+            return pending.outcome[-1]
+        except Trimmed as gone:
+            return self._position_of_trimmed(pending.append.entries, gone)
+
+    def may_be_over(self) -> bool:
+        """Whether the log has grown since the append under way was begun, be it by others."""
+        return self._pending is not None and self._log.tail() > self._pending.tail
 
     def check_fence(self) -> None:
         """Raise `Fenced` if a newer instance owns the vertex by now."""
@@ -127,7 +165,7 @@ class Outputs:
                 # A marker must find room in the last append.
                 is_full = len(self._entries) >= APPEND_ENTRIES_MAX - 1
                 if self._entries and (is_full or size_bytes + body.size > APPEND_BYTES_MAX):
-                    self._append()
+                    self._begin()
                     size_bytes = 0
                 size_bytes += body.size
                 self._queue(kind, (tag,), body, digest)
@@ -144,29 +182,25 @@ class Outputs:
         )
         self._sequence += 1
 
-    def _append(self) -> tuple[Position, ...]:
-        try:
-            positions = append_surely(self._log, self._entries, self._fence)
-        except Trimmed as gone:
-            positions = self._positions_of_trimmed(gone)
+    def _begin(self) -> None:
+        self.settle()
+        self._pending = self._appends.begin(Append(self._entries, self._fence))
         self._entries = []
         self.bytes_waiting = 0
-        return positions
 
-    def _positions_of_trimmed(self, gone: Trimmed) -> tuple[Position, ...]:
-        """Where an append lies that went through, and was read and trimmed before it was repeated.
+    def _position_of_trimmed(self, entries: Sequence[Entry], gone: Trimmed) -> Position:
+        """Where an append ends that went through, and was read and trimmed before it was repeated.
 
         Its marker is still there, since a vertex's last one is never trimmed. If it is not, nobody
         waits for this append: a newer instance has passed it by.
         """
         self.check_fence()
-        marker = self._entries[-1]
+        marker = entries[-1]
         found = self._log.last(marker.tags[0])
         name = (marker.producer, marker.instance, marker.sequence)
         if found is None or (found.producer, found.instance, found.sequence) != name:
             raise gone
-        first = found.position - len(self._entries) + 1
-        return tuple(Position(first + i) for i in range(len(self._entries)))
+        return found.position
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

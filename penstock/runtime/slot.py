@@ -35,6 +35,7 @@ from penstock.kernels.background import BackgroundKernels
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
 from penstock.log.local import open_log
+from penstock.runtime.appending import Appends, BackgroundAppends
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
 from penstock.runtime.control import Channel, Message, connect
@@ -210,9 +211,12 @@ class _SlotProcess:
         try:
             with open_log(folder) as log:
                 checkpointer = BackgroundCheckpointer(_checkpoints(folder), log)
+                appends = BackgroundAppends(log) if log.durability == "synced" else None
                 try:
-                    self._live(self._assembly(folder, log, checkpointer))
+                    self._live(self._assembly(folder, log, checkpointer, appends))
                 finally:
+                    if appends is not None:
+                        appends.close()
                     checkpointer.close()
         except (BrokenPipeError, ConnectionError):
             logger.warning("the job is gone: this slot stops")
@@ -223,7 +227,9 @@ class _SlotProcess:
         finally:
             self._is_over.set()
 
-    def _assembly(self, folder: Path, log: Log, checkpointer: BackgroundCheckpointer) -> Assembly:
+    def _assembly(
+        self, folder: Path, log: Log, checkpointer: BackgroundCheckpointer, appends: Appends | None
+    ) -> Assembly:
         return Assembly(
             program=Program.from_json(self._order.program),
             log=log,
@@ -232,6 +238,7 @@ class _SlotProcess:
             checkpointer=checkpointer,
             kernels=BackgroundKernels(self._order.kernels or private_kernels_folder()),
             sources=SOURCES,
+            appends=appends,
         )
 
     def _live(self, assembly: Assembly) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -35,6 +35,8 @@ from penstock.state.snapshot import Snapshot
 
 COMMIT_GAP_S = 0.002
 REST_S = 0.005  # between two looks at what else than input a vertex waits for
+APPEND_REST_S = 0.0005  # between two looks at an append that may be over
+APPEND_PATIENCE_S = 5.0  # with an append; then nothing else is done, and the slot counts as stuck
 DELIVERIES_PER_STEP_MAX = 16
 
 
@@ -122,6 +124,13 @@ class VertexStatistics:
     state_bytes: int
 
 
+class _Begun(NamedTuple):
+    """A commit on its way into the log."""
+
+    marker: Marker
+    tags: tuple[str, ...]
+
+
 class Vertex:
     """One instance of a vertex, between its recovery and its end."""
 
@@ -144,6 +153,8 @@ class Vertex:
         self._late_rows = start.late_rows
         self._rejected_rows = start.rejected_rows
         self._is_dirty = False  # something happened since the last marker
+        self._begun: _Begun | None = None  # the commit that is on its way into the log
+        self._begun_s = 0.0  # when the last append was
         self._input_ended = start.ended
         self._due_s = 0.0
         self._committed_s = float("-inf")
@@ -172,14 +183,8 @@ class Vertex:
         """
         if self.state is not VertexState.RUNNING:
             return False
-        self._steps += 1
         try:
-            worked = self._take_and_process()
-            self._append_early_if_large()
-            if self._is_commit_due():
-                self._commit()
-            self._begin_checkpoint_if_due(self._marker_position)
-            self._copy_some_state()
+            return self._settle_append() and self._work()
         except Fenced:
             self._move(VertexState.FENCED)
             raise
@@ -192,6 +197,17 @@ class Vertex:
         except Exception:
             self._move(VertexState.FAILED)
             raise
+
+    def _work(self) -> bool:
+        if self._marker.ended:
+            return False  # the append that has just come through was the last one
+        self._steps += 1
+        worked = self._take_and_process()
+        self._append_early_if_large()
+        if self._is_commit_due():
+            self._begin_commit()
+        self._begin_checkpoint_if_due(self._marker_position)
+        self._copy_some_state()
         return worked
 
     def _stop_at_trimmed_input(self) -> None:
@@ -208,14 +224,17 @@ class Vertex:
 
     def flush(self) -> None:
         """Commit whatever has been done so far, without waiting for the interval."""
-        is_running = self.state is VertexState.RUNNING
-        has_news = self._is_dirty or self._withheld_until_s is not None
-        if is_running and has_news and not self._is_within_delivery:
-            try:
-                self._commit(is_forced=True)
-            except Fenced:
-                self._move(VertexState.FENCED)
-                raise
+        if self.state is not VertexState.RUNNING:
+            return
+        try:
+            self._settle_append(patience_s=0)
+            has_news = self._is_dirty or self._withheld_until_s is not None
+            if has_news and not (self._is_within_delivery or self._marker.ended):
+                self._begin_commit(is_forced=True)
+                self._settle_append(patience_s=0)
+        except Fenced:
+            self._move(VertexState.FENCED)
+            raise
 
     def close(self) -> None:
         """Let go of the input and of a running snapshot. What is not committed is forgotten."""
@@ -260,6 +279,8 @@ class Vertex:
 
     def work_due_in_s(self) -> float | None:
         """How long this vertex may rest after a step without work; None: until the log grows."""
+        if self._parts.outputs.is_under_way:
+            return APPEND_REST_S if self._parts.outputs.may_be_over() else None
         dues = [self.commit_due_in_s(), self._parts.input.ask_again_in_s()]
         if self._is_held_back or self.is_copying:
             dues.append(REST_S)
@@ -421,8 +442,10 @@ class Vertex:
 
     def _append_early_if_large(self) -> None:
         if self._parts.outputs.bytes_waiting >= self._parts.settings.early_append_bytes_max:
+            self._begun_s = self._parts.clock.monotonic_s()
             self._parts.outputs.append_early()
             self._early_appends += 1
+            self._settle_append()
 
     def _mark_dirty(self) -> None:
         if not self._is_dirty:
@@ -445,7 +468,7 @@ class Vertex:
         "At once" leaves a short gap after the last commit, so that a trickle of rows does not make
         the log sync for each of them. With a trigger nothing but the end comes before its time.
         """
-        if self._is_within_delivery:
+        if self._is_within_delivery or self._parts.outputs.is_under_way:
             return False
         now_s = self._parts.clock.monotonic_s()
         if not self._is_dirty:
@@ -456,17 +479,37 @@ class Vertex:
             return False
         return self._parts.input.has_paused() and now_s >= self._committed_s + COMMIT_GAP_S
 
-    def _commit(self, *, is_forced: bool = False) -> None:
+    def _begin_commit(self, *, is_forced: bool = False) -> None:
         parts = self._parts
         whole = parts.chain.owes_whole_result()
         self._emit_rows(parts.chain.on_commit())
         self._add_changes()
         marker = self._next_marker(whole)
-        now_s = parts.clock.monotonic_s()
+        self._begun_s = parts.clock.monotonic_s()
         told_of = parts.outputs.written.union(parts.output_tags if whole else ())
-        tags = parts.announcing.tags(marker, told_of, now_s, is_forced)
-        position = parts.outputs.commit(tags, marker.encode())
-        parts.announcing.note(marker, tags, now_s)
+        tags = parts.announcing.tags(marker, told_of, self._begun_s, is_forced)
+        self._begun = _Begun(marker, tags)
+        parts.outputs.begin_commit(tags, marker.encode())
+        self._settle_append()
+
+    def _settle_append(self, patience_s: float = APPEND_PATIENCE_S) -> bool:
+        """Take note of the append that was begun, if it is over; return whether none is under way.
+
+        One that takes very long is waited for: a thread that stands still is seen from outside.
+        """
+        parts = self._parts
+        is_patient = parts.clock.monotonic_s() < self._begun_s + patience_s
+        if parts.outputs.is_under_way and is_patient:
+            return False
+        position = parts.outputs.settle()
+        if position is not None and self._begun is not None:
+            begun, self._begun = self._begun, None
+            self._end_commit(begun, position)
+        return True
+
+    def _end_commit(self, begun: _Begun, position: Position) -> None:
+        parts, marker = self._parts, begun.marker
+        parts.announcing.note(marker, begun.tags, self._begun_s)
         self._withheld_until_s = parts.announcing.withheld_until_s(marker)
         self._marker = marker
         self._marker_position = position

@@ -29,7 +29,7 @@ from penstock.sim.faults import AtPoint, Faults
 from penstock.sim.history import History
 from penstock.sim.judge import Deed
 from penstock.sim.logs import Backend, ProcessLog
-from penstock.sim.process import Process, ProcessAssembly, ProcessCheckpoints
+from penstock.sim.process import Process, ProcessAppends, ProcessAssembly, ProcessCheckpoints
 from penstock.sim.producers import Producer
 from penstock.sim.recoveries import Recoveries
 from penstock.sim.retaining import Retention
@@ -250,6 +250,8 @@ class Cluster:
         process = Process(self._started, order, driver, ours, self._at)
         process.log = self._open_log(process)
         process.checkpointer = ProcessCheckpoints(process, self.disk.checkpoints)
+        if self._scenario.appends_beside:
+            process.appends = ProcessAppends(process, self._schedule)
         assembly = ProcessAssembly(
             program=driver.program,
             log=process.log,
@@ -259,6 +261,7 @@ class Cluster:
             kernels=self._kernels,
             sources=self._sources,
             trim_commits=self._scenario.trim_commits,
+            appends=process.appends,
             process=process,
             recovered=self._recoveries.check,
             listened=self._recoveries.check_heard,
@@ -344,7 +347,21 @@ class Cluster:
             self._act(actor, actor.act)
             actor.log.close()
 
-    # The background thread of a slot ----------------------------------------------------------
+    # The threads beside a slot's main one -----------------------------------------------------
+
+    def append_beside(self, process: Process) -> None:
+        """Let the thread of a process that appends for its vertices have a turn."""
+        assert process.appends is not None
+        self._schedule.note("appends", process)
+        self._acting.append(process)
+        try:
+            process.appends.turn()
+        except SimulatedCrash:
+            self._schedule.note("died", process)
+            process.die()
+        finally:
+            self._acting.pop()
+        self._forget_if_dead(process, None)
 
     def work_in_background(self, process: Process) -> None:
         """What the background thread of a process does with one job."""

@@ -18,10 +18,10 @@ from penstock.clock import Clock
 from penstock.config import KIB, LogConfig
 from penstock.errors import LogError, OutcomeUnknown, Trimmed
 from penstock.log import local
-from penstock.log.contract import Log, LogStatistics
+from penstock.log.contract import Log, LogStatistics, Outcome
 from penstock.log.local import LocalLog, open_log
 from penstock.log.memory import Effect, Fault, MemoryLog, MemoryStore, SimulatedCrash
-from penstock.log.record import Entry, Fence, Position, Record, Versioned
+from penstock.log.record import Append, Entry, Fence, Position, Record, Versioned
 from penstock.sim.history import History
 from penstock.sim.swaps import swapped
 
@@ -182,6 +182,19 @@ class ProcessLog(Log):
         positions = self._effect(Effect.APPEND, apply)
         self._owner.at("appended")
         return positions
+
+    def append_each(self, appends: Sequence[Append]) -> list[Outcome]:
+        def apply(log: Log) -> list[Outcome]:
+            outcomes = log.append_each(appends)
+            for append, outcome in zip(appends, outcomes, strict=True):
+                if isinstance(outcome, tuple):
+                    self._history.note_append(append.entries, outcome)
+            return outcomes
+
+        self._owner.at("append")
+        outcomes = self._effect(Effect.APPEND, apply)
+        self._owner.at("appended")
+        return outcomes
 
     def put(self, key: str, value: bytes) -> int:
         def apply(log: Log) -> int:

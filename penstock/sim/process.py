@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.operators.chain import Chain
+from penstock.runtime.appending import AppendQueue, PendingAppend
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue, Work
 from penstock.runtime.control import Message
@@ -25,6 +26,7 @@ from penstock.sim.actor import Actor, Point
 from penstock.sim.connection import End
 from penstock.sim.driver import Driver
 from penstock.sim.judge import Committed, Deed, Drained, Looked, Took
+from penstock.sim.schedule import Schedule
 from penstock.stages.program import Stage, VertexProgram
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 
@@ -34,12 +36,12 @@ Note = Callable[[str, Any], None]
 ACTIONS: dict[str, tuple[str, ...]] = {
     "input": ("take", "position"),
     "chain": ("process", "on_watermark", "on_commit", "progress"),
-    "outputs": ("add", "append_early", "commit"),
+    "outputs": ("add", "append_early", "begin_commit"),
 }
 
 
 class Process(Actor):
-    """A slot: one process, alive or dead. Its main and its background thread act apart."""
+    """A slot: one process, alive or dead. Its main thread and those beside it act apart."""
 
     def __init__(self, number: int, order: int, driver: Driver, job: End, point: Point) -> None:
         super().__init__(f"slot{number}", point)
@@ -48,11 +50,25 @@ class Process(Actor):
         self.order = order  # the number that its driver knows it by
         self.job = job  # its end of the connection
         self.checkpointer: ProcessCheckpoints
+        self.appends: ProcessAppends | None = None  # None: its main thread appends
         self.slot: Slot
         self.chains: dict[str, Chain] = {}
         self.instances: dict[str, int] = {}  # as recovered here, by vertex
         self.loaded: list[CheckpointId] = []  # checkpoints that the last recovery looked at
         self.said: list[Message] = []  # what the world has not looked at yet
+
+    def can_act(self, now_s: float) -> bool:
+        # What the thread that appends is in the middle of, the main thread could only wait for.
+        is_appending = self.appends is not None and self.appends.is_busy
+        return super().can_act(now_s) and not is_appending
+
+    @property
+    def has_appends(self) -> bool:
+        """Whether the thread that appends could do something now."""
+        appends = self.appends
+        if appends is None or self.is_dead or self.holds_lock or appends.is_busy:
+            return False
+        return appends.has_work
 
     @property
     def recovering(self) -> str | None:
@@ -111,6 +127,43 @@ class ProcessCheckpoints(CheckpointQueue):
         self.close()
         while self.take() is not None:
             pass
+
+
+class ProcessAppends(AppendQueue):
+    """The real queue of a process; the world is the thread that works it off.
+
+    It carries out what waits in one turn, and lets the vertices know what came of it in the next.
+    """
+
+    def __init__(self, process: Process, schedule: Schedule) -> None:
+        super().__init__(process.log)
+        self._schedule = schedule
+        self._told_next: list[tuple[PendingAppend, PendingAppend]] = []
+        self.is_busy = False  # in the middle of an append, down the stack
+
+    @property
+    def has_work(self) -> bool:
+        return self.has_waiting or bool(self._told_next)
+
+    def turn(self) -> None:
+        if self._told_next:
+            told, self._told_next = self._told_next, []
+            for pending, known in told:
+                pending.outcome = known.outcome
+            return
+        self.is_busy = True
+        try:
+            group = self.take()
+            done = [PendingAppend(pending.append) for pending in group]
+            self._schedule.sometimes["appends of several vertices at once"] += len(group) > 1
+            self.carry_out(done)
+            self._told_next = list(zip(group, done, strict=True))
+        finally:
+            self.is_busy = False
+
+    def finish(self, pending: PendingAppend) -> None:
+        while pending.outcome is None:
+            self.turn()
 
 
 class Watched:
@@ -197,7 +250,7 @@ class ProcessAssembly(Assembly):
             elif action == "input.take done" and result is None and stage.input.source is not None:
                 if parts.input.is_drained():
                     deeds.append(Drained())
-            elif action == "outputs.commit":
+            elif action == "outputs.begin_commit":
                 deeds.append(Committed())
 
         watched: dict[str, Any] = {

@@ -69,6 +69,7 @@ SOMETIMES = (
     "reader told that rows are gone",
     "query goes on with a change",
     "changed query refused",
+    "appends of several vertices at once",
 )
 
 Patch = Callable[[], AbstractContextManager[None]]

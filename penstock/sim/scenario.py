@@ -55,6 +55,7 @@ class Scenario:
     slots: int
     standbys: int
     page_records: int  # that a reader gets at once, far less than the log has
+    appends_beside: bool  # a thread of each slot appends for its vertices
     loses_tail: bool  # a power cut takes the end of the log, as at the level `process`
     inline_bytes_max: int | None  # of the embedded log; None: the log is in memory
     troubles: Troubles
@@ -177,6 +178,7 @@ def make_scenario(seed: int) -> Scenario:
         slots=more.choice((1, 2, 2, 3)),
         standbys=more.choice((0, 1)),
         page_records=more.choice((1, 2, 3, 7, 1_024)),
+        appends_beside=random.Random(f"appends {seed}").random() < 0.5,
         loses_tail=not has_sink and more.random() < 0.25,
         inline_bytes_max=more.choice((0, 0, 400, 100_000)) if is_embedded else None,
         troubles=troubles,

@@ -131,6 +131,10 @@ class World:
             self._happen()
         if self.cluster.tail_losses > self._tail_losses:
             self._begin_anew()
+        appending = [process for process in self.cluster.processes if process.has_appends]
+        if appending and rng.random() < 0.4:
+            self.cluster.append_beside(rng.choice(appending))
+            return
         dice = rng.random()
         if dice < 0.10:
             self._publish() if self._producers else self._arrive()
@@ -365,6 +369,8 @@ class World:
             for process in tuple(self.cluster.processes):
                 while not process.is_dead and process.checkpointer.has_jobs:
                     self.cluster.work_in_background(process)
+                while process.has_appends:
+                    self.cluster.append_beside(process)
                 if not process.is_dead:
                     self.cluster.turn(process)
             if not (

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
+from penstock.errors import StreamError
 from penstock.log import index, memory, validate
 from penstock.log.committed import CommittedReader, Release
-from penstock.log.record import Fence, Position, Record, RecordKind
+from penstock.log.record import Append, Fence, Position, Record, RecordKind
 from penstock.runtime import assembly
+from penstock.runtime.appending import AppendQueue, Appends, PendingAppend
 from penstock.runtime.inputs import Silence, Watermarks
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.vertex import Vertex, VertexParts
 from penstock.sim.mutants.mutant import Mutant
+from penstock.sim.scenario import Scenario
 from penstock.sim.swaps import swapped
 
 
@@ -190,13 +193,15 @@ def _commit_within_a_delivery() -> AbstractContextManager[None]:
 
 def _update_rows_after_changes() -> AbstractContextManager[None]:
     """What a commit gives out is made after the changes of its state were taken."""
-    commit, add_changes = Vertex._commit, Vertex._add_changes
+    commit, add_changes = Vertex._begin_commit, Vertex._add_changes
 
     def changes_first(self: Any, **named: Any) -> None:
         add_changes(self)
         commit(self, **named)
 
-    return swapped((Vertex, "_commit", changes_first), (Vertex, "_add_changes", lambda self: None))
+    return swapped(
+        (Vertex, "_begin_commit", changes_first), (Vertex, "_add_changes", lambda self: None)
+    )
 
 
 # Appends -----------------------------------------------------------------------------------
@@ -206,11 +211,53 @@ def _early_append_unfenced() -> AbstractContextManager[None]:
     def early(self: Any) -> None:
         self._seal_rows()
         if self._entries:
+            self.settle()
             self._log.append(self._entries, None)
             self._entries = []
             self.bytes_waiting = 0
 
     return swapped((Outputs, "append_early", early))
+
+
+def _outcomes_mixed_up() -> AbstractContextManager[None]:
+    carry_out = Appends.carry_out
+
+    def mixing(self: Appends, group: Sequence[PendingAppend]) -> None:
+        carry_out(self, group)
+        outcomes = [pending.outcome for pending in group]
+        for pending, outcome in zip(group, (*outcomes[1:], *outcomes[:1]), strict=True):
+            pending.outcome = outcome
+
+    return swapped((Appends, "carry_out", mixing))
+
+
+def _failed_group_counts_as_done() -> AbstractContextManager[None]:
+    carry_out = Appends.carry_out
+
+    def hopeful(self: Any, group: Sequence[PendingAppend]) -> None:
+        if len(group) == 1:
+            carry_out(self, group)
+            return
+        try:
+            self._log.append_each([pending.append for pending in group])
+            carry_out(self, group)  # for their positions
+        except StreamError:
+            for pending in group:
+                pending.outcome = (self._log.tail(),)
+
+    return swapped((Appends, "carry_out", hopeful))
+
+
+def _on_before_the_append() -> AbstractContextManager[None]:
+    begin = AppendQueue.begin
+
+    def told_at_once(self: Any, append: Append) -> PendingAppend:
+        begin(self, append)
+        told = PendingAppend(append)
+        told.outcome = (Position(self._log.tail() + len(append.entries)),)
+        return told
+
+    return swapped((AppendQueue, "begin", told_at_once))
 
 
 def _fence_off_by_one() -> AbstractContextManager[None]:
@@ -231,6 +278,10 @@ def _wrong_substream() -> AbstractContextManager[None]:
         return deal
 
     return swapped((assembly, "partitioner", dealer))
+
+
+def _appends_beside(scenario: Scenario) -> bool:
+    return scenario.appends_beside
 
 
 MORE_VERTICES: tuple[Mutant, ...] = (
@@ -269,6 +320,12 @@ MORE_VERTICES: tuple[Mutant, ...] = (
            _update_rows_after_changes),
     Mutant("early_append_unfenced", "an early append does not look at the fence", 13,
            _early_append_unfenced),
+    Mutant("outcomes_mixed_up", "of appends made together, one gets the outcome of another", 197,
+           _outcomes_mixed_up, _appends_beside),
+    Mutant("failed_group_counts_as_done", "appends made together count as done, come what may", 25,
+           _failed_group_counts_as_done, _appends_beside),
+    Mutant("on_before_the_append", "a vertex goes on before its append is in the log", 9,
+           _on_before_the_append, _appends_beside),
     Mutant("fence_off_by_one", "the last instance but one may append too", 19, _fence_off_by_one),
     Mutant("wrong_substream", "rows of one key go to several vertices", 2, _wrong_substream),
 )  # fmt: skip

@@ -47,11 +47,11 @@ def _lose_changes() -> AbstractContextManager[None]:
 
 def _apply_uncommitted_changes() -> AbstractContextManager[None]:
     """Changes go out before their marker, which is allowed, and recovery takes them all."""
-    commit = Outputs.commit
+    commit = Outputs.begin_commit
 
-    def two_appends(self: Outputs, tags: tuple[str, ...], marker: bytes) -> Position:
+    def two_appends(self: Outputs, tags: tuple[str, ...], marker: bytes) -> None:
         self.append_early()
-        return commit(self, tags, marker)
+        commit(self, tags, marker)
 
     def replay_all(log: Log, tag: str, after: Position, upto: Position, states: States) -> int:
         for record in log.read([tag], after, 65_536):
@@ -59,7 +59,9 @@ def _apply_uncommitted_changes() -> AbstractContextManager[None]:
                 _apply(record, states)
         return 0
 
-    return swapped((Outputs, "commit", two_appends), (recovery, "_replay_changes", replay_all))
+    return swapped(
+        (Outputs, "begin_commit", two_appends), (recovery, "_replay_changes", replay_all)
+    )
 
 
 def _apply(record: Record, states: States) -> None:
@@ -185,16 +187,16 @@ def _trim_to_consumed() -> AbstractContextManager[None]:
 
 def _trim_before_commit() -> AbstractContextManager[None]:
     """The input goes by what the vertex remembers, before the marker that says so is in the log."""
-    commit = Vertex._commit
+    commit = Vertex._begin_commit
 
-    def hasty(self: Any) -> None:
+    def hasty(self: Any, **named: Any) -> None:
         resume = self._parts.input.position()["resume"]
         for tag, readers in self._parts.trim.inputs:
             if len(readers) == 1:
                 self._parts.outputs._log.trim(tag, resume)
-        commit(self)
+        commit(self, **named)
 
-    return swapped((Vertex, "_commit", hasty))
+    return swapped((Vertex, "_begin_commit", hasty))
 
 
 def _trim_for_one_reader() -> AbstractContextManager[None]:

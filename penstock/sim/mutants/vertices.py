@@ -12,9 +12,10 @@ import pyarrow as pa
 from penstock.errors import OutcomeUnknown
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log, instance_key, register
-from penstock.log.record import START, Position, Record
+from penstock.log.record import START, Append, Position, Record
 from penstock.operators.chain import Chain, ChainOutput
 from penstock.runtime import assembly
+from penstock.runtime.appending import PendingAppend
 from penstock.runtime.inputs import Delivery, SourceInput, StreamInput, Watermarks
 from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
 from penstock.runtime.outputs import Outputs
@@ -134,7 +135,8 @@ def _offset_not_in_marker() -> AbstractContextManager[None]:
 
 
 def _appending(on_unknown: Callable[[Any], tuple[Position, ...] | None]) -> Any:
-    def append(self: Any) -> tuple[Position, ...]:
+    def begin(self: Any) -> None:
+        self.settle()
         while True:
             try:
                 positions: tuple[Position, ...] = self._log.append(self._entries, self._fence)
@@ -144,11 +146,12 @@ def _appending(on_unknown: Callable[[Any], tuple[Position, ...] | None]) -> Any:
                 if given_up is not None:
                     positions = given_up
                     break
+        self._pending = PendingAppend(Append(self._entries, self._fence))
+        self._pending.outcome = positions
         self._entries = []
         self.bytes_waiting = 0
-        return positions
 
-    return append
+    return begin
 
 
 def _retry_under_new_sequences() -> AbstractContextManager[None]:
@@ -158,33 +161,32 @@ def _retry_under_new_sequences() -> AbstractContextManager[None]:
         ]
         self._sequence += len(self._entries)
 
-    return swapped((Outputs, "_append", _appending(renumber)))
+    return swapped((Outputs, "_begin", _appending(renumber)))
 
 
 def _take_unknown_for_done() -> AbstractContextManager[None]:
-    return swapped((Outputs, "_append", _appending(lambda self: (self._log.tail(),))))
+    return swapped((Outputs, "_begin", _appending(lambda self: (self._log.tail(),))))
 
 
 def _marker_before_its_rows() -> AbstractContextManager[None]:
-    commit = Outputs.commit
+    commit = Outputs.begin_commit
 
-    def marker_first(self: Any, tags: tuple[str, ...], marker: bytes) -> Position:
+    def marker_first(self: Any, tags: tuple[str, ...], marker: bytes) -> None:
         rows, self._rows = self._rows, {}
-        position = commit(self, tags, marker)
+        commit(self, tags, marker)
         self._rows = rows
         self.append_early()
-        return position
 
-    return swapped((Outputs, "commit", marker_first))
+    return swapped((Outputs, "begin_commit", marker_first))
 
 
 def _marker_without_stream_tag() -> AbstractContextManager[None]:
-    commit = Outputs.commit
+    commit = Outputs.begin_commit
 
-    def untagged(self: Outputs, tags: tuple[str, ...], marker: bytes) -> Position:
-        return commit(self, tuple(tag for tag in tags if not tag.endswith("/m")), marker)
+    def untagged(self: Outputs, tags: tuple[str, ...], marker: bytes) -> None:
+        commit(self, tuple(tag for tag in tags if not tag.endswith("/m")), marker)
 
-    return swapped((Outputs, "commit", untagged))
+    return swapped((Outputs, "begin_commit", untagged))
 
 
 # Markers -----------------------------------------------------------------------------------

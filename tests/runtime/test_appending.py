@@ -1,0 +1,302 @@
+"""Appends beside the thread that steps vertices: whose outcome is whose, and who waits for what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from penstock.config import LogConfig
+from penstock.connectors.arrow import ArrowSource
+from penstock.errors import Fenced, LogBusy, OutcomeUnknown, RecordTooLarge
+from penstock.kernels.cache import KernelCache
+from penstock.log.contract import Outcome, take_over
+from penstock.log.memory import MemoryLog, MemoryStore
+from penstock.log.record import Append, Entry, Fence, Position, RecordKind
+from penstock.plan.build import query, scan_source
+from penstock.plan.optimizer import plan_program
+from penstock.runtime.appending import AppendQueue, Appends, BackgroundAppends, PendingAppend
+from penstock.runtime.assembly import Assembly
+from penstock.runtime.checkpointing import CheckpointQueue
+from penstock.runtime.host import Host
+from penstock.runtime.instances import InstanceNumbers
+from penstock.runtime.streams import StreamReader, register_streams
+from penstock.runtime.vertex import APPEND_PATIENCE_S, COMMIT_GAP_S, VertexState
+from penstock.stages.settings import Settings
+from penstock.state.checkpoints import MemoryCheckpoints
+from penstock.testing.clock import ManualClock
+
+SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+
+
+def append_of(log: MemoryLog, vertex: str, body: bytes = b"x") -> Append:
+    fence = Fence(vertex, take_over(log, vertex))
+    entry = Entry(RecordKind.DATA, (f"S/{vertex}/0",), vertex, fence.instance, 0, body)
+    return Append((entry,), fence)
+
+
+# Outcomes -----------------------------------------------------------------------------------------
+
+
+def test_one_that_is_refused_does_not_touch_the_others() -> None:
+    log = MemoryLog()
+    group = [PendingAppend(append_of(log, name)) for name in "abc"]
+    take_over(log, "b")
+    Appends(log).carry_out(group)
+    assert [group[0].outcome, group[2].outcome] == [(1,), (2,)]
+    assert isinstance(group[1].outcome, Fenced)
+
+
+def test_what_fails_for_all_together_fails_for_the_one_whose_fault_it_is() -> None:
+    log = MemoryLog(MemoryStore(LogConfig(body_bytes_max=10, inline_bytes_max=0)))
+    bodies = {"a": b"x", "b": b"x" * 11, "c": b"x"}
+    group = [PendingAppend(append_of(log, name, body)) for name, body in bodies.items()]
+    Appends(log).carry_out(group)
+    assert [group[0].outcome, group[2].outcome] == [(1,), (2,)]
+    assert isinstance(group[1].outcome, RecordTooLarge)
+
+
+@pytest.mark.parametrize("applied", [0, 1, 2])
+def test_a_group_of_unknown_outcome_is_repeated_and_nothing_is_doubled(applied: int) -> None:
+    class Unsure(MemoryLog):
+        def append_each(self, appends: Sequence[Append]) -> list[Outcome]:
+            super().append_each(appends[:applied])
+            raise OutcomeUnknown("simulated")
+
+    log = Unsure()
+    group = [PendingAppend(append_of(log, name)) for name in "ab"]
+    Appends(log).carry_out(group)
+    assert [pending.outcome for pending in group] == [(1,), (2,)]
+    assert log.tail() == 2
+
+
+# The thread ---------------------------------------------------------------------------------------
+
+
+class SlowLog(MemoryLog):
+    """A log whose appends wait until they may go through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.may_go = threading.Event(), threading.Event()
+        self.groups: list[int] = []
+
+    def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
+        self.begun.set()
+        assert self.may_go.wait(60)
+        return super().append(entries, fence)
+
+    def append_each(self, appends: Sequence[Append]) -> list[Outcome]:
+        self.groups.append(len(appends))
+        return super().append_each(appends)
+
+
+def test_appends_that_wait_for_one_that_takes_long_go_out_together() -> None:
+    log = SlowLog()
+    appends = BackgroundAppends(log)
+    first = appends.begin(append_of(log, "a"))
+    assert log.begun.wait(60)
+    others = [appends.begin(append_of(log, name)) for name in "bcd"]
+    assert first.outcome is None
+    log.may_go.set()
+    for pending in (first, *others):
+        appends.finish(pending)
+    assert [pending.outcome for pending in (first, *others)] == [(1,), (2,), (3,), (4,)]
+    assert log.groups == [3]
+    last = appends.begin(append_of(log, "e"))
+    appends.close()
+    assert last.outcome == (5,)
+
+
+def test_who_is_alone_needs_no_thread() -> None:
+    log = MemoryLog()
+    appends = BackgroundAppends(log)
+    appends.has_one_user = True
+    assert appends.begin(append_of(log, "a")).outcome == (1,)
+    appends.close()
+
+
+def test_an_error_that_nobody_expects_is_told_to_whoever_waits() -> None:
+    class Broken(MemoryLog):
+        def append(self, *_: object) -> tuple[Position, ...]:
+            raise ZeroDivisionError
+
+    log = Broken()
+    appends = BackgroundAppends(log)
+    pending = appends.begin(append_of(log, "a"))
+    appends.finish(pending)
+    assert isinstance(pending.outcome, ZeroDivisionError)
+    appends.close()
+
+
+# Vertices -----------------------------------------------------------------------------------------
+
+
+class Waiting(AppendQueue):
+    """A queue that is worked off when the test says so, or when somebody waits for it."""
+
+    def work(self) -> None:
+        self.carry_out(self.take())
+
+    def finish(self, pending: PendingAppend) -> None:
+        if pending.outcome is None:
+            self.work()
+
+
+class Laboratory:
+    """Two vertices of one host that copy rows, each from its own source."""
+
+    def __init__(self, kernels: KernelCache, **settings: int) -> None:
+        self.sources = [ArrowSource([], SCHEMA, growing=True) for _ in range(2)]
+        rows = scan_source("rows", "n bigint not null", partitions=2)
+        copied = query("q", rows.to_stream("out"), parallelism=2, settings=Settings(**settings))
+        program = plan_program(copied)
+        self.log = MemoryLog()
+        self.clock = ManualClock()
+        self.appends = Waiting(self.log)
+        checkpoints = MemoryCheckpoints()
+        assembly = Assembly(
+            program=program,
+            log=self.log,
+            clock=self.clock,
+            checkpoints=checkpoints,
+            checkpointer=CheckpointQueue(checkpoints, self.log),
+            kernels=kernels,
+            sources={"rows": lambda request: self.sources[request.part]},
+            appends=self.appends,
+        )
+        register_streams(self.log, program)
+        self.host = Host(assembly)
+        self.names = [vertex.name for vertex in program.vertices]
+        numbers = InstanceNumbers(self.log, "q", self.names)
+        for name in self.names:
+            assert self.host.add(name, numbers.next())
+
+    def feed(self, part: int, value: int) -> None:
+        batch = pa.record_batch([pa.array([value], pa.int64())], schema=SCHEMA)
+        self.sources[part].append(batch)
+
+    def step(self) -> None:
+        self.clock.advance(COMMIT_GAP_S)
+        self.host.step()
+
+    def rows_in(self) -> list[int]:
+        vertices = self.host.statistics().vertices
+        return [vertices[name].rows_in for name in self.names]
+
+    def epochs(self) -> list[int]:
+        return [self.host.vertex(name).marker.epoch for name in self.names]
+
+    def read(self) -> list[int]:
+        return sorted(StreamReader(self.log, "out").read_all()["n"].to_pylist())
+
+
+def test_a_vertex_waits_for_its_own_append_and_no_other_one_does(kernels: KernelCache) -> None:
+    lab = Laboratory(kernels)
+    lab.feed(0, 1)
+    lab.step()
+    assert lab.epochs() == [0, 0]
+    assert lab.read() == []
+    lab.feed(0, 2)
+    lab.feed(1, 3)
+    lab.step()
+    assert lab.rows_in() == [1, 1]
+    assert not lab.host.vertex(lab.names[0]).is_drained()
+    lab.appends.work()
+    assert lab.epochs() == [0, 0]  # known when they look
+    lab.step()
+    assert lab.epochs() == [1, 1]
+    assert lab.rows_in() == [2, 1]
+    lab.step()  # the gap after the last commit is over
+    lab.appends.work()
+    lab.step()
+    assert lab.epochs() == [2, 1]
+    assert lab.read() == [1, 2, 3]
+    lab.host.close()
+
+
+def test_a_large_output_that_goes_out_early_is_waited_for_too(kernels: KernelCache) -> None:
+    lab = Laboratory(kernels, early_append_bytes_max=1)
+    lab.feed(0, 1)
+    lab.step()
+    lab.feed(0, 2)
+    lab.step()
+    assert lab.rows_in() == [1, 0]
+    lab.appends.work()
+    assert lab.read() == []  # no marker yet
+    lab.step()
+    lab.appends.work()
+    lab.step()
+    lab.appends.work()
+    lab.step()
+    assert lab.read() == [1, 2]
+    lab.host.close()
+
+
+def test_an_append_that_failed_ends_its_vertex_and_no_other(kernels: KernelCache) -> None:
+    lab = Laboratory(kernels)
+    lab.feed(0, 1)
+    lab.feed(1, 2)
+    lab.step()
+    for pending, outcome in zip(lab.appends.take(), (LogBusy("simulated"), None), strict=True):
+        pending.outcome = outcome or lab.log.append(*pending.append)
+    lab.step()
+    (end,) = lab.host.take_ends()
+    assert (end.vertex, end.can_go_on) == (lab.names[0], True)
+    assert lab.host.vertex(lab.names[1]).marker.epoch == 1
+    assert lab.read() == [2]
+    lab.host.close()
+
+
+def test_an_append_that_takes_very_long_is_all_that_the_host_waits_for(
+    kernels: KernelCache,
+) -> None:
+    """A host that goes round and round would look alive from outside for ever."""
+    lab = Laboratory(kernels)
+    lab.feed(0, 1)
+    lab.step()
+    lab.clock.advance(APPEND_PATIENCE_S)
+    lab.step()
+    assert lab.epochs() == [1, 0]
+    lab.host.close()
+
+
+def test_closing_waits_for_what_is_under_way_and_commits_the_rest(kernels: KernelCache) -> None:
+    lab = Laboratory(kernels)
+    lab.feed(0, 1)
+    lab.step()
+    lab.host.vertex(lab.names[1])._mark_dirty()
+    lab.host.close()
+    assert lab.host.take_ends() == []
+    assert lab.read() == [1]
+
+
+def test_a_vertex_has_ended_when_its_last_append_is_there(kernels: KernelCache) -> None:
+    lab = Laboratory(kernels)
+    lab.feed(0, 1)
+    for source in lab.sources:
+        source.finish()
+    lab.step()
+    states = [lab.host.vertex(name).state for name in lab.names]
+    assert states == [VertexState.RUNNING] * 2
+    lab.appends.work()
+    lab.step()
+    assert [lab.host.vertex(name).state for name in lab.names] == [VertexState.ENDED] * 2
+    assert lab.host.is_through()
+    lab.host.close()
+
+
+def test_a_host_says_whether_it_has_one_vertex(kernels: KernelCache) -> None:
+    lab = Laboratory(kernels)
+    lab.step()
+    assert not lab.appends.has_one_user
+    take_over(lab.log, lab.names[0])
+    lab.feed(0, 1)
+    lab.step()
+    lab.appends.work()
+    lab.step()  # it hears that it was taken over
+    lab.step()
+    assert lab.appends.has_one_user
+    lab.host.close()
