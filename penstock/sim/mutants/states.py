@@ -264,7 +264,7 @@ def _changes_trimmed_unfenced() -> AbstractContextManager[None]:
 
 STATES: tuple[Mutant, ...] = (
     Mutant("lose_changes", "every third marker goes out without its changes", 2, _lose_changes),
-    Mutant("apply_uncommitted_changes", "recovery applies changes past the last marker", 2,
+    Mutant("apply_uncommitted_changes", "recovery applies changes past the last marker", 6,
            _apply_uncommitted_changes),
     Mutant("skip_changes", "recovery restores the picture and skips the changes", 3,
            _skip_changes),
