@@ -100,7 +100,7 @@ class Source(ABC):
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         """Return at most `rows_max` rows from `offset` on, without waiting for more to arrive.
 
-        Every batch has exactly `schema`.
+        Every batch has exactly `schema`, but for texts that the source was told may come coded.
         """
 
     def close(self) -> None:  # noqa: B027 (most sources hold nothing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -171,10 +172,12 @@ class FolderSource(Source):
         clock: Clock | None = None,
         listing: FolderListing | None = None,
         condition: Condition | None = None,
+        coded: Set[str] = frozenset(),
     ) -> None:
         """`listing`: one that other sources of the same folder and registry key use too.
 
         `condition`: rows of which it is not true may be left out.
+        `coded`: columns of texts that may come as codes of a dictionary, where files have them so.
         """
         self._folder = Path(os.path.abspath(folder))
         self._format: Format = format
@@ -190,6 +193,7 @@ class FolderSource(Source):
             )
         self.listing, self._known = listing, listing.known
         self._condition = condition
+        self._coded = coded
         self._dealing = Dealing(self._known.shares, 0, 1)
         self._look = 0  # the last one that was seen
         self._open: tuple[int, OpenFile, FileRows] | None = None
@@ -362,7 +366,13 @@ class FolderSource(Source):
         stop_at_first = options.mode == "fail"
         if self._lines is None:
             return ParquetFileRows(
-                file, share, self.schema, stop_at_first, options.case_sensitive, self._condition
+                file,
+                share,
+                self.schema,
+                stop_at_first,
+                options.case_sensitive,
+                self._condition,
+                self._coded,
             )
         if file.name.lower().endswith(COMPRESSED):
             return CompressedFileRows(file, share)
@@ -410,6 +420,7 @@ class FolderSource(Source):
             self._clock,
             self.listing,
             self._condition,
+            self._coded,
         )
         source._dealing = Dealing(self._known.shares, part, parts)
         return source

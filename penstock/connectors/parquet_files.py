@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 
@@ -15,8 +16,10 @@ import pyarrow.parquet as pq
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
 from penstock.connectors.folder_shares import FoundFile, Share, packed_begins
+from penstock.connectors.parquet_footer import DAMAGE, Footer, read_footer, stored_values
 from penstock.connectors.parquet_statistics import Condition, excluded_groups
 from penstock.connectors.parquet_types import (
+    as_codes,
     as_type,
     decoded_bytes,
     decoded_bytes_most,
@@ -37,6 +40,7 @@ from penstock.connectors.rejects import (
     sift,
     sound_rows,
     unsound,
+    with_plain_texts,
 )
 from penstock.errors import StreamError
 
@@ -45,6 +49,8 @@ PAGE_ROWS_MAX = 1 << 18  # where every value has a few bytes, whatever the file 
 PAGE_BUFFER_BYTES = 1 << 20
 JOINED_BYTES_MAX = 16 << 20  # pages are joined up to here: large batches, of rows that are small
 SMALL_FILE_BYTES = 1 << 18  # such a file is read at once
+CODED_ROWS_MIN = 1 << 16  # of a row group: smaller ones are joined, and have a dictionary each
+CODED_ROWS_PER_VALUE = 2  # a dictionary that is larger costs more than it saves
 ROW_TEXT_MAX = 4_096
 # A few hundred bytes of a file can stand for any amount of memory: a value that is stored once and
 # named by every row, or one that compresses to nothing. What is built from them is bounded here.
@@ -97,6 +103,9 @@ class ParquetFileRows(FileRows):
     group again. Where a row group stores long texts once for many rows, these come as dictionaries,
     so that what the rows will need is known before it is built.
 
+    Texts that are wanted as codes come so where the file has them so, in rows as they come alone:
+    large row groups with dictionaries that are small beside them.
+
     Of a row group's metadata only its sizes are asked Arrow for: its columns' are not safe to ask
     for, since what is wrong with them ends the process.
     """
@@ -109,8 +118,12 @@ class ParquetFileRows(FileRows):
         stop_at_first: bool,
         case_sensitive: bool = False,
         condition: Condition | None = None,
+        coded: Set[str] = frozenset(),
     ) -> None:
-        """`condition`: rows of which it is not true may be passed over, by whole row groups."""
+        """`condition`: rows of which it is not true may be passed over, by whole row groups.
+
+        `coded`: columns of texts that may come as dictionaries.
+        """
         self._file = file
         self._share = share
         self._begin = self._end = 0  # the rows of the share: those of some of the row groups
@@ -118,6 +131,7 @@ class ParquetFileRows(FileRows):
         self._stop_at_first = stop_at_first
         self._case_sensitive = case_sensitive
         self._condition = condition
+        self._coded = coded
         self._passed_over: list[bool] = []  # of each row group; none if all are read
         self._ends: list[int] = []  # number of the row after each row group
         self._misfit: str | None = None  # of the file as a whole
@@ -130,6 +144,7 @@ class ParquetFileRows(FileRows):
         self._is_flat = False  # there are texts besides, one for a row
         self._shared: pq.ParquetFile | None = None  # texts as dictionaries; None: there are none
         self._texts: list[str] = []  # their paths
+        self._with_codes: dict[tuple[str, ...], pq.ParquetFile] = {}  # by what comes coded
         self._open()
 
     def _open(self) -> None:
@@ -260,7 +275,8 @@ class ParquetFileRows(FileRows):
         if cast is None:
             return None, misfits
         if not misfits and not self._old_calendar and are_sound(cast, self._schema):
-            return pa.RecordBatch.from_arrays(cast.columns, schema=self._schema), misfits
+            return pa.RecordBatch.from_arrays(cast.columns, schema=self._schema_of(cast)), misfits
+        cast = with_plain_texts(cast)  # what is wrong in a dictionary is so in some rows only
         unfit = [unsound(column) for column in cast.columns]
         if self._old_calendar:
             old = [is_before_the_calendar(column) for column in cast.columns]
@@ -269,6 +285,14 @@ class ParquetFileRows(FileRows):
         away = [row for row, _ in misfits]
         places = np.delete(np.arange(rows.num_rows), away)
         return batch, sorted(misfits + [(int(places[row]), reason) for row, reason in more])
+
+    def _schema_of(self, rows: pa.RecordBatch) -> pa.Schema:
+        """Return the schema that was asked for, with codes where rows have them."""
+        schema = self._schema
+        for place, kind in enumerate(rows.schema.types):
+            if pa.types.is_dictionary(kind):
+                schema = schema.set(place, schema.field(place).with_type(kind))
+        return schema
 
     def _rows_at(self, row: int, rows_max: int) -> pa.RecordBatch:
         """Return rows of one page, and whole ones that follow if nothing is still to be built."""
@@ -309,8 +333,8 @@ class ParquetFileRows(FileRows):
             return self._batches(self._plain, group, _page_rows(self._row_bytes))
         if self._shared is None or self._shared is self._plain:
             return self._batches(self._plain, group, PAGE_ROWS)
-        some = self._batches(self._shared, group, PROBE_ROWS, self._texts)
-        stored = longest_stored_text(next(some, None))
+        some = next(self._batches(self._shared, group, PROBE_ROWS, self._texts), None)
+        stored = longest_stored_text(some)
         if stored > STORED_TEXT_BYTES_MAX:
             return self._batches(self._shared, group, PAGE_ROWS)
         if not self._is_flat:
@@ -319,7 +343,37 @@ class ParquetFileRows(FileRows):
         found = self._groups[group]
         own_bytes = found.total_byte_size // max(found.num_rows, 1)
         rows = _page_rows(self._row_bytes + len(self._texts) * stored + own_bytes)
-        return self._batches(self._plain, group, rows)
+        return self._batches(self._file_with_codes(group, some), group, rows)
+
+    def _file_with_codes(self, group: int, some: pa.RecordBatch | None) -> pq.ParquetFile:
+        """Return the file as a row group is to be read: with codes where they are worth it."""
+        if some is None or self._groups[group].num_rows < CODED_ROWS_MIN:
+            return self._plain
+        wanted = [field.name for field in self._schema if field.name in self._coded]
+        coded = tuple(name for name in self._found(wanted) if self._has_codes(group, name, some))
+        if not coded:
+            return self._plain
+        if coded not in self._with_codes:
+            self._with_codes[coded] = self._parquet_file(self._plain.metadata, coded)
+        return self._with_codes[coded]
+
+    def _has_codes(self, group: int, name: str, some: pa.RecordBatch) -> bool:
+        """Say whether all of a column's values are codes of a dictionary that is small.
+
+        `some` rows have it as Arrow reads it. It counts codes wrong if a value is there twice.
+        """
+        if name not in some.schema.names or self._footer is None:
+            return False
+        values = len(some.column(name).dictionary)
+        is_small = values * CODED_ROWS_PER_VALUE <= self._groups[group].num_rows
+        return is_small and values == stored_values(self._file, self._footer, group, name)
+
+    @cached_property
+    def _footer(self) -> Footer | None:
+        try:
+            return read_footer(self._file)
+        except DAMAGE:
+            return None
 
     def _batches(
         self, parquet: pq.ParquetFile, group: int, rows: int, columns: Sequence[str] | None = None
@@ -341,8 +395,11 @@ class ParquetFileRows(FileRows):
 
     def _columns(self) -> list[str]:
         """Return the file's names of the columns that are wanted and there."""
+        return self._found(self._schema.names)
+
+    def _found(self, wanted: Sequence[str]) -> list[str]:
         there = self._there.names
-        places = [place_of(name, there, self._case_sensitive) for name in self._schema.names]
+        places = [place_of(name, there, self._case_sensitive) for name in wanted]
         return [there[place] for place in places if place >= 0]
 
     def _schema_misfit(self) -> str | None:
@@ -381,7 +438,10 @@ class ParquetFileRows(FileRows):
         place = place_of(field.name, rows.schema.names, self._case_sensitive)
         if place < 0:
             return pa.nulls(rows.num_rows, field.type)
-        return as_type(rows.column(place), field.type, self._case_sensitive)
+        column = rows.column(place)
+        if field.name in self._coded and (coded := as_codes(column, field.type)) is not None:
+            return coded
+        return as_type(column, field.type, self._case_sensitive)
 
     def _unreadable(self, row: int, reason: str) -> Piece:
         """Set the rest of a row group aside, from the first row that cannot be read."""

@@ -2,7 +2,7 @@
 
 Their statistics say so, if they are there and of a kind whose order is beyond doubt: signed
 integers, dates, times, small decimals, and texts. Floats are not: what is said of them may leave
-NaN out. The footer is read here and not by Arrow, which ends the process over what is wrong in it.
+NaN out.
 """
 
 from __future__ import annotations
@@ -14,14 +14,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from penstock.connectors.folder_files import OpenFile
+from penstock.connectors.parquet_footer import DAMAGE, read_footer
 
-MAGIC = b"PAR1"
-FOOTER_BYTES_MAX = 64 << 20
-DEPTH_MAX = 16
 _INT32, _INT64, _BYTE_ARRAY = 1, 2, 6  # how values are stored
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-_DAMAGE = (IndexError, KeyError, TypeError, ValueError, AttributeError)
 
 Value = int | bytes  # as Parquet orders them: days, microseconds, unscaled digits, UTF-8
 
@@ -103,12 +100,12 @@ def excluded_groups(
     """
     nothing = [False] * len(group_rows)
     try:
-        footer = _footer(file)
+        footer = read_footer(file)
         groups = footer[4]
         if [group[3] for group in groups] != list(group_rows):
             return nothing
         return [_is_excluded(group, footer.get(7, []), condition, columns) for group in groups]
-    except _DAMAGE:
+    except DAMAGE:
         return nothing
 
 
@@ -153,73 +150,3 @@ def _value(raw: bytes, stored: int, found: pa.DataType, wanted: pa.DataType) -> 
     if pa.types.is_timestamp(found) and pa.types.is_timestamp(wanted) and wanted.unit == "us":
         return {"us": value, "ms": value * 1_000}.get(found.unit)
     return None
-
-
-def _footer(file: OpenFile) -> dict[int, Any]:
-    if file.size_bytes < 8:
-        raise ValueError("no footer")
-    tail = file.pread(file.size_bytes - 8, 8, 0)
-    size = int.from_bytes(tail[:4], "little")
-    if tail[4:] != MAGIC or size > min(file.size_bytes - 8, FOOTER_BYTES_MAX):
-        raise ValueError("no footer")
-    return _Thrift(file.pread(file.size_bytes - 8 - size, size, 0)).struct()
-
-
-class _Thrift:
-    """Values of Thrift's compact protocol, fields by their numbers; nothing is believed."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        if depth > DEPTH_MAX:
-            raise ValueError("nested too deep")
-        fields: dict[int, Any] = {}
-        number = 0
-        while head := self._byte():
-            number = number + (head >> 4) if head >> 4 else self._signed()
-            kind = head & 15
-            fields[number] = kind == 1 if kind in (1, 2) else self._value(kind, depth)
-        return fields
-
-    def _value(self, kind: int, depth: int) -> Any:
-        if kind in (1, 2, 3):  # inside a list, where each boolean has its byte
-            return self._byte()
-        if kind in (4, 5, 6):
-            return self._signed()
-        if kind == 7:
-            return self._bytes(8)
-        if kind == 8:
-            return self._bytes(self._unsigned())
-        if kind in (9, 10):
-            head = self._byte()
-            size = head >> 4 if head >> 4 < 15 else self._unsigned()
-            return [self._value(head & 15, depth + 1) for _ in range(size)]
-        if kind == 12:
-            return self.struct(depth + 1)
-        raise ValueError(f"kind {kind} is not one of a footer")
-
-    def _byte(self) -> int:
-        byte = self._data[self._at]
-        self._at += 1
-        return byte
-
-    def _bytes(self, size: int) -> bytes:
-        if size > len(self._data) - self._at:
-            raise ValueError("cut short")
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def _unsigned(self) -> int:
-        value = shift = 0
-        while (byte := self._byte()) & 0x80:
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if shift > 63:
-                raise ValueError("a number too long")
-        return value | byte << shift
-
-    def _signed(self) -> int:
-        value = self._unsigned()
-        return value >> 1 ^ -(value & 1)

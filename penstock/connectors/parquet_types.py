@@ -143,6 +143,17 @@ def as_type(column: pa.Array, wanted: pa.DataType, case_sensitive: bool) -> pa.A
     return column if column.type == wanted else pc.cast(column, wanted)
 
 
+def as_codes(column: pa.Array, wanted: pa.DataType) -> pa.DictionaryArray | None:
+    """Return a column of codes as codes of the type wanted; None: it has none, or not of such."""
+    if not pa.types.is_dictionary(column.type):
+        return None
+    try:
+        values = column.dictionary.cast(wanted)
+        return pa.DictionaryArray.from_arrays(column.indices.cast(pa.int32()), values)
+    except pa.ArrowInvalid:
+        return None  # of a value that may belong to none of these rows
+
+
 def decoded_bytes(rows: pa.RecordBatch) -> np.ndarray | None:
     """Return how many bytes each row's texts need once they are built, None if none are to be."""
     total = None
@@ -161,8 +172,8 @@ def has_stored_texts(kind: pa.DataType) -> bool:
 
 def decoded_bytes_most(rows: pa.RecordBatch) -> int:
     """Return a bound of what `decoded_bytes` adds up to, found without a look at the rows."""
-    stored = sum(c.dictionary.nbytes for c in rows.columns if pa.types.is_dictionary(c.type))
-    return int(stored * rows.num_rows)
+    stored = sum(_longest(c) for c in rows.columns if pa.types.is_dictionary(c.type))
+    return stored * int(rows.num_rows)
 
 
 def longest_stored_text(rows: pa.RecordBatch | None) -> int:

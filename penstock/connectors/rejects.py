@@ -159,4 +159,13 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
     batches = [batch for batch in batches if batch.num_rows]
     if len(batches) <= 1:
         return batches[0] if batches else None
-    return pa.concat_batches(batches)
+    return pa.concat_batches(map(with_plain_texts, batches))
+
+
+def with_plain_texts(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows whose texts are no codes: those of one batch mean nothing in another."""
+    for place, column in enumerate(rows.columns):
+        if pa.types.is_dictionary(column.type):
+            plain = rows.schema.field(place).with_type(column.type.value_type)
+            rows = rows.set_column(place, plain, column.dictionary_decode())
+    return rows

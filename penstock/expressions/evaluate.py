@@ -20,7 +20,7 @@ from penstock.expressions import (
 )
 from penstock.expressions.frame import Failures, Frame
 from penstock.expressions.functions import FUNCTIONS
-from penstock.expressions.tree import Call, Column, Expression, Literal, walk
+from penstock.expressions.tree import Call, Column, Expression, Literal, columns_of, walk
 from penstock.expressions.vectors import Mask, valid_rows
 
 Eager = Callable[[Call, list[pa.Array], Frame], pa.Array]
@@ -122,8 +122,30 @@ def evaluate_with_failures(
     failures = Failures(batch.num_rows)
     frame = Frame(batch, None, failures, _value)
     with np.errstate(all="ignore"):  # every overflow that matters is checked by hand
-        arrays = [_value(expression, frame) for expression in expressions]
+        arrays = [_by_dictionary(expression, frame) for expression in expressions]
     return arrays, failures
+
+
+def _by_dictionary(expression: Expression, frame: Frame) -> pa.Array:
+    """The value, found once for each distinct text where it depends on one column that has codes.
+
+    Not of what may fail: then the rows that do are to be known.
+    """
+    names = {column.name for column in columns_of(expression)}
+    coded = names.intersection(
+        field.name for field in frame.batch.schema if pa.types.is_dictionary(field.type)
+    )
+    if len(names) != 1 or not coded or isinstance(expression, Column) or may_fail(expression):
+        return _value(expression, frame)
+    (name,) = coded
+    column = frame.batch.column(name)
+    values = column.dictionary
+    if len(values) > len(column):
+        return _value(expression, frame)
+    with_null = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    distinct = pa.RecordBatch.from_arrays([with_null], [name])
+    found = _value(expression, Frame(distinct, None, Failures(len(with_null)), _value))
+    return found.take(column.indices.fill_null(len(values)))
 
 
 def may_fail(expression: Expression) -> bool:

@@ -503,6 +503,8 @@ class Block:
 
 def _coded(column: pa.Array, alone: bool) -> tuple[pa.Array, pa.Array]:
     """A column as values and codes; each row has a code of its own where none is looked for."""
+    if pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column):
+        column = plain(column)  # most of its values are of rows that filters have dropped
     if alone and not pa.types.is_dictionary(column.type):
         return column, pa.array(np.arange(len(column), dtype=np.int32), mask=~validity_of(column))
     encoded = coded(column)

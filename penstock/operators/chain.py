@@ -10,11 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.tree import Column, Expression
+from penstock.expressions.evaluate import may_fail
+from penstock.expressions.tree import Column, Expression, columns_of
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import AggregateSpec as BlockAggregate
 from penstock.kernels.block import Block, BlockSpec, Partials, inline
 from penstock.kernels.cache import KernelCache
+from penstock.kernels.columns import plain
+from penstock.kernels.support import conjuncts
 from penstock.operators.aggregate import Aggregator
 from penstock.operators.groups import StateProvider, partials_batch, with_the_one_group
 from penstock.operators.reduction import Reduction
@@ -434,7 +437,7 @@ class Chain:
         mask[rows] = False
         errors = pa.array([bad[row].message for row in rows], pa.string())
         failed = batch.take(pa.array(rows, pa.int64()))
-        columns = [*failed.columns, errors]
+        columns = [*map(plain, failed.columns), errors]
         rejected = pa.RecordBatch.from_arrays(columns, schema=self._rejected_schema)
         return batch.filter(pa.array(mask)), rejected
 
@@ -473,6 +476,36 @@ def key_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[str]
             return frozenset(key.name for key in keys if isinstance(key, Column))
         fusion.add(spec)
     return frozenset()
+
+
+def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[str]:
+    """Which texts of a chain's input may as well come coded.
+
+    Those that are keys as they are, or that are looked at by themselves, which is done once for
+    each distinct one; and that nothing reads together with other columns.
+    """
+    fusion = _Fusion(schema)
+    uses: list[Expression] = []
+    mixed: set[str] = set()
+    worthwhile = set(key_columns(specs, schema))
+    for spec in specs:
+        if isinstance(spec, GenerateSpec):
+            mixed.update(column.name for column in columns_of(fusion.inlined(spec.expression)))
+            break
+        if isinstance(spec, AggregateSpec | PartialAggregateSpec):
+            uses += fusion.aggregation(spec).results
+            break
+        fusion.add(spec)
+    else:
+        uses += fusion.columns.values()
+    for use in (*uses, *(part for each in fusion.filters for part in conjuncts(each))):
+        names = {column.name for column in columns_of(use)}
+        if len(names) > 1 or may_fail(use):
+            mixed |= names
+        elif not isinstance(use, Column):
+            worthwhile |= names
+    texts = {field.name for field in schema if field.type.kind in ("string", "binary")}
+    return frozenset(texts & worthwhile - mixed)
 
 
 __all__ = ["ERROR_COLUMN", "Batches", "Chain", "ChainOutput", "ChainStatistics"]

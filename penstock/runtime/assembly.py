@@ -20,7 +20,7 @@ from penstock.log.contract import Log
 from penstock.log.record import Fence, Position
 from penstock.log.validate import check_newest
 from penstock.names import own_name
-from penstock.operators.chain import Chain
+from penstock.operators.chain import Chain, coded_columns
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
 from penstock.runtime.backlog import Backlog, delivered, taken
@@ -212,6 +212,7 @@ class Assembly:
             clock=self.clock,
             has_dead_letters=self.program.settings.dead_letter_stream is not None,
             condition=pushed_condition(stage.chain),
+            coded=coded_columns(stage.chain, stage.input.schema),
             listings=self.listings,
         )
         source = self.sources[spec.connector](request)

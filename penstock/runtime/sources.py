@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ class SourceRequest:
     clock: Clock
     has_dead_letters: bool = False  # input that does not fit has somewhere to go
     condition: Condition | None = None  # rows of which it is not true are needed by nobody
+    coded: Set[str] = frozenset()  # texts that may come as codes of a dictionary
     listings: dict[str, FolderListing] = field(default_factory=dict)  # of all in this process
 
 
@@ -97,6 +98,7 @@ def _folder(request: SourceRequest) -> Source:
         request.clock,
         request.listings.get(key),
         request.condition,
+        request.coded,
     )
     request.listings[key] = whole.listing
     return _part(request, whole)

@@ -572,7 +572,9 @@ class KeyedState:
         kind = array.type
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
-            if not is_string(kind) or array.dictionary.null_count:
+            # Only what rows have is interned, or little more.
+            is_wide = len(array.dictionary) > count
+            if not is_string(kind) or is_wide or array.dictionary.null_count:
                 array = array.dictionary_decode()
         if kind != column.type or len(array) != count:
             raise StateError(

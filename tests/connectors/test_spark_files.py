@@ -8,6 +8,7 @@ import pytest
 
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_registry import MemoryRegistry
+from penstock.connectors.rejects import with_plain_texts
 from penstock.expressions.types import arrow_schema
 from penstock.plan.build import parse_schema
 from tests.oracle.file_cases import GROUPS, MALFORMED, Group, answers, file_name, shown
@@ -18,17 +19,19 @@ OPTIONS = {"header": "header", "sep": "delimiter", "escape": "escape"}
 REFUSED = "refused"
 
 
-def read_here(folder: Path, group: Group) -> str:
+def read_here(folder: Path, group: Group, coded: bool) -> str:
     """What the folder source makes of a folder's files: rows, or that something was refused."""
     given = {
         OPTIONS[name]: True if value == "true" else value for name, value in group.options.items()
     }
+    schema = arrow_schema(parse_schema(group.schema.replace("`", "")))
     source = FolderSource(
         folder,
         FORMATS[group.format],
         MemoryRegistry(),
-        arrow_schema(parse_schema(group.schema.replace("`", ""))),
+        schema,
         FolderOptions(mode="deadletter", bounded=True, **given),  # type: ignore[arg-type]
+        coded=frozenset(schema.names) if coded else frozenset(),
     )
     rows: list[Row] = []
     offset, ended = source.initial_offset(), False
@@ -38,7 +41,7 @@ def read_here(folder: Path, group: Group) -> str:
             return REFUSED
         if answer.batch is not None:
             answer.batch.validate(full=True)
-            rows += plain(answer.batch)
+            rows += plain(with_plain_texts(answer.batch))
         offset, ended = answer.next_offset, answer.ended
     source.close()
     return shown(rows)
@@ -57,10 +60,11 @@ def test_what_is_read_here_is_what_spark_reads(tmp_path: Path, number: int, grou
         folder = tmp_path / str(place)
         folder.mkdir()
         (folder / file_name(group, place)).write_bytes(content)
-        ours = read_here(folder, group)
         refuses = theirs == MALFORMED or place >= len(group.same)
-        if ours != (REFUSED if refuses else theirs):
-            wrong.append((content, ours, theirs))
+        for coded in (False, True) if group.format == "parquet" else (False,):
+            ours = read_here(folder, group, coded)
+            if ours != (REFUSED if refuses else theirs):
+                wrong.append((content, ours, theirs))
         if place >= len(group.same) and theirs == MALFORMED:
             wrong.append((content, "Spark refuses it too", theirs))
     assert not wrong

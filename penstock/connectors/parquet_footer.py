@@ -1,0 +1,114 @@
+"""The footer of a Parquet file, and what lies before its dictionaries.
+
+They are read here and not by Arrow, which ends the process over what is wrong in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.connectors.folder_files import OpenFile
+
+MAGIC = b"PAR1"
+FOOTER_BYTES_MAX = 64 << 20
+PAGE_HEAD_BYTES_MAX = 256
+DEPTH_MAX = 16
+DAMAGE = (IndexError, KeyError, TypeError, ValueError, AttributeError)  # of what is not as it was
+
+Footer = Mapping[int, Any]  # Parquet's `FileMetaData`, fields by their numbers
+
+_DICTIONARY_PAGE = 2
+_CODED = (2, 8)  # `PLAIN_DICTIONARY`, `RLE_DICTIONARY`
+
+
+def read_footer(file: OpenFile) -> Footer:
+    """Return what a file says of itself; one of DAMAGE is raised where it does not."""
+    if file.size_bytes < 8:
+        raise ValueError("no footer")
+    tail = file.pread(file.size_bytes - 8, 8, 0)
+    size = int.from_bytes(tail[:4], "little")
+    if tail[4:] != MAGIC or size > min(file.size_bytes - 8, FOOTER_BYTES_MAX):
+        raise ValueError("no footer")
+    return _Thrift(file.pread(file.size_bytes - 8 - size, size, 0)).struct()
+
+
+def stored_values(file: OpenFile, footer: Footer, group: int, column: str) -> int | None:
+    """Return how many values are in the dictionary of a column that is nothing but codes of them.
+
+    None of a row group where it has none, or some pages with values of their own, and where nobody
+    says so.
+    """
+    try:
+        chunks = [chunk[3] for chunk in footer[4][group][1]]
+        about = next(chunk for chunk in chunks if chunk[3] == [column.encode()])
+        pages = [page[2] for page in about[13] if page[1] != _DICTIONARY_PAGE]
+        at = about[11]
+        if any(encoding not in _CODED for encoding in pages) or not 0 < at < file.size_bytes:
+            return None
+        raw = file.pread(at, min(PAGE_HEAD_BYTES_MAX, file.size_bytes - at), 0)
+        head = _Thrift(raw).struct()
+        values = head[7][1]
+        return values if head[1] == _DICTIONARY_PAGE and type(values) is int else None
+    except (*DAMAGE, StopIteration):
+        return None
+
+
+class _Thrift:
+    """Values of Thrift's compact protocol, fields by their numbers; nothing is believed."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def struct(self, depth: int = 0) -> dict[int, Any]:
+        if depth > DEPTH_MAX:
+            raise ValueError("nested too deep")
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._signed()
+            kind = head & 15
+            fields[number] = kind == 1 if kind in (1, 2) else self._value(kind, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> Any:
+        if kind in (1, 2, 3):  # inside a list, where each boolean has its byte
+            return self._byte()
+        if kind in (4, 5, 6):
+            return self._signed()
+        if kind == 7:
+            return self._bytes(8)
+        if kind == 8:
+            return self._bytes(self._unsigned())
+        if kind in (9, 10):
+            head = self._byte()
+            size = head >> 4 if head >> 4 < 15 else self._unsigned()
+            return [self._value(head & 15, depth + 1) for _ in range(size)]
+        if kind == 12:
+            return self.struct(depth + 1)
+        raise ValueError(f"kind {kind} is not one of a footer")
+
+    def _byte(self) -> int:
+        byte = self._data[self._at]
+        self._at += 1
+        return byte
+
+    def _bytes(self, size: int) -> bytes:
+        if size > len(self._data) - self._at:
+            raise ValueError("cut short")
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while (byte := self._byte()) & 0x80:
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number too long")
+        return value | byte << shift
+
+    def _signed(self) -> int:
+        value = self._unsigned()
+        return value >> 1 ^ -(value & 1)

@@ -1,0 +1,178 @@
+"""Texts that a Parquet file stores once: they come as codes where asked for, and are the same."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.connectors.folder import FolderOptions, FolderSource
+from penstock.connectors.folder_files import OpenFile
+from penstock.connectors.folder_registry import MemoryRegistry
+from penstock.connectors.parquet_files import CODED_ROWS_MIN
+from penstock.connectors.parquet_footer import DAMAGE, read_footer, stored_values
+from penstock.connectors.rejects import with_plain_texts
+
+ROWS = CODED_ROWS_MIN
+SCHEMA = pa.schema([("name", pa.string()), ("n", pa.int64())])
+CODED = frozenset({"name"})
+
+
+def names(distinct: int, rows: int = ROWS, first: int = 0) -> pa.Array:
+    known = pa.array([f"name-{first + number:06d}" for number in range(distinct)])
+    return known.take(pa.array(np.arange(rows) * 7_919 % distinct))
+
+
+def table(texts: pa.Array | pa.ChunkedArray, name: str = "name") -> pa.Table:
+    return pa.table({name: texts, "n": np.arange(len(texts))})
+
+
+def read(folder: Path, coded: frozenset[str], rows_max: int = 1 << 20, **options: Any) -> Any:
+    """The batches of a folder, and what was set aside."""
+    source = FolderSource(
+        folder, "parquet", MemoryRegistry(), SCHEMA,
+        FolderOptions(mode="deadletter", bounded=True, **options), coded=coded,
+    )  # fmt: skip
+    offset, ended, batches, rejected = source.initial_offset(), False, [], []
+    while not ended:
+        answer = source.read(offset, rows_max)
+        if answer.batch is not None:
+            answer.batch.validate(full=True)
+            batches.append(answer.batch)
+        rejected += [] if answer.rejected is None else answer.rejected.to_pylist()
+        offset, ended = answer.next_offset, answer.ended
+    source.close()
+    return batches, rejected
+
+
+def is_coded(batch: pa.RecordBatch) -> bool:
+    return bool(pa.types.is_dictionary(batch.column("name").type))
+
+
+def same_rows(folder: Path) -> list[bool]:
+    """Read with codes and without, compare, and tell which batches had codes."""
+    plain, _ = read(folder, frozenset())
+    expected = pa.Table.from_batches(plain, SCHEMA).to_pydict()
+    for rows_max in (1 << 20, 30_011):
+        batches, rejected = read(folder, CODED, rows_max)
+        assert not rejected
+        found = pa.Table.from_batches(map(with_plain_texts, batches), SCHEMA)
+        assert found.to_pydict() == expected
+    whole, _ = read(folder, CODED)
+    return [is_coded(batch) for batch in whole]
+
+
+def with_nulls(texts: pa.Array) -> pa.Array:
+    return pa.array(texts.to_pylist(), mask=np.arange(len(texts)) % 3 == 0)
+
+
+ONE = names(1_000)
+STORED: dict[str, tuple[pa.Table, dict[str, Any], list[bool]]] = {
+    "one dictionary": (table(ONE), {}, [True]),
+    "one for each row group": (
+        table(pa.concat_arrays([ONE, names(900, first=500)])),
+        {"row_group_size": ROWS},
+        [True, True],
+    ),
+    "nulls": (table(with_nulls(ONE)), {}, [True]),
+    "the empty text": (table(names(1_000).cast(pa.string()).slice(0, ROWS)), {}, [True]),
+    "one value": (table(pa.array([""] * ROWS)), {}, [True]),
+    "columns of Arrow's dictionaries": (table(ONE.dictionary_encode()), {}, [True]),
+    "large texts": (table(ONE.cast(pa.large_string())), {}, [True]),
+    "bytes": (table(ONE.cast(pa.binary())), {}, [True]),
+    "another case": (table(ONE, "NAME"), {}, [True]),
+    "data pages of version 2": (table(ONE), {"data_page_version": "2.0"}, [True]),
+    "no page says how it is stored": (table(ONE), {"use_dictionary": False}, [False]),
+    "a dictionary that became too large": (
+        table(ONE), {"dictionary_pagesize_limit": 4_000, "data_page_size": 1_000}, [False],
+    ),
+    "as many values as rows": (table(names(ROWS)), {}, [False]),
+    "a small row group": (table(names(10, ROWS - 1)), {}, [False]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_texts_are_the_same_however_a_file_stores_them(tmp_path: Path, name: str) -> None:
+    rows, settings, expected = STORED[name]
+    pq.write_table(rows, tmp_path / "one", **settings)
+    assert same_rows(tmp_path) == expected
+
+
+def test_nothing_but_nulls_has_no_dictionary(tmp_path: Path) -> None:
+    pq.write_table(table(pa.nulls(ROWS, pa.string())), tmp_path / "one")
+    same_rows(tmp_path)
+
+
+def test_files_that_differ(tmp_path: Path) -> None:
+    """Without the column, with it in few rows, and with it as numbers, which is no text."""
+    pq.write_table(table(ONE), tmp_path / "a")
+    pq.write_table(pa.table({"n": np.arange(5)}), tmp_path / "b")
+    pq.write_table(table(names(3, 100)), tmp_path / "c")
+    pq.write_table(table(names(2, 100)), tmp_path / "d")
+    assert same_rows(tmp_path) == [True, False]
+    pq.write_table(table(pa.array([1, 2])), tmp_path / "e")
+    _, rejected = read(tmp_path, CODED)
+    assert [reject["file"] for reject in rejected] == ["e"]
+
+
+def test_one_small_file_alone_keeps_its_codes(tmp_path: Path) -> None:
+    pq.write_table(table(names(3, 100)), tmp_path / "one")
+    assert same_rows(tmp_path) == [True]
+
+
+@pytest.mark.parametrize("rows", [100, ROWS])
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_a_text_that_is_none_is_set_aside_where_rows_have_it(
+    tmp_path: Path, rows: int, kind: pa.DataType
+) -> None:
+    """Not in all rows that share its dictionary."""
+    codes = np.zeros(rows, np.int32)
+    codes[7], codes[rows - 3 :] = 1, 2
+    values = pa.array([b"ok", b"\xff", "é".encode()], pa.binary()).view(kind)
+    texts = pa.DictionaryArray.from_arrays(pa.array(codes), values)
+    pq.write_table(table(texts), tmp_path / "one", store_schema=False)
+    for rows_max in (1 << 20, 50):
+        if rows_max == 50 and rows == ROWS:
+            continue
+        batches, rejected = read(tmp_path, CODED, rows_max)
+        assert [reject["line"] for reject in rejected] == [8]
+        found = pa.Table.from_batches(map(with_plain_texts, batches))
+        assert found["n"].to_pylist() == [n for n in range(rows) if n != 7]
+        assert found["name"].to_pylist()[-4:] == ["ok", "é", "é", "é"]
+
+
+def test_a_dictionary_with_a_value_twice(tmp_path: Path) -> None:
+    rows = ROWS
+    texts = pa.array(["aaaa", "bbbb", "cccc", "dddd"]).take(pa.array(np.arange(rows) % 4))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table(texts), sink, compression="none", write_statistics=False)
+    raw = bytes(sink.getvalue())
+    assert raw.count(b"bbbb") == 1
+    (tmp_path / "one").write_bytes(raw.replace(b"bbbb", b"aaaa"))
+    batches, rejected = read(tmp_path, CODED)
+    assert not rejected
+    found = pa.Table.from_batches(map(with_plain_texts, batches))
+    assert found["name"].to_pylist() == ["aaaa", "aaaa", "cccc", "dddd"] * (rows // 4)
+
+
+def test_what_a_damaged_file_says_of_its_dictionaries_is_not_believed(tmp_path: Path) -> None:
+    pq.write_table(table(names(5, 20)), tmp_path / "whole")
+    whole = (tmp_path / "whole").read_bytes()
+    file = OpenFile(tmp_path, "whole", None)
+    assert stored_values(file, read_footer(file), 0, "name") == 5
+    assert stored_values(file, read_footer(file), 0, "other") is None
+    assert stored_values(file, read_footer(file), 1, "name") is None
+    file.close()
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        (tmp_path / "bad").write_bytes(damaged)
+        file = OpenFile(tmp_path, "bad", None)
+        with suppress(DAMAGE):
+            stored_values(file, read_footer(file), 0, "name")
+        file.close()
