@@ -23,6 +23,7 @@ from penstock.connectors.parquet_types import (
     as_type,
     decoded_bytes,
     decoded_bytes_most,
+    has_codes_beyond,
     has_stored_texts,
     is_before_the_calendar,
     is_time_inside,
@@ -50,7 +51,7 @@ PAGE_BUFFER_BYTES = 1 << 20
 JOINED_BYTES_MAX = 16 << 20  # pages are joined up to here: large batches, of rows that are small
 SMALL_FILE_BYTES = 1 << 18  # such a file is read at once
 CODED_ROWS_MIN = 1 << 16  # of a row group: smaller ones are joined, and have a dictionary each
-CODED_ROWS_PER_VALUE = 2  # a dictionary that is larger costs more than it saves
+CODED_ROWS_PER_VALUE = 4  # measured: a larger dictionary costs more than it saves
 ROW_TEXT_MAX = 4_096
 # A few hundred bytes of a file can stand for any amount of memory: a value that is stored once and
 # named by every row, or one that compresses to nothing. What is built from them is bounded here.
@@ -331,8 +332,10 @@ class ParquetFileRows(FileRows):
         """Return the pages of a row group, of as many rows as are sure to be small together."""
         if self._is_narrow:
             return self._batches(self._plain, group, _page_rows(self._row_bytes))
-        if self._shared is None or self._shared is self._plain:
+        if self._shared is None:
             return self._batches(self._plain, group, PAGE_ROWS)
+        if self._shared is self._plain:
+            return self._small_pages(group)
         some = next(self._batches(self._shared, group, PROBE_ROWS, self._texts), None)
         stored = longest_stored_text(some)
         if stored > STORED_TEXT_BYTES_MAX:
@@ -343,30 +346,50 @@ class ParquetFileRows(FileRows):
         found = self._groups[group]
         own_bytes = found.total_byte_size // max(found.num_rows, 1)
         rows = _page_rows(self._row_bytes + len(self._texts) * stored + own_bytes)
-        return self._batches(self._file_with_codes(group, some), group, rows)
+        return self._batches(self._file_with_codes(group, rows, some), group, rows)
 
-    def _file_with_codes(self, group: int, some: pa.RecordBatch | None) -> pq.ParquetFile:
-        """Return the file as a row group is to be read: with codes where they are worth it."""
-        if some is None or self._groups[group].num_rows < CODED_ROWS_MIN:
+    def _small_pages(self, group: int) -> Iterator[pa.RecordBatch]:
+        """Return the pages of a row group of a small file, which is one that has codes."""
+        pages = list(self._batches(self._shared, group, PAGE_ROWS))
+        is_wrong = any(has_codes_beyond(column) for page in pages for column in page.columns)
+        if is_wrong and all(decoded_bytes_most(page) <= BATCH_BYTES_MAX for page in pages):
+            # Arrow counts codes wrong where a dictionary has a value twice.
+            return self._batches(self._parquet_file(), group, PAGE_ROWS)
+        return iter(pages)
+
+    def _file_with_codes(
+        self, group: int, page_rows: int, some: pa.RecordBatch | None
+    ) -> pq.ParquetFile:
+        """Return the file as a row group is to be read: with codes where they are worth it.
+
+        `some` rows of it have all texts as Arrow reads them with codes.
+        """
+        rows = self._groups[group].num_rows
+        if some is None or rows < CODED_ROWS_MIN:
             return self._plain
+        values_max = min(rows // CODED_ROWS_PER_VALUE, page_rows)  # each page brings them along
         wanted = [field.name for field in self._schema if field.name in self._coded]
-        coded = tuple(name for name in self._found(wanted) if self._has_codes(group, name, some))
+        coded = tuple(
+            name
+            for name in self._found(wanted)
+            if name in some.schema.names
+            and len(some.column(name).dictionary) <= values_max
+            and self._has_codes(group, name, some.column(name))
+        )
         if not coded:
             return self._plain
         if coded not in self._with_codes:
             self._with_codes[coded] = self._parquet_file(self._plain.metadata, coded)
         return self._with_codes[coded]
 
-    def _has_codes(self, group: int, name: str, some: pa.RecordBatch) -> bool:
-        """Say whether all of a column's values are codes of a dictionary that is small.
+    def _has_codes(self, group: int, name: str, some: pa.DictionaryArray) -> bool:
+        """Say whether a column is nothing but codes, and Arrow counts them right.
 
-        `some` rows have it as Arrow reads it. It counts codes wrong if a value is there twice.
+        It does not where a dictionary has a value twice: then it has fewer than the file.
         """
-        if name not in some.schema.names or self._footer is None:
+        if self._footer is None:
             return False
-        values = len(some.column(name).dictionary)
-        is_small = values * CODED_ROWS_PER_VALUE <= self._groups[group].num_rows
-        return is_small and values == stored_values(self._file, self._footer, group, name)
+        return stored_values(self._file, self._footer, group, name) == len(some.dictionary)
 
     @cached_property
     def _footer(self) -> Footer | None:

@@ -170,6 +170,14 @@ def has_stored_texts(kind: pa.DataType) -> bool:
     return bool(pa.types.is_dictionary(kind)) or any(has_stored_texts(part) for part in inside)
 
 
+def has_codes_beyond(column: pa.Array) -> bool:
+    """Say whether a column has a code that its dictionary does not reach."""
+    if not pa.types.is_dictionary(column.type):
+        return False
+    greatest = pc.max(column.indices).as_py()
+    return greatest is not None and greatest >= len(column.dictionary)
+
+
 def decoded_bytes_most(rows: pa.RecordBatch) -> int:
     """Return a bound of what `decoded_bytes` adds up to, found without a look at the rows."""
     stored = sum(_longest(c) for c in rows.columns if pa.types.is_dictionary(c.type))

@@ -80,8 +80,7 @@ STORED: dict[str, tuple[pa.Table, dict[str, Any], list[bool]]] = {
         [True, True],
     ),
     "nulls": (table(with_nulls(ONE)), {}, [True]),
-    "the empty text": (table(names(1_000).cast(pa.string()).slice(0, ROWS)), {}, [True]),
-    "one value": (table(pa.array([""] * ROWS)), {}, [True]),
+    "one value, the empty one": (table(pa.array([""] * ROWS)), {}, [True]),
     "columns of Arrow's dictionaries": (table(ONE.dictionary_encode()), {}, [True]),
     "large texts": (table(ONE.cast(pa.large_string())), {}, [True]),
     "bytes": (table(ONE.cast(pa.binary())), {}, [True]),
@@ -91,7 +90,8 @@ STORED: dict[str, tuple[pa.Table, dict[str, Any], list[bool]]] = {
     "a dictionary that became too large": (
         table(ONE), {"dictionary_pagesize_limit": 4_000, "data_page_size": 1_000}, [False],
     ),
-    "as many values as rows": (table(names(ROWS)), {}, [False]),
+    "a dictionary that is as large as it may be": (table(names(ROWS // 4)), {}, [True]),
+    "a larger one": (table(names(ROWS // 4 + 1)), {}, [False]),
     "a small row group": (table(names(10, ROWS - 1)), {}, [False]),
 }  # fmt: skip
 
@@ -146,15 +146,16 @@ def test_a_text_that_is_none_is_set_aside_where_rows_have_it(
         assert found["name"].to_pylist()[-4:] == ["ok", "é", "é", "é"]
 
 
-def test_a_dictionary_with_a_value_twice(tmp_path: Path) -> None:
-    rows = ROWS
+@pytest.mark.parametrize("coded", [frozenset(), CODED])
+@pytest.mark.parametrize("rows", [100, ROWS])
+def test_a_dictionary_with_a_value_twice(tmp_path: Path, rows: int, coded: frozenset[str]) -> None:
     texts = pa.array(["aaaa", "bbbb", "cccc", "dddd"]).take(pa.array(np.arange(rows) % 4))
     sink = pa.BufferOutputStream()
     pq.write_table(table(texts), sink, compression="none", write_statistics=False)
     raw = bytes(sink.getvalue())
     assert raw.count(b"bbbb") == 1
     (tmp_path / "one").write_bytes(raw.replace(b"bbbb", b"aaaa"))
-    batches, rejected = read(tmp_path, CODED)
+    batches, rejected = read(tmp_path, coded)
     assert not rejected
     found = pa.Table.from_batches(map(with_plain_texts, batches))
     assert found["name"].to_pylist() == ["aaaa", "aaaa", "cccc", "dddd"] * (rows // 4)
