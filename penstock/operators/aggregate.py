@@ -131,6 +131,7 @@ class Aggregator:
 
     def _window_batches(self, first: int, last: int) -> Batches:
         assert self._sliding is not None
+        # All of them before the state changes; only the accumulators are let go one by one.
         return tuple(map(self._finished, self._sliding.rows(first, last)))
 
     def _updates(self, first: int | None, last: int | None) -> Batches:

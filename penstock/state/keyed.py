@@ -316,12 +316,13 @@ class KeyedState:
 
         The windows are in order. Panes merge in their order, so `first` is the earliest pane's
         value. A row's pane is the number of its window. With `only_changed` a window has only the
-        keys with a row that was changed since the changes were last taken.
+        keys with a row that was changed since the changes were last taken. The state must not
+        change before all are taken.
         """
         rows = self._table.in_these(overlap.panes_under(windows, self._table.panes()[0]))
         order = self._order(rows, pane_first=False)
-        lines = self._table.lines(rows if order is None else rows[order])
-        for found, overflow in window_lines(self._table, lines, windows, overlap, only_changed):
+        rows = rows if order is None else rows[order]
+        for found, overflow in window_lines(self._table, rows, windows, overlap, only_changed):
             if overflow is not None:
                 raise self._overflow(found, overflow)
             if len(found):

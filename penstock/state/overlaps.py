@@ -16,9 +16,10 @@ import numpy as np
 
 from penstock.state import tables
 from penstock.state.rows import Overflow, RowTable
-from penstock.state.tables import Words
+from penstock.state.tables import RowNumbers, Words
 
-ROWS_AT_ONCE_MAX = 1 << 18
+ROWS_AT_ONCE_MAX = 1 << 18  # that are put together before they are handed out
+LINES_AT_ONCE_MAX = 1 << 17  # of the state, that are merged at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,36 +52,106 @@ class Overlap:
         return panes[(nearest < windows.size) & (covered <= panes // self.per_slide)]
 
 
+@dataclass(slots=True)
+class _Slice:
+    """Lines of some keys, and all beginnings and ends of their blocks once they are folded."""
+
+    lines: Words
+    changed: Words  # how many of the lines before each one have; nothing if that does not matter
+    prefixes: Words
+    suffixes: Words
+
+
+class _Slices:
+    """Rows by key, then pane, some keys at a time."""
+
+    def __init__(
+        self, table: RowTable, rows: RowNumbers, overlap: Overlap, only_changed: bool
+    ) -> None:
+        self._table = table
+        self._overlap = overlap
+        self._only_changed = only_changed
+        self._merging = (*table.rules, *table.strings)
+        self._slices = list(self._cut(rows))
+        self._last: tuple[int, _Slice] | None = None  # there may be only one
+
+    def _cut(self, rows: RowNumbers) -> Iterator[RowNumbers]:
+        """Cut the rows where keys end, into slices that are small, unless one key has more."""
+        key = [tables.NULLS, *range(tables.KEYS, tables.KEYS + self._table.keys)]
+        size = LINES_AT_ONCE_MAX
+        while rows.size > size:
+            words = np.stack([self._table.words(rows[: size + 1], word) for word in key])
+            ends = np.flatnonzero((words[:, 1:] != words[:, :-1]).any(axis=0)) + 1
+            if not ends.size:
+                size *= 2
+                continue
+            yield rows[: ends[-1]]
+            rows, size = rows[ends[-1] :], LINES_AT_ONCE_MAX
+        yield rows
+
+    def counts(self, windows: Words) -> Words:
+        """How many lines each window has."""
+        counts: Words = np.zeros(windows.size, np.int64)
+        is_whole = len(self._slices) == 1
+        for number in range(len(self._slices)):
+            some = self._folded(number) if is_whole else self._unfolded(number)
+            self._walk(some, windows, counts, some.lines[:0])
+        return counts
+
+    def write(self, windows: Words, places: Words, out: Words) -> int:
+        """Write the lines at each window's place; return where a sum left its range, or -1."""
+        for number in range(len(self._slices)):
+            row = self._walk(self._folded(number), windows, places, out)
+            if row >= 0:
+                return row
+        return -1
+
+    def _folded(self, number: int) -> _Slice:
+        if self._last is None or self._last[0] != number:
+            self._last = None
+            some = self._unfolded(number)
+            some.prefixes, some.suffixes = some.lines.copy(), some.lines.copy()
+            tables.fold_blocks(
+                some.lines, some.prefixes, some.suffixes, self._table.keys,
+                self._overlap.per_window, *self._merging,
+            )  # fmt: skip
+            self._last = number, some
+        return self._last[1]
+
+    def _unfolded(self, number: int) -> _Slice:
+        lines = self._table.lines(self._slices[number])
+        changed: Words = np.zeros(len(lines) + 1 if self._only_changed else 0, np.int64)
+        if self._only_changed:
+            np.cumsum(lines[:, tables.META] & tables.DIRTY != 0, out=changed[1:])
+        return _Slice(lines, changed, lines, lines)
+
+    def _walk(self, some: _Slice, windows: Words, places: Words, out: Words) -> int:
+        return tables.walk_windows(
+            some.lines, some.prefixes, some.suffixes, some.changed, self._table.keys, windows,
+            self._overlap.per_window, self._overlap.per_slide, places, out, *self._merging,
+        )  # fmt: skip
+
+
 def window_lines(
-    table: RowTable, lines: Words, windows: Words, overlap: Overlap, only_changed: bool
+    table: RowTable, rows: RowNumbers, windows: Words, overlap: Overlap, only_changed: bool
 ) -> Iterator[tuple[Words, Overflow | None]]:
     """The lines of these windows by window, then key; a line's pane is the number of its window.
 
-    `lines` are those of all panes under the windows, by key, then pane. With `only_changed` a
+    `rows` are those of all panes under the windows, by key, then pane. With `only_changed` a
     window has only the keys that have changed in one of its panes. A sum that overflows ends it.
+
+    What this takes beside the state is bounded, unless one key has very many panes: keys are
+    folded slice by slice. Where there are several slices, and more windows than are handed out at
+    once, they are folded again for those that follow.
     """
-    prefixes, suffixes = lines.copy(), lines.copy()
-    changed = np.zeros(len(lines) + 1 if only_changed else 0, np.int64)
-    if only_changed:
-        np.cumsum(lines[:, tables.META] & tables.DIRTY != 0, out=changed[1:])
-    merging = (*table.rules, *table.strings)
-    tables.fold_blocks(lines, prefixes, suffixes, table.keys, overlap.per_window, *merging)
-
-    def walk(some: Words, places: Words, out: Words) -> int:
-        return tables.walk_windows(
-            lines, prefixes, suffixes, changed, table.keys, some, overlap.per_window,
-            overlap.per_slide, places, out, *merging,
-        )  # fmt: skip
-
-    counts = np.zeros(windows.size, np.int64)
-    walk(windows, counts, lines[:0])
-    ends = np.concatenate([[0], np.cumsum(counts)])
+    slices = _Slices(table, rows, overlap, only_changed)
+    ends = np.concatenate([[0], np.cumsum(slices.counts(windows))])
     first = 0
     while first < windows.size:
         last = int(np.searchsorted(ends, ends[first] + ROWS_AT_ONCE_MAX, side="right")) - 1
         last = max(first + 1, last)
-        out = np.empty((ends[last] - ends[first], lines.shape[1]), np.int64)
-        row = walk(windows[first:last], ends[first:last] - ends[first], out)
+        out = np.empty((ends[last] - ends[first], table.width), np.int64)
+        row = slices.write(windows[first:last], ends[first:last] - ends[first], out)
         if row >= 0:
             yield out[row : row + 1], Overflow(row, int(out[row, tables.LINK]) - 1)
             return

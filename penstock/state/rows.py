@@ -71,11 +71,11 @@ class RowTable:
             1 << index for index, value in enumerate(values) if value.rule is MergeRule.COUNT
         )
         self._sums = bool((self._rules == tables.SUM_INT).any())
-        self._width = tables.KEYS + keys + len(values)
-        self._row_bytes = self._width * 8 + 5  # with its share of the list of changes
+        self.width = tables.KEYS + keys + len(values)
+        self._row_bytes = self.width * 8 + 5  # with its share of the list of changes
         self._on_saved: Callable[[Words], None] | None = None
         self._ahead: Words = np.empty(tables.LOOK_AHEAD + 1, np.int64)
-        self._saved: Words = np.empty((0, self._width), np.int64)
+        self._saved: Words = np.empty((0, self.width), np.int64)
         self.clear()
 
     def clear(self) -> None:
@@ -83,7 +83,7 @@ class RowTable:
         assert self._on_saved is None
         self._counters: Words = np.zeros(tables.COUNTERS, np.int64)
         self._counters[tables.PANE_MIN] = PANE_MIN_NONE
-        self._store: Words = np.empty((0, self._width), np.int64)
+        self._store: Words = np.empty((0, self.width), np.int64)
         self._slots: Words = np.zeros(2, np.int64)
         self._panes: Words = np.zeros((2, tables.PANE_COLUMNS), np.int64)
         self._dirty: RowNumbers = np.empty(0, np.int32)
@@ -327,7 +327,7 @@ class RowTable:
         capacity = self._store.shape[0]
         if self._on_saved or capacity < _COMPACT_ROWS_MIN or live * 4 > capacity:
             return False
-        store = _new_store(max(_ROWS_FIRST, live * 2), self._width)
+        store = _new_store(max(_ROWS_FIRST, live * 2), self.width)
         panes, self._counters[tables.PANES_USED] = self._live_panes()
         panes[:, tables.PANE_HEAD] = 0
         panes[:, tables.PANE_COUNT] = 0
@@ -377,7 +377,7 @@ class RowTable:
     def copy_some(self, rows_max: int) -> Words:
         """Look at the next rows and return those that are still as they were."""
         left = int(self._counters[tables.COPY_END] - self._counters[tables.COPY_NEXT])
-        out: Words = np.empty((min(rows_max, left), self._width), np.int64)
+        out: Words = np.empty((min(rows_max, left), self.width), np.int64)
         return out[: tables.copy_live(self._store, self._counters, out)]
 
     @property
@@ -391,7 +391,7 @@ class RowTable:
         self._store[first:end, tables.META] &= ~tables.SAVED
         self._flush_saved()
         self._on_saved = None
-        self._saved = np.empty((0, self._width), np.int64)
+        self._saved = np.empty((0, self.width), np.int64)
         self._counters[tables.COPY_NEXT] = self._counters[tables.COPY_END] = 0
 
     @property
@@ -451,7 +451,7 @@ class RowTable:
     def _resize_store(self, capacity: int) -> None:
         more = capacity - self._store.shape[0]
         self._bound.grant(more * self._row_bytes)
-        store = _new_store(capacity, self._width)
+        store = _new_store(capacity, self.width)
         used = int(self._counters[tables.ROWS_USED])
         store[:used] = self._store[:used]
         self._store = store
@@ -499,7 +499,7 @@ class RowTable:
         needed = min(rows, self.copy_left)
         if int(self._counters[tables.SAVED_COUNT]) + needed > self._saved.shape[0]:
             self._flush_saved()
-            self._saved = np.empty((max(needed, _SAVED_ROWS_MIN), self._width), np.int64)
+            self._saved = np.empty((max(needed, _SAVED_ROWS_MIN), self.width), np.int64)
 
 
 def _has(lines: Words, column: int, keys: int) -> NDArray[np.bool_]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvalidName, StateError, StateTooLarge
-from penstock.state import tables
+from penstock.state import overlaps, tables
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import ChangeKind, KeyedState
+from penstock.state.overlaps import Overlap
 from tests.state.model import (
     SCHEMA,
     StateModel,
@@ -73,6 +75,23 @@ def test_a_state_beyond_its_bound_is_refused_and_goes_on() -> None:
     state.drop_panes(0)
     count(state, np.arange(100))
     assert len(state) == 100
+
+
+def test_windows_are_put_together_in_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state that is within its bound can be read, however large it is."""
+    monkeypatch.setattr(overlaps, "LINES_AT_ONCE_MAX", 4_096)
+    state, panes, keys = KeyedState("hopping", COUNTS), 60, np.arange(2_000)
+    for pane in range(panes):
+        count(state, keys, pane)
+    list(state.window_rows(np.array([0]), Overlap(1, 1)))  # what is loaded is loaded now
+    tracemalloc.start()
+    try:
+        (window,) = state.window_rows(np.array([0]), Overlap(panes, 1))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert window.column("rows").to_pylist() == [panes] * keys.size
+    assert most < state.memory_bytes() * 3 / 4
 
 
 def test_strings_beyond_the_bound_are_refused_and_forgotten() -> None:

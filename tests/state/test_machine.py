@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.errors import StateOverflow, StateTooLarge
+from penstock.state import overlaps
 from penstock.state.keyed import KeyedState
 from penstock.state.overlaps import Overlap
 from penstock.state.snapshot import Snapshot
@@ -140,8 +142,15 @@ class StateMachine(RuleBasedStateMachine):
         window = window_of(self.live, pane_from, pane_from + length)
         assert same(shown(window), self.model.window(pane_from, pane_from + length))
 
-    @rule(per_window=st.integers(1, 9), per_slide=st.integers(1, 9), only_changed=st.booleans())
-    def windows(self, per_window: int, per_slide: int, only_changed: bool) -> None:
+    @rule(
+        per_window=st.integers(1, 9),
+        per_slide=st.integers(1, 9),
+        only_changed=st.booleans(),
+        at_once=st.tuples(st.sampled_from([1, 3, 1 << 17]), st.sampled_from([1, 4, 1 << 18])),
+    )
+    def windows(
+        self, per_window: int, per_slide: int, only_changed: bool, at_once: tuple[int, int]
+    ) -> None:
         overlap = Overlap(max(per_window, per_slide), min(per_window, per_slide))
         changed = {
             ((row["number"], row["word"]), row["__pane"]) for row in shown(self.live.changed_rows())
@@ -160,7 +169,10 @@ class StateMachine(RuleBasedStateMachine):
                 for row in self.model.window(first, last - 1)
                 if not only_changed or (row["number"], row["word"]) in inside
             ]
-        found = shown(windows_of(self.live, windows, overlap, only_changed))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(overlaps, "LINES_AT_ONCE_MAX", at_once[0])
+            patch.setattr(overlaps, "ROWS_AT_ONCE_MAX", at_once[1])
+            found = shown(windows_of(self.live, windows, overlap, only_changed))
         assert same(found, expected)
 
     @rule(keys=st.lists(st.tuples(KEYS, PANES), min_size=1, max_size=10))
