@@ -7,15 +7,18 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
-from penstock.kernels.background import compile_ahead
+from penstock.kernels.background import expect_wishes, wish_for_others
 from penstock.kernels.private_folder import private_kernels_folder
+from penstock.runtime.assembly import ask_for_kernels
 from penstock.runtime.slot import SlotOrder
+from penstock.stages.program import Program
 
 END_S = 5.0  # how long tasks that were told to end are waited for
 END_LATE_S = 20.0  # and how long nobody interferes with them, before they are cancelled
@@ -145,12 +148,10 @@ def slot_task(order: SlotOrder) -> Callable[[Iterable[int]], Iterator[str | None
 def prepare_slots(context: SparkContext, kernels: str | None) -> None:
     """Have Spark's Python processes import what slots need, before anybody asks for slots.
 
-    Spark keeps processes for a while after their task, and gives them to the next one. What nobody
-    has compiled yet, and rows would have to wait for, is compiled meanwhile. Only on this machine:
-    elsewhere nobody knows where slots will be.
+    Spark keeps processes for a while after their task, and gives them to the next one. Only on this
+    machine: elsewhere nobody knows where slots will be.
     """
-    master = str(context.master)
-    if context in _PREPARED or not master.startswith("local") or master.startswith("local-"):
+    if context in _PREPARED or not _has_slots_here(context):
         return
     _PREPARED.add(context)
     count = min(PREPARED_MAX, context.defaultParallelism)
@@ -162,10 +163,24 @@ def prepare_slots(context: SparkContext, kernels: str | None) -> None:
 
     def run() -> None:
         try:
-            compile_ahead(kernels or private_kernels_folder())
+            expect_wishes(kernels or private_kernels_folder())
             context.setLocalProperty("spark.job.description", "penstock: Python for slots")
             context.parallelize(range(count), count).mapPartitions(task).collect()
         except Exception:  # of many kinds; a slot will do without, or say what is missing
             logger.debug("slots could not be prepared", exc_info=True)
 
     threading.Thread(target=run, name="penstock-prepare", daemon=True).start()
+
+
+def prepare_kernels(context: SparkContext, kernels: str | None, program: Program) -> None:
+    """Have compiled what a program needs while its slots are only starting."""
+    if _has_slots_here(context):
+        with suppress(OSError):  # slots do without, or say what is wrong with the folder
+            folder = kernels or private_kernels_folder()
+            wish_for_others(folder, lambda missing: ask_for_kernels(program, missing))
+
+
+def _has_slots_here(context: SparkContext) -> bool:
+    """Whether slots run on this machine, and find what is compiled here."""
+    master = str(context.master)
+    return master.startswith("local") and not master.startswith("local-")

@@ -70,8 +70,8 @@ def attach(
 
     Spark's pushdown of filters to Python data sources is switched on for the session, and in a
     local session where no interpreter was named, Spark's Python processes become this one's. Some
-    are started in the background, for the slots of the first query, and what an installation has
-    not compiled yet is compiled there.
+    are started in the background, for the slots of the first query, and where nothing was compiled
+    yet, the process that will.
     """
     check_session(spark)
     folder = check_folder(path, "path")

@@ -46,6 +46,7 @@ from penstock.stages.tags import TagKind, parse_tag
 
 WAIT_S = 0.2
 STAGING_S = 0.05  # how often it is looked for more to stage while a batch is being staged
+MORE_S = 0.05  # how often it is looked for more while a batch waits for it
 STRAGGLERS_S = 1.0  # how long after a trigger's interval the commits of all vertices are waited for
 BEHIND_MAX = 1_000  # epochs: beyond this it is only told that there are so many
 TRACEBACK_CHARACTERS_MAX = 8_000
@@ -192,7 +193,7 @@ class SinkRunner:
         self._must_read_progress = False  # again, after an error that passes
         self._again_lately = Recently(LATELY_S)
         self._stopping = threading.Event()
-        self._is_hurried = False
+        self._hurried = threading.Event()
         self._is_abandoned = False
         self._is_busy = True  # until the thread has looked for the first time
         self._under_way: tuple[int, int, float] | None = None  # epoch, rows, since when
@@ -221,7 +222,7 @@ class SinkRunner:
 
     def hurry(self) -> None:
         """Deliver what there is without waiting for more to come; returns at once."""
-        self._is_hurried = True
+        self._hurried.set()
 
     def is_current_thread(self) -> bool:
         """Whether the caller is the sink's own thread, such as a function given to foreachBatch."""
@@ -275,6 +276,8 @@ class SinkRunner:
             while (again := self.turn()) is not None:
                 if not again and self._ahead:
                     wait([self._ahead[0][1]], STAGING_S)
+                elif not again and self._batch.has_news:
+                    self._hurried.wait(MORE_S)
                 elif not again:
                     # From before the turn on: what came since may be what the turn did not see.
                     self._log.wait(self._tail, WAIT_S)
@@ -340,7 +343,8 @@ class SinkRunner:
             return is_staged
         if not self._batch.has_news:
             self._pass_empty()
-            self._is_busy = self._is_hurried = False
+            self._is_busy = False
+            self._hurried.clear()
         return None if stopping and not found else False
 
     def _collect(self, upto: Position | None = None) -> bool:
@@ -396,7 +400,7 @@ class SinkRunner:
         self._hand_over()
 
     def _is_due(self) -> bool:
-        if self._is_hurried or self._batch.bytes >= self._delivery.bytes_max:
+        if self._hurried.is_set() or self._batch.bytes >= self._delivery.bytes_max:
             return True
         if self._trigger is None:
             waited_s = self._clock.monotonic_s() - self._batch.begun_s

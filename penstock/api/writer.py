@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from penstock.api.datasource_options import Options
 from penstock.api.guarantees import explain_with_sink
-from penstock.api.launcher import SparkLauncher
+from penstock.api.launcher import SparkLauncher, prepare_kernels
 from penstock.api.query import Request, StreamingQuery
 from penstock.api.registry import STARTED
 from penstock.api.session import Attached, attached_log
@@ -493,6 +493,7 @@ class StreamWriter:
             explanation = _explanation(attached, program, request.sink)
             note_run(log, stored.name, numbers.run, RunState.RUNNING)
             job.start()
+            prepare_kernels(spark.sparkContext, attached.kernels, program)
             if runner is not None:
                 runner.start()
             started = StreamingQuery(

@@ -221,7 +221,7 @@ class CsvLines(LineFormat):
             raise InvalidArgument(f"the delimiter {delimiter!r} is the quote or the escape")
         self.header = header
         self._check_header = check_header
-        self._delimiter, self._escape = np.uint8(ord(delimiter)), np.uint8(ord(escape))
+        self._delimiter, self._escape = ord(delimiter), ord(escape)
 
     def judge(self, lines: Lines) -> np.ndarray:
         blank = kernels.blank_lines(lines.data, lines.starts, lines.ends)

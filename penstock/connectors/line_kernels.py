@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
+
+from penstock.state.loops import inlined, unlocked_loop
+
+Words = NDArray[np.int64]
+Rows = NDArray[np.int64]  # two dimensions
+Bytes = NDArray[np.uint8]
+ReadBytes = NDArray[np.uint8]  # of somebody else, as a file's are
+Flags = NDArray[np.bool_]
+FlagRows = NDArray[np.bool_]
 
 NEWLINE, RETURN, SPACE, TAB = (np.uint8(ord(char)) for char in "\n\r \t")
 QUOTE, BACKSLASH = np.uint8(ord('"')), np.uint8(ord("\\"))
@@ -16,8 +27,8 @@ UNQUOTED, LOOSE_QUOTE, FEW_FIELDS, MANY_FIELDS = range(7, 11)
 JSON_DEPTH_MAX = 1_000  # Spark's parser has the same bound
 
 
-@njit(cache=True, nogil=True)
-def find_lines(data, lines_max, complete):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def find_lines(data: ReadBytes, lines_max: int, complete: bool) -> tuple[Words, Words, int]:
     """Return where lines begin and end (without their line ends), and how many bytes they use.
 
     A line ends with a newline, a return, or both. `complete`: nothing follows the data, so that
@@ -47,8 +58,8 @@ def find_lines(data, lines_max, complete):  # type: ignore[no-untyped-def]
     return starts[:lines], ends[:lines], begin
 
 
-@njit(cache=True, nogil=True)
-def pack_lines(data, starts, ends):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def pack_lines(data: ReadBytes, starts: Words, ends: Words) -> Bytes:
     """Copy lines into one run of bytes, each followed by a newline."""
     packed = np.empty((ends - starts).sum() + starts.size, np.uint8)
     at = 0
@@ -61,8 +72,8 @@ def pack_lines(data, starts, ends):  # type: ignore[no-untyped-def]
     return packed
 
 
-@njit(cache=True, nogil=True)
-def judge_json(data, starts, ends):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def judge_json(data: ReadBytes, starts: Words, ends: Words) -> Bytes:
     """Say of each line whether it is one object by its brackets, which a parser may rely on."""
     verdicts = np.zeros(starts.size, np.uint8)
     for line in range(starts.size):
@@ -84,16 +95,16 @@ def judge_json(data, starts, ends):  # type: ignore[no-untyped-def]
     return verdicts
 
 
-@njit(cache=True, nogil=True)
-def judge_utf8(data, starts, ends, verdicts):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def judge_utf8(data: ReadBytes, starts: Words, ends: Words, verdicts: Bytes) -> None:
     """Set the verdict of each line that is not UTF-8."""
     for line in range(starts.size):
-        if not is_utf8(data, starts[line], ends[line]):
+        if not _is_utf8(data, starts[line], ends[line]):
             verdicts[line] = NOT_UTF8
 
 
-@njit(cache=True, nogil=True)
-def blank_lines(data, starts, ends):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def blank_lines(data: ReadBytes, starts: Words, ends: Words) -> Flags:
     """Say of each line whether it has nothing but spaces and control characters."""
     blank = np.ones(starts.size, np.bool_)
     for line in range(starts.size):
@@ -104,8 +115,10 @@ def blank_lines(data, starts, ends):  # type: ignore[no-untyped-def]
     return blank
 
 
-@njit(cache=True, nogil=True)
-def cut_csv(data, starts, ends, width, delimiter, escape):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def cut_csv(
+    data: ReadBytes, starts: Words, ends: Words, width: int, delimiter: int, escape: int
+) -> tuple[Rows, Rows, FlagRows, Bytes]:
     """Cut lines into fields: where each one's value stands, whether it holds escapes, verdicts.
 
     A field is quoted if it begins with a quote. What a quote inside it means is taken only where it
@@ -145,8 +158,10 @@ def cut_csv(data, starts, ends, width, delimiter, escape):  # type: ignore[no-un
     return begins, finishes, escaped, verdicts
 
 
-@njit(cache=True, nogil=True)
-def unescape(data, begins, finishes, escaped, escape):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def unescape(
+    data: ReadBytes, begins: Words, finishes: Words, escaped: Flags, escape: int
+) -> tuple[Bytes, Words, Words]:
     """Copy texts, those that are `escaped` without what stands before a quote or itself."""
     size = 0
     for row in range(begins.size):
@@ -161,7 +176,7 @@ def unescape(data, begins, finishes, escaped, escape):  # type: ignore[no-untype
         while index < finishes[row]:
             if escaped[row] and data[index] == escape and index + 1 < finishes[row]:
                 following = data[index + 1]
-                if following in (QUOTE, escape):
+                if following == QUOTE or following == escape:  # noqa: SIM109, PLR1714 (two types)
                     index += 1
             copied[at] = data[index]
             at += 1
@@ -170,8 +185,8 @@ def unescape(data, begins, finishes, escaped, escape):  # type: ignore[no-untype
     return copied[:at], new_begins, new_finishes
 
 
-@njit(cache=True, nogil=True)
-def is_utf8(data, begin, end):  # type: ignore[no-untyped-def]
+@inlined
+def _is_utf8(data: Any, begin: Any, end: Any) -> Any:
     """Say whether bytes are UTF-8: no overlong forms, no surrogates, nothing past U+10FFFF."""
     index = begin
     while index < end:
@@ -207,13 +222,13 @@ def is_utf8(data, begin, end):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
-def _is_white(char):  # type: ignore[no-untyped-def]
+@inlined
+def _is_white(char: Any) -> Any:
     return char in (SPACE, TAB, RETURN)
 
 
-@njit(cache=True, nogil=True)
-def _quoted_end(data, index, end, delimiter, escape):  # type: ignore[no-untyped-def]
+@inlined
+def _quoted_end(data: Any, index: Any, end: Any, delimiter: Any, escape: Any) -> Any:
     """Return where a quoted value ends, where its field ends, and whether escapes are in it.
 
     -1: it is not closed. -2: a quote that neither is escaped nor ends the field.
@@ -238,8 +253,8 @@ def _quoted_end(data, index, end, delimiter, escape):  # type: ignore[no-untyped
     return -1, index, has_escapes
 
 
-@njit(cache=True, nogil=True)
-def _object_end(data, index, end):  # type: ignore[no-untyped-def]
+@inlined
+def _object_end(data: Any, index: Any, end: Any) -> Any:
     """Return the index behind the bracket that closes the one at `index`.
 
     -1: there is none. -2: brackets inside it go too deep.

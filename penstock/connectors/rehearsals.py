@@ -1,12 +1,14 @@
-"""Rehearsals of readers: a few rows of a format, so that what reads them is compiled.
+"""Rehearsals of readers: a few rows, so that everything that is slow the first time is done.
 
-The compiled functions of the readers have nothing that could stand in for them. They are compiled
-by a process beside the slots, which calls them here as the readers do.
+A slot rehearses the lines of its source itself: machine code is loaded, or wished for. What makes
+NEXMark events has nothing that could stand in for it, so it is rehearsed in the process beside the
+slots that compiles, which calls it here as the readers do.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,29 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.connectors import line_kernels, nexmark_columns, nexmark_kernels, text_kernels
+from penstock.connectors import line_kernels, nexmark_columns, nexmark_kernels
 from penstock.connectors.line_formats import CsvLines, JsonLines, LineFormat, Lines, TextLines
 from penstock.connectors.nexmark import KINDS, Kind, NexmarkSource
 
-_TIMES = pa.schema([("t", pa.timestamp("us", "UTC"))])
-_OTHERS = pa.schema([("i", pa.int64()), ("f", pa.float64()), ("b", pa.bool_()), ("d", pa.date32())])
-
-
-def _text() -> None:
-    _read(TextLines(pa.schema([("value", pa.string())])), b"one\r\ntwo\n")
-
-
-def _json() -> None:
-    _read(JsonLines(pa.schema([("i", pa.int64())])), b'{"i": 1}\n{"i": "\xc3\xa4"}\n')
-
-
-def _times() -> None:
-    _read(JsonLines(_TIMES), b'{"t": "2024-02-29T10:00:00.5Z"}\n{"t": null}\n')
-
-
-def _csv() -> None:
-    _read(CsvLines(_OTHERS), b'1,2.5,true,2024-02-29\n"2",1,false,\n')
-    _read(CsvLines(_TIMES), b"2024-02-29 10:00:00\n")
+_FORMATS: Mapping[str, Callable[[pa.Schema], LineFormat]] = MappingProxyType(
+    {"text": TextLines, "jsonl": JsonLines, "csv": CsvLines}
+)
 
 
 def _nexmark(kind: Kind) -> Callable[[], None]:
@@ -48,34 +34,47 @@ def _nexmark(kind: Kind) -> Callable[[], None]:
 
 
 REHEARSALS: Mapping[str, Callable[[], None]] = MappingProxyType(
-    {
-        "text": _text,
-        "jsonl": _json,
-        "times": _times,
-        "csv": _csv,
-        **{f"nexmark_{kind}": _nexmark(kind) for kind in (*KINDS, "all")},
-    }
+    {f"nexmark_{kind}": _nexmark(kind) for kind in (*KINDS, "all")}
 )
-OFTEN = ("text", "jsonl", "times")  # are worth compiling before anybody has asked
 
 
-def rehearsals_for(connector: str, options: Mapping[str, Any], schema: pa.Schema) -> Iterator[str]:
-    """What is to be rehearsed before a source is read."""
+def rehearsals_for(connector: str, options: Mapping[str, Any]) -> Iterator[str]:
+    """What is to be rehearsed elsewhere before a source is read."""
     if connector == "nexmark":
         yield f"nexmark_{options.get('kind', 'bids')}"
-    if connector == "folder" and (form := options["format"]) in REHEARSALS:
-        yield from ("text", form) if form != "text" else ("text",)
-        if form == "jsonl" and any(pa.types.is_timestamp(kind) for kind in schema.types):
-            yield "times"
 
 
 def rehearsed_source() -> str:
     """The text of all that is compiled by rehearsals."""
-    modules = (line_kernels, text_kernels, nexmark_kernels, nexmark_columns)
-    return "\n".join(inspect.getsource(module) for module in modules)
+    return "\n".join(inspect.getsource(module) for module in (nexmark_kernels, nexmark_columns))
 
 
-def _read(form: LineFormat, raw: bytes) -> None:
-    data = np.frombuffer(raw, np.uint8)
-    starts, ends, _ = line_kernels.find_lines(data, len(raw), True)
-    form.rows(Lines(data, starts, ends), False)
+def rehearse_lines(form: str, schema: pa.Schema) -> None:
+    """Read two lines, if that is what a format is about."""
+    if form not in _FORMATS:
+        return
+    line = _line(form, schema).encode()
+    data = np.frombuffer(line + b"\n" + line + b"\n", np.uint8)
+    starts, ends, _ = line_kernels.find_lines(data, 2, True)
+    _FORMATS[form](schema).rows(Lines(data, starts, ends), False)
+
+
+def _line(form: str, schema: pa.Schema) -> str:
+    samples = {field.name: _sample(field.type) for field in schema}
+    if form == "csv":
+        return ",".join(samples.values())
+    # Other values than texts are the parser's own matter; of lists and structs there is none here.
+    texts = {
+        name: sample
+        for name, sample in samples.items()
+        if pa.types.is_temporal(schema.field(name).type) or schema.field(name).type == pa.binary()
+    }
+    return json.dumps(texts)
+
+
+def _sample(kind: pa.DataType) -> str:
+    if pa.types.is_date(kind):
+        return "2024-02-29"
+    if pa.types.is_timestamp(kind):
+        return "2024-02-29 10:00:00"
+    return "true" if pa.types.is_boolean(kind) else "1000"

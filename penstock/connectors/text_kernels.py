@@ -7,8 +7,18 @@ or to a zone by its name, the text is none.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
+
+from penstock.state.loops import inlined, unlocked_loop
+
+Words = NDArray[np.int64]
+RowNumbers = NDArray[np.int32]
+Bytes = NDArray[np.uint8]
+ReadBytes = NDArray[np.uint8]  # of somebody else, as a file's are
+Flags = NDArray[np.bool_]
 
 MINUS, PLUS, POINT, COMMA, COLON, SPACE = (np.uint8(ord(char)) for char in "-+.,: ")
 ZERO, NINE, DELETE = np.uint8(ord("0")), np.uint8(ord("9")), np.uint8(0x7F)
@@ -17,11 +27,15 @@ DAY_US = 86_400_000_000
 ZONE_MINUTES_MAX = 18 * 60
 DATE_YEAR_DIGITS_MAX, TIME_YEAR_DIGITS_MAX = 7, 6
 EXPONENT_MAX = 100_000
-_UNTIL_MONTH = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365])
+IS_NAN, IS_INFINITE = 1, 2
+NAN, INFINITY = b"nan", b"inf"  # as Arrow reads them
+UNTIL_MONTH = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365])
 
 
-@njit(cache=True, nogil=True)
-def integers(data, begins, ends, low, high):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def integers(
+    data: ReadBytes, begins: Words, ends: Words, low: int, high: int
+) -> tuple[Words, Flags]:
     """A sign or none, and digits."""
     values = np.zeros(begins.size, np.int64)
     fits = np.zeros(begins.size, np.bool_)
@@ -48,8 +62,8 @@ def integers(data, begins, ends, low, high):  # type: ignore[no-untyped-def]
     return values, fits
 
 
-@njit(cache=True, nogil=True)
-def booleans(data, begins, ends):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def booleans(data: ReadBytes, begins: Words, ends: Words) -> tuple[Flags, Flags]:
     """`true` or `false`, in whatever case."""
     values = np.zeros(begins.size, np.bool_)
     fits = np.zeros(begins.size, np.bool_)
@@ -61,8 +75,8 @@ def booleans(data, begins, ends):  # type: ignore[no-untyped-def]
     return values, fits
 
 
-@njit(cache=True, nogil=True)
-def dates(data, begins, ends):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def dates(data: ReadBytes, begins: Words, ends: Words) -> tuple[RowNumbers, Flags]:
     """`[+-]year[-month[-day]]`; behind a day, a space or `T` and anything."""
     days = np.zeros(begins.size, np.int32)
     fits = np.zeros(begins.size, np.bool_)
@@ -76,8 +90,8 @@ def dates(data, begins, ends):  # type: ignore[no-untyped-def]
     return days, fits
 
 
-@njit(cache=True, nogil=True)
-def timestamps(data, begins, ends, zoned):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def timestamps(data: ReadBytes, begins: Words, ends: Words, zoned: bool) -> tuple[Words, Flags]:
     """A date, and perhaps a time of day and, if `zoned`, a zone: Z, UTC, GMT or a distance."""
     micros = np.zeros(begins.size, np.int64)
     fits = np.zeros(begins.size, np.bool_)
@@ -98,8 +112,8 @@ def timestamps(data, begins, ends, zoned):  # type: ignore[no-untyped-def]
     return micros, fits
 
 
-@njit(cache=True, nogil=True)
-def float_texts(data, begins, ends):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def float_texts(data: ReadBytes, begins: Words, ends: Words) -> tuple[Bytes, RowNumbers, Flags]:
     """Rewrite numbers of Java's grammar into the plain one that Arrow reads."""
     offsets = np.zeros(begins.size + 1, np.int32)
     fits = np.zeros(begins.size, np.bool_)
@@ -117,14 +131,14 @@ def float_texts(data, begins, ends):  # type: ignore[no-untyped-def]
         negative = index < end and data[index] == MINUS
         if index < end and (negative or data[index] == PLUS):
             index += 1
-        word = _special(data, begins[row], ends[row], index, end)
-        if len(word) > 0:
+        special = _special(data, begins[row], ends[row], index, end)
+        if special:
             fits[row] = True
             if negative:
                 written[at] = MINUS
                 at += 1
-            for char in word:
-                written[at] = char
+            for place in range(3):
+                written[at] = NAN[place] if special == IS_NAN else INFINITY[place]
                 at += 1
         else:
             if index < end and data[end - 1] in (68, 70, 100, 102):  # D F d f
@@ -144,8 +158,10 @@ def float_texts(data, begins, ends):  # type: ignore[no-untyped-def]
     return written[:at], offsets, fits
 
 
-@njit(cache=True, nogil=True)
-def decimal_texts(data, begins, ends, precision, scale):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def decimal_texts(
+    data: ReadBytes, begins: Words, ends: Words, precision: int, scale: int
+) -> tuple[Bytes, RowNumbers, Flags]:
     """Rewrite numbers with exactly `scale` digits behind the point, rounded half up."""
     offsets = np.zeros(begins.size + 1, np.int32)
     fits = np.zeros(begins.size, np.bool_)
@@ -183,8 +199,8 @@ def decimal_texts(data, begins, ends, precision, scale):  # type: ignore[no-unty
     return written[:at], offsets, fits
 
 
-@njit(cache=True, nogil=True)
-def base64_bytes(data, begins, ends):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def base64_bytes(data: ReadBytes, begins: Words, ends: Words) -> tuple[Bytes, RowNumbers, Flags]:
     """Decode base64 with its padding."""
     offsets = np.zeros(begins.size + 1, np.int32)
     fits = np.zeros(begins.size, np.bool_)
@@ -225,8 +241,8 @@ def base64_bytes(data, begins, ends):  # type: ignore[no-untyped-def]
     return decoded[:at], offsets, fits
 
 
-@njit(cache=True, nogil=True)
-def gather(data, begins, ends):  # type: ignore[no-untyped-def]
+@unlocked_loop
+def gather(data: ReadBytes, begins: Words, ends: Words) -> tuple[Bytes, RowNumbers]:
     """Copy texts into one run of bytes, with Arrow's offsets."""
     offsets = np.zeros(begins.size + 1, np.int32)
     size = 0
@@ -242,8 +258,8 @@ def gather(data, begins, ends):  # type: ignore[no-untyped-def]
     return copied, offsets
 
 
-@njit(cache=True, nogil=True)
-def _base64_code(char):  # type: ignore[no-untyped-def]
+@inlined
+def _base64_code(char: Any) -> Any:
     if 65 <= char <= 90:  # A to Z
         return np.int64(char) - 65
     if 97 <= char <= 122:  # a to z
@@ -253,21 +269,21 @@ def _base64_code(char):  # type: ignore[no-untyped-def]
     return 62 if char == PLUS else 63 if char == 47 else -1  # /
 
 
-@njit(cache=True, nogil=True)
-def _special(data, begin, end, number_begin, number_end):  # type: ignore[no-untyped-def]
-    """Return Arrow's word for a number that has no digits, none if it is not one."""
+@inlined
+def _special(data: Any, begin: Any, end: Any, number_begin: Any, number_end: Any) -> Any:
+    """Say whether a text is a number that has no digits, and which."""
     if _is_same(data, number_begin, number_end, b"NaN"):
-        return b"nan"
+        return IS_NAN
     if _is_same(data, number_begin, number_end, b"Infinity"):
-        return b"inf"
+        return IS_INFINITE
     # These are Spark's own words, for which no space and no other sign is left out.
     if _is_same(data, begin, end, b"Inf") or _is_same(data, begin, end, b"-Inf"):
-        return b"inf"
-    return b""
+        return IS_INFINITE
+    return 0
 
 
-@njit(cache=True, nogil=True)
-def _is_same(data, begin, end, word):  # type: ignore[no-untyped-def]
+@inlined
+def _is_same(data: Any, begin: Any, end: Any, word: Any) -> Any:
     if end - begin != len(word):
         return False
     for place in range(len(word)):  # noqa: SIM110 (a generator is not compiled)
@@ -276,8 +292,8 @@ def _is_same(data, begin, end, word):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
-def _is_word(data, begin, end, word):  # type: ignore[no-untyped-def]
+@inlined
+def _is_word(data: Any, begin: Any, end: Any, word: Any) -> Any:
     if end - begin != len(word):
         return False
     for place in range(len(word)):
@@ -287,8 +303,8 @@ def _is_word(data, begin, end, word):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True, nogil=True)
-def _trimmed(data, begin, end):  # type: ignore[no-untyped-def]
+@inlined
+def _trimmed(data: Any, begin: Any, end: Any) -> Any:
     """Leave out spaces and control characters at both ends."""
     while begin < end and (data[begin] <= SPACE or data[begin] == DELETE):
         begin += 1
@@ -297,14 +313,14 @@ def _trimmed(data, begin, end):  # type: ignore[no-untyped-def]
     return begin, end
 
 
-@njit(cache=True, nogil=True)
-def _number(data, index, end, digits_max):  # type: ignore[no-untyped-def]
+@inlined
+def _number(data: Any, index: Any, end: Any, digits_max: Any) -> Any:
     """Return a number, how many digits it has (one too many if more than may be), and its end."""
     return _digits(data, index, end, digits_max + 1)
 
 
-@njit(cache=True, nogil=True)
-def _digits(data, index, end, digits_max):  # type: ignore[no-untyped-def]
+@inlined
+def _digits(data: Any, index: Any, end: Any, digits_max: Any) -> Any:
     value = digits = 0
     while index < end and ZERO <= data[index] <= NINE and digits < digits_max:
         value = value * 10 + int(data[index]) - 48
@@ -313,8 +329,8 @@ def _digits(data, index, end, digits_max):  # type: ignore[no-untyped-def]
     return value, digits, index
 
 
-@njit(cache=True, nogil=True)
-def _date(data, index, end, year_digits_max):  # type: ignore[no-untyped-def]
+@inlined
+def _date(data: Any, index: Any, end: Any, year_digits_max: Any) -> Any:
     """Return year, month, day and the index behind; -1 if there is no date.
 
     What may stand behind is nothing, or, behind a day, a space or a T.
@@ -342,7 +358,7 @@ def _date(data, index, end, year_digits_max):  # type: ignore[no-untyped-def]
                 return 0, 0, 0, -1
         else:
             day = value
-    last = _UNTIL_MONTH[month + 1] - _UNTIL_MONTH[month] + (month == 2 and _is_leap(year))
+    last = UNTIL_MONTH[month + 1] - UNTIL_MONTH[month] + (month == 2 and _is_leap(year))
     if not 1 <= day <= last:
         return 0, 0, 0, -1
     if index < end and data[index] != SPACE and data[index] != 84:  # T
@@ -350,8 +366,8 @@ def _date(data, index, end, year_digits_max):  # type: ignore[no-untyped-def]
     return year, month, day, index
 
 
-@njit(cache=True, nogil=True)
-def _time_of_day(data, index, end, zoned):  # type: ignore[no-untyped-def]
+@inlined
+def _time_of_day(data: Any, index: Any, end: Any, zoned: Any) -> Any:
     """Return microseconds, minutes east of UTC and the index behind; -1 if it is no time."""
     within = 0
     for part in range(3):
@@ -380,8 +396,8 @@ def _time_of_day(data, index, end, zoned):  # type: ignore[no-untyped-def]
     return within, minutes, index if zoned else -1
 
 
-@njit(cache=True, nogil=True)
-def _zone(data, index, end):  # type: ignore[no-untyped-def]
+@inlined
+def _zone(data: Any, index: Any, end: Any) -> Any:
     """Return minutes east of UTC and the index behind; -1 if it is none of the zones known here."""
     while index < end and data[index] <= SPACE:
         index += 1
@@ -407,21 +423,21 @@ def _zone(data, index, end):  # type: ignore[no-untyped-def]
     return sign * (hours * 60 + minutes), end
 
 
-@njit(cache=True, nogil=True)
-def _is_leap(year):  # type: ignore[no-untyped-def]
+@inlined
+def _is_leap(year: Any) -> Any:
     return (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
 
 
-@njit(cache=True, nogil=True)
-def _days(year, month, day):  # type: ignore[no-untyped-def]
+@inlined
+def _days(year: Any, month: Any, day: Any) -> Any:
     """Days since 1970-01-01, in the calendar of today carried back."""
     before = year - 1
     days = before * 365 + before // 4 - before // 100 + before // 400 - 719_162
-    return days + _UNTIL_MONTH[month] + (month > 2 and _is_leap(year)) + day - 1
+    return days + UNTIL_MONTH[month] + (month > 2 and _is_leap(year)) + day - 1
 
 
-@njit(cache=True, nogil=True)
-def _is_number(data, index, end):  # type: ignore[no-untyped-def]
+@inlined
+def _is_number(data: Any, index: Any, end: Any) -> Any:
     """Digits with at most one point, and an exponent or none."""
     digits = points = 0
     while index < end and (data[index] == POINT or ZERO <= data[index] <= NINE):
@@ -433,8 +449,8 @@ def _is_number(data, index, end):  # type: ignore[no-untyped-def]
     return index == end or _exponent_end(data, index, end)[1] == end
 
 
-@njit(cache=True, nogil=True)
-def _exponent_end(data, index, end):  # type: ignore[no-untyped-def]
+@inlined
+def _exponent_end(data: Any, index: Any, end: Any) -> Any:
     """Return an exponent and the index behind it, -1 if there is none."""
     if data[index] not in (69, 101):  # E e
         return 0, -1
@@ -450,8 +466,8 @@ def _exponent_end(data, index, end):  # type: ignore[no-untyped-def]
     return (-value if negative else value), index if digits else -1
 
 
-@njit(cache=True, nogil=True)
-def _decimal_parts(data, index, end):  # type: ignore[no-untyped-def]
+@inlined
+def _decimal_parts(data: Any, index: Any, end: Any) -> Any:
     """Return whether it is a number, how many digits precede its point, and its exponent."""
     before = digits = points = 0
     while index < end and (data[index] in (POINT, COMMA) or ZERO <= data[index] <= NINE):
@@ -469,8 +485,8 @@ def _decimal_parts(data, index, end):  # type: ignore[no-untyped-def]
     return behind == end and abs(exponent) < EXPONENT_MAX, before, exponent
 
 
-@njit(cache=True, nogil=True)
-def _unscaled(data, index, end, keep, precision, digits):  # type: ignore[no-untyped-def]
+@inlined
+def _unscaled(data: Any, index: Any, end: Any, keep: Any, precision: Any, digits: Any) -> Any:
     """Put the digits of the rounded number into `digits`; return whether they fit, how many.
 
     `keep`: how many of the number's digits, leading zeros included, stand before the rounding.

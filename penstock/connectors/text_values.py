@@ -31,7 +31,7 @@ class Texts:
         content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
         return cls(content, places[:-1], places[1:], present(column))
 
-    def unescaped(self, escaped: np.ndarray, escape: np.uint8) -> Texts:
+    def unescaped(self, escaped: np.ndarray, escape: int) -> Texts:
         """Return texts of CSV fields, some of them with escapes, without these."""
         data, begins, ends = line_kernels.unescape(
             self.data, self.begins, self.ends, escaped, escape
@@ -62,6 +62,7 @@ def values_of(texts: Texts, kind: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     if kind == pa.string():
         copied, offsets = text_kernels.gather(data, begins, ends)
         return _variable(kind, offsets, copied, texts.there), np.zeros(begins.size, np.bool_)
+    values: np.ndarray
     if kind in _INTEGERS:
         high = (1 << (_INTEGERS[kind] - 1)) - 1
         values, fits = text_kernels.integers(data, begins, ends, -high - 1, high)

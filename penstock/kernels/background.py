@@ -2,12 +2,13 @@
 
 The compiler holds Python's lock nearly all the time, so it runs in a process of its own. What
 somebody needs he wishes for in the folder; one process, for all slots that use the folder, makes
-wishes come true until there are none, and ends. Until then Arrow and NumPy do the work.
+wishes come true until none has come for a while, and ends. Until then Arrow and NumPy do the work.
+Where they cannot, rows wait; their wish says so, and comes first.
 
 compiler.lock             held by the compiler for as long as it lives, and by nobody else
 k_<hash>.wanted           the wish for a module with a kernel
 k_<hash>.<loop>.wanted    for one loop of a module of the package
-r_<hash>.<what>.wanted    for the compiled functions of a reader, see `connectors.rehearsals`
+r_<hash>.<what>.wanted    for the functions of a generator, see `connectors.rehearsals`
 ….compiled                it has come true
 """
 
@@ -24,12 +25,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from penstock.connectors.rehearsals import OFTEN, REHEARSALS, rehearsed_source
+from penstock.connectors import line_kernels, line_stand_ins, text_kernels
+from penstock.connectors.rehearsals import REHEARSALS, rehearsed_source
 from penstock.kernels import coding, dealing, hashing, reference
 from penstock.kernels.cache import KernelCache
 from penstock.state import tables
@@ -40,26 +42,23 @@ ATTEMPTS_MAX = 3  # then it stays with Arrow and NumPy
 NICENESS = 5  # behind the vertices; the more there is to do, the more its work is worth
 WAIT_S_MAX = 30.0  # for what nothing stands in for; a compiler that was stopped never ends
 POLL_S = 0.01
+LINGER_S = 10.0  # a compiler that has nothing to do: to start the next one costs a second
 
 Package = Mapping[ModuleType, Mapping[str, Callable[..., Any]]]
 
-# Modules with loops of our own, and what stands in for these.
+# Modules with loops of our own, and what stands in for these. A stand-in that cannot do what it is
+# asked for returns NotImplemented: then rows wait for the loop.
 PACKAGE: Package = MappingProxyType(
     {
         tables: STAND_INS,
         hashing: {"_string_words": reference.string_words, "_mix_in": reference.mix_in},
         dealing: {"_deal": reference.deal},
         coding: {"_code_pieces": reference.code_pieces, "_gather": reference.gather},
+        line_kernels: line_stand_ins.LINES,
+        text_kernels: line_stand_ins.TEXTS,
     }
 )
-
-# What nothing stands in for: rows wait for it.
-_AWAITED = frozenset(REHEARSALS) | {
-    loop.name
-    for module, stand_ins in PACKAGE.items()
-    for loop in loops_of(module)
-    if loop.name not in stand_ins
-}
+_AWAITED = b"rows wait"  # what a wish says
 
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -70,7 +69,10 @@ logger = logging.getLogger(__name__)
 
 
 class BackgroundKernels(KernelCache):
-    """Kernels that are there once another process has compiled them. For one thread."""
+    """Kernels that are there once another process has compiled them.
+
+    For one thread; but loops of the package may be called, and then waited for, by others.
+    """
 
     def __init__(
         self,
@@ -115,6 +117,9 @@ class BackgroundKernels(KernelCache):
         """Wait for what nothing stands in for, while there is hope that it comes."""
         end_s = time.monotonic() + WAIT_S_MAX
         missing = [unit for unit in units if unit in self._attempts]
+        for unit in missing:
+            with suppress(OSError):
+                _wish(self.folder, unit).write_bytes(_AWAITED)
         while missing and time.monotonic() < end_s:
             self._compile_missing()
             time.sleep(POLL_S)
@@ -161,7 +166,7 @@ class BackgroundKernels(KernelCache):
         for module, stand_ins in self._package.items():
             for loop in loops_of(module):
                 if self.is_compiled(_unit(module, loop)):
-                    loop.use(getattr(self.module(_source_of(module)), loop.name))
+                    self._lend(module, loop)
                 else:
                     loop.use(self._until_compiled(module, loop, stand_ins.get(loop.name)))
 
@@ -171,17 +176,26 @@ class BackgroundKernels(KernelCache):
         """What wishes for a loop when it is first called: most programs need few of them."""
         unit = _unit(module, loop)
 
+        def wait_and_run(*arguments: Any) -> Any:
+            self._wait_for([unit])
+            self._lend(module, loop) if self.is_compiled(unit) else loop.use(None)
+            return loop(*arguments)
+
+        def stand_in_or_wait(*arguments: Any) -> Any:
+            result = NotImplemented if stand_in is None else stand_in(*arguments)
+            return wait_and_run(*arguments) if result is NotImplemented else result
+
         def wish_and_run(*arguments: Any) -> Any:
+            loop.use(stand_in_or_wait)  # first: machine code that comes must not be replaced
             self._want(unit, _source_of(module))
-            if stand_in is not None:
-                loop.use(stand_in)
-            else:
-                self._wait_for([unit])
-                is_there = self.is_compiled(unit)
-                loop.use(getattr(self.module(_source_of(module)), loop.name) if is_there else None)
+            if self.is_compiled(unit):  # by another process, a moment ago
+                self._lend(module, loop)
             return loop(*arguments)
 
         return wish_and_run
+
+    def _lend(self, module: ModuleType, loop: Loop) -> None:
+        loop.use(getattr(self.module(_source_of(module)), loop.name))
 
 
 def _wish(folder: Path, unit: str) -> Path:
@@ -230,10 +244,10 @@ def is_compiling(folder: Path) -> bool:
     return not is_free
 
 
-def start_compiler(folder: Path, lock: int, ahead: Iterable[str] = ()) -> None:
+def start_compiler(folder: Path, lock: int) -> None:
     """Make wishes come true in another process, which outlives a query that is over sooner."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(folder), *ahead],
+        [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(folder)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=(lock,),  # the lock is let go of when the process ends, however it does
@@ -242,37 +256,54 @@ def start_compiler(folder: Path, lock: int, ahead: Iterable[str] = ()) -> None:
     threading.Thread(target=process.wait, name="penstock-compiler", daemon=True).start()
 
 
-def compile_ahead(folder: Path | str) -> None:
-    """Have compiled, before anybody needs it, what rows would have to wait for."""
+def expect_wishes(folder: Path | str) -> None:
+    """Start a compiler before there are wishes, where nobody has compiled anything yet."""
     kernels = KernelCache(folder)
-    ahead = [rehearsal_unit(name) for name in OFTEN]
-    for module in PACKAGE:
-        ahead += [_unit(module, loop) for loop in loops_of(module) if loop.name in _AWAITED]
-    missing = [unit for unit in ahead if not kernels.is_compiled(unit)]
-    if missing:
-        _unless_at_work(kernels.folder, partial(start_compiler, ahead=missing))
+    units = [_unit(module, loop) for module in PACKAGE for loop in loops_of(module)]
+    if not any(kernels.is_compiled(unit) for unit in units):
+        _unless_at_work(kernels.folder, start_compiler)
 
 
-def compile_wishes(folder: str, *ahead: str) -> None:
-    """What the compiler does: all that is wanted, and when nothing is, what is `ahead`.
+class _OthersKernels(BackgroundKernels):
+    """Wishes for kernels on behalf of other processes, and loads none."""
 
-    Kernels of programs come before the package's loops: all rows go through them. What nothing
-    stands in for comes before both.
+    def get(self, source: str) -> None:
+        self._want(self.name_of(source), source)
+
+
+def wish_for_others(folder: Path | str, ask: Callable[[KernelCache], object]) -> None:
+    """Wish for the kernels that `ask` asks for, before the processes that need them are there."""
+    kernels = _OthersKernels(folder, package={})
+    ask(kernels)
+    kernels.tend()
+
+
+def compile_wishes(folder: str, linger_s: float = LINGER_S) -> None:
+    """What the compiler does: all that is wanted, until nothing more has been for a while.
+
+    Kernels of programs come before the package's loops: all rows go through them. What rows wait
+    for comes before both.
     """
     os.nice(NICENESS)
     kernels, tried = KernelCache(folder), set[str]()
     for module in PACKAGE:
         kernels.module(_source_of(module))  # so that its text is there
 
-    def rank(unit: str) -> tuple[int, int]:
-        part = unit.partition(".")[2]
-        return 0 if part in _AWAITED else 2 if part else 1, _wished_ns(kernels.folder, unit)
+    def rank(unit: str) -> tuple[bool, bool, int]:
+        try:
+            wish = _wish(kernels.folder, unit).stat()
+        except FileNotFoundError:  # somebody has given it up
+            return True, True, 0
+        return not wish.st_size, "." in unit, wish.st_mtime_ns
 
+    end_s = time.monotonic() + linger_s
     while True:
         wishes = sorted(set(wanted(kernels)) - tried, key=rank)
-        wishes += [unit for unit in ahead if unit not in tried]
         if not wishes:
-            return
+            if time.monotonic() >= end_s:
+                return
+            time.sleep(POLL_S)
+            continue
         unit = wishes[0]
         tried.add(unit)
         try:
@@ -280,6 +311,8 @@ def compile_wishes(folder: str, *ahead: str) -> None:
                 _wish(kernels.folder, unit).unlink(missing_ok=True)
         except Exception:  # whatever Numba or the disk raises, the others can be compiled
             logger.warning("kernel %s could not be compiled", unit, exc_info=True)
+            linger_s = 0.0  # another process may have more luck, and somebody may wait for it
+        end_s = time.monotonic() + linger_s
 
 
 def compile_unit(kernels: KernelCache, unit: str) -> bool:
@@ -314,10 +347,3 @@ def wanted(kernels: KernelCache) -> list[str]:
     """Wishes that have not come true."""
     wishes = [path.name.removesuffix(".wanted") for path in kernels.folder.glob("*.wanted")]
     return [unit for unit in wishes if not kernels.is_compiled(unit)]
-
-
-def _wished_ns(folder: Path, unit: str) -> int:
-    try:
-        return _wish(folder, unit).stat().st_mtime_ns
-    except FileNotFoundError:  # somebody has given it up
-        return 0

@@ -264,9 +264,10 @@ class Block:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether all loops of the block run compiled; compiles them to find out."""
+        """Whether all loops of the block run compiled; asks for each of them to find out."""
         loops = [loop for _, loop in self._phases] + [self._loop]
-        return all(loop is None or loop.is_compiled for loop in loops)
+        compiled = [loop is None or loop.is_compiled for loop in loops]
+        return all(compiled)
 
     # --- explaining -------------------------------------------------------------------------------
 

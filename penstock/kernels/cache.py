@@ -63,7 +63,7 @@ class KernelCache:
         return False
 
     def rehearse(self, names: Iterable[str]) -> None:
-        """See to it that the compiled functions of readers are there; see `rehearsals`."""
+        """See to it that the compiled functions of generators are there; see `rehearsals`."""
 
     def module(self, source: str) -> ModuleType:
         """The module with this source, whose signatures are compiled or read from the cache."""

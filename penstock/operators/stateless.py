@@ -61,6 +61,10 @@ class FusedStep:
     def explain(self) -> list[tuple[str, str]]:
         return self._block.explain_block()
 
+    @property
+    def is_compiled(self) -> bool:
+        return self._block.is_compiled
+
 
 class Explode:
     """One row per element of an array, with those columns that are read behind it.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.connectors.folder_listing import FolderListing
-from penstock.connectors.rehearsals import rehearsals_for
+from penstock.connectors.rehearsals import rehearsals_for, rehearse_lines
 from penstock.errors import ChangeLogBroken, CheckpointError, StateTooLarge, UnsupportedPlan
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
@@ -266,8 +266,6 @@ def warm_program(program: Program, kernels: KernelCache) -> None:
     """
     for stage in program.stages:
         schema = arrow_schema(stage.input.schema)
-        if (source := stage.input.source) is not None:
-            kernels.rehearse(rehearsals_for(source.connector, source.options, schema))
         chain = _chain_of(program, kernels, stage)
         chain.process(_row_of_zeros(schema), on_bad_row="reject")
         chain.on_watermark(WATERMARK_END)
@@ -277,6 +275,15 @@ def warm_program(program: Program, kernels: KernelCache) -> None:
         if stage.output.partition_by:
             row = _row_of_zeros(arrow_schema(stage.output.schema))
             partitioner(("one", "other"), stage.output.partition_by)(row)
+        if (source := stage.input.source) is not None:
+            kernels.rehearse(rehearsals_for(source.connector, source.options))
+            rehearse_lines(source.options.get("format", ""), schema)
+
+
+def ask_for_kernels(program: Program, kernels: KernelCache) -> None:
+    """Ask for every kernel of a program, and run none."""
+    for stage in program.stages:
+        _ = _chain_of(program, kernels, stage).is_compiled
 
 
 def _chain_of(program: Program, kernels: KernelCache, stage: Stage) -> Chain:

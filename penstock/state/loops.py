@@ -30,12 +30,19 @@ _TYPES = MappingProxyType(
         "ReadBytes": 'Array(uint8, 1, "C", readonly=True)',
         "ReadOffsets": 'Array(int32, 1, "C", readonly=True)',
         "HashWords": "uint64[::1]",
+        "FlagRows": "boolean[:,::1]",
         "int": "int64",
         "bool": "boolean",
         "None": "void",
-        "tuple[int, int]": "UniTuple(int64, 2)",
     }
 )
+
+
+def _type_of(annotation: str) -> str:
+    if not annotation.startswith("tuple["):
+        return _TYPES[annotation]
+    parts = annotation.removeprefix("tuple[").removesuffix("]").split(", ")
+    return f"Tuple(({', '.join(_TYPES[part] for part in parts)}))"
 
 
 # Loops only borrow their arrays. Counting references to them in each inner call would cost more
@@ -49,7 +56,7 @@ class Loop:
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         self.__doc__ = function.__doc__
         self.name = function.__name__
-        types = {name: _TYPES[kind] for name, kind in function.__annotations__.items()}
+        types = {name: _type_of(kind) for name, kind in function.__annotations__.items()}
         result = types.pop("return")
         self._signature = f"{result}({', '.join(types.values())})"
         self._function = function
@@ -97,6 +104,11 @@ def loop(function: F) -> F:
 def allocating_loop(function: F) -> F:
     """As `loop`, for functions that return a new array."""
     return cast(F, Loop(function, {}))
+
+
+def unlocked_loop(function: F) -> F:
+    """As `allocating_loop`, for threads that read ahead: Python's lock is let go of."""
+    return cast(F, Loop(function, {"nogil": True}))
 
 
 def inlined(function: F) -> F:

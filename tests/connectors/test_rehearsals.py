@@ -1,53 +1,60 @@
-"""Rehearsals: what they compile is what the readers call."""
+"""Rehearsals: what they call is what the readers call, and no row waits for it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-READING = """
-import sys
-from pathlib import Path
-import pyarrow as pa
-from numba.core.dispatcher import Dispatcher
-from penstock.connectors import line_kernels, text_kernels
-from penstock.connectors.folder import FolderSource
-from penstock.connectors.rehearsals import REHEARSALS, rehearsals_for
+from penstock.connectors import line_kernels, line_stand_ins, text_kernels
+from penstock.connectors.folder import FolderSource, Format
 from penstock.connectors.folder_registry import MemoryRegistry
+from penstock.connectors.rehearsals import rehearse_lines
+from penstock.kernels.background import BackgroundKernels, wanted
+from penstock.state.loops import loops_of
 
-folder, format, line = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-(folder / "a").write_text(f"{line}\\n" * 3)
-columns = [("n", pa.int64()), ("s", pa.string()), ("t", pa.timestamp("us", "UTC"))]
-schema = None if format == "text" else pa.schema(columns)
-
-def compiled():
-    modules = (line_kernels, text_kernels)
-    loops = {n: v for m in modules for n, v in vars(m).items() if isinstance(v, Dispatcher)}
-    return {(name, str(signature)) for name, loop in loops.items() for signature in loop.signatures}
-
-for name in rehearsals_for("folder", {"format": format}, schema or pa.schema([])):
-    REHEARSALS[name]()
-before = compiled()
-source = FolderSource(folder, format, MemoryRegistry(), schema)
-assert source.read(source.initial_offset(), 10).rows == 3
-assert before, "nothing was rehearsed"
-assert compiled() == before, sorted(compiled() - before)
-"""
-
-LINES = {
+LINES_PACKAGE = {line_kernels: line_stand_ins.LINES, text_kernels: line_stand_ins.TEXTS}
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("s", pa.string()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("d", pa.date32()),
+        ("f", pa.float64()),
+        ("b", pa.bool_()),
+    ]
+)
+LINES: dict[Format, str] = {
     "text": "one line",
-    "jsonl": '{"n": 1, "s": "a", "t": "2024-05-06T07:08:09.123Z"}',
-    "csv": "1,a,2024-05-06 07:08:09",
+    "jsonl": '{"n":1, "s":"a", "t":"2024-05-06T07:08:09.123Z", "d":"2024-05-06", "f":1, "b":true}',
+    "csv": "1,a,2024-05-06 07:08:09,2024-05-06,1.5,false",
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format", LINES)
-def test_reading_compiles_nothing_that_was_not_rehearsed(format: str, tmp_path: Path) -> None:
-    """In a process of its own, where nobody has read anything before."""
-    command = [sys.executable, "-c", READING, str(tmp_path), format, LINES[format]]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
+@pytest.fixture(autouse=True)
+def own_machine_code() -> Iterator[None]:
+    yield
+    for module in LINES_PACKAGE:
+        for loop in loops_of(module):
+            loop.use(None)
+
+
+def fail(folder: Path, lock: int) -> None:
+    pytest.fail("a compiler is started, so somebody waits for it")
+
+
+@pytest.mark.parametrize("form", LINES)
+def test_reading_calls_nothing_that_was_not_rehearsed(form: Format, tmp_path: Path) -> None:
+    kernels = BackgroundKernels(tmp_path / "kernels", fail, LINES_PACKAGE)
+    schema = SCHEMA if form != "text" else pa.schema([("value", pa.string())])
+    rehearse_lines(form, schema)
+    rehearsed = set(wanted(kernels))
+    assert rehearsed
+    folder = tmp_path / "input"
+    folder.mkdir()
+    (folder / "a").write_text(f"{LINES[form]}\n" * 3)
+    source = FolderSource(folder, form, MemoryRegistry(), schema)
+    assert source.read(source.initial_offset(), 10).rows == 3
+    assert set(wanted(kernels)) == rehearsed

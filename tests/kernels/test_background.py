@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.connectors.folder import Format
 from penstock.connectors.rehearsals import REHEARSALS, rehearsals_for
 from penstock.kernels import background, dealing, hashing
 from penstock.kernels.background import (
@@ -23,9 +23,11 @@ from penstock.kernels.background import (
     BackgroundKernels,
     compile_package,
     compile_wishes,
+    expect_wishes,
     rehearsal_unit,
     start_compiler,
     wanted,
+    wish_for_others,
 )
 from penstock.kernels.block import Block
 from penstock.kernels.cache import KernelCache
@@ -97,7 +99,7 @@ def test_what_has_been_compiled_takes_over_between_two_batches(tmp_path: Path, h
     before = partials(block)
     small_loops.add_up(NUMBERS)
     kernels.tend()
-    compile_wishes(str(tmp_path))
+    compile_wishes(str(tmp_path), linger_s=0)
     assert wanted(kernels) == []
     assert kernels.tend()
     assert block.is_compiled
@@ -140,7 +142,7 @@ def test_slots_of_two_queries_share_one_compiler(tmp_path: Path, here: None) -> 
     one.tend()
     other.tend()
     assert len(compilers.locks) == 1
-    compile_wishes(str(tmp_path))
+    compile_wishes(str(tmp_path), linger_s=0)
     assert one.tend()
     assert other.tend()
     assert all(block.is_compiled for block in blocks)
@@ -175,12 +177,89 @@ def test_what_cannot_be_compiled_stays_with_arrow(tmp_path: Path) -> None:
     assert wanted(kernels) == [], "no later compiler tries again"
 
 
+def test_rows_wait_for_what_a_stand_in_declines(tmp_path: Path, here: None) -> None:
+    asked: list[bytes] = []
+
+    def start(folder: Path, lock: int) -> None:
+        (wish,) = folder.glob("*.wanted")
+        asked.append(wish.read_bytes())
+        compile_wishes(str(folder), linger_s=0)
+
+    def small_only(numbers: Any) -> Any:
+        return NotImplemented if numbers.size > 3 else "a stand-in"
+
+    BackgroundKernels(tmp_path, start, {small_loops: {"add_up": small_only}})
+    assert small_loops.add_up(NUMBERS) == "a stand-in"
+    assert asked == []
+    assert small_loops.add_up(np.arange(4)) == 6
+    assert len(asked) == 1
+    assert asked[0], "the wish says that rows wait"
+    assert small_loops.add_up(NUMBERS) == 42
+
+
+def test_what_rows_wait_for_is_compiled_first(
+    tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels, compiled = KernelCache(tmp_path), list[str]()
+
+    def compile_unit(_: KernelCache, unit: str) -> bool:
+        compiled.append(unit)
+        kernels.mark_compiled(unit)
+        return True
+
+    monkeypatch.setattr(background, "compile_unit", compile_unit)
+    for unit, said in (("k_1.one", b""), ("k_2", b""), ("k_1.two", b"rows wait")):
+        (tmp_path / f"{unit}.wanted").write_bytes(said)
+    compile_wishes(str(tmp_path), linger_s=0)
+    assert compiled == ["k_1.two", "k_2", "k_1.one"]
+
+
+def test_what_another_process_compiled_meanwhile_is_used_at_once(tmp_path: Path) -> None:
+    kernels = BackgroundKernels(tmp_path, Compilers().start, SMALL)
+    compile_package(KernelCache(tmp_path), SMALL)
+    assert small_loops.add_up(NUMBERS) == 42
+    assert wanted(kernels) == []
+
+
+def test_a_driver_wishes_for_its_slots_and_loads_nothing(tmp_path: Path, here: None) -> None:
+    blocks: list[Block] = []
+
+    def ask(kernels: KernelCache) -> None:
+        blocks.append(Block(SPEC, kernels))
+        assert not blocks[-1].is_compiled
+
+    (tmp_path / "compiler.lock").touch()
+    with (tmp_path / "compiler.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody is at work, and will see the wish
+        wish_for_others(tmp_path, ask)
+    assert len(wanted(KernelCache(tmp_path))) == 1
+    compile_wishes(str(tmp_path), linger_s=0)
+    assert Block(SPEC, BackgroundKernels(tmp_path, Compilers().start, {})).is_compiled
+    wish_for_others(tmp_path, ask)
+    assert wanted(KernelCache(tmp_path)) == []
+
+
+def test_a_compiler_is_started_early_only_where_nothing_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compilers = Compilers()
+    monkeypatch.setattr(background, "start_compiler", compilers.start)
+    expect_wishes(tmp_path)
+    expect_wishes(tmp_path)
+    assert len(compilers.locks) == 1, "one is enough"
+    compilers.die()
+    (loop, *_) = loops_of(dealing)
+    KernelCache(tmp_path).mark_compiled(f"{background._name_of(dealing)}.{loop.name}")
+    expect_wishes(tmp_path)
+    assert len(compilers.locks) == 1
+
+
 def test_where_nothing_stands_in_a_dying_compiler_is_not_waited_for(tmp_path: Path) -> None:
     started: list[int] = []
     kernels = BackgroundKernels(tmp_path, lambda folder, lock: started.append(lock), ALONE)
     assert small_loops.add_up(NUMBERS) == 42, "compiled here in the end"
     assert len(started) == ATTEMPTS_MAX
-    kernels.rehearse(["text"])
+    kernels.rehearse(["nexmark_bids"])
     assert len(started) == 2 * ATTEMPTS_MAX
 
 
@@ -215,11 +294,11 @@ def test_a_folder_that_disappears_leaves_the_work_to_arrow(tmp_path: Path) -> No
 
 
 def test_wishes_of_another_version_are_left_to_it(tmp_path: Path, here: None) -> None:
-    for unit in ("k_0123", "r_0123.jsonl"):
+    for unit in ("k_0123", "r_0123.nexmark_all"):
         (tmp_path / f"{unit}.wanted").touch()
     (tmp_path / "k_0123.py").write_text("raise AssertionError")
-    compile_wishes(str(tmp_path))
-    assert sorted(wanted(KernelCache(tmp_path))) == ["k_0123", "r_0123.jsonl"]
+    compile_wishes(str(tmp_path), linger_s=0)
+    assert sorted(wanted(KernelCache(tmp_path))) == ["k_0123", "r_0123.nexmark_all"]
 
 
 def test_a_process_of_its_own_compiles_and_one_that_is_killed_is_replaced(tmp_path: Path) -> None:
@@ -287,14 +366,10 @@ def test_machine_code_that_was_cut_short_is_made_anew(
     assert path.stat().st_size > 10
 
 
-def test_what_a_source_needs_can_be_rehearsed() -> None:
-    times = pa.schema([("t", pa.timestamp("us"))])
-    assert list(rehearsals_for("folder", {"format": "jsonl"}, times)) == ["text", "jsonl", "times"]
-    assert list(rehearsals_for("folder", {"format": "parquet"}, times)) == []
-    for form in set(get_args(Format)) - {"parquet"}:
-        assert form in rehearsals_for("folder", {"format": form}, times)
+def test_what_a_generator_needs_can_be_rehearsed() -> None:
+    assert list(rehearsals_for("folder", {"format": "jsonl"})) == []
     for kind in ("bids", "all"):
-        assert set(rehearsals_for("nexmark", {"kind": kind}, times)) <= set(REHEARSALS)
+        assert set(rehearsals_for("nexmark", {"kind": kind})) <= set(REHEARSALS)
     assert len({rehearsal_unit(name) for name in REHEARSALS}) == len(REHEARSALS)
 
 
