@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -209,8 +209,8 @@ def _date_times(events: Events) -> pa.Array:
 
 
 def _chosen(number: int, values: list[str]) -> Build:
-    table = pa.array(values)
-    return lambda events: table.take(pa.array(kernels.choices(events.keys, number, len(values))))
+    table = cache(lambda: pa.array(values))
+    return lambda events: table().take(pa.array(kernels.choices(events.keys, number, len(values))))
 
 
 def _words(number: int, length_max: int) -> Build:
@@ -224,10 +224,12 @@ def _prices(number: int) -> Build:
 def _names(events: Events) -> pa.Array:
     first = kernels.choices(events.keys, 1, len(FIRST_NAMES))
     last = kernels.choices(events.keys, 2, len(LAST_NAMES))
-    return FULL_NAMES.take(pa.array(first * len(LAST_NAMES) + last))
+    return _full_names().take(pa.array(first * len(LAST_NAMES) + last))
 
 
-FULL_NAMES = pa.array([f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES])
+@cache
+def _full_names() -> pa.Array:
+    return pa.array([f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES])
 
 
 def _emails(events: Events) -> pa.Array:

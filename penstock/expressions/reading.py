@@ -74,7 +74,7 @@ _WORDS = (
     (("-inf", "-infinity"), -math.inf),
     (("nan",), math.nan),
 )
-_SIGNED_NAN = pa.array(["+NaN", "-NaN"])
+_SIGNED_NANS = ("+NaN", "-NaN")
 _DOUBLE_POWERS, _FLOAT_POWERS = 300, 36  # well within the range of the type
 
 
@@ -101,7 +101,7 @@ def floats_of_text(text: pa.Array, target: DataType) -> Read:
         rows = bad & true_rows(pc.is_in(lowered, value_set=pa.array(words)))
         values[rows] = value
         bad &= ~rows
-    signed = bad & true_rows(pc.is_in(trimmed, value_set=_SIGNED_NAN))
+    signed = bad & true_rows(pc.is_in(trimmed, value_set=pa.array(_SIGNED_NANS)))
     values[signed] = math.nan
     for row in np.flatnonzero(is_hex | is_number & ~inside & ~is_zero):
         values[row] = _float_of_text(trimmed[row].as_py(), target)
