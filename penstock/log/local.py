@@ -88,6 +88,7 @@ _LOG_FOLDER_MODE = 0o700  # others are let in by whoever makes the folder, or op
 _TRIM_ROWS = 128  # in one transaction, which holds appends back for a millisecond or two
 _TRIM_PAUSE_S = 0.0005  # between two of them; who waits for a lock would often not get it without
 _LOOK_AT_MAPS_S = 1.0  # how often an idle reader looks for segments that were removed
+FOLD_PASSES = 3
 _FOLD_CHECK_APPENDS = 64
 _FOLD_CHECK_FIRST = 8  # appends of a handle before the first look: most handles live shorter
 
@@ -888,8 +889,10 @@ class LocalLog(Log):
                 reserved = index.reserve(Position(index.tail() + RESERVED_POSITIONS))
                 self._sync_wal()
                 self._reserved = reserved  # so that no append has to see to it
-            index.fold(wait=False)
-            # A steady stream of appends never lets it end: hold them back for what is left.
+            # Each takes what was appended during the one before, so that little is left at the end:
+            # a steady stream of appends never lets it come, and is held back for that.
+            for _ in range(FOLD_PASSES):
+                index.fold(wait=False)
             return index.fold(wait=True)
         finally:
             index.close(fold=False)

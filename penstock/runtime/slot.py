@@ -46,6 +46,7 @@ from penstock.state.checkpoints import CheckpointStore
 
 STATUS_INTERVAL_S = 0.2
 CHECKPOINTS_FOLDER = "checkpoints"
+SETTLED_S = 5.0  # after vertices came: by then what they work with is loaded
 TRACEBACK_CHARACTERS_MAX = 20_000
 
 logger = logging.getLogger(__name__)
@@ -202,6 +203,7 @@ class _SlotProcess:
         self._order = order
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._slot: Slot | None = None
+        self._freezes_at_s = float("inf")
         self._is_over = threading.Event()
 
     def run(self) -> None:
@@ -244,17 +246,25 @@ class _SlotProcess:
     def _live(self, assembly: Assembly) -> None:
         assembly.warm()
         slot = self._slot = Slot(assembly, self._channel.send)
-        # What is loaded by now stays: a full collection that looks through it again would hold
-        # every vertex up for as long as some hundred commits take.
+        # What is loaded stays: full collections that looked through it again and again would each
+        # hold every vertex up for as long as some ten commits take.
         gc.freeze()
         try:
             self._channel.send({"type": "ready"})
             while self._obey(slot):
+                self._freeze_if_due(assembly.clock.monotonic_s())
                 worked = slot.work()
                 if not worked and not slot.is_standby():
                     slot.wait()
         finally:
             slot.close()
+
+    def _freeze_if_due(self, now_s: float) -> None:
+        """So does what vertices that came have loaded since: loops load at their first call."""
+        if now_s >= self._freezes_at_s:
+            gc.collect()
+            gc.freeze()
+            self._freezes_at_s = float("inf")
 
     def _obey(self, slot: Slot) -> bool:
         """Carry out what has arrived; return whether to go on."""
@@ -267,6 +277,7 @@ class _SlotProcess:
                 return True
             if message is None or not slot.obey(message):
                 return False
+            self._freezes_at_s = SystemClock().monotonic_s() + SETTLED_S
 
     def _listen(self) -> None:
         try:

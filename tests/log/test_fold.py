@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,3 +113,37 @@ def test_a_handle_closes_while_it_folds(tmp_path: Path) -> None:
         log.close()
     with open_log(tmp_path / "log") as log:
         assert log.tail() == 5 * 128
+
+
+def test_what_is_appended_during_a_fold_is_folded_before_appends_are_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    appends = iter((64, 16, 4))  # while the first pass goes on, the second, the third
+    fold = Index.fold
+    folder = tmp_path / "log"
+    with (
+        open_log(folder, create=True, config=CONFIG) as log,
+        open_log(folder, config=LogConfig(durability="process")) as other,
+    ):
+
+        def steady(self: Index, *, wait: bool) -> bool:
+            if wait:
+                left.append(pages_to_fold(folder))
+            done = fold(self, wait=wait)
+            if not wait:
+                append(other, int(other.tail()), next(appends))
+            return done
+
+        append(log, 0, 10)
+        monkeypatch.setattr(Index, "fold", steady)
+        assert log._fold()
+    (pages,) = left
+    assert 0 < pages <= 4 * 4, "as many as the last four appends have written"
+
+
+def pages_to_fold(folder: Path) -> int:
+    """What the connections' shared memory says: pages in the write-ahead log, less the folded."""
+    shared = (folder / f"{INDEX_FILE}-shm").read_bytes()
+    (pages,), (folded,) = struct.unpack_from("=I", shared, 16), struct.unpack_from("=I", shared, 96)
+    return int(pages - folded)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import socket
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from penstock.clock import SystemClock
 from penstock.errors import JobFailed, LogBusy
 from penstock.kernels.cache import KernelCache
 from penstock.log.contract import instance_key
@@ -17,10 +20,10 @@ from penstock.plan.build import count, query, scan_source
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue
-from penstock.runtime.control import Message
+from penstock.runtime.control import Channel, Message
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.placement import Assign, Command, GiveUp, Launch, Placement, StopSlot
-from penstock.runtime.slot import Slot
+from penstock.runtime.slot import SETTLED_S, Slot, SlotOrder, _SlotProcess
 from penstock.runtime.standalone import RESTARTS_MAX, StandaloneHost
 from penstock.runtime.streams import StreamReader, register_streams
 from penstock.stages.program import Program
@@ -357,3 +360,25 @@ def test_a_slot_says_at_once_that_all_that_was_there_is_done(
     assert len(reports) == 1 + available_now
     through = [all(facts["is_through"] for facts in report.values()) for report in reports]
     assert through == [False, True][: len(reports)]
+
+
+# What is loaded -----------------------------------------------------------------------------------
+
+
+def test_what_vertices_have_loaded_is_frozen_once_they_have_settled(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Really frozen, everything that the other tests leave behind would stay."""
+    frozen: list[None] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
+    slot = cluster.members[0].slot
+    with socket.socket() as nobody:
+        process = _SlotProcess(Channel(nobody), SlotOrder("", 0, "", 0, "", ""))
+        process._orders.put({"type": "assign", "vertices": []})
+        assert process._obey(slot)
+    now_s = SystemClock().monotonic_s()
+    process._freeze_if_due(now_s)
+    assert not frozen
+    for _ in range(2):
+        process._freeze_if_due(now_s + SETTLED_S)
+    assert len(frozen) == 1
