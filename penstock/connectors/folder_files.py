@@ -73,7 +73,7 @@ class OpenFile:
         """Open a file: the version that an offset names, or the present one if it is None."""
         self.name = name
         self.shown = show_path(name)
-        self._path = folder / name
+        self.path = folder / name
         self._handle = self._opened(folder)
         # Also closed when nobody holds this object any more: a failed read closes nothing.
         self._closing = weakref.finalize(self, os.close, self._handle)
@@ -88,13 +88,13 @@ class OpenFile:
         with self.told(0, 0):
             try:
                 if "/" not in self.name:  # right in the folder, and no link: then it is inside
-                    return os.open(self._path, flags | os.O_NOFOLLOW)
+                    return os.open(self.path, flags | os.O_NOFOLLOW)
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
-        refuse_ways_out(folder, self._path, self.shown)
+        refuse_ways_out(folder, self.path, self.shown)
         with self.told(0, 0):
-            return os.open(self._path, flags)
+            return os.open(self.path, flags)
 
     @property
     def size_bytes(self) -> int:
@@ -104,7 +104,7 @@ class OpenFile:
     def check(self, byte: int, row: int) -> None:
         """Raise if the file is gone, or is another version."""
         with self.told(byte, row):
-            found = os.stat(self._path)
+            found = os.stat(self.path)
         self._check_kind(found)
         self._check(found, byte, row)
 

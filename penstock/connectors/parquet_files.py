@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from penstock.connectors.contract import offset_refused
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
 from penstock.connectors.folder_shares import FoundFile, Share, packed_begins
-from penstock.connectors.parquet_footer import DAMAGE, Footer, read_footer, stored_values
+from penstock.connectors.parquet_footer import Footer, read_footer, stored_values
 from penstock.connectors.parquet_statistics import Condition, excluded_groups
 from penstock.connectors.parquet_types import (
     as_codes,
@@ -387,16 +387,11 @@ class ParquetFileRows(FileRows):
 
         It does not where a dictionary has a value twice: then it has fewer than the file.
         """
-        if self._footer is None:
-            return False
         return stored_values(self._file, self._footer, group, name) == len(some.dictionary)
 
     @cached_property
-    def _footer(self) -> Footer | None:
-        try:
-            return read_footer(self._file)
-        except DAMAGE:
-            return None
+    def _footer(self) -> Footer:
+        return read_footer(self._file)
 
     def _batches(
         self, parquet: pq.ParquetFile, group: int, rows: int, columns: Sequence[str] | None = None

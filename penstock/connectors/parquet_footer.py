@@ -1,17 +1,22 @@
 """The footer of a Parquet file, and what lies before its dictionaries.
 
-They are read here and not by Arrow, which ends the process over what is wrong in them.
+They are read here and not by Arrow, which ends the process over what is wrong in them. That takes
+Python for every value: so large footers are not read, and others once for all parts of a file.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from penstock.connectors.folder_files import OpenFile
+from penstock.connectors.folder_files import OpenFile, Version
 
 MAGIC = b"PAR1"
-FOOTER_BYTES_MAX = 64 << 20
+FOOTER_BYTES_MAX = 1 << 20  # takes half a second
+KEPT_BYTES_MAX = 1 << 20  # of footers that were read, which take some twenty times as much memory
+KEPT_BYTES_MIN = 1 << 10
 PAGE_HEAD_BYTES_MAX = 256
 DEPTH_MAX = 16
 DAMAGE = (IndexError, KeyError, TypeError, ValueError, AttributeError)  # of what is not as it was
@@ -21,16 +26,33 @@ Footer = Mapping[int, Any]  # Parquet's `FileMetaData`, fields by their numbers
 _DICTIONARY_PAGE = 2
 _CODED = (2, 8)  # `PLAIN_DICTIONARY`, `RLE_DICTIONARY`
 
+_lock = threading.Lock()
+_kept: dict[tuple[Path, Version], tuple[int, Footer]] = {}  # the last ones, with their sizes
+
 
 def read_footer(file: OpenFile) -> Footer:
-    """Return what a file says of itself; one of DAMAGE is raised where it does not."""
-    if file.size_bytes < 8:
-        raise ValueError("no footer")
-    tail = file.pread(file.size_bytes - 8, 8, 0)
+    """Return what a file says of itself; nothing where it does not, or says too much."""
+    which = (file.path, file.version)
+    with _lock:
+        if which in _kept:
+            return _kept[which][1]
+    size, footer = _read(file)
+    with _lock:
+        _kept[which] = max(size, KEPT_BYTES_MIN), footer
+        while sum(size for size, _ in _kept.values()) > KEPT_BYTES_MAX:
+            del _kept[next(iter(_kept))]
+    return footer
+
+
+def _read(file: OpenFile) -> tuple[int, Footer]:
+    tail = file.pread(max(file.size_bytes - 8, 0), min(file.size_bytes, 8), 0)
     size = int.from_bytes(tail[:4], "little")
     if tail[4:] != MAGIC or size > min(file.size_bytes - 8, FOOTER_BYTES_MAX):
-        raise ValueError("no footer")
-    return _Thrift(file.pread(file.size_bytes - 8 - size, size, 0)).struct()
+        return 0, {}
+    try:
+        return size, _Thrift(file.pread(file.size_bytes - 8 - size, size, 0)).struct()
+    except DAMAGE:
+        return size, {}
 
 
 def stored_values(file: OpenFile, footer: Footer, group: int, column: str) -> int | None:
@@ -62,8 +84,6 @@ class _Thrift:
         self._at = 0
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        if depth > DEPTH_MAX:
-            raise ValueError("nested too deep")
         fields: dict[int, Any] = {}
         number = 0
         while head := self._byte():
@@ -73,6 +93,8 @@ class _Thrift:
         return fields
 
     def _value(self, kind: int, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise ValueError("nested too deep")
         if kind in (1, 2, 3):  # inside a list, where each boolean has its byte
             return self._byte()
         if kind in (4, 5, 6):

@@ -119,6 +119,8 @@ def _is_excluded(
         if name not in columns:
             return None
         there, found, wanted = columns[name]
+        if pa.types.is_nested(found):
+            return None  # an empty list is no null, though it has no value
         for place, chunk in enumerate(group[1]):
             about = chunk.get(3, {})
             if about.get(3) == [there.encode()]:

@@ -154,6 +154,14 @@ def test_what_is_not_beyond_doubt_is_read(tmp_path: Path, column: pa.Array) -> N
     assert read_rows(tmp_path, schema, ColumnTest("x", "gt", 5), 10) == [0, 1, 2]
 
 
+def test_lists_are_read_whatever_is_said_of_what_is_in_them(tmp_path: Path) -> None:
+    """Where a file has a list without a level of its own, an empty one looks like a null."""
+    pq.write_table(pa.table({"x": pa.array([None] * 3, pa.int32())}), tmp_path / "one")
+    file, test = OpenFile(tmp_path, "one", None), ColumnTest("x", "is_not_null")
+    for kind, away in [(pa.int32(), True), (pa.list_(pa.int32()), False)]:
+        assert excluded_groups(file, test, {"x": ("x", kind, kind)}, [3]) == [away]
+
+
 def test_a_comparison_is_true_of_nothing_beyond_the_bounds() -> None:
     known = Bounds(10, 20, 0, 5)
     for kind, compare in COMPARE.items():
@@ -188,13 +196,13 @@ def test_a_damaged_footer_leaves_nothing_out_that_it_does_not_speak_of(tmp_path:
         OpenFile(tmp_path, "whole", None), ColumnTest("n", "lt", 30), columns, [GROUP_ROWS] * 12
     )
     assert whole == [False] * 2 + [True] * 10
-    for _ in range(100):
-        damaged = bytearray(raw)
+    for number in range(100):
+        damaged, name = bytearray(raw), f"bad{number}"
         for _ in range(rng.randint(1, 3)):
             damaged[rng.randrange(len(raw) - 8 - footer, len(raw))] = rng.randrange(256)
-        (tmp_path / "bad").write_bytes(damaged)
+        (tmp_path / name).write_bytes(damaged)
         found = excluded_groups(
-            OpenFile(tmp_path, "bad", None), ColumnTest("n", "lt", 30), columns, [GROUP_ROWS] * 12
+            OpenFile(tmp_path, name, None), ColumnTest("n", "lt", 30), columns, [GROUP_ROWS] * 12
         )
         assert len(found) == 12
     (tmp_path / "bad").write_bytes(b"")
