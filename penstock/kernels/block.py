@@ -348,6 +348,9 @@ class Block:
             result = self._loop.project(rows.batch, stop_at_failure=not collect_bad)
             self._note_failed(rows, batch, result.failed, collect_bad)
             rows.see(result.latest_us)
+            if result.failed:  # what Arrow has computed for them goes too
+                kept = pa.array(result.kept_rows)
+                computed = {expression: array.take(kept) for expression, array in computed.items()}
             rows.take(result.kept_rows)
             for expression, (values, valid) in zip(self._outputs, result.outputs, strict=True):
                 computed[expression] = arrow_column(values, valid, expression.type)

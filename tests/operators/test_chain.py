@@ -226,6 +226,21 @@ def test_rejected_rows_are_not_processed_and_the_others_are_once(kernels: Kernel
     assert again.rejected is None
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_row_that_fails_in_one_column_is_missing_in_all(
+    kernels: KernelCache, compiled: bool
+) -> None:
+    """Beside what a loop computes, Arrow computes other columns of the same rows."""
+    shares = (("share", call("int_divide", literal(12, "int"), n)), ("low", call("lower", line)))
+    chain = Chain((ProjectSpec(shares),), TEXT, kernels if compiled else None)
+    rows = text_batch(["A", "B", "C", None], [0, 3, 0, 4])
+    output = chain.process(rows, on_bad_row="reject")
+    (kept,) = output.batches
+    assert kept.to_pydict() == {"share": [4, 3], "low": ["b", None]}
+    assert output.rejected is not None
+    assert output.rejected.column("line").to_pylist() == ["A", "C"]
+
+
 def test_a_sum_that_overflows_is_not_a_bad_row(kernels: KernelCache) -> None:
     schema = fields(("v", "bigint"))
     total = AggregateCall("sum", column("v", "bigint"), "total")
