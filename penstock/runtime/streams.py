@@ -355,7 +355,10 @@ class StreamWriter:
         if watermark_us is not None:
             check_integer(watermark_us, "watermark_us", -INTEGER_MAX)
         check_type(ended, bool, "ended", "True or False")
-        rows = None if batch is None or not batch.num_rows else punit.conform(batch, self._schema)
+        rows = None
+        if batch is not None:
+            self._check_names(batch)
+            rows = punit.conform(batch, self._schema) if batch.num_rows else None
         if rows is not None:
             check_rows(rows)
         if self._has_failed:
@@ -375,6 +378,18 @@ class StreamWriter:
         if marker.epoch % TRIM_COMMITS == 0:
             let_markers_go(self._log, self._tags[0], position)
         return position
+
+    def _check_names(self, batch: pa.RecordBatch) -> None:
+        """Refuse what readers would let go: a column that is misspelt becomes nulls."""
+        unknown = [name for name in batch.schema.names if name not in self._schema.names]
+        if unknown:
+            raise SchemaMismatch(
+                f"the rows do not fit stream {self._facts.name!r}, which has no column "
+                f"{', '.join(unknown)}; its columns are {', '.join(self._schema.names)}. Nothing "
+                "was written: select and name the stream's columns",
+                stream=self._facts.name,
+                columns=unknown,
+            )
 
     def _follow_substreams(self) -> None:
         """Deal rows to the substreams that the stream has by now."""

@@ -102,6 +102,9 @@ def test_rows_of_other_columns_are_not_written(log: LocalLog) -> None:
     tail = log.tail()
     with pytest.raises(SchemaMismatch, match="amount"):
         writer.write(pa.record_batch({"item": ["a"], "amount": ["many"]}))
+    for misspelt in ({"itme": ["a"], "amount": [1]}, {"itme": pa.array([], pa.string())}):
+        with pytest.raises(SchemaMismatch, match="no column itme; its columns are item, amount"):
+            writer.write(pa.record_batch(misspelt))
     assert log.tail() == tail
     log.close()
 
