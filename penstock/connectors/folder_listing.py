@@ -162,8 +162,7 @@ class FolderListing:
             if large > LARGE_FILES_MAX:
                 self.unsettled = True
                 break
-            begins = self._cut(file, part_bytes) if is_large else file.begins
-            taken.append(replace(file, begins=begins))
+            taken.append(replace(file, begins=self._cut(file, part_bytes)) if is_large else file)
         return taken
 
     def _walk(self, folder: Path, prefix: str) -> Iterator[tuple[os.DirEntry[str], str]]:

@@ -6,7 +6,6 @@ import json
 import threading
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, Protocol
 
 from penstock.connectors.folder_shares import PARTS_MAX, FoundFile, Share
@@ -149,8 +148,13 @@ def _decode(value: bytes, key: str) -> tuple[list[FoundFile], bool]:
             numbers = (file.size_bytes, file.mtime_ns, *file.begins)
             if not isinstance(file.name, str) or any(type(number) is not int for number in numbers):
                 raise ValueError("its files are not names, sizes, times and beginnings of parts")
-            rise = all(begin < end for begin, end in pairwise((*file.begins, file.size_bytes + 1)))
-            if not (rise and file.begins[:1] == (0,) and file.parts <= PARTS_MAX):
+            begins = [*file.begins]
+            if not (
+                0 < len(begins) <= PARTS_MAX
+                and begins[0] == 0
+                and begins[-1] <= file.size_bytes
+                and begins == sorted(set(begins))
+            ):
                 raise ValueError("a size or the parts of a file are not possible")
         return files, bool(content["sealed"])
     except (ValueError, KeyError, TypeError) as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -136,6 +138,18 @@ def test_damage_is_told() -> None:
         registry.compare_and_set("files/0", 0, value)
         with pytest.raises(SourceError, match="files"):
             KnownFiles(registry, "files").refresh()
+
+
+@pytest.mark.parametrize(
+    ("size", "begins"), [(9, []), (9, [1]), (9, [0, 5, 5]), (9, [0, 10]), (-1, [0]), (9, [0, "5"])]
+)
+def test_parts_that_cannot_be_are_refused(size: int, begins: list[Any]) -> None:
+    listed = [["a", 5, 0, [0, 5]], ["b", size, 0, begins]]
+    content = {"version": folder_registry.REGISTRY_VERSION, "sealed": False, "files": listed}
+    registry = MemoryRegistry()
+    registry.compare_and_set("files/0", 0, json.dumps(content).encode())
+    with pytest.raises(SourceError, match="files"):
+        KnownFiles(registry, "files").refresh()
 
 
 def test_large_files_are_as_many_shares_as_they_have_parts() -> None:
