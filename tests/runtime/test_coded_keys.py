@@ -1,0 +1,53 @@
+"""Keys of Parquet files keep their codes from the file up to the exchange, or the state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.connectors.parquet_files import CODED_ROWS_MIN
+from penstock.kernels import coding
+from penstock.plan.build import col, count, query, scan_source
+from tests.runtime.laboratory import Laboratory
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_no_text_of_a_file_is_coded_again(
+    lab: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
+) -> None:
+    codings: list[int] = []
+    code = coding._distinct
+
+    def counted(texts: pa.Array, *rest: Any) -> pa.Array:
+        codings.append(len(texts))
+        return code(texts, *rest)
+
+    monkeypatch.setattr(coding, "_distinct", counted)
+    expected: Counter[Any] = Counter()
+    (tmp_path / "in").mkdir()
+    for number in range(2):
+        names = pa.array([f"name-{number + place}" for place in range(30)])
+        rows = np.arange(CODED_ROWS_MIN * 2)
+        codes = pa.array(rows * 7 % 30, mask=rows % 100 == 0)
+        texts = names.take(codes)
+        pq.write_table(
+            pa.table({"name": texts}),
+            tmp_path / "in" / f"{number}",
+            row_group_size=CODED_ROWS_MIN,
+        )
+        expected.update(texts.to_pylist())
+    source = scan_source("folder", "name string", None, path=str(tmp_path / "in"), format="parquet")
+    kept = source.filter(col("name") != "name-7")
+    counts = kept.group_by("name").agg(count().alias("n"), mode="update")
+    program = query("counts", counts.to_stream("out"), parallelism=parallelism)
+    with lab.open(program) as process:
+        process.run_available()
+    found = {row["name"]: row["n"] for row in lab.rows("out")}  # the last of each
+    assert found == {name: n for name, n in expected.items() if name not in (None, "name-7")}
+    assert not codings
