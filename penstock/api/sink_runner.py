@@ -103,6 +103,8 @@ class _Batch:
         self._whole: dict[str, Release] = {}  # by vertex: its newest result
         self.has_news = False  # there is something to hand over, be it that nothing is left
         self.bytes = 0
+        self._writers: set[str] = set()  # of its rows
+        self.is_all = False  # that one of them has, for now
         self.epochs = 0
         self.begun_s = 0.0
         self.spoken_us: dict[str, int] = {}  # by vertex: when it last committed
@@ -110,8 +112,11 @@ class _Batch:
     def add(self, release: Release, now_s: float) -> None:
         self.epochs += 1
         self.spoken_us[release.marker.producer] = release.marker.time_us
-        is_empty = not release.records
-        if is_empty and not (self._replaces and decode_marker(release.marker).whole):
+        facts, is_empty = decode_marker(release.marker), not release.records
+        if not is_empty:
+            self._writers.add(release.marker.producer)
+        self.is_all |= facts.caught_up and release.marker.producer in self._writers
+        if is_empty and not (self._replaces and facts.whole):
             return
         if not self.has_news:
             self.has_news, self.begun_s = True, now_s
@@ -141,8 +146,9 @@ class _Batch:
 
     def note_delivered(self) -> None:
         """What was added so far is no reason for a batch, and takes no room in it."""
-        self.has_news = False
+        self.has_news = self.is_all = False
         self.bytes = 0
+        self._writers.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +356,7 @@ class SinkRunner:
     def _collect(self, upto: Position | None = None) -> bool:
         """Take what is released, as much as one batch may hold; return whether there was any."""
         found = False
-        while upto is not None or self._batch.bytes < self._delivery.bytes_max:
+        while upto is not None or not self._is_full():
             if self._is_abandoned or (upto is not None and self._reader.consumed >= upto):
                 break
             if (release := self._take()) is None:
@@ -399,8 +405,14 @@ class SinkRunner:
         self._stage()
         self._hand_over()
 
+    def _is_full(self) -> bool:
+        """Whether more would be for the next batch, which is staged beside this one."""
+        is_all = self._batch.is_all and self._trigger is None
+        delivery = self._delivery
+        return self._batch.bytes >= (delivery.bytes_enough if is_all else delivery.bytes_max)
+
     def _is_due(self) -> bool:
-        if self._hurried.is_set() or self._batch.bytes >= self._delivery.bytes_max:
+        if self._hurried.is_set() or self._is_full():
             return True
         if self._trigger is None:
             waited_s = self._clock.monotonic_s() - self._batch.begun_s

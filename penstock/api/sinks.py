@@ -66,6 +66,7 @@ class Delivery(ABC):
 
     bytes_max: ClassVar[int] = BATCH_BYTES_MAX  # a batch is not made much larger
     patience_s: ClassVar[float] = 0.0  # how long rows wait for more, where there is no trigger
+    bytes_enough: ClassVar[int] = BATCH_BYTES_MAX  # nor larger if who wrote it has no more for now
     is_kept: ClassVar[bool] = True  # False: it begins anew with each run, and gets everything again
     ahead: int = 1  # how many batches are staged before the first of them is delivered
 
@@ -210,6 +211,7 @@ class ParquetDelivery(Delivery):
 
     bytes_max = FILE_BYTES
     patience_s = FILE_S
+    bytes_enough = FILE_BYTES // 16
 
     def __init__(self, path: str, query: str, query_id: str, *, writers: int = 1) -> None:
         """`writers` vertices write what is delivered: as many files are written at a time."""

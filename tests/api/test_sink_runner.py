@@ -27,7 +27,7 @@ from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore
 from penstock.log.power_cut import power_cuts
 from penstock.log.record import START, Position, Record
 from penstock.log.survey import list_tags
-from penstock.plan.build import count, query, scan_stream
+from penstock.plan.build import count, query, scan_source, scan_stream, window
 from penstock.plan.columns import col
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.backlog import SinkProgress, StoredProgress, sink_progress, take_over_sink
@@ -35,6 +35,7 @@ from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.markers import decode_marker
 from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
+from penstock.stages.settings import Settings
 from penstock.stages.tags import marker_tag
 from penstock.testing.clock import ManualClock
 from tests.spark.waiting import wait_for
@@ -415,6 +416,43 @@ def test_a_file_holds_all_epochs_of_some_seconds(
     assert numbers_in(folder) == [number for number in range(102) if number % 3]
     made.stop()
     assert made.wait_ended(WAIT_S)
+
+
+def test_who_has_no_more_for_now_does_not_wait_for_the_others(tmp_path: Path) -> None:
+    """With availableNow: what each vertex ends with is a batch, if there is enough of it."""
+
+    class Patient(Collected):
+        patience_s = 1e9
+
+        def deliver(self, epoch: int, rows: pa.Table) -> None:
+            self.batches.append((epoch, rows.column("value").to_pylist()))
+
+    class Content(Patient):
+        bytes_enough = 1
+
+    (tmp_path / "in").mkdir()
+    times = pa.array(range(20), pa.timestamp("s", "UTC"))
+    pq.write_table(pa.table({"t": times, "value": list("abcdefghij" * 2)}), tmp_path / "in" / "a")
+    rows = scan_source(
+        "folder", "t timestamp, value string", None, path=str(tmp_path / "in"), format="parquet"
+    )
+    windows = rows.with_watermark("t", 0).group_by("value", window=window("t", "5 seconds"))
+    settings = Settings(available_now=True)
+    closed = windows.agg(count().alias("n")).select("value").to_stream("fed")
+    program = plan_program(query("q", closed, parallelism=2, settings=settings))
+    with SingleProcess(program, tmp_path / "log", log_config=UNSYNCED) as process:
+        process.run_available()
+        found = []
+        for delivery in (Patient(), Content()):
+            made = begun(process.log, delivery)
+            made.begin()
+            while made.turn():
+                pass
+            found.append([set(texts) for _, texts in delivery.batches])
+    assert found[0] == []
+    one, other = found[1]
+    assert one | other == set("abcdefghij")
+    assert not one & other
 
 
 def test_a_trigger_makes_one_batch_of_what_all_vertices_committed_in_an_interval(
