@@ -39,6 +39,7 @@ LATELY_S = 60.0
 PAUSE_S = 0.1  # before a vertex is placed for the third time; each further time twice as long
 REMEMBERED_MAX = 1_000  # recoveries, and lost slots whose tasks may still end: the newest
 STUCK_MAX = 3  # so often without a commit in between: the next slot would be stuck there too
+CRASHED_MAX = 5  # the same for what no slot expects
 
 logger = logging.getLogger(__name__)
 
@@ -180,6 +181,7 @@ class Placement:
         self._ends_lately = Recently(LATELY_S)
         self._again_lately = Recently(LATELY_S)
         self._stuck: Counter[str] = Counter()  # since the last commit of each vertex
+        self._crashed: Counter[str] = Counter()  # the same; without a vertex, since one got ready
         self._started_s: float | None = None
         self._looked_s = 0.0
         self._stop_by_s: float | None = None  # not None: the query is ending
@@ -229,12 +231,15 @@ class Placement:
             self._note_status(message["vertices"], now_s)
         elif kind == "ready":
             slot.is_ready, slot.moved_s = True, now_s
+            self._crashed.pop("", None)
             self._place(now_s)
         elif kind == "started":
             if self._is_newest(message):
                 self._note_started(message["vertex"], now_s)
         elif kind in ("fenced", "returned", "failed"):
             self._note_end(slot, message, now_s)
+        elif kind == "crashed":
+            self._note_crash(message, now_s)
         return self._take_commands()
 
     def lost(self, connection: int, now_s: float) -> list[Command]:
@@ -436,6 +441,7 @@ class Placement:
         for name, facts in newest.items():
             if facts["commits"]:
                 self._stuck.pop(name, None)
+                self._crashed.pop(name, None)
         if self._vertices <= self.ended:
             self._stop(now_s)
 
@@ -488,6 +494,13 @@ class Placement:
             pause_s = 0.0 if times == 1 else PAUSE_S * 2 ** (times - 2)
             self._orphans.append(_Group([vertex], slot.connection, now_s + pause_s))
             self._place(now_s)
+
+    def _note_crash(self, message: Message, now_s: float) -> None:
+        """A slot ends by an error that nobody thought of; one that comes back ends the query."""
+        where = message["vertex"] or ""
+        self._crashed[where] += 1
+        if self._crashed[where] >= CRASHED_MAX:
+            self._fail(self._failure(where or "slots that start", message), now_s)
 
     def _is_newest_run(self) -> bool:
         """Where the log cannot say, the next recovery tells: it would be refused again."""

@@ -47,6 +47,7 @@ from penstock.state.checkpoints import CheckpointStore
 STATUS_INTERVAL_S = 0.2
 CHECKPOINTS_FOLDER = "checkpoints"
 SETTLED_S = 5.0  # after vertices came: by then what they work with is loaded
+MESSAGE_CHARACTERS_MAX = 2_000
 TRACEBACK_CHARACTERS_MAX = 20_000
 
 logger = logging.getLogger(__name__)
@@ -155,10 +156,13 @@ def _ended(end: VertexEnd) -> Message:
     return {"type": kind, "vertex": end.vertex, "instance": end.instance, **_facts(end.error)}
 
 
-def _facts(error: StreamError) -> Message:
+def _facts(error: Exception) -> Message:
+    kind, message = type(error).__name__, str(error)[:MESSAGE_CHARACTERS_MAX]
+    if isinstance(error, StreamError):
+        kind, message = error.error_class, error.message
     return {
-        "error_class": error.error_class,
-        "message": error.message,
+        "error_class": kind,
+        "message": message,
         "traceback": "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:],
     }
 
@@ -203,6 +207,7 @@ class _SlotProcess:
         self._order = order
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._slot: Slot | None = None
+        self._failed_in: str | None = None  # the vertex that met what nobody expects
         self._freezes_at_s = float("inf")
         self._is_over = threading.Event()
 
@@ -226,6 +231,10 @@ class _SlotProcess:
             raise  # another slot may have more luck
         except StreamError as error:
             self._channel.send({"type": "failed", "vertex": None, **_facts(error)})
+        except Exception as error:
+            facts = {"vertex": self._failed_in, **_facts(error)}
+            self._channel.send({"type": "crashed", **facts})
+            raise
         finally:
             self._is_over.set()
 
@@ -256,6 +265,9 @@ class _SlotProcess:
                 worked = slot.work()
                 if not worked and not slot.is_standby():
                     slot.wait()
+        except Exception:
+            self._failed_in = slot.beat()["vertex"]
+            raise
         finally:
             slot.close()
 

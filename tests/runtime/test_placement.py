@@ -14,6 +14,7 @@ from penstock.plan.optimizer import plan_program
 from penstock.runtime import placement
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.placement import (
+    CRASHED_MAX,
     PLACED_AGAIN_MAX,
     SLOT_ENDS_MAX,
     STUCK_MAX,
@@ -376,6 +377,39 @@ def test_slots_that_keep_ending_end_the_query(run: Run) -> None:
         run.do(run.placement.task_over(run.launched[-1], "no such module", run.now_s))
     assert isinstance(run.error, TooFewSlots)
     assert "keep ending (21 times in 60 s); the last one with: no such module" in run.error.message
+
+
+@pytest.mark.parametrize("is_started", [True, False])
+def test_what_nobody_expects_ends_the_query_if_it_happens_again_and_again(is_started: bool) -> None:
+    """However long it takes: a slow machine may need minutes for some starts of slots."""
+    run = Run(MemoryStore(), slots=1, standbys=0)
+    error = {"error_class": "ValueError", "message": "1 vs 0", "traceback": "line 7"}
+    for number in range(CRASHED_MAX):
+        assert run.error is None
+        connection, vertex = 70 + number, None
+        if is_started:
+            connection = run.connect(number)
+            vertex = next(iter(run.assigned[connection]))
+        else:
+            run.do(run.placement.connected(connection, number, 1, "here", run.now_s))
+        run.say(connection, "crashed", vertex=vertex, **error)
+        run.lose(connection)
+        run.now_s += 100
+    assert isinstance(run.error, JobFailed)
+    where = "q.s0.0" if is_started else "slots that start"
+    assert run.error.message == f"query q failed in {where}: [ValueError] 1 vs 0"
+    assert run.error.details["traceback"] == "line 7"
+
+
+def test_a_vertex_that_commits_between_two_crashes_may_crash_again() -> None:
+    run = Run(MemoryStore(), slots=1, standbys=0)
+    error = {"error_class": "ValueError", "message": "1 vs 0", "traceback": ""}
+    for number in range(3 * CRASHED_MAX):
+        connection = run.connect(number)
+        run.report(connection)
+        run.say(connection, "crashed", vertex=next(iter(run.assigned[connection])), **error)
+        run.lose(connection)
+    assert run.error is None
 
 
 def test_the_end_of_all_vertices_is_the_end_of_the_query(run: Run) -> None:

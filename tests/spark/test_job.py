@@ -163,6 +163,21 @@ def test_a_slot_whose_step_hangs_is_ended_and_its_vertices_go_on(
     verify(log_folder, "hanging", events)
 
 
+@pytest.mark.slow
+def test_a_slot_that_crashes_with_rows_in_its_hands_commits_none_of_them(
+    log_folder: Path, tmp_path: Path
+) -> None:
+    events = 9 * RATE
+    flag = tmp_path / "crashes"
+    launcher = ProcessLauncher("tests.spark.troubled_slot_process", "crash", str(flag))
+    with running(log_folder, "crashing", events, launcher, silence_s=20.0) as (job, _):
+        wait_for("the crash", flag.exists)
+        assert job.wait_over(90)
+        assert job.error is None
+        assert int(flag.read_text()) in {recovery.pid for recovery in job.recoveries()}
+    verify(log_folder, "crashing", events)
+
+
 @pytest.mark.slow  # tests/runtime/test_slot.py does it in one thread
 def test_a_slot_stopped_in_its_recovery_wakes_and_its_successor_goes_on(
     log_folder: Path, tmp_path: Path

@@ -1,7 +1,8 @@
 """A slot as a plain process. The first of all that come to a certain place stays there.
 
 `step` hangs in a step, as one does whose disk does not answer; `recovery` stops the whole process
-just before it registers its instance. The place is taken once: a file says so, with the process.
+just before it registers its instance; `crash` meets what nobody expects, with rows in its hands.
+The place is taken once: a file says so, with the process.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def is_first(flag: Path) -> bool:
 
 
 def trouble(place: str, flag: Path) -> None:
-    step, register = Vertex.step, recovery.register
+    step, process, register = Vertex.step, Vertex._process, recovery.register
 
     def hang(vertex: Vertex) -> bool:
         if vertex.marker.epoch > 3 and is_first(flag):
@@ -41,8 +42,15 @@ def trouble(place: str, flag: Path) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         register(*given, **named)
 
+    def crash(vertex: Vertex, delivery: Any) -> None:
+        if vertex.marker.epoch > 3 and vertex._is_dirty and is_first(flag):
+            raise ValueError("nobody thought of it")
+        process(vertex, delivery)
+
     if place == "step":
         Vertex.step = hang  # type: ignore[method-assign]
+    elif place == "crash":
+        Vertex._process = crash  # type: ignore[method-assign]
     else:
         recovery.register = stop
 
