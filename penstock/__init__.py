@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.api.writer import writeStream
     from penstock.errors import StreamError
     from penstock.log.local import open_log
-    from penstock.runtime.streams import StreamReader, StreamWriter
+    from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 
 __version__ = "0.1.0.dev0"
 
@@ -41,6 +41,7 @@ __all__ = [
     "StreamWriter",
     "__version__",
     "attach",
+    "create_stream",
     "open_log",
     "queries",
     "query",
@@ -55,6 +56,7 @@ _HOMES = MappingProxyType(
         "StreamReader": "penstock.runtime.streams",
         "StreamWriter": "penstock.runtime.streams",
         "attach": "penstock.api.session",
+        "create_stream": "penstock.runtime.streams",
         "open_log": "penstock.log.local",
         "queries": "penstock.api.registry",
         "query": "penstock.api.registry",
@@ -72,4 +74,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

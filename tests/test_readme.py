@@ -59,20 +59,31 @@ def test_the_first_query_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "exactly once: rows count when a marker covers them" in capsys.readouterr().out
 
 
-def test_the_log_program_runs(tmp_path: Path) -> None:
+def printed(path: Path) -> list[str]:
     answer = subprocess.run(
-        [sys.executable, "-W", "error", program(tmp_path, "take_over")],
-        cwd=tmp_path,
+        [sys.executable, "-W", "error", path],
+        cwd=path.parent,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert answer.stderr == ""
-    assert answer.stdout.splitlines() == [
+    return answer.stdout.splitlines()
+
+
+def test_the_log_program_runs(tmp_path: Path) -> None:
+    assert printed(program(tmp_path, "take_over")) == [
         "1 DATA ('orders', 'orders/eu') b'3 lamps'",
         "2 MARKER ('orders', 'task/shop') b'{}'",
     ]
+
+
+def test_the_stream_program_runs_again_and_again(tmp_path: Path) -> None:
+    sale = "{'item': 'lamp', 'pieces': 3}"
+    path = program(tmp_path, "StreamWriter")
+    assert printed(path) == [f"[{sale}]"]
+    assert printed(path) == [f"[{sale}, {sale}]"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -31,6 +31,7 @@ from penstock.expressions.types import (
     arrow_schema,
     from_arrow,
     parse_type,
+    schema_from_arrow,
 )
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
@@ -118,16 +119,18 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
 def create_stream(
     log: Log,
     stream: str,
-    schema: Schema,
+    schema: Schema | pa.Schema,
     substreams: int = 1,
     partition_by: Sequence[str] = (),
 ) -> StreamFacts:
-    """Describe a stream, unless it is described already.
+    """Describe a stream, unless it is described already; return how it is described.
 
     As many vertices of a query can read it as it has substreams. Rows go to them in turn, or with
     `partition_by` by the hash of these columns: then rows of one key keep their order.
     """
     check_integer(substreams, "substreams", 1, SUBSTREAMS_MAX)
+    if isinstance(schema, pa.Schema):
+        schema = schema_from_arrow(schema)
     keys = _check_keys(check_name(stream, "stream"), schema, tuple(partition_by))
     wanted = StreamFacts(stream, schema, substreams, partition_by=keys)
     log.compare_and_set(stream_key(stream), 0, _encode_facts(wanted))
