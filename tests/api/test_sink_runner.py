@@ -455,6 +455,22 @@ def test_who_has_no_more_for_now_does_not_wait_for_the_others(tmp_path: Path) ->
     assert not one & other
 
 
+def test_who_is_told_to_hurry_is_woken(
+    log: LocalLog, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for pause in ("WAIT_S", "MORE_S"):
+        monkeypatch.setattr(sink_runner, pause, 3_600.0)
+    made = runner(log, parquet(tmp_path / "files"), clock=clock)
+    publish(log, 1, 1)
+    wait_for("the row", lambda: made._batch.epochs == 1)
+    made.hurry()
+    wait_for("the file", lambda: numbers_in(tmp_path / "files") == [1])
+    made.stop()
+    monkeypatch.setattr(sink_runner, "WAIT_S", 0.005)
+    publish(log, 3, 1)  # the bell wakes it as well
+    assert made.wait_ended(WAIT_S)
+
+
 def test_a_trigger_makes_one_batch_of_what_all_vertices_committed_in_an_interval(
     log: LocalLog, clock: ManualClock
 ) -> None:
