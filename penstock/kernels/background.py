@@ -39,7 +39,7 @@ from penstock.state.loops import Loop, loops_of
 from penstock.state.stand_ins import STAND_INS
 
 ATTEMPTS_MAX = 3  # then it stays with Arrow and NumPy
-NICENESS = 5  # behind the vertices; the more there is to do, the more its work is worth
+NICENESS = 5  # behind the vertices, with what only makes them faster by a little
 WAIT_S_MAX = 30.0  # for what nothing stands in for; a compiler that was stopped never ends
 POLL_S = 0.01
 LINGER_S = 10.0  # a compiler that has nothing to do: to start the next one costs a second
@@ -281,10 +281,9 @@ def wish_for_others(folder: Path | str, ask: Callable[[KernelCache], object]) ->
 def compile_wishes(folder: str, linger_s: float = LINGER_S) -> None:
     """What the compiler does: all that is wanted, until nothing more has been for a while.
 
-    Kernels of programs come before the package's loops: all rows go through them. What rows wait
-    for comes before both.
+    Kernels of programs come before the package's loops, and take their share of the processors: all
+    rows go through them, five times as fast. What rows wait for comes before both.
     """
-    os.nice(NICENESS)
     kernels, tried = KernelCache(folder), set[str]()
     for module in PACKAGE:
         kernels.module(_source_of(module))  # so that its text is there
@@ -296,7 +295,7 @@ def compile_wishes(folder: str, linger_s: float = LINGER_S) -> None:
             return True, True, 0
         return not wish.st_size, "." in unit, wish.st_mtime_ns
 
-    end_s = time.monotonic() + linger_s
+    end_s, is_nice = time.monotonic() + linger_s, False
     while True:
         wishes = sorted(set(wanted(kernels)) - tried, key=rank)
         if not wishes:
@@ -306,6 +305,9 @@ def compile_wishes(folder: str, linger_s: float = LINGER_S) -> None:
             continue
         unit = wishes[0]
         tried.add(unit)
+        if not is_nice and rank(unit)[:2] == (True, True):  # a loop that nobody waits for
+            is_nice = True
+            os.nice(NICENESS)
         try:
             if kernels.is_compiled(unit) or compile_unit(kernels, unit):
                 _wish(kernels.folder, unit).unlink(missing_ok=True)

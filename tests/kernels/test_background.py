@@ -208,10 +208,13 @@ def test_what_rows_wait_for_is_compiled_first(
         return True
 
     monkeypatch.setattr(background, "compile_unit", compile_unit)
-    for unit, said in (("k_1.one", b""), ("k_2", b""), ("k_1.two", b"rows wait")):
+    monkeypatch.setattr("os.nice", lambda _: compiled.append("is nice from here on"))
+    wishes = {"k_1.one": b"", "k_2": b"", "k_1.two": b"rows wait", "k_1.three": b""}
+    for number, (unit, said) in enumerate(wishes.items()):
         (tmp_path / f"{unit}.wanted").write_bytes(said)
+        os.utime(tmp_path / f"{unit}.wanted", (number, number))
     compile_wishes(str(tmp_path), linger_s=0)
-    assert compiled == ["k_1.two", "k_2", "k_1.one"]
+    assert compiled == ["k_1.two", "k_2", "is nice from here on", "k_1.one", "k_1.three"]
 
 
 def test_what_another_process_compiled_meanwhile_is_used_at_once(tmp_path: Path) -> None:
