@@ -180,7 +180,7 @@ class FolderSink(Sink):
             ):
                 for group in itertools.chain((first,), groups):
                     _check_schema(group.schema, first.schema)
-                    parquet.write_batch(group.replace_schema_metadata(kept))
+                    parquet.write_table(group.replace_schema_metadata(kept), group.num_rows)
                     rows += group.num_rows
         except BaseException:
             with suppress(FileNotFoundError):
@@ -189,7 +189,7 @@ class FolderSink(Sink):
         return StagedFile(writer, epoch, path, rows)
 
 
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Put batches together: thousands of row groups would be slow to write and to read."""
     waiting: list[pa.RecordBatch] = []
     size_bytes = 0
@@ -201,10 +201,10 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= ROW_GROUP_BYTES:
-            yield pa.concat_batches(waiting)
+            yield pa.Table.from_batches(waiting)
             waiting, size_bytes = [], 0
     if waiting:
-        yield pa.concat_batches(waiting)
+        yield pa.Table.from_batches(waiting)
 
 
 @contextmanager
