@@ -28,6 +28,7 @@ from penstock.stages.program import Program
 
 PROGRESS_INTERVAL_S = 1.0
 POLL_S = 0.02
+WATCH_S = 0.2  # the same for a query that goes on, whose end is told
 SINK_STOP_TIMEOUT_S = 30.0  # for rows that are committed; what is under way then has no limit
 STOP_TOLD_S = (2.0, 10.0)  # when a stop that takes long says why: first after, then every
 
@@ -213,11 +214,14 @@ class StreamingQuery:
 
     def _is_done(self, available_now: bool) -> bool:
         """Wait a moment; whether the input has ended and been delivered, or something failed."""
-        over = self._job.wait_over(POLL_S)
+        over = self._job.wait_over(POLL_S if available_now else WATCH_S)
         if self._sink is not None and self._sink.failure is not None:
             return True
         if over:
-            return self._job.error is not None or self._is_delivered()
+            if self._job.error is None and not self._is_delivered():
+                time.sleep(POLL_S)  # the job is not waited for any more
+                return False
+            return True
         return available_now and self._is_through() and self._is_delivered()
 
     def _is_delivered(self) -> bool:

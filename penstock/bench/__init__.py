@@ -14,10 +14,12 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
     {
         "core": "penstock.bench.core",
         "files": "penstock.bench.files",
+        "folder": "penstock.bench.folder",
         "latency": "penstock.bench.latency",
         "log": "penstock.bench.log",
         "recovery": "penstock.bench.recovery",
         "restore": "penstock.bench.restore",
+        "sink": "penstock.bench.sink",
         "throughput": "penstock.bench.throughput",
     }
 )

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -58,6 +59,13 @@ def family(pid: int) -> list[int]:
     return found
 
 
+def command(pid: int) -> str:
+    """What a process runs, as the kernel calls it; nothing if it is gone."""
+    with suppress(*_GONE):
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip()
+    return ""
+
+
 def _stat(pid: int) -> list[str]:
     """The words of /proc/PID/stat behind the name, which may hold anything."""
     return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
@@ -88,6 +96,21 @@ class MemoryPeak:
     def _watch(self) -> None:
         while not self._is_over.wait(SAMPLE_S):
             self.mb = max(self.mb, sum(_own_mb(pid) for pid in family(self._pid)))
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a process has resident, and the same with what is shared divided among its sharers."""
+
+    resident_mb: float
+    divided_mb: float
+
+
+def memory(pid: int) -> Memory:
+    """What a process of this user has in memory now."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()[1:]
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    return Memory(kib["Rss"] * 1024 / 1e6, kib["Pss"] * 1024 / 1e6)
 
 
 def _own_mb(pid: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +67,8 @@ class FolderOptions:
     - pattern: which file names count, as a shell would match them;
     - header, delimiter, escape: of CSV; check_header: its names must be those of the schema;
     - settle_ms: for how long a file must not have been written to before it is begun, so that one
-      that is still being copied is left alone;
+      that is still being copied is left alone; done_ms: the same where the kernel has told that its
+      writer closed it, or that it was renamed (by default as long);
     - changed: what to do about a file that is gone, or is not what it was when its reading began:
       "fail", "skip" the rest of it, or "continue" with the rest as it is now;
     - case_sensitive: whether a Parquet column is found by its name's very letters;
@@ -83,6 +84,7 @@ class FolderOptions:
     escape: str = "\\"
     check_header: bool = False
     settle_ms: int = 0
+    done_ms: int | None = None
     changed: Literal["fail", "skip", "continue"] = "fail"
     case_sensitive: bool = False
     part_bytes: int = 32 << 20
@@ -92,8 +94,9 @@ class FolderOptions:
     @property
     def selection(self) -> Selection:
         """Which files count."""
+        done_ms = self.settle_ms if self.done_ms is None else self.done_ms
         return Selection(
-            self.recursive, self.pattern, self.settle_ms, self.bounded, self.part_bytes
+            self.recursive, self.pattern, self.settle_ms, done_ms, self.bounded, self.part_bytes
         )
 
     def __post_init__(self) -> None:
@@ -173,11 +176,13 @@ class FolderSource(Source):
         listing: FolderListing | None = None,
         condition: Condition | None = None,
         coded: Set[str] = frozenset(),
+        wake: Callable[[], None] | None = None,
     ) -> None:
         """`listing`: one that other sources of the same folder and registry key use too.
 
         `condition`: rows of which it is not true may be left out.
         `coded`: columns of texts that may come as codes of a dictionary, where files have them so.
+        `wake` is called, by another thread, when it is heard that something has come.
         """
         self._folder = Path(os.path.abspath(folder))
         self._format: Format = format
@@ -189,7 +194,13 @@ class FolderSource(Source):
         if listing is None:
             cut = partial(parquet_begins, self._folder) if self._lines is None else even_begins
             listing = FolderListing(
-                self._folder, registry, registry_key, self._options.selection, self._clock, cut
+                self._folder,
+                registry,
+                registry_key,
+                self._options.selection,
+                self._clock,
+                cut,
+                wake,
             )
         self.listing, self._known = listing, listing.known
         self._condition = condition
@@ -225,7 +236,7 @@ class FolderSource(Source):
             idle=idle,
             nothing_yet=idle and not pending and at == _At(0),
             pending=pending,
-            again_s=self.listing.look_again_s if idle and not pending else AGAIN_S,
+            again_s=self.listing.look_again_s if idle and not more else AGAIN_S,
         )
 
     def _together(self, at: _At, rows_max: int) -> _Taken | None:

@@ -55,6 +55,7 @@ class Bell:
         # An aligned 64-bit word is stored and loaded in one instruction: no torn counters.
         self._words = memoryview(self._map).cast("Q")
         self._futex = _futex(self._map)
+        self._wakes = 0
         self._stand_in: Position | None = None
         self._needed_boot: bytes | None = None
 
@@ -130,9 +131,10 @@ class Bell:
             self._futex.wake()
 
     def wait(self, after: Position, timeout_s: float) -> Position:
-        """Sleep until the tail is past `after` or the time is over; return the tail."""
+        """Sleep until the tail is past `after`, the time is over, or `wake`; return the tail."""
         deadline = time.monotonic() + timeout_s
-        while (tail := self.tail()) <= after:
+        wakes = self._wakes
+        while (tail := self.tail()) <= after and self._wakes == wakes:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
@@ -141,6 +143,12 @@ class Bell:
             else:
                 self._futex.wait(tail, left_s)
         return tail
+
+    def wake(self) -> None:
+        """End the waits of this mapping; those of other processes look up and sleep on."""
+        self._wakes += 1
+        if (futex := self._futex) is not None:
+            futex.wake()
 
     def close(self) -> None:
         self._futex = None

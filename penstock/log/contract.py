@@ -104,6 +104,12 @@ class Log(ABC):
     def wait(self, after: Position, timeout_s: float) -> Position:
         """Block until the tail is past `after` or the time is over; return the tail."""
 
+    def wake(self) -> None:  # noqa: B027 (a wait is over soon enough where it is not ended)
+        """Let the waits of this process return before their time.
+
+        One that is only just beginning may miss it, so who depends on it calls again.
+        """
+
     @abstractmethod
     def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         """Forget this tag of the records up to and including a position.

@@ -482,6 +482,9 @@ class LocalLog(Log):
             self._look_at_maps_s = time.monotonic() + _LOOK_AT_MAPS_S
         return self._bell.wait(after, timeout_s)
 
+    def wake(self) -> None:
+        self._bell.wake()
+
     def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         self._check_writable()
         check_tag(tag)

@@ -339,6 +339,7 @@ class MemoryLog(Log):
         self._lagging = lagging
         self._seen = START  # the end of a lagging handle's view
         self._closed = False
+        self._wakes = 0
         self._crashed = False
         self._appends = self._records_appended = self._bytes_appended = 0
         self._records_read = self._bytes_read = 0
@@ -403,11 +404,20 @@ class MemoryLog(Log):
         check_position(after, "the position to wait for")
         timeout_s = min(check_timeout(timeout_s), threading.TIMEOUT_MAX)
         with self._changed:
+            wakes = self._wakes
             self._changed.wait_for(
-                lambda: self._closed or self._crashed or self._view() > after, timeout_s
+                lambda: (
+                    self._closed or self._crashed or self._view() > after or self._wakes != wakes
+                ),
+                timeout_s,
             )
             self._check_usable()
             return self._view()
+
+    def wake(self) -> None:
+        with self._changed:
+            self._wakes += 1
+            self._changed.notify_all()
 
     def trim(self, tag: str, upto: Position, fence: Fence | None = None) -> None:
         check_tag(tag)

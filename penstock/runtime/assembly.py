@@ -213,6 +213,7 @@ class Assembly:
             has_dead_letters=self.program.settings.dead_letter_stream is not None,
             condition=pushed_condition(stage.chain),
             coded=coded_columns(stage.chain, stage.input.schema),
+            wake=self.log.wake,
             listings=self.listings,
         )
         source = self.sources[spec.connector](request)

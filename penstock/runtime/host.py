@@ -25,7 +25,7 @@ from penstock.runtime.assembly import Assembly
 from penstock.runtime.vertex import Vertex, VertexState, VertexStatistics
 
 DROPPED_MAX = 1_000  # the newest are told
-WAIT_S = 0.05  # the longest sleep: orders, and time that passes, are looked at so often
+WAIT_S = 0.2  # the longest sleep, if nobody wakes it: time that passes is looked at so often
 
 # A vertex that meets one of these is recovered from its last marker, under a new number.
 PASSING = (OutcomeUnknown, LogIOError, LogBusy)

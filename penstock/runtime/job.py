@@ -211,8 +211,10 @@ class Job:
 
     def _happen(self, event: Event) -> None:
         with self._changed:
+            was_running = self._placement.is_running()
             commands = event(self._clock.monotonic_s())
-            self._changed.notify_all()
+            if self._placement.is_running() != was_running:  # most events say that all is well
+                self._changed.notify_all()
         for command in commands:
             self._carry_out(command)
 

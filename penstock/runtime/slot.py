@@ -209,6 +209,7 @@ class _SlotProcess:
         self._slot: Slot | None = None
         self._failed_in: str | None = None  # the vertex that met what nobody expects
         self._freezes_at_s = float("inf")
+        self._wake: Callable[[], None] = lambda: None  # the main thread, if it sleeps
         self._is_over = threading.Event()
 
     def run(self) -> None:
@@ -217,6 +218,7 @@ class _SlotProcess:
         folder = Path(self._order.log)
         try:
             with open_log(folder) as log:
+                self._wake = log.wake
                 checkpointer = BackgroundCheckpointer(_checkpoints(folder), log)
                 appends = BackgroundAppends(log) if log.durability == "synced" else None
                 try:
@@ -263,7 +265,7 @@ class _SlotProcess:
             while self._obey(slot):
                 self._freeze_if_due(assembly.clock.monotonic_s())
                 worked = slot.work()
-                if not worked and not slot.is_standby():
+                if not worked and not slot.is_standby() and self._orders.empty():
                     slot.wait()
         except Exception:
             self._failed_in = slot.beat()["vertex"]
@@ -295,10 +297,12 @@ class _SlotProcess:
         try:
             for message in self._channel.messages():
                 self._orders.put(message)
+                self._wake()
         except ControlError as error:
             logger.error("the job sent what is no order: %s", error.message)
         finally:
             self._orders.put(None)
+            self._wake()
 
     def _beat(self) -> None:
         while not self._is_over.wait(STATUS_INTERVAL_S):

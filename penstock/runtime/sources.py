@@ -35,10 +35,12 @@ class SourceRequest:
     has_dead_letters: bool = False  # input that does not fit has somewhere to go
     condition: Condition | None = None  # rows of which it is not true are needed by nobody
     coded: Set[str] = frozenset()  # texts that may come as codes of a dictionary
+    wake: Callable[[], None] | None = None  # to be called when there is more than before
     listings: dict[str, FolderListing] = field(default_factory=dict)  # of all in this process
 
 
 FOLDER_SETTLE_MS = 100  # longer than a copy under way rests, and short for whoever waits for rows
+FOLDER_DONE_MS = 20  # time for a program that closes a file and then sets its times
 
 SourceBuilder = Callable[[SourceRequest], Source]
 
@@ -80,25 +82,28 @@ def _folder(request: SourceRequest) -> Source:
     reading |= {"header", "delimiter", "escape", "check_header", "case_sensitive"}
     reading |= {"settle_ms", "changed"}
     options = _taken(request, {"format", "path", "columns", *reading})
+    settling = {"settle_ms": FOLDER_SETTLE_MS, "done_ms": FOLDER_DONE_MS}
+    if "settle_ms" in options:  # who says how long means it, also of files that are closed
+        settling = {"settle_ms": options["settle_ms"]}
     schema = request.schema
     if options["format"] == "csv" and "columns" in options:  # by place: all of them are needed
         columns = options["columns"]
         schema = arrow_schema(tuple(Field(name, parse_type(kind)) for name, kind in columns))
     if request.has_dead_letters:
         options.setdefault("mode", "deadletter")
-    options.setdefault("settle_ms", FOLDER_SETTLE_MS)
     key = f"source/{request.name}/files"
     whole = FolderSource(
         options["path"],
         cast(Format, options["format"]),
         request.registry,
         schema,
-        FolderOptions(**{name: options[name] for name in reading if name in options}),
+        FolderOptions(**{name: options[name] for name in reading if name in options} | settling),
         key,
         request.clock,
         request.listings.get(key),
         request.condition,
         request.coded,
+        request.wake,
     )
     request.listings[key] = whole.listing
     return _part(request, whole)

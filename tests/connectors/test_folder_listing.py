@@ -1,33 +1,41 @@
-"""When a folder is listed, and when a look at its time is enough."""
+"""When a folder is listed, and when a look at its time, or at what the kernel tells, is enough."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from penstock.connectors import folder_listing
+from penstock.connectors import folder_events, folder_listing
+from penstock.connectors.folder import FolderOptions
+from penstock.connectors.folder_events import FolderEvents
 from penstock.connectors.folder_listing import LIST_S, LOOK_S, TICK_S, FolderListing, Selection
 from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.folder_shares import FoundFile
-from penstock.errors import PathRefused
+from penstock.errors import LogBusy, PathRefused, SourceVanished
 from penstock.testing.clock import ManualClock
 
 
 class Folder:
     """A folder, a listing of it, and how often it was listed."""
 
-    def __init__(self, path: Path, **selection: bool) -> None:
+    def __init__(self, path: Path, **selection: int) -> None:
         self.path = path
-        self.clock = ManualClock()
+        self.clock = ManualClock(now_us=1_000_000_000)
+        self.registry = MemoryRegistry()
         self.listing = FolderListing(
-            path, MemoryRegistry(), "files", Selection(**selection), self.clock
+            path, self.registry, "files", Selection(**selection), self.clock
         )
         self.listed: list[str] = []
 
     def put(self, name: str) -> None:
         (self.path / name).write_bytes(b"")
+
+    def age(self, name: str, age_ms: int) -> None:
+        """Let a file look as if it had last been written to so long ago."""
+        os.utime(self.path / name, ns=(0, (self.clock.now_us() - age_ms * 1_000) * 1_000))
 
     def look(self, after_s: float = 0.0) -> list[str]:
         self.clock.advance(after_s)
@@ -40,7 +48,11 @@ class Folder:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """A folder that is on a file system of this machine, or is taken for one."""
+    events = FolderEvents()
+    if not events.watch(tmp_path, ""):
+        pytest.skip("the kernel does not tell what comes into this folder")
     folder, scan = Folder(tmp_path), os.scandir
 
     def counted(path: str) -> object:
@@ -49,6 +61,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
 
     monkeypatch.setattr(os, "scandir", counted)
     return folder
+
+
+@pytest.fixture
+def folder(heard: Folder, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    """One of which the kernel does not tell everything."""
+    monkeypatch.setattr(folder_events, "LOCAL", frozenset())
+    return heard
 
 
 def test_a_folder_without_news_is_looked_at_and_not_listed(folder: Folder) -> None:
@@ -130,3 +149,128 @@ def test_a_look_takes_up_some_large_files_and_leaves_the_others(
     listing.look()
     assert cut == ["2", "3", "4"]
     assert listing.known.sealed
+
+
+def settled(folder: Folder) -> None:
+    """Let the first listings be over."""
+    folder.look()
+    folder.look(TICK_S)
+    folder.times_listed()
+
+
+def test_what_comes_into_a_folder_that_is_heard_is_found_without_listing_it(heard: Folder) -> None:
+    heard.put("a")
+    settled(heard)
+    heard.put("written")
+    (heard.path / "b").hardlink_to(heard.path / "a")
+    outside = heard.path.with_name("outside")
+    outside.write_bytes(b"")
+    outside.rename(heard.path / "renamed")
+    assert heard.look() == ["a", "b", "renamed", "written"]
+    for _ in range(20):
+        heard.look(LOOK_S)
+    assert heard.times_listed() == 0
+
+
+def test_names_that_do_not_count_are_passed_over_when_they_are_heard(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, pattern="*.json")
+    folder.look()
+    for name in ("_a.json", ".b.json", "c.txt", "d.json"):
+        folder.put(name)
+    assert folder.look() == ["d.json"]
+
+
+def test_a_file_is_begun_soon_after_its_writer_closed_it_and_not_before(heard: Folder) -> None:
+    folder = Folder(heard.path, settle_ms=100, done_ms=20)
+    folder.look()
+    with (folder.path / "a").open("wb") as writer:
+        folder.age("a", 50)
+        assert folder.look() == []
+        assert folder.listing.unsettled
+        assert folder.listing.look_again_s == LOOK_S
+        writer.write(b"more")
+    folder.age("a", 10)
+    assert folder.look() == []
+    assert folder.listing.look_again_s == pytest.approx(0.01)
+    assert folder.look(0.01) == ["a"]
+    assert not folder.listing.unsettled
+
+
+def test_a_time_to_settle_that_was_asked_for_is_waited_also_if_the_writer_is_done(
+    heard: Folder,
+) -> None:
+    folder = Folder(heard.path)
+    selection = FolderOptions(settle_ms=2_000).selection
+    listing = FolderListing(heard.path, folder.registry, "files", selection, folder.clock)
+    listing.look()
+    folder.put("a")
+    folder.age("a", 1_999)
+    listing.look()
+    assert listing.unsettled
+
+
+def test_a_folder_that_comes_later_is_listened_to(heard: Folder) -> None:
+    deep = Folder(heard.path, recursive=True)
+    settled(deep)
+    (deep.path / "x").mkdir()
+    (deep.path / "x" / "a").write_bytes(b"")
+    assert deep.look() == ["x/a"]
+    heard.times_listed()
+    (deep.path / "x" / "b").write_bytes(b"")
+    assert deep.look() == ["x/a", "x/b"]
+    assert heard.times_listed() == 0
+    (deep.path / "x").rename(deep.path / "y")
+    assert deep.look() == ["x/a", "x/b", "y/a", "y/b"]
+
+
+def test_another_folder_in_the_place_of_the_first_is_found(heard: Folder) -> None:
+    settled(heard)
+    heard.path.rename(heard.path.with_name("gone"))
+    with pytest.raises(SourceVanished):
+        heard.look()
+    heard.path.mkdir()
+    heard.put("a")
+    assert heard.look() == ["a"]
+    heard.put("b")
+    assert heard.look() == ["a", "b"]
+
+
+def test_what_the_kernel_had_no_room_to_tell_is_found_by_a_listing(
+    heard: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled(heard)
+    ears, mouth = os.pipe2(os.O_NONBLOCK)
+    overflow = (-1, 0x4000, 0, 0)
+    os.write(mouth, b"".join(number.to_bytes(4, "little", signed=True) for number in overflow))
+    with monkeypatch.context() as deaf:
+        deaf.setattr(heard.listing._events, "_handle", ears)
+        heard.put("a")
+        assert heard.look() == ["a"]
+    os.close(ears)
+    os.close(mouth)
+
+
+def test_what_was_heard_is_not_forgotten_if_the_registry_fails(
+    heard: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled(heard)
+    heard.put("a")
+    for method in ("get", "compare_and_set"):
+        with monkeypatch.context() as broken:
+            broken.setattr(heard.registry, method, refuse)
+            with pytest.raises(LogBusy):
+                heard.look()
+    assert heard.look() == ["a"]
+    assert heard.times_listed() == 0
+
+
+def refuse(*_: object) -> NoReturn:
+    raise LogBusy("not now")
+
+
+def test_a_pipe_that_is_heard_of_is_refused_at_each_look(heard: Folder) -> None:
+    settled(heard)
+    os.mkfifo(heard.path / "pipe")
+    for _ in range(3):
+        with pytest.raises(PathRefused):
+            heard.look(LOOK_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -366,6 +367,22 @@ class LogContract:
 
             in_threads(wait_for_more, write)
         assert seen == [1, 2]
+
+    def test_wake_ends_a_wait_although_nothing_came(self, log: Log, other: Log) -> None:
+        is_over = threading.Event()
+
+        def wait() -> None:
+            assert log.wait(START, PATIENCE_S) == START
+            is_over.set()
+
+        def wake() -> None:
+            while not is_over.wait(0.001):  # again: it may not have slept yet
+                log.wake()
+
+        began_s = time.monotonic()
+        in_threads(wait, wake)
+        assert time.monotonic() - began_s < PATIENCE_S
+        assert other.wait(START, 0.0) == START
 
     def test_readers_that_only_wait_miss_nothing(self, log: Log, other: Log) -> None:
         total = 40

@@ -9,7 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.connectors import folder_events, folder_listing
 from penstock.connectors.contract import AGAIN_S
+from penstock.connectors.folder_events import FolderEvents
 from penstock.connectors.folder_listing import LOOK_S, TICK_S
 from penstock.log import open_log
 from penstock.plan.build import parse_schema, query, scan_source, scan_stream
@@ -50,6 +52,7 @@ def test_vertices_share_one_look_at_a_folder_and_rest_until_the_next(
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", spy)
+    monkeypatch.setattr(folder_events, "LOCAL", frozenset())  # the kernel is not asked
     rows = scan_source("folder", "value string", None, path=str(tmp_path / "in"), format="text")
     (tmp_path / "in").mkdir()
     clock = ManualClock()
@@ -69,3 +72,22 @@ def test_vertices_share_one_look_at_a_folder_and_rest_until_the_next(
         assert len(listed) == 4
         assert sum(vertex.statistics().rows_in for vertex in vertices) == 1
     assert LOOK_S > AGAIN_S
+
+
+def test_a_host_that_sleeps_is_woken_by_a_file_that_comes(
+    lab: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    if not FolderEvents().watch(folder, ""):
+        pytest.skip("the kernel does not tell what comes into this folder")
+    for module, name in ((host_module, "WAIT_S"), (folder_listing, "WOKEN_S")):
+        monkeypatch.setattr(module, name, 600.0)  # beyond the test's own time limit
+    rows = scan_source("folder", "value string", None, path=str(folder), format="text")
+    with lab.open(query("woken", rows.to_stream("out"))) as process:
+        while process.host.step():
+            pass
+        (folder / "a").write_text("x\n")
+        while not lab.rows("out"):
+            process.host.wait()
+            process.host.step()
