@@ -9,7 +9,9 @@ compiler.lock             held by the compiler for as long as it lives, and by n
 k_<hash>.wanted           the wish for a module with a kernel
 k_<hash>.<loop>.wanted    for one loop of a module of the package
 r_<hash>.<what>.wanted    for the functions of a generator, see `connectors.rehearsals`
+….trying                  how often a compiler began with it and did not come back
 ….compiled                it has come true
+compiler.err              what the last compiler had to complain about
 """
 
 from __future__ import annotations
@@ -202,6 +204,18 @@ def _wish(folder: Path, unit: str) -> Path:
     return folder / f"{unit}.wanted"
 
 
+def _trying(folder: Path, unit: str) -> Path:
+    return folder / f"{unit}.trying"
+
+
+def _tries(folder: Path, unit: str) -> int:
+    """How often a compiler has begun with it and not come back, by the size of a file."""
+    try:
+        return _trying(folder, unit).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 @cache
 def _source_of(module: ModuleType) -> str:
     return inspect.getsource(module)
@@ -246,14 +260,23 @@ def is_compiling(folder: Path) -> bool:
 
 def start_compiler(folder: Path, lock: int) -> None:
     """Make wishes come true in another process, which outlives a query that is over sooner."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(folder)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        pass_fds=(lock,),  # the lock is let go of when the process ends, however it does
-    )
+    # It has no file in common with this process: whoever reads our errors to their end would wait
+    # for the compiler's. What interrupts us is not meant for it either.
+    with open(folder / "compiler.err", "wb", opener=_private) as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, json.dumps(sys.path), str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+            pass_fds=(lock,),  # the lock is let go of when the process ends, however it does
+        )
     # Whoever waits for it leaves no trace of it; this thread does not keep the process alive.
     threading.Thread(target=process.wait, name="penstock-compiler", daemon=True).start()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def expect_wishes(folder: Path | str) -> None:
@@ -282,18 +305,19 @@ def compile_wishes(folder: str, linger_s: float = LINGER_S) -> None:
     """What the compiler does: all that is wanted, until nothing more has been for a while.
 
     Kernels of programs come before the package's loops, and take their share of the processors: all
-    rows go through them, five times as fast. What rows wait for comes before both.
+    rows go through them, five times as fast. What rows wait for comes before both, and what has
+    ended a compiler behind all others.
     """
     kernels, tried = KernelCache(folder), set[str]()
     for module in PACKAGE:
         kernels.module(_source_of(module))  # so that its text is there
 
-    def rank(unit: str) -> tuple[bool, bool, int]:
+    def rank(unit: str) -> tuple[int, bool, bool, int]:
         try:
             wish = _wish(kernels.folder, unit).stat()
         except FileNotFoundError:  # somebody has given it up
-            return True, True, 0
-        return not wish.st_size, "." in unit, wish.st_mtime_ns
+            return 0, True, True, 0
+        return _tries(kernels.folder, unit), not wish.st_size, "." in unit, wish.st_mtime_ns
 
     end_s, is_nice = time.monotonic() + linger_s, False
     while True:
@@ -305,14 +329,23 @@ def compile_wishes(folder: str, linger_s: float = LINGER_S) -> None:
             continue
         unit = wishes[0]
         tried.add(unit)
-        if not is_nice and rank(unit)[:2] == (True, True):  # a loop that nobody waits for
+        tries, trying = _tries(kernels.folder, unit), _trying(kernels.folder, unit)
+        if tries >= ATTEMPTS_MAX:
+            logger.warning("kernel %s ended the compiler %d times: not again", unit, tries)
+            _wish(kernels.folder, unit).unlink(missing_ok=True)
+            continue
+        if not is_nice and rank(unit)[1:3] == (True, True):  # a loop that nobody waits for
             is_nice = True
             os.nice(NICENESS)
         try:
+            trying.write_bytes(b"." * (tries + 1))
             if kernels.is_compiled(unit) or compile_unit(kernels, unit):
                 _wish(kernels.folder, unit).unlink(missing_ok=True)
+            trying.unlink(missing_ok=True)
         except Exception:  # whatever Numba or the disk raises, the others can be compiled
             logger.warning("kernel %s could not be compiled", unit, exc_info=True)
+            with suppress(OSError):
+                trying.unlink(missing_ok=True)
             linger_s = 0.0  # another process may have more luck, and somebody may wait for it
         end_s = time.monotonic() + linger_s
 

@@ -296,6 +296,37 @@ def test_a_folder_that_disappears_leaves_the_work_to_arrow(tmp_path: Path) -> No
     assert partials(block) == partials(Block(SPEC, None))
 
 
+def test_what_ends_compilers_comes_last_and_then_no_more(
+    tmp_path: Path, here: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes none of the others with it, in whatever process and query it was wished for."""
+    kernels, compiled = KernelCache(tmp_path), list[str]()
+
+    def compile_unit(_: KernelCache, unit: str) -> bool:
+        compiled.append(unit)
+        if unit == "k_0":
+            raise SystemExit  # as what takes all memory: nothing in the compiler can catch it
+        kernels.mark_compiled(unit)
+        return True
+
+    monkeypatch.setattr(background, "compile_unit", compile_unit)
+    for unit, said in (("k_0", b"rows wait"), ("k_1", b""), ("k_2", b"")):
+        (tmp_path / f"{unit}.wanted").write_bytes(said)
+    for _ in range(ATTEMPTS_MAX):
+        with pytest.raises(SystemExit):
+            compile_wishes(str(tmp_path), linger_s=0)
+    assert (compiled[0], sorted(compiled[1:3]), compiled[3:]) == (
+        "k_0",
+        ["k_1", "k_2"],
+        ["k_0"] * 2,
+    )
+    for _ in range(2):
+        compile_wishes(str(tmp_path), linger_s=0)
+        assert wanted(kernels) == []
+        (tmp_path / "k_0.wanted").touch()
+    assert len(compiled) == 5
+
+
 def test_wishes_of_another_version_are_left_to_it(tmp_path: Path, here: None) -> None:
     for unit in ("k_0123", "r_0123.nexmark_all"):
         (tmp_path / f"{unit}.wanted").touch()
@@ -310,6 +341,7 @@ def test_a_process_of_its_own_compiles_and_one_that_is_killed_is_replaced(tmp_pa
     def start(folder: Path, lock: int) -> None:
         start_compiler(folder, lock)
         started.extend(compilers_of(folder))
+        assert os.getsid(started[-1]) != os.getsid(0), "what interrupts us is not for it"
         if len(started) == 1:
             os.kill(started[0], signal.SIGKILL)
 
@@ -322,6 +354,7 @@ def test_a_process_of_its_own_compiles_and_one_that_is_killed_is_replaced(tmp_pa
         sleep(0.02)
     assert partials(block) == before
     assert len(started) >= 2
+    assert (tmp_path / "compiler.err").stat().st_mode & 0o777 == 0o600
 
 
 def compilers_of(folder: Path) -> list[int]:
