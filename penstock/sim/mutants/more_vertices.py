@@ -322,7 +322,7 @@ MORE_VERTICES: tuple[Mutant, ...] = (
            _early_append_unfenced),
     Mutant("outcomes_mixed_up", "of appends made together, one gets the outcome of another", 197,
            _outcomes_mixed_up, _appends_beside),
-    Mutant("failed_group_counts_as_done", "appends made together count as done, come what may", 25,
+    Mutant("failed_group_counts_as_done", "appends made together count as done, come what may", 286,
            _failed_group_counts_as_done, _appends_beside),
     Mutant("on_before_the_append", "a vertex goes on before its append is in the log", 9,
            _on_before_the_append, _appends_beside),

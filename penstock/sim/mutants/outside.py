@@ -9,11 +9,13 @@ from typing import Any
 
 from penstock.api import datasource_ranges
 from penstock.api.sink_runner import SinkRunner
+from penstock.errors import StreamError
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
 from penstock.log.record import Position
 from penstock.runtime import recovery, retention, streams
 from penstock.runtime.backlog import SinkProgress, StoredProgress
+from penstock.runtime.outputs import Outputs
 from penstock.runtime.retention import Cut
 from penstock.runtime.streams import StreamReader, StreamWriter
 from penstock.sim import readers, retaining
@@ -23,7 +25,18 @@ from penstock.sim.swaps import swapped
 
 def _writer_goes_on() -> AbstractContextManager[None]:
     """What an earlier version did: what a failed write had queued went out with the next one."""
-    return swapped((StreamWriter, "_begin_again", lambda self: None))
+    settle = Outputs.settle
+
+    def keeping(self: Any) -> Position | None:
+        pending = self._pending
+        try:
+            return settle(self)
+        except StreamError:
+            if pending is not None:
+                self._entries = list(pending.append.entries)
+            raise
+
+    return swapped((StreamWriter, "_begin_again", lambda self: None), (Outputs, "settle", keeping))
 
 
 def _writer_offset_lost() -> AbstractContextManager[None]:
