@@ -290,9 +290,9 @@ def _dead_letter_twice() -> AbstractContextManager[None]:
 
 
 VERTICES: tuple[Mutant, ...] = (
-    Mutant("skip_fence", "an append does not look at the fence", 2, _skip_fence),
+    Mutant("skip_fence", "an append does not look at the fence", 3, _skip_fence),
     Mutant("reuse_instance", "recovery goes on under the old instance number", 1, _reuse_instance),
-    Mutant("marker_before_fence", "recovery reads the last marker, then fences", 2,
+    Mutant("marker_before_fence", "recovery reads the last marker, then fences", 13,
            _marker_before_fence),
     Mutant("release_uncommitted", "a marker releases the pending rows of every producer", 1,
            _release_uncommitted),
@@ -321,9 +321,9 @@ VERTICES: tuple[Mutant, ...] = (
     Mutant("epoch_stays", "the epoch does not advance", 0, _epoch_stays),
     Mutant("watermark_not_restored", "a restart forgets the watermark", 2,
            _watermark_not_restored),
-    Mutant("end_not_restored", "a restart forgets that the vertex has ended", 2,
+    Mutant("end_not_restored", "a restart forgets that the vertex has ended", 0,
            _end_not_restored),
-    Mutant("producers_not_restored", "a restart forgets what its producers have said", 2,
+    Mutant("producers_not_restored", "a restart forgets what its producers have said", 3,
            _producers_not_restored),
     Mutant("progress_not_restored", "a restart forgets the chain's progress", 6,
            _progress_not_restored),
