@@ -125,10 +125,16 @@ class StreamingQuery:
     @property
     def status(self) -> dict[str, Any]:
         running = self._job.vertex_status()
-        busy = any(not facts.get("is_drained", True) for facts in running.values())
+        is_busy = self.isActive and any(not v.get("is_drained", True) for v in running.values())
+        if not self.isActive:
+            message = "Stopped" if self.exception() is None else "Terminated with exception"
+        elif not running:
+            message = "Initializing"
+        else:
+            message = "Processing new data" if is_busy else "Waiting for data to arrive"
         return {
-            "message": "Processing new data" if busy else "Waiting for data to arrive",
-            "isDataAvailable": busy,
+            "message": message,
+            "isDataAvailable": is_busy,
             "isTriggerActive": self.isActive,
         }
 

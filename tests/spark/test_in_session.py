@@ -106,6 +106,11 @@ def test_a_cell_is_run_twice(
         first.stop()
     first.stop()  # once more is harmless
     assert not first.isActive
+    assert first.status == {
+        "message": "Stopped",
+        "isDataAvailable": False,
+        "isTriggerActive": False,
+    }
     assert penstock.query("cell", attached.path) is first
     assert look_at(attached.log, attached.path, "cell").state == "stopped"
     with pytest.raises(QueryNotFound, match="has started no query 'sell'; known: "):
