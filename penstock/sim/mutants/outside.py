@@ -210,7 +210,7 @@ OUTSIDE: tuple[Mutant, ...] = (
     Mutant("cut_through_an_epoch", "a cut ends within an epoch", 3, _cut_through_an_epoch),
     Mutant("cut_for_nobody", "a cut takes what a query has not read", 20, _cut_for_nobody),
     Mutant("cut_unnoticed", "a reader skips what was cut before it was read", 4, _cut_unnoticed),
-    Mutant("half_cut_epochs_read", "a new reader reads what half a cut has left", 402,
+    Mutant("half_cut_epochs_read", "a new reader reads what half a cut has left", 1361,
            _half_cut_epochs_read, lambda s: bool(s.retained)),
     Mutant("range_without_later_markers", "a range looks for no marker behind its end", 16,
            _range_without_later_markers),
