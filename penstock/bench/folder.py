@@ -26,7 +26,7 @@ from penstock.api.writer import StreamWriter, writeStream
 from penstock.bench.arguments import seconds, whole
 from penstock.bench.arrivals import RowsDiffer
 from penstock.bench.crew import Crew
-from penstock.bench.footprint import FamilyCpu, Memory, command, cpu_s, family, memory
+from penstock.bench.footprint import FamilyCpu, Memory, command, memory
 from penstock.bench.report import Report, median
 from penstock.bench.sessions import local_session
 from penstock.kernels.background import is_compiling
@@ -230,13 +230,11 @@ def _percents(idle_s: float) -> tuple[float, float]:
     while is_compiling(private_kernels_folder()) and time.monotonic() < end_s:
         time.sleep(CALM_S)
     time.sleep(CALM_S)
-    every = family(os.getpid())
-    java = [pid for pid in every if command(pid) == "java"]
-    python = [pid for pid in every if pid not in java]
-    before_s, start_s = (cpu_s(python), cpu_s(java)), time.perf_counter()
+    cpu, start_s = FamilyCpu(os.getpid()), time.perf_counter()
     time.sleep(idle_s)
     percent = 100 / (time.perf_counter() - start_s)
-    return (cpu_s(python) - before_s[0]) * percent, (cpu_s(java) - before_s[1]) * percent
+    java_s = cpu.used_s(lambda pid: command(pid) == "java")
+    return (cpu.used_s() - java_s) * percent, java_s * percent
 
 
 def _rename(scratch: Path, file: Path, content: str) -> float:

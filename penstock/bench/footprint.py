@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +32,9 @@ class FamilyCpu:
         self._pid = pid
         self._before = _each_cpu_s(family(pid))
 
-    def used_s(self) -> float:
-        """What was used meanwhile by those that are still there."""
-        now = _each_cpu_s(family(self._pid))
+    def used_s(self, of: Callable[[int], bool] = lambda _: True) -> float:
+        """What was used meanwhile by those that are still there, and that `of` is true of."""
+        now = _each_cpu_s(filter(of, family(self._pid)))
         return sum(used_s - self._before.get(pid, 0.0) for pid, used_s in now.items())
 
 
