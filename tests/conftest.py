@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from tests.thoroughness import IS_DEEP, examples
 # A Java process of a test lives for seconds: it is not worth the best machine code, nor a collector
 # with threads of its own. Whatever starts Spark inherits this.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# A shell lets what it starts in the background ignore interrupts, and so would what tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Folders of tests that start Spark, and who shares a session; files elsewhere share another one.
 SPARK_GROUPS = {"spark": "killed"}

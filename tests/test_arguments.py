@@ -19,6 +19,7 @@ from penstock.runtime.streams import create_stream
 
 Call = Callable[[Any], object]
 
+NUMBERS = (Field("n", BIGINT, False),)
 NOTHING = object()  # a value of no type that anybody expects
 NO_TEXT = (None, 1, 1.5, True, b"x", [], {}, NOTHING)
 NO_FLAG = (None, 0, 1, "yes", [], NOTHING)
@@ -30,7 +31,7 @@ NO_OBJECT = (None, 1, "x", b"x", [], {}, NOTHING)
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLog]:
     with open_log(tmp_path_factory.mktemp("arguments") / "log", create=True) as made:
-        create_stream(made, "numbers", (Field("n", BIGINT, False),))
+        create_stream(made, "numbers", NUMBERS)
         penstock.StreamWriter(made, "numbers", "test")
         yield made
 
@@ -68,6 +69,7 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
     def write(*batch: Any, **facts: Any) -> object:
         return penstock.StreamWriter(log, "numbers", "test").write(*(batch or (None,)), **facts)
 
+    create = penstock.create_stream
     idle = object.__new__(StreamingQuery)  # arguments are looked at before anything else
     return {
         **words(QueryWriter(None)),  # type: ignore[arg-type]
@@ -78,6 +80,14 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
         "writeStream": (penstock.writeStream, NO_OBJECT),
         "query.name": (penstock.query, NO_TEXT),
         "query.log": (lambda v: penstock.query("q", log=v), NO_OBJECT[1:]),
+        "create_stream.log": (lambda v: create(v, "new", NUMBERS), NO_OBJECT),
+        "create_stream.stream": (lambda v: create(log, v, NUMBERS), NO_TEXT),
+        "create_stream.schema": (lambda v: create(log, "new", v), (["n"], "n bigint", *NO_OBJECT)),
+        "create_stream.substreams": (lambda v: create(log, "new", NUMBERS, v), NO_NUMBER[1:]),
+        "create_stream.keys": (
+            lambda v: create(log, "new", NUMBERS, 1, v),
+            (None, 1, "n", b"n", {}, ["m"], [1], NOTHING),
+        ),
         "StreamWriter.log": (lambda v: penstock.StreamWriter(v, "numbers", "p"), NO_OBJECT),
         "StreamWriter.stream": (lambda v: penstock.StreamWriter(log, v, "p"), NO_TEXT),
         "StreamWriter.producer": (lambda v: penstock.StreamWriter(log, "numbers", v), NO_TEXT),

@@ -128,9 +128,12 @@ def create_stream(
     As many vertices of a query can read it as it has substreams. Rows go to them in turn, or with
     `partition_by` by the hash of these columns: then rows of one key keep their order.
     """
+    check_type(log, Log, "log", "a log, such as open_log() returns")
     check_integer(substreams, "substreams", 1, SUBSTREAMS_MAX)
     if isinstance(schema, pa.Schema):
         schema = schema_from_arrow(schema)
+    check_type(schema, tuple, "schema", "an Arrow schema")
+    check_type(partition_by, (list, tuple), "partition_by", "a list of columns")
     keys = _check_keys(check_name(stream, "stream"), schema, tuple(partition_by))
     wanted = StreamFacts(stream, schema, substreams, partition_by=keys)
     log.compare_and_set(stream_key(stream), 0, _encode_facts(wanted))
