@@ -375,6 +375,9 @@ def _time_of_day(
         return None
     rest = np.flatnonzero(at < ends)
     if not zoned:
+        last = data[ends[rest] - 1]
+        if not ((last - ZERO <= 9) | (last == ord("Z"))).all():
+            return None  # blanks at the end are no zone
         good[rest] = False
         return micros, good
     rest = rest[(ends[rest] - at[rest] != 1) | (data[at[rest]] != ord("Z"))]

@@ -155,7 +155,7 @@ def measured(tmp_path: Path, *words: str) -> Report:
 def test_a_short_run_measures_every_bid(tmp_path: Path) -> None:
     report = measured(tmp_path, "--query", "q1", "--against", "none")
     assert report.figures.keys() == KEYS
-    assert report.reach.keys() == {"p50_within_20_ms", "p99_within_100_ms"}
+    assert report.reach.keys() == {"p50_within_10_ms", "p99_within_50_ms"}
 
 
 @pytest.mark.slow

@@ -174,6 +174,7 @@ PARTS = st.tuples(*(st.integers(0, 99) for _ in range(5))).map(
 @settings(max_examples=examples(300))
 @given(st.lists(st.one_of(STAMPS, PARTS), max_size=3))
 @example(["2024-02-29T10:00:00.5Z", "", "1969-12-31 23:59:59.999999-00:30"])
+@example(["2024-02-29T10:00:00 ", "2024-02-29T10:00:00Z ", "2024-02-29T10:00:00\t"])
 @example(["2024-13-01 00:00:00", "2024-00-01 00:00:00", "2024-01-32 00:00:00"])
 def test_times_are_read_alike(stamps: list[str]) -> None:
     texts = texts_of(stamps)

@@ -70,7 +70,7 @@ def running(
         job.start()
         try:
             assert job.wait_running(60)
-            wait_for("a standby", job.standbys_ready)
+            wait_for("a standby, or all is done", lambda: job.standbys_ready() or job.is_over)
             yield job, log
         finally:
             job.stop()
