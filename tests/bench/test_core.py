@@ -68,6 +68,7 @@ def test_the_ysb_query_counts_the_views_of_every_campaign(
     assert len(found) == rows.num_rows == closed * CAMPAIGNS
 
 
+@pytest.mark.slow
 def test_the_sliding_query_sums_what_every_campaign_cost(
     tmp_path: Path, kernels: KernelCache, ads: Ads
 ) -> None:

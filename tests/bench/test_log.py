@@ -34,6 +34,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 
 
+@pytest.mark.slow
 def test_a_short_run_measures_everything_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = run("log", "--seconds", "1", "--lengths", "1e2,5e3", "--dir", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import pytest
 from penstock.cli.main import main
 
 
+@pytest.mark.slow
 def test_a_small_state_is_checkpointed_and_restored_and_nothing_is_left_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

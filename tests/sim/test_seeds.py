@@ -8,7 +8,7 @@ from penstock.kernels.cache import KernelCache
 from penstock.sim.runner import Campaign, run_seeds
 from penstock.sim.shapes import SHAPES
 
-SEEDS = 40
+SEEDS = 30
 DEEP_SHARDS = 2
 DEEP_SHARD_SEEDS = 250
 RARE = {"checkpoint rots during a recovery"}  # met by some seeds of a thousand, as the command asks
