@@ -8,7 +8,6 @@ falls on all of them alike.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.bench import arguments
 from penstock.bench.replay import BUFFER_ROWS, BUFFERS, Ads, KeySource, ReplaySource
-from penstock.bench.report import Report, median
+from penstock.bench.report import Report, machine_facts, median
 from penstock.kernels.cache import KernelCache
 from penstock.log import open_log
 from penstock.log.record import Entry, RecordKind
@@ -63,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(args: argparse.Namespace) -> Report:
     """Run loop and queries by turns in a temporary folder and report."""
-    load = os.getloadavg()[0]
+    machine = machine_facts()
     rates: dict[str, list[float]] = {"loop": [], "ysb": [], "sliding": []}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
         folder = Path(name)
@@ -84,7 +83,7 @@ def measure(args: argparse.Namespace) -> Report:
                     rates[kind].append(run(slice_s))
         commits = {keys: _commit_us(keys, folder, kernels) for keys in (1, 10_000)}
     report = _report(rates, commits)
-    report.facts = {"cores": os.cpu_count(), "load_before": round(load, 2)}
+    report.facts = machine
     return report
 
 

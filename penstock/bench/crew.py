@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 PROCESSES = multiprocessing.get_context("spawn")
 START_LEAD_S = 0.05
 ANSWER_S_MAX = 300.0
+ENGINE_S_MAX = 3600.0  # for the answer of one that runs whole queries
 
 Task: TypeAlias = Callable[..., Any]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,9 +24,9 @@ from penstock.api.session import attach
 from penstock.api.writer import StreamWriter, writeStream
 from penstock.bench.arguments import seconds, whole
 from penstock.bench.arrivals import RowsDiffer
-from penstock.bench.crew import Crew
+from penstock.bench.crew import ENGINE_S_MAX, Crew
 from penstock.bench.footprint import FamilyCpu, Memory, command, memory
-from penstock.bench.report import Report, median
+from penstock.bench.report import Report, machine_facts, median, say
 from penstock.bench.sessions import local_session
 from penstock.kernels.background import is_compiling
 from penstock.kernels.private_folder import private_kernels_folder
@@ -46,7 +45,6 @@ CALM_S = 3.0  # after the last row, before a query counts as being at rest
 APART_S = 0.3  # between two new files
 SEEN_S_MAX = 30.0
 COMPILE_S_MAX = 60.0
-ENGINE_S_MAX = 3600.0
 TURNS = 2
 
 IDLE_PERCENT_MAX = 2
@@ -78,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(args: argparse.Namespace) -> Report:
     """Drain the files with each engine, then let a query rest beside few and beside many."""
-    report = Report(TITLE, facts={"cores": os.cpu_count(), "load_before": _load()})
+    report = Report(TITLE, facts=machine_facts())
     report.facts["files"] = args.files
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
         work = Path(name).absolute()
@@ -111,7 +109,7 @@ def _lines(numbers: range) -> str:
 
 
 def _run(task: Callable[..., Any], *arguments: object) -> Any:
-    _say(f"{task.__name__.replace('_', ' ')}: {arguments[0]}")
+    say(f"{task.__name__.replace('_', ' ')}: {arguments[0]}")
     with Crew(1, answer_s_max=ENGINE_S_MAX) as crew:
         (answer,) = crew.run([(task, *arguments)])
     return answer
@@ -329,11 +327,3 @@ def judge(report: Report) -> None:
         report.reach[f"seen_within_100_ms_{size}"] = all(
             value(f"{way}_ms_max_{size}") <= SEEN_MS_MAX for way in ("renamed", "written")
         )
-
-
-def _load() -> float:
-    return round(os.getloadavg()[0], 2)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import threading
 import time
@@ -39,7 +38,7 @@ from penstock.bench.arrivals import (
     journeys_of_rows,
 )
 from penstock.bench.floors import sync_us
-from penstock.bench.report import Report, median
+from penstock.bench.report import Report, median, say
 from penstock.bench.sessions import measured_on
 
 TITLE = "latency of a query, from event to committed row, beside Structured Streaming"
@@ -129,10 +128,10 @@ def compare(spark: SparkSession, args: argparse.Namespace) -> Report:
         try:
             for number in range(args.rounds):
                 syncs_us += sync_us(folder, FLOOR_SYNCS)
-                _say(f"round {number + 1} of {args.rounds}: Penstock")
+                say(f"round {number + 1} of {args.rounds}: Penstock")
                 own.append(run.on_penstock(attached, f"latency_{number}"))
                 if args.against == "spark":
-                    _say(f"round {number + 1} of {args.rounds}: Structured Streaming")
+                    say(f"round {number + 1} of {args.rounds}: Structured Streaming")
                     latencies, batch_ms = run.on_spark(spark, folder / f"spark-{number}")
                     sparks.append(latencies)
                     batches.append(batch_ms)
@@ -337,7 +336,3 @@ def report_of(name: str, own: list[Latencies], sparks: list[Latencies]) -> Repor
             report.add(f"{key}_times_below", times, "how many times below Spark's", len(own))
             report.reach[f"{key}_{TIMES_BELOW_MIN}_times_below_spark"] = times >= TIMES_BELOW_MIN
     return report
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

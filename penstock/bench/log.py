@@ -18,7 +18,7 @@ from pathlib import Path
 
 from penstock.bench import arguments, floors
 from penstock.bench.crew import Crew, wait_until
-from penstock.bench.report import Report, median, merge, quantile
+from penstock.bench.report import Report, machine_facts, median, merge, quantile
 from penstock.config import Durability, LogConfig
 from penstock.log import open_log
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(args: argparse.Namespace) -> Report:
     """Run all rounds in a temporary folder and report."""
-    load = os.getloadavg()[0]
+    machine = machine_facts()
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name,
         Crew(WRITERS) as crew,
@@ -83,7 +83,7 @@ def measure(args: argparse.Namespace) -> Report:
             _say(f"round {number + 1} of {ROUNDS}")
             rounds.append(bench.round(number))
     report = _report(merge(rounds), list(args.lengths))
-    report.facts = {"cores": os.cpu_count(), "load_before": round(load, 2), "rounds": ROUNDS}
+    report.facts = machine | {"rounds": ROUNDS}
     return report
 
 

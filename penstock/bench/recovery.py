@@ -21,7 +21,7 @@ import numpy as np
 from penstock.api.query import StreamingQuery
 from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
-from penstock.bench.report import Report, median
+from penstock.bench.report import Report, machine_facts, median
 from penstock.bench.sessions import local_session
 from penstock.connectors.nexmark import NexmarkSettings, NexmarkSource
 from penstock.log.contract import Log
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(args: argparse.Namespace) -> Report:
     """Run the query, kill its slots, let it end, and report."""
-    load = os.getloadavg()[0]
+    machine = machine_facts()
     events = args.rate * SECONDS_PER_KILL * (args.kills + 2)
     with (
         local_session("recovery", THREADS) as spark,
@@ -67,8 +67,7 @@ def measure(args: argparse.Namespace) -> Report:
         attached.log.close()
     report = report_of(kills, lost, doubled)
     report.facts = {
-        "cores": os.cpu_count(),
-        "load_before": round(load, 2),
+        **machine,
         "kills": len(kills),
         "rate": args.rate,
         "events": events,

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+
+def machine_facts() -> dict[str, object]:
+    """On what a benchmark runs, and what else was going on there when it began."""
+    return {"cores": os.cpu_count(), "load_before": round(os.getloadavg()[0], 2)}
+
+
+def say(text: str) -> None:
+    """Tell how far a benchmark is, beside its results."""
+    print(text, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,13 @@ recovered: fence, checkpoint, changes since.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.bench.replay import KeySource
-from penstock.bench.report import Report, median
+from penstock.bench.report import Report, machine_facts, median
 from penstock.kernels.cache import KernelCache
 from penstock.plan.build import count, max_, query, scan_source, sum_, window
 from penstock.plan.optimizer import plan_program
@@ -49,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(args: argparse.Namespace) -> Report:
     """Fill the state, take checkpoints while it changes, restore it, and report."""
-    load = os.getloadavg()[0]
+    machine = machine_facts()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
         bench = _Bench(args.keys, Path(name))
         with bench.process() as process:
@@ -59,8 +58,7 @@ def measure(args: argparse.Namespace) -> Report:
         restores = [bench.restore() for _ in range(RESTORES)]
     report = _report(args.keys, steps, restores)
     report.facts = {
-        "cores": os.cpu_count(),
-        "load_before": round(load, 2),
+        **machine,
         "state_bytes": state_bytes,
         "rows_per_step": STEP_ROWS,
         "commits_replayed_max": CHECKPOINT_COMMITS,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from penstock.bench.report import Report
+from penstock.bench.report import Report, machine_facts
 
 
 @contextmanager
@@ -44,8 +44,8 @@ def measured_on(
     name: str, threads: int, compare: Callable[[SparkSession, Namespace], Report], args: Namespace
 ) -> Report:
     """Compare on a session of its own, and note the machine's load before."""
-    load = os.getloadavg()[0]
+    machine = machine_facts()
     with local_session(name, threads) as spark:
         report = compare(spark, args)
-    report.facts = {"cores": os.cpu_count(), "load_before": round(load, 2)} | report.facts
+    report.facts = machine | report.facts
     return report

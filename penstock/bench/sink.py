@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -29,16 +28,15 @@ from penstock.api.session import Attached, attach
 from penstock.api.writer import writeStream
 from penstock.bench.arguments import whole
 from penstock.bench.arrivals import RowsDiffer
-from penstock.bench.crew import Crew, wait_until
+from penstock.bench.crew import ENGINE_S_MAX, Crew, wait_until
 from penstock.bench.footprint import FamilyCpu, cpu_s
-from penstock.bench.report import Report, median
+from penstock.bench.report import Report, machine_facts, median, say
 from penstock.bench.sessions import local_session
 
 TITLE = "the Parquet sink: a query that only copies, with it and without"
 SLOTS = 2
 FILES = 8
 ROW_GROUP_ROWS = 1 << 20
-ENGINE_S_MAX = 3600.0
 SAMPLE_S = 0.05
 THREAD_PERCENT_MAX = 50
 
@@ -69,20 +67,20 @@ def _rows(text: str) -> int:
 
 def measure(args: argparse.Namespace) -> Report:
     """Copy both kinds of rows in every way, and report."""
-    report = Report(TITLE, facts={"cores": os.cpu_count(), "load_before": _load()})
+    report = Report(TITLE, facts=machine_facts())
     report.facts["rows"] = args.rows
     for kind in KINDS:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
             work = Path(name).absolute()
             rows = write_rows(work / "rows", kind, args.rows)
-            _say(f"{kind}: Penstock")
+            say(f"{kind}: Penstock")
             with Crew(1, answer_s_max=ENGINE_S_MAX) as crew:
                 (copies,) = crew.run([(copy_with_penstock, kind, rows, work, args.repeats)])
-            _say(f"{kind}: pyarrow")
+            say(f"{kind}: pyarrow")
             floor_s = [bare_seconds(rows, work) for _ in range(args.repeats)]
             spark_s: list[float] = []
             if args.against == "spark":
-                _say(f"{kind}: Structured Streaming")
+                say(f"{kind}: Structured Streaming")
                 with Crew(1, answer_s_max=ENGINE_S_MAX) as crew:
                     (spark_s,) = crew.run([(copy_with_spark, kind, rows, work, args.repeats)])
         _add(report, kind, args.rows, copies, floor_s, spark_s)
@@ -272,11 +270,3 @@ def _add(
     report.reach[f"{kind}_no_thread_holds_the_sink_up"] = (
         report.value(f"{kind}_thread_percent") <= THREAD_PERCENT_MAX
     )
-
-
-def _load() -> float:
-    return round(os.getloadavg()[0], 2)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

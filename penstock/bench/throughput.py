@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -32,7 +31,7 @@ from penstock.api.writer import writeStream
 from penstock.api.ysb_source import YsbDataSource
 from penstock.bench import arguments
 from penstock.bench.footprint import FamilyCpu, cpu_s
-from penstock.bench.report import Report, median
+from penstock.bench.report import Report, median, say
 from penstock.bench.sessions import measured_on
 from penstock.catalyst.session import active_session
 from penstock.connectors.ysb import ADS, RATE, START_US, YsbSource
@@ -105,14 +104,14 @@ def compare(spark: SparkSession, args: argparse.Namespace) -> Report:
         attached = attach(spark, folder / "log")
         try:
             if args.source == "generator":
-                _say("Penstock, from the generator")
+                say("Penstock, from the generator")
                 own = on_penstock(attached, campaigns, args.warmup, args.seconds)
             if engines:
-                _say(f"writing {args.files} files of {FILE_ROWS:,} rows")
+                say(f"writing {args.files} files of {FILE_ROWS:,} rows")
                 write_files(folder / "rows", args.files)
             for turn in range(args.turns):
                 for how, engine in engines.items():
-                    _say(f"files: {how}, turn {turn + 1} of {args.turns}")
+                    say(f"files: {how}, turn {turn + 1} of {args.turns}")
                     task = Task(attached, campaigns, folder, args.files * FILE_ROWS, turn)
                     turns[how].append(timed(engine, task))
         finally:
@@ -408,7 +407,3 @@ def report_of(own: Sustained | None, turns: Mapping[str, list[Turn]]) -> Report:
 def _best(turns: list[Turn]) -> Turn:
     warm = turns[1:] or turns
     return Turn(max(t.rows_per_s for t in warm), min(t.cpu_us_per_row for t in warm))
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.bench.crew import Crew
+from penstock.bench.crew import ENGINE_S_MAX, Crew
 from penstock.bench.files.chart import chart
 from penstock.bench.files.data import Rows, write_rows
 from penstock.bench.files.engines import (
@@ -38,12 +36,11 @@ from penstock.bench.files.profile import profile_query
 from penstock.bench.files.queries import QUERIES, FileQuery
 from penstock.bench.files.results import difference, read_result
 from penstock.bench.footprint import MemoryPeak
-from penstock.bench.report import median
+from penstock.bench.report import machine_facts, median, say
 
 TITLE = "five queries over files, beside Structured Streaming, a Spark job and bare reading"
 ENGINES = ("spark", "batch", "read")
 ROWS_MAX = 1_000_000_000
-ENGINE_S_MAX = 3600.0
 
 TIMES_SPARK_MIN = 5
 SHARE_OF_READING_MIN = 0.5
@@ -111,13 +108,13 @@ def _rows(text: str) -> int:
 
 def measure(args: argparse.Namespace) -> FilesReport:
     """Run every query on every engine, and report."""
-    report = FilesReport(facts={"cores": os.cpu_count(), "load_before": _load()})
+    report = FilesReport(facts=machine_facts())
     with _work_folder(args.dir) as work:
         for name in args.query:
             query = QUERIES[name]
             wanted = args.rows or query.rows
             kept = args.folder.absolute() if args.folder else work / "kept"
-            _say(f"{name}: writing {wanted:,} rows, unless they are there")
+            say(f"{name}: writing {wanted:,} rows, unless they are there")
             rows = write_rows(kept / name / "rows", name, wanted)
             if args.profile:
                 place = Place(kept / name / "rows", work)
@@ -140,15 +137,9 @@ def _profile(name: str, place: Place) -> list[dict[str, Any]]:
         (top,) = crew.run([(profile_query, name, Place(place.input, scratch), SLOTS)])
     for line in top:
         share, called_s = f"{line['share']:6.1%}", f"{line['with_called_s']:8.3f}"
-        _say(
-            f"  {share} {line['own_s']:8.3f} s {called_s} s {line['calls']:>9,} {line['function']}"
-        )
+        say(f"  {share} {line['own_s']:8.3f} s {called_s} s {line['calls']:>9,} {line['function']}")
     assert isinstance(top, list)
     return top
-
-
-def _load() -> float:
-    return round(os.getloadavg()[0], 2)
 
 
 @contextmanager
@@ -210,7 +201,7 @@ class _Run:
                 (turns,) = crew.run([(task, self._query.name, place)])
             for name, done in turns.items():
                 rates = ", ".join(f"{self._rows.rows / turn.seconds:,.0f}" for turn in done)
-                _say(f"    {name}: {rates} rows/s, first and second start")
+                say(f"    {name}: {rates} rows/s, first and second start")
             yield turns, peak.mb, place
         finally:
             shutil.rmtree(place.scratch)
@@ -237,7 +228,7 @@ class _Run:
 
     def _compare(self, engine: str, place: Place) -> None:
         if not self._right().exists():
-            _say("    not compared: the batch job has not run over these files")
+            say("    not compared: the batch job has not run over these files")
             return
         right = read_result(self._right())
         for turn in range(TURNS):
@@ -247,7 +238,7 @@ class _Run:
             differs = difference(self._query, found, right, self._rows.last_us)
             if differs is not None:
                 self._differences.append(f"{engine}, start {turn + 1}: {differs}")
-                _say(f"    {self._differences[-1]}")
+                say(f"    {self._differences[-1]}")
 
     def figures(self) -> dict[str, Any]:
         """Medians of the repeats, and whether all results were right; None: nobody looked."""
@@ -260,7 +251,7 @@ class _Run:
         return {"rows": self._rows.rows, **figures}
 
     def _tell(self, number: int, what: str) -> None:
-        _say(f"{self._query.name}, run {number + 1}: {what}")
+        say(f"{self._query.name}, run {number + 1}: {what}")
 
 
 def _rounded(value: float) -> float:
@@ -331,7 +322,3 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "NO"
     return f"{value:,.4g}" if value < 10 else f"{value:,.0f}"
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
