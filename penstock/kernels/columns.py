@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from penstock.expressions.types import ARITHMETIC_DIGITS_MAX, DataType, arrow_ty
 
 Array = NDArray[Any]
 Flags = NDArray[np.bool_]
+
+TEXT_REPEATS_MIN = 2  # how often a text occurs on the average, where codes are worth their while
 
 _DTYPES: dict[str, Any] = {
     "boolean": np.bool_,
@@ -110,6 +113,39 @@ def arrow_column(values: Array, valid: Flags | None, data_type: DataType) -> pa.
 def plain(column: pa.Array) -> pa.Array:
     """The column with its values, where it may have come as codes of them."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with values in place of all codes."""
+    return _each_coded(batch, plain)
+
+
+def with_own_texts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with those coded texts only that it has itself; with values, if they are many."""
+    return _each_coded(batch, _own_texts)
+
+
+def _each_coded(batch: pa.RecordBatch, change: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
+    for place, field in enumerate(batch.schema):
+        if pa.types.is_dictionary(field.type):
+            column = change(batch.column(place))
+            batch = batch.set_column(place, field.with_type(column.type), column)
+    return batch
+
+
+def _own_texts(column: pa.DictionaryArray) -> pa.Array:
+    known, codes = len(column.dictionary), column.indices
+    used = np.zeros(known, np.bool_)
+    used[codes.drop_null()] = True
+    count = int(np.count_nonzero(used))
+    if count * TEXT_REPEATS_MIN > len(column):
+        return plain(column)
+    if count == known:
+        return column
+    numbers = np.cumsum(used, dtype=np.int32) - np.int32(1)
+    mask = None if codes.null_count == 0 else ~validity_of(codes)
+    own = pa.array(numbers[codes.fill_null(0)], mask=mask)
+    return pa.DictionaryArray.from_arrays(own, column.dictionary.filter(pa.array(used)))
 
 
 def combined(column: pa.Array | pa.ChunkedArray) -> pa.Array:

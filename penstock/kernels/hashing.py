@@ -141,10 +141,19 @@ def string_words(array: pa.Array) -> Words:
     return words.view(np.int64)
 
 
+def _coded_words(array: pa.DictionaryArray) -> Words:
+    """The words of coded texts: each text is looked at once."""
+    if not len(array.dictionary):
+        return np.zeros(len(array), np.int64)
+    words: Words = column_words(array.dictionary)[array.indices.fill_null(0)]
+    return words
+
+
 def column_words(array: pa.Array, data_type: DataType | None = None) -> Words:
     """The words of any key column, null as its constant."""
-    kind = from_arrow(array.type) if data_type is None else data_type
-    if kind.kind in ("string", "binary"):
+    if pa.types.is_dictionary(array.type):
+        words = _coded_words(array)
+    elif (kind := data_type or from_arrow(array.type)).kind in ("string", "binary"):
         words = string_words(array)
     else:
         words = fixed_words(values_of(array, kind))

@@ -5,14 +5,16 @@ Layout, little endian. A unit is exactly as long as its header says; nothing may
     offset  size  field
          0     4  magic "PNPU"
          4     2  version, 2
-         6     1  encoding: 0 = the payload is one Arrow IPC record batch message
+         6     1  encoding: 0 = the payload is one Arrow IPC record batch message; 1 = that message
+                  has codes for some texts, and a message with the texts of each such column follows
          7     1  codec of the whole payload: 0 none, 1 lz4 (frame), 2 zstd
          8     8  fingerprint: xxh3_64 of the serialised schema
         16     8  rows
         24     8  raw payload bytes, before the codec
         32     8  stored payload bytes, after the codec
         40     4  schema bytes
-        44    16  reserved, zero: room for what per-column codecs will need
+        44     8  which columns have codes, a bit for each of the first 64; zero in encoding 0
+        52     8  reserved, zero: room for what per-column codecs will need
         60     4  header check: the low half of xxh3_64 over the 60 bytes before it
         64     …  the schema, one Arrow IPC schema message, never compressed, so `inspect` is cheap
          P     …  the payload; P is the first multiple of 64 after the schema, zeros in between
@@ -29,15 +31,17 @@ the wheel that has it is small. Like any checksum without a key it finds acciden
 whoever can write a unit can also write its checksum. So every length is checked before it is used,
 decompression is bounded, and what Arrow decodes is validated in full before anyone sees it.
 
-Units hold plain columns only. Dictionaries live outside a single IPC message, and view columns drag
-the rows of other slices along; `encode` turns both into values (`plain_schema` says of which type).
-Dense unions, for the same reason, are refused.
+The schema is one of plain columns. Dictionaries live outside a single IPC message, and view columns
+drag the rows of other slices along; `encode` turns both into values (`plain_schema` says of which
+type). Dense unions, for the same reason, are refused. Only what goes from stage to stage keeps the
+codes of its texts, where it is asked for (`keep_codes`): 32-bit numbers of distinct texts. Whoever
+decodes gets values, unless it names the columns that may come coded.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -65,15 +69,19 @@ RAW_BYTES_MAX = 256 << 20
 SCHEMA_BYTES_MAX = 1 << 20
 ROWS_MAX = 1 << 26  # rows without columns, or of nulls, cost no bytes: only this bounds them
 
-_FIELDS = struct.Struct("<4sHBBQQQQI16x")
+_FIELDS = struct.Struct("<4sHBBQQQQIQ8x")
 _HEADER_CHECK = struct.Struct("<I")
 _CHECKSUM = struct.Struct("<Q")
-_RESERVED_AT = 44
+_RESERVED_AT = 52
 _HEADER_CHECK_AT = 60
-_RESERVED_ZERO = bytes(16)
+_RESERVED_ZERO = bytes(8)
+_CODED_COLUMNS_MAX = 64  # a bit each
+_CODED_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 _CACHED_SCHEMAS_MAX = 256
 _CACHED_SCHEMA_BYTES_MAX = 64 << 10  # larger ones are parsed each time: 16 MiB bound the cache
+
+_TEXTS = pa.schema({"texts": pa.string()})  # of a column with codes
 
 # What pyarrow raises on bytes it does not like; its I/O and lookup errors are plain Python ones.
 _ARROW_REFUSALS = (
@@ -92,6 +100,7 @@ class Encoding(IntEnum):
     """How rows become the payload. The numbers are on disk: never reuse one."""
 
     ARROW = 0
+    CODED = 1
 
 
 class Codec(IntEnum):
@@ -118,6 +127,7 @@ class PUnitHeader:
     schema_bytes: int
     raw_bytes: int
     stored_bytes: int
+    coded: tuple[int, ...]  # the places of columns that have codes
 
     @property
     def payload_at(self) -> int:
@@ -163,12 +173,18 @@ def encode_unit(
     *,
     raw_bytes_max: int = RAW_BYTES_MAX,
     verify: bool = True,
+    keep_codes: bool = False,
 ) -> Unit:
-    """As `encode`, with the digest of the bytes, which costs no second pass over them."""
+    """As `encode`, with the digest of the bytes, which costs no second pass over them.
+
+    `keep_codes`: texts that come coded, with distinct texts, stay so.
+    """
+    texts: dict[int, pa.Array] = {}
     known = _known_schema(batch.schema.serialize().to_pybytes())
     if not known.plain:
-        batch = _to_plain(batch)
-        known = _known_schema(batch.schema.serialize().to_pybytes())
+        texts = _coded_texts(batch) if keep_codes else texts
+        batch, coded = _to_plain(batch, leave=texts), batch
+        known = _known_schema(plain_schema(coded.schema).serialize().to_pybytes())
     if batch.num_rows > ROWS_MAX or len(known.serialised) > SCHEMA_BYTES_MAX:
         raise PUnitTooLarge(
             f"a batch of {batch.num_rows} rows with {len(known.serialised)} bytes of schema does "
@@ -177,10 +193,15 @@ def encode_unit(
             schema_bytes=len(known.serialised),
         )
     try:
-        _validate(batch, full=verify)
-        raw = _own_rows(batch, known).serialize()
+        parts = [batch, *(pa.record_batch({"texts": each}) for each in texts.values())]
+        for part in parts:
+            _validate(part, full=verify)
+        # Slices of fixed-width rows alone may need no copy; of texts and codes always.
+        row_bytes = -1 if texts else known.row_bytes
+        messages = [_own_rows(part, row_bytes).serialize() for part in parts]
     except _ARROW_REFUSALS as error:
         raise PUnitError(f"this batch cannot be written as a p-unit: {error}") from error
+    raw = messages[0] if len(messages) == 1 else pa.py_buffer(b"".join(messages))
     if raw.size > raw_bytes_max:
         raise PUnitTooLarge(
             f"a batch of {batch.num_rows} rows takes {raw.size} bytes, more than the "
@@ -189,17 +210,25 @@ def encode_unit(
             raw_bytes_max=raw_bytes_max,
         )
     stored, codec = _compress(raw, codec)
-    return _frame(known, batch.num_rows, raw.size, stored, codec)
+    columns = sum(1 << place for place in texts)
+    return _frame(known, batch.num_rows, raw.size, stored, codec, columns)
 
 
-def _own_rows(batch: pa.RecordBatch, known: _KnownSchema) -> pa.RecordBatch:
+def _coded_texts(batch: pa.RecordBatch) -> dict[int, pa.Array]:
+    """The texts of the columns, by place, that can keep their codes."""
+    columns = enumerate(batch.columns[:_CODED_COLUMNS_MAX])
+    coded = {place: each.dictionary for place, each in columns if each.type == _CODED_TYPE}
+    return {place: texts for place, texts in coded.items() if not texts.null_count}
+
+
+def _own_rows(batch: pa.RecordBatch, row_bytes: int) -> pa.RecordBatch:
     """Return the batch without the rows around it in its buffers.
 
     Arrow cuts a slice's buffers only to multiples of 64 bytes, so neighbours would be written too,
     and equal rows would make different units. A copy is exact; it is saved where the buffers have
     just the size that the rows need.
     """
-    if batch.get_total_buffer_size() == known.row_bytes * batch.num_rows:
+    if batch.get_total_buffer_size() == row_bytes * batch.num_rows:
         return batch
     return pa.concat_batches([batch, batch.slice(0, 0)])  # of one batch it would be no copy
 
@@ -212,7 +241,9 @@ def _compress(raw: pa.Buffer, codec: Codec) -> tuple[pa.Buffer, Codec]:
     return (stored, codec) if worthwhile else (raw, Codec.NONE)
 
 
-def _frame(known: _KnownSchema, rows: int, raw_bytes: int, stored: pa.Buffer, codec: Codec) -> Unit:
+def _frame(
+    known: _KnownSchema, rows: int, raw_bytes: int, stored: pa.Buffer, codec: Codec, coded: int
+) -> Unit:
     schema_end = HEADER_BYTES + len(known.serialised)
     payload_at = _payload_at(len(known.serialised))
     unit = pa.allocate_buffer(payload_at + stored.size + _CHECKSUM.size)
@@ -222,13 +253,14 @@ def _frame(known: _KnownSchema, rows: int, raw_bytes: int, stored: pa.Buffer, co
         0,
         MAGIC,
         VERSION,
-        Encoding.ARROW,
+        Encoding.CODED if coded else Encoding.ARROW,
         codec,
         known.fingerprint,
         rows,
         raw_bytes,
         stored.size,
         len(known.serialised),
+        coded,
     )
     _HEADER_CHECK.pack_into(view, _HEADER_CHECK_AT, _header_check(view))
     view[HEADER_BYTES:schema_end] = known.serialised
@@ -255,9 +287,9 @@ def inspect(
     return _read_header(unit, fields, raw_bytes_max, rows_max)
 
 
-def decode_record(record: Record) -> pa.RecordBatch:
+def decode_record(record: Record, coded: Collection[str] = ()) -> pa.RecordBatch:
     """Return the rows in a record of a log, which has verified the record's bytes already."""
-    return decode(record.body, is_sound=True)
+    return decode(record.body, is_sound=True, coded=coded)
 
 
 def decode(
@@ -268,6 +300,7 @@ def decode(
     rows_max: int = ROWS_MAX,
     verify: bool = True,
     is_sound: bool = False,
+    coded: Collection[str] = (),
 ) -> pa.RecordBatch:
     """Return a unit's rows; if not compressed they lie in `body` itself, which they keep alive.
 
@@ -275,7 +308,8 @@ def decode(
     decoded (see `conform` for readers that can bridge the difference). `verify=False` skips the
     checksum and the full validation: right only for bytes that this very process has encoded or
     decoded before. `is_sound` skips the checksum alone: right for bytes that were verified as they
-    were read, by another checksum over all of them.
+    were read, by another checksum over all of them. Columns named in `coded` come with the codes
+    that the unit may have for them.
     """
     unit = _as_buffer(body)
     fields = _read_fields(unit)
@@ -291,7 +325,7 @@ def decode(
         raw = _aligned_copy(stored)  # numbers that straddle words: kernels would be slow or refuse
     else:
         raw = stored
-    return _read_batch(raw, header, verify)
+    return _read_rows(raw, header, verify, coded)
 
 
 class _Fields(NamedTuple):
@@ -303,6 +337,7 @@ class _Fields(NamedTuple):
     raw_bytes: int
     stored_bytes: int
     schema_bytes: int
+    coded: int
 
 
 def _read_fields(unit: pa.Buffer) -> _Fields:
@@ -370,7 +405,15 @@ def _read_header(
         schema_bytes=fields.schema_bytes,
         raw_bytes=fields.raw_bytes,
         stored_bytes=fields.stored_bytes,
+        coded=_coded_places(fields.coded, known.schema),
     )
+
+
+def _coded_places(columns: int, schema: pa.Schema) -> tuple[int, ...]:
+    places = tuple(place for place in range(_CODED_COLUMNS_MAX) if columns >> place & 1)
+    if any(place >= len(schema) or schema.field(place).type != pa.string() for place in places):
+        raise _damaged("a column that has codes is not one of texts")
+    return places
 
 
 def _supported(unit: pa.Buffer, fields: _Fields) -> tuple[Encoding, Codec]:
@@ -378,6 +421,8 @@ def _supported(unit: pa.Buffer, fields: _Fields) -> tuple[Encoding, Codec]:
     try:
         if reserved != _RESERVED_ZERO:
             raise ValueError(f"reserved bytes {reserved.hex()} are in use")
+        if (fields.encoding == Encoding.CODED) != bool(fields.coded):
+            raise ValueError(f"columns {fields.coded:#x} are said to have codes")
         return Encoding(fields.encoding), Codec(fields.codec)
     except ValueError as error:
         raise PUnitVersionUnsupported(
@@ -417,15 +462,45 @@ def _decompress(stored: pa.Buffer, codec: Codec, raw_bytes: int) -> pa.Buffer:
     return raw
 
 
-def _read_batch(raw: pa.Buffer, header: PUnitHeader, verify: bool) -> pa.RecordBatch:
-    _check_message(raw, header.rows)
+def _read_rows(
+    raw: pa.Buffer, header: PUnitHeader, verify: bool, coded: Collection[str]
+) -> pa.RecordBatch:
+    schema = header.schema
+    for place in header.coded:
+        schema = schema.set(place, schema.field(place).with_type(pa.int32()))
+    message, *others = _messages(raw, 1 + len(header.coded))
+    batch = _read_batch(message, schema, header.rows, verify)
+    for place, message in zip(header.coded, others, strict=True):
+        (texts,) = _read_batch(message, _TEXTS, None, verify).columns
+        column = _of_codes(batch.column(place), texts)
+        field = header.schema.field(place)
+        if field.name not in coded:
+            column = column.dictionary_decode()
+        batch = batch.set_column(place, field.with_type(column.type), column)
+    return batch
+
+
+def _of_codes(codes: pa.Array, texts: pa.Array) -> pa.DictionaryArray:
+    bounds = pc.min_max(codes).as_py()
+    if texts.null_count or (
+        bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] < len(texts)
+    ):
+        raise _damaged("a column has codes without a text")
+    return pa.DictionaryArray.from_arrays(codes, texts)
+
+
+def _read_batch(
+    message: pa.Buffer, schema: pa.Schema, rows: int | None, verify: bool
+) -> pa.RecordBatch:
+    """The batch of a message; `rows` is how many it must have, where that is declared."""
+    _check_message(message, rows)
     try:
-        batch = pa.ipc.read_record_batch(raw, header.schema)
+        batch = pa.ipc.read_record_batch(message, schema)
         _validate(batch, full=verify)
     except _ARROW_REFUSALS as error:
         raise _damaged(f"Arrow refuses its payload: {error}") from error
-    if batch.num_rows != header.rows:
-        raise _damaged(f"it has {batch.num_rows} rows and declares {header.rows}")
+    if batch.num_rows > ROWS_MAX or rows not in (None, batch.num_rows):
+        raise _damaged(f"it has {batch.num_rows} rows and declares {rows}")
     return batch
 
 
@@ -462,7 +537,30 @@ _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_BYTES = 1, 2, 3
 _BATCH_ROWS, _BATCH_BUFFERS, _BATCH_COMPRESSION = 0, 2, 3
 
 
-def _check_message(raw: pa.Buffer, rows: int) -> None:
+def _messages(raw: pa.Buffer, count: int) -> list[pa.Buffer]:
+    """The messages that a payload consists of, by their own lengths; the last one has the rest."""
+    messages = []
+    for _ in range(count - 1):
+        try:
+            size = _message_bytes(raw)
+        except _ARROW_REFUSALS as error:
+            raise _damaged(f"its payload is not an Arrow message: {error}") from error
+        if not 0 < size < raw.size:
+            raise _damaged(f"a message of {size} bytes in a payload that has {raw.size}")
+        messages.append(raw.slice(0, size))
+        raw = raw.slice(size)
+    return [*messages, raw]
+
+
+def _message_bytes(raw: pa.Buffer) -> int:
+    view = memoryview(raw).cast("B")
+    metadata_bytes: int = _PREFIX.unpack_from(view)[1]
+    message = view[_PREFIX.size : _PREFIX.size + metadata_bytes]
+    slot = _slot(message, _unsigned(message, 0), _MESSAGE_BODY_BYTES)
+    return _PREFIX.size + metadata_bytes + _number("<q", message, slot)
+
+
+def _check_message(raw: pa.Buffer, rows: int | None) -> None:
     try:
         problem = _message_problem(raw, rows)
     except _ARROW_REFUSALS as error:
@@ -471,7 +569,7 @@ def _check_message(raw: pa.Buffer, rows: int) -> None:
         raise _damaged(problem)
 
 
-def _message_problem(raw: pa.Buffer, rows: int) -> str | None:
+def _message_problem(raw: pa.Buffer, rows: int | None) -> str | None:
     view = memoryview(raw).cast("B")
     marker, metadata_bytes = _PREFIX.unpack_from(view)
     body_at = _PREFIX.size + metadata_bytes
@@ -486,7 +584,7 @@ def _message_problem(raw: pa.Buffer, rows: int) -> str | None:
         return f"its message declares {body_bytes} bytes and {len(view) - body_at} are there"
     header = _slot(message, root, _MESSAGE_HEADER)
     batch = header + _unsigned(message, header)
-    if _number("<q", message, _slot(message, batch, _BATCH_ROWS)) != rows:
+    if rows not in (None, _number("<q", message, _slot(message, batch, _BATCH_ROWS))):
         return f"its message has another number of rows than the {rows} declared"
     if _slot(message, batch, _BATCH_COMPRESSION):
         return "its message has compressed buffers, which no unit holds"
@@ -648,10 +746,15 @@ def _plain_nested_type(of: pa.DataType) -> pa.DataType:
     raise NotImplementedError(f"dictionaries or views inside {of}")
 
 
-def _to_plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _to_plain(batch: pa.RecordBatch, leave: Container[int] = ()) -> pa.RecordBatch:
+    """The batch with values in place of dictionaries and views; `leave`: with codes, by place."""
     schema = plain_schema(batch.schema)
     columns = []
-    for column, field in zip(batch.columns, schema, strict=True):
+    for place, (column, field) in enumerate(zip(batch.columns, schema, strict=True)):
+        if place in leave:
+            columns.append(column.indices)
+            schema = schema.set(place, field.with_type(pa.int32()))
+            continue
         try:
             columns.append(_plain_column(column, field.type))
         except _ARROW_REFUSALS as error:
@@ -695,15 +798,20 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the batch with another schema's columns, in its order, as far as no value is lost.
 
     Missing nullable columns become nulls, unknown columns go, int32 widens to int64 and float to
-    double. Anything else raises `SchemaMismatch`. Metadata is the wanted schema's.
+    double; coded texts stay coded. Anything else raises `SchemaMismatch`. Metadata is the wanted
+    schema's.
     """
     if batch.schema.equals(schema):
         return batch
-    columns = [_conform_column(batch, wanted) for wanted in schema]
-    if None in columns or len(set(schema.names)) != len(schema):
+    found = [_conform_column(batch, wanted) for wanted in schema]
+    columns = [column for column in found if column is not None]
+    if len(columns) < len(found) or len(set(schema.names)) != len(schema):
         raise _mismatch(batch.schema, schema)
     if not columns:  # from_arrays would forget the number of rows
         return batch.select([]).replace_schema_metadata(schema.metadata)
+    for place, column in enumerate(columns):
+        if column.type == _CODED_TYPE:
+            schema = schema.set(place, schema.field(place).with_type(_CODED_TYPE))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -715,7 +823,7 @@ def _conform_column(batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array | None:
     column = batch.column(places[0])
     if len(places) > 1 or (column.null_count and not wanted.nullable):
         return None
-    if column.type == wanted.type:
+    if column.type == wanted.type or (column.type == _CODED_TYPE and wanted.type == pa.string()):
         return column
     return column.cast(wanted.type) if (column.type, wanted.type) in _WIDENINGS else None
 

@@ -501,6 +501,9 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         if isinstance(spec, GenerateSpec):
             mixed.update(column.name for column in columns_of(fusion.inlined(spec.expression)))
             break
+        if isinstance(spec, AggregateSpec) and spec.merge_partials:
+            worthwhile.update(name for name, _ in spec.keys)
+            break
         if isinstance(spec, AggregateSpec | PartialAggregateSpec):
             uses += fusion.aggregation(spec).results
             break

@@ -84,18 +84,15 @@ def _key_array(
 
 def partials_batch(partials: Partials, spec: PartialAggregate) -> pa.RecordBatch:
     """Partials as a batch for an exchange: keys, pane, rows, accumulators."""
-    columns = [
-        key.dictionary_decode() if pa.types.is_dictionary(key.type) else key
-        for key in key_arrays(partials, spec.keys)
-    ]
+    columns = key_arrays(partials, spec.keys)
     if spec.window is not None:
         columns.append(pa.array(partials.panes))
     columns.append(pa.array(partials.rows))
     columns += _value_arrays(partials, accumulators_of(spec.aggregates))
     schema = pa.schema(
         [
-            pa.field(field.name, arrow_type(field.type), nullable=field.nullable)
-            for field in spec.schema
+            pa.field(field.name, column.type, nullable=field.nullable)
+            for field, column in zip(spec.schema, columns, strict=True)
         ]
     )
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -193,8 +193,10 @@ class Assembly:
         schema = arrow_schema(stage.input.schema)
         spec = stage.input.source
         parts = len(self.program.stage_vertices(vertex.stage))
+        coded = coded_columns(stage.chain, stage.input.schema)
         if spec is None:
-            return StreamInput(self.log, self._input_tags(vertex, stage, parts), schema, marker)
+            tags = self._input_tags(vertex, stage, parts)
+            return StreamInput(self.log, tags, schema, marker, coded)
         if spec.connector not in self.sources:
             known = ", ".join(sorted(self.sources)) or "none"
             raise UnsupportedPlan(
@@ -212,7 +214,7 @@ class Assembly:
             clock=self.clock,
             has_dead_letters=self.program.settings.dead_letter_stream is not None,
             condition=pushed_condition(stage.chain),
-            coded=coded_columns(stage.chain, stage.input.schema),
+            coded=coded,
             wake=self.log.wake,
             listings=self.listings,
         )

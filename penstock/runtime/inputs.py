@@ -87,12 +87,19 @@ class StreamInput(Input):
     """
 
     def __init__(
-        self, log: Log, tags: Tags | Callable[[], Tags], schema: pa.Schema, marker: Marker
+        self,
+        log: Log,
+        tags: Tags | Callable[[], Tags],
+        schema: pa.Schema,
+        marker: Marker,
+        coded: Collection[str] = (),
     ) -> None:
+        """`coded`: columns of texts that may come as codes of a dictionary."""
         # The first instance begins with what is kept; whoever follows was promised the rest.
         after = marker.resume if marker.epoch else None
         self._reader = CommittedReader(log, tags, after, marker.consumed)
         self._schema = schema
+        self._coded = coded
         self._release: Release | None = None  # being delivered
         self._records: deque[Record] = deque()  # of it, not looked at yet
         self._rest: pa.RecordBatch | None = None  # of the record that was last looked at
@@ -158,7 +165,7 @@ class StreamInput(Input):
 
     def _rows(self, record: Record) -> pa.RecordBatch:
         try:
-            return punit.conform(punit.decode_record(record), self._schema)
+            return punit.conform(punit.decode_record(record, self._coded), self._schema)
         except PUnitError as error:
             raise StreamInputError(
                 f"the rows at position {record.position} ({record.tags[0]}, written by "

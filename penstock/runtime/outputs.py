@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import RecordTooLarge, Trimmed
+from penstock.kernels.columns import plain_batch, with_own_texts
 from penstock.kernels.dealing import deal
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
@@ -95,8 +96,10 @@ class Outputs:
     def add(self, kind: RecordKind, tag: str, batch: pa.RecordBatch) -> None:
         """Queue a batch under one tag; it shares p-units with what else goes there.
 
+        Between stages texts keep their codes; who reads a stream for long finds values.
         RecordTooLarge if one of its rows can never be appended; then nothing is queued.
         """
+        batch = plain_batch(batch) if self._lasts(tag) else with_own_texts(batch)
         check_rows(batch)
         self._rows.setdefault((kind, tag, batch.schema), []).append(batch)
         self.bytes_waiting += batch.nbytes
@@ -161,7 +164,7 @@ class Outputs:
             rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
             codec = self._codec if self._lasts(tag) else punit.Codec.NONE
             for piece in pieces(rows):
-                body, digest = punit.encode_unit(piece, codec)
+                body, digest = punit.encode_unit(piece, codec, keep_codes=True)
                 # A marker must find room in the last append.
                 is_full = len(self._entries) >= APPEND_ENTRIES_MAX - 1
                 if self._entries and (is_full or size_bytes + body.size > APPEND_BYTES_MAX):
@@ -211,6 +214,7 @@ def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if batch.nbytes <= UNIT_BYTES_MAX or batch.num_rows < 2:
         yield batch
         return
+    batch = plain_batch(batch)  # or each piece would have all texts
     half = batch.num_rows // 2
     yield from pieces(batch.slice(0, half))
     yield from pieces(batch.slice(half))

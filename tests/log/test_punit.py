@@ -81,6 +81,10 @@ def forge_batch(batch: pa.RecordBatch, payload: bytes | None = None, **fields: A
     )
 
 
+def serialised(batch: pa.RecordBatch) -> bytes:
+    return bytes(batch.serialize().to_pybytes())
+
+
 def body_at(message: bytes) -> int:
     return 8 + int(struct.unpack_from("<I", message, 4)[0])
 
@@ -504,7 +508,8 @@ def test_random_bytes_are_refused(data: bytes, magic: bool, verify: bool) -> Non
     [
         {"version": 3},
         {"version": 0},
-        {"encoding": 1},
+        {"encoding": 1},  # whose columns with codes are said
+        {"encoding": 2},
         {"encoding": 255},
         {"codec": 3},
         {"reserved": 1},
@@ -518,11 +523,132 @@ def test_what_a_newer_penstock_wrote_is_called_that(fields: dict[str, Any]) -> N
             read(unit)
 
 
+# ------------------------------------------------------------------ texts that keep their codes
+
+
+def with_codes(texts: list[str | None], numbers: list[int]) -> pa.RecordBatch:
+    column = pa.array(texts, pa.string()).dictionary_encode()
+    fields = [pa.field("key", column.type), pa.field("n", pa.int64())]
+    return pa.RecordBatch.from_arrays([column, pa.array(numbers)], schema=pa.schema(fields))
+
+
+TWICE = with_codes(["b", "a", None, "b", "\u00fc", ""], [1, 2, 3, 4, 5, 6])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@given(
+    texts=st.lists(st.none() | st.sampled_from(["a", "b", "", "\u00fc" * 9]), max_size=12),
+    data=st.data(),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_codes_are_kept_for_who_asks_for_them(
+    codec: Codec, texts: list[str | None], data: st.DataObject
+) -> None:
+    whole = with_codes(texts, list(range(len(texts))))
+    start = data.draw(st.integers(0, len(texts)))
+    batch = whole.slice(start, data.draw(st.integers(0, len(texts) - start)))
+    unit = punit.encode_unit(batch, codec, keep_codes=True).body
+    assert inspect(unit).schema == plain_schema(batch.schema)
+    assert inspect(unit).coded == (0,)
+    coded = decode(unit, coded={"key"})
+    assert coded.equals(batch)
+    assert coded.schema == batch.schema
+    for plain in (decode(unit), decode(unit, coded={"n", "other"})):
+        assert plain.schema == plain_schema(batch.schema)
+        assert plain.to_pylist() == batch.to_pylist()
+
+
+def test_codes_are_not_kept_for_others() -> None:
+    assert inspect(encode(TWICE)).coded == ()
+    assert decode(encode(TWICE), coded={"key"}).schema == plain_schema(TWICE.schema)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([b"x", b"x"]).dictionary_encode(),
+        pa.array([1, 1]).dictionary_encode(),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), ["x", "y"]),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["x", None])),
+    ],
+    ids=["binary", "numbers", "8 bits", "a null among the texts"],
+)
+def test_other_dictionaries_become_values(column: pa.DictionaryArray) -> None:
+    batch = pa.record_batch({"c": column})
+    unit = punit.encode_unit(batch, keep_codes=True).body
+    assert inspect(unit).coded == ()
+    assert decode(unit).to_pylist() == batch.to_pylist()
+
+
+def test_a_column_beyond_the_64th_becomes_values() -> None:
+    batch = pa.record_batch({f"c{place}": TWICE.column(0) for place in range(66)})
+    unit = punit.encode_unit(batch, keep_codes=True).body
+    assert inspect(unit).coded == tuple(range(64))
+    assert decode(unit, coded=set(batch.schema.names)).to_pylist() == batch.to_pylist()
+
+
+def forge_coded(codes: pa.Array, texts: pa.Array, **fields: Any) -> bytes:
+    """A unit of one coded column, with all checks right."""
+    schema = pa.schema({"key": pa.string()}).serialize().to_pybytes()
+    payload = serialised(pa.record_batch({"key": codes}))
+    payload += serialised(pa.record_batch({"texts": texts}))
+    return forge(schema, payload, **{"rows": len(codes), "encoding": 1, "reserved": 1} | fields)
+
+
+def test_the_forger_of_codes_is_believed() -> None:
+    unit = forge_coded(pa.array([1, 0, None], pa.int32()), pa.array(["a", "b"]))
+    assert decode(unit).to_pylist() == [{"key": "b"}, {"key": "a"}, {"key": None}]
+
+
+@pytest.mark.parametrize(
+    ("codes", "texts", "fields"),
+    [
+        ([0, 2], ["a", "b"], {}),
+        ([-1, 0], ["a", "b"], {}),
+        ([0], [], {}),
+        ([0, 1], ["a", None], {}),
+        ([0, 1], ["a", "b"], {"rows": 1}),
+        ([0, 1], ["a", "b"], {"reserved": 2}),
+        ([0, 1], ["a", "b"], {"reserved": 3}),
+        ([0, 1], ["a", "b"], {"reserved": 1 << 63}),
+    ],
+)
+def test_codes_that_cannot_be_are_damage(
+    codes: list[int], texts: list[str | None], fields: dict[str, Any]
+) -> None:
+    unit = forge_coded(pa.array(codes, pa.int32()), pa.array(texts, pa.string()), **fields)
+    for coded in ((), ("key",)):
+        with pytest.raises(PUnitDamaged):
+            decode(unit, coded=coded)
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x40, 0xFF])
+def test_flips_in_coded_units_give_an_error_or_a_valid_batch(flip: int) -> None:
+    unit = bytes(punit.encode_unit(TWICE, keep_codes=True).body)
+    header = inspect(unit)
+    schema, payload = unit[64 : 64 + header.schema_bytes], unit[header.payload_at : -8]
+    accepted = 0
+    for at in range(len(payload)):
+        changed = patched(payload, at, bytes([payload[at] ^ flip]))
+        try:
+            back = decode(forge(schema, changed, rows=6, encoding=1, reserved=1), coded={"key"})
+        except PUnitError:
+            continue
+        back.validate(full=True)
+        accepted += 1
+    assert accepted > 0
+
+
+def test_coded_rows_conform_to_a_schema_of_texts() -> None:
+    wanted = pa.schema({"n": pa.int64(), "key": pa.string()})
+    found = conform(TWICE, wanted)
+    assert found.column("key").equals(TWICE.column("key"))
+    assert found.column("n").equals(TWICE.column("n"))
+    with pytest.raises(SchemaMismatch):
+        conform(TWICE, pa.schema({"key": pa.binary()}))
+
+
 # ------------------------------------------------------------------ hostile units, all checks right
-
-
-def serialised(batch: pa.RecordBatch) -> bytes:
-    return bytes(batch.serialize().to_pybytes())
 
 
 def with_offset(place: int, value: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Keys of Parquet files keep their codes from the file up to the exchange, or the state."""
+"""Keys of Parquet files keep their codes from the file through the exchange to the state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ import pytest
 
 from penstock.connectors.parquet_files import CODED_ROWS_MIN
 from penstock.kernels import coding
-from penstock.plan.build import col, count, query, scan_source
-from tests.runtime.laboratory import Laboratory
+from penstock.operators import aggregate
+from penstock.operators.specs import AggregateSpec
+from penstock.plan.build import col, count, query, scan_source, window
+from penstock.state.keyed import KeyedState
+from tests.runtime.laboratory import SECOND_US, TIMESTAMP, Laboratory, table, table_source
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
@@ -51,3 +54,28 @@ def test_no_text_of_a_file_is_coded_again(
     found = {row["name"]: row["n"] for row in lab.rows("out")}  # the last of each
     assert found == {name: n for name, n in expected.items() if name not in (None, "name-7")}
     assert not codings
+
+
+def test_keys_that_repeat_cross_the_exchange_as_codes(
+    lab: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds: list[pa.DataType] = []
+    merge = aggregate.merge_batch
+
+    def noted(state: KeyedState, spec: AggregateSpec, batch: pa.RecordBatch, pane: int) -> Any:
+        kinds.append(batch.column("name").type)
+        return merge(state, spec, batch, pane)
+
+    monkeypatch.setattr(aggregate, "merge_batch", noted)
+    rows = [(f"name-{n % 30}" if n % 7 else None, n * SECOND_US) for n in range(4_000)]
+    source = table_source(table(rows, name=pa.string(), at=TIMESTAMP))
+    read = scan_source("rows", "name string, at timestamp", None).with_watermark("at", "0 seconds")
+    windows = read.group_by("name", window=window("at", "500 seconds")).agg(count().alias("n"))
+    program = query("counts", windows.to_stream("out"), parallelism=2)
+    with lab.open(program, {"rows": source}) as process:
+        process.run_available()
+    found = Counter[Any]()
+    for row in lab.rows("out"):
+        found[row["name"]] += row["n"]
+    assert found == Counter(name for name, _ in rows)
+    assert set(kinds) == {pa.dictionary(pa.int32(), pa.string())}

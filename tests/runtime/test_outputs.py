@@ -14,7 +14,7 @@ from penstock.kernels.hashing import hash_columns
 from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import APPEND_ENTRIES_MAX
-from penstock.log.record import Fence, RecordKind
+from penstock.log.record import START, Fence, RecordKind
 from penstock.plan.build import count, query, scan_source
 from penstock.plan.columns import col
 from penstock.runtime.outputs import UNIT_BYTES_MAX, Outputs, partitioner
@@ -142,3 +142,54 @@ def test_early_appends_in_a_whole_query_change_nothing_but_the_number_of_appends
     lab.run_with_crashes(tested, sources, rng, crashes=3)
     assert multiset(lab.rows("out")) == sorted(((value + 1,) for value in values), key=repr)
     assert {row["value"]: row["n"] for row in lab.rows("counts")} == Counter(values)
+
+
+# --- texts with codes -----------------------------------------------------------------------------
+
+
+def repeated(texts: list[str], times: int) -> pa.RecordBatch:
+    return pa.record_batch({"key": pa.array(texts * times).dictionary_encode()})
+
+
+def coded_texts(log: LocalLog, *tags: str) -> list[list[str] | None]:
+    """The texts of each unit that has codes; None for one that has values."""
+    columns = [
+        punit.decode(record.body, coded={"key"}).column("key")
+        for record in log.read(tags, after=START, limit=100)
+        if record.kind is RecordKind.DATA
+    ]
+    return [c.dictionary.to_pylist() if pa.types.is_dictionary(c.type) else None for c in columns]
+
+
+def test_texts_keep_their_codes_from_stage_to_stage_only(log: LocalLog) -> None:
+    fence = Fence("v", take_over(log, "v"))
+    out = Outputs(log, fence, punit.Codec.NONE, lambda tag: tag == "S/b/0")
+    for tag in ("S/a/0", "S/b/0"):
+        out.add(RecordKind.DATA, tag, repeated(["x", "y"], 3))
+    out.commit(("S/a/m", "S/b/m"), b"marker")
+    assert coded_texts(log, "S/a/0") == [["x", "y"]]
+    assert coded_texts(log, "S/b/0") == [None]
+    log.close()
+
+
+def test_batches_of_a_commit_share_a_unit_whatever_their_codes(log: LocalLog) -> None:
+    out = outputs(log)
+    for texts in (["x", "y"], ["y", "z"], ["z", "x"]):
+        out.add(RecordKind.DATA, "S/a/0", repeated(texts, 2))
+    out.commit(("S/a/m",), b"marker")
+    assert coded_texts(log, "S/a/0") == [["x", "y", "z"]]
+    (rows,) = read(log, "S/a/0", "S/a/m")
+    assert rows.column("key").to_pylist() == ["x", "y"] * 2 + ["y", "z"] * 2 + ["z", "x"] * 2
+    log.close()
+
+
+def test_texts_that_are_larger_than_a_unit_are_written_as_values(log: LocalLog) -> None:
+    """Cut in two, a batch with codes would have all texts in both halves, and so on."""
+    texts = [str(number) * (UNIT_BYTES_MAX // 4) for number in range(5)]
+    out = outputs(log)
+    out.add(RecordKind.DATA, "S/a/0", repeated(texts, 2))
+    out.commit(("S/a/m",), b"marker")
+    found = read(log, "S/a/0", "S/a/m")
+    assert [text for unit in found for text in unit.column("key").to_pylist()] == texts * 2
+    assert len(found) < 10
+    log.close()
