@@ -202,11 +202,13 @@ class Vertex:
         if self._marker.ended:
             return False  # the append that has just come through was the last one
         self._steps += 1
+        # Before anything is taken: of a commit that has just come through this is the only moment
+        # at which the state is what its marker says, if there is always more input.
+        self._begin_checkpoint_if_due(self._marker_position)
         worked = self._take_and_process()
         self._append_early_if_large()
         if self._is_commit_due():
             self._begin_commit()
-        self._begin_checkpoint_if_due(self._marker_position)
         self._copy_some_state()
         return worked
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pytest
@@ -15,8 +15,9 @@ from penstock.kernels.cache import KernelCache
 from penstock.log.contract import Outcome, take_over
 from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.log.record import Append, Entry, Fence, Position, RecordKind
-from penstock.plan.build import query, scan_source
+from penstock.plan.build import count, query, scan_source
 from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Write
 from penstock.runtime.appending import AppendQueue, Appends, BackgroundAppends, PendingAppend
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue
@@ -145,14 +146,31 @@ class Waiting(AppendQueue):
             self.work()
 
 
-class Laboratory:
-    """Two vertices of one host that copy rows, each from its own source."""
+def copies() -> list[Write]:
+    return [scan_source("rows", "n bigint not null", partitions=2).to_stream("out")]
 
-    def __init__(self, kernels: KernelCache, **settings: int) -> None:
+
+def counts() -> list[Write]:
+    """Two that share nothing: each reads the first source by itself."""
+    return [
+        scan_source("rows", "n bigint not null", partitions=1, reader=name)
+        .group_by("n")
+        .agg(count().alias("rows"), mode="update")
+        .to_stream(name)
+        for name in ("one", "two")
+    ]
+
+
+class Laboratory:
+    """Two vertices of one host that copy rows, each from its own source, unless they count them."""
+
+    def __init__(
+        self, kernels: KernelCache, outputs: Callable[[], list[Write]] = copies, **settings: int
+    ) -> None:
         self.sources = [ArrowSource([], SCHEMA, growing=True) for _ in range(2)]
-        rows = scan_source("rows", "n bigint not null", partitions=2)
-        copied = query("q", rows.to_stream("out"), parallelism=2, settings=Settings(**settings))
-        program = plan_program(copied)
+        parallelism = 2 if outputs is copies else 1
+        made = query("q", *outputs(), parallelism=parallelism, settings=Settings(**settings))
+        program = plan_program(made)
         self.log = MemoryLog()
         self.clock = ManualClock()
         self.appends = Waiting(self.log)
@@ -260,6 +278,19 @@ def test_an_append_that_takes_very_long_is_all_that_the_host_waits_for(
     lab.clock.advance(APPEND_PATIENCE_S)
     lab.step()
     assert lab.epochs() == [1, 0]
+    lab.host.close()
+
+
+def test_input_that_never_pauses_keeps_no_checkpoint_from_beginning(kernels: KernelCache) -> None:
+    lab = Laboratory(kernels, counts, checkpoint_interval_commits=3, commit_interval_ms=1)
+    assert len(lab.names) == 2
+    for number in range(20):
+        lab.feed(0, number)
+        lab.step()  # what was appended is known by now, and there is more input
+        lab.appends.work()
+    vertices = lab.host.statistics().vertices.values()
+    assert [vertex.rows_in for vertex in vertices] == [20, 20]
+    assert [vertex.checkpoints for vertex in vertices] == [1, 1]  # which nobody writes
     lab.host.close()
 
 
