@@ -34,7 +34,8 @@ from penstock.connectors.line_files import (
     lines_most,
 )
 from penstock.connectors.line_formats import CsvLines, JsonLines, LineFormat, TextLines
-from penstock.connectors.parquet_files import ParquetFileRows, parquet_begins
+from penstock.connectors.parquet_cuts import parquet_begins
+from penstock.connectors.parquet_files import ParquetFileRows
 from penstock.connectors.parquet_statistics import Condition
 from penstock.connectors.rejects import Reject, joined, rejected_batch
 from penstock.errors import (

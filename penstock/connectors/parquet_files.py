@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import io
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence, Set
-from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.connectors.contract import offset_refused
-from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
-from penstock.connectors.folder_shares import FoundFile, Share, packed_begins
-from penstock.connectors.parquet_footer import Footer, read_footer, stored_values
+from penstock.connectors.folder_files import FileRows, OpenFile, Piece
+from penstock.connectors.folder_shares import Share
+from penstock.connectors.parquet_cuts import group_begins
+from penstock.connectors.parquet_pages import (
+    BATCH_BYTES_MAX,
+    JOINED_BYTES_MAX,
+    ROW_BYTES_MAX,
+    SMALL_FILE_BYTES,
+    ParquetPages,
+)
 from penstock.connectors.parquet_statistics import Condition, excluded_groups
 from penstock.connectors.parquet_types import (
     as_codes,
     as_type,
     decoded_bytes,
     decoded_bytes_most,
-    has_codes_beyond,
-    has_stored_texts,
     is_before_the_calendar,
     is_time_inside,
-    longest_stored_text,
     place_of,
+    stored_texts,
     type_misfit,
 )
 from penstock.connectors.rejects import (
@@ -43,57 +45,11 @@ from penstock.connectors.rejects import (
     unsound,
     with_plain_texts,
 )
-from penstock.errors import StreamError
 
-PAGE_ROWS = 8_192
-PAGE_ROWS_MAX = 1 << 18  # where every value has a few bytes, whatever the file says
-PAGE_BUFFER_BYTES = 1 << 20
-JOINED_BYTES_MAX = 16 << 20  # pages are joined up to here: large batches, of rows that are small
-SMALL_FILE_BYTES = 1 << 18  # such a file is read at once
-CODED_ROWS_MIN = 1 << 16  # of a row group: smaller ones are joined, and have a dictionary each
-CODED_ROWS_PER_VALUE = 4  # measured: a larger dictionary costs more than it saves
 ROW_TEXT_MAX = 4_096
-# A few hundred bytes of a file can stand for any amount of memory: a value that is stored once and
-# named by every row, or one that compresses to nothing. What is built from them is bounded here.
-BATCH_BYTES_MAX = 64 << 20
-ROW_BYTES_MAX = 64 << 20
-STORED_TEXT_BYTES_MAX = 4 * BATCH_BYTES_MAX // PAGE_ROWS
 GROUP_BYTES_MAX = 256 << 20  # of a row group, if it is also this many times as large as the file:
 GROUP_RATIO_MAX = 1_000
-PROBE_ROWS = 64
 ROWS_MAX = 1 << 62
-
-
-class _Bytes(io.RawIOBase):
-    """An open file's bytes for Arrow to read.
-
-    Not a memory map: a file that is cut short underneath one kills the process.
-    """
-
-    def __init__(self, file: OpenFile) -> None:
-        self._file = file
-        self._size_bytes = file.size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}
-        self._at = starts[whence] + offset
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(self._size_bytes - self._at, 0)
-        content = self._file.pread(self._at, left if size < 0 else min(size, left), 0)
-        self._at += len(content)
-        return content
 
 
 class ParquetFileRows(FileRows):
@@ -101,14 +57,7 @@ class ParquetFileRows(FileRows):
 
     Row groups are read in pages of a fixed number of rows, so that what is found unreadable does
     not depend on how many rows a caller asks for. Reading on is cheap; going back starts the row
-    group again. Where a row group stores long texts once for many rows, these come as dictionaries,
-    so that what the rows will need is known before it is built.
-
-    Texts that are wanted as codes come so where the file has them so, in rows as they come alone:
-    large row groups with dictionaries that are small beside them.
-
-    Of a row group's metadata only its sizes are asked Arrow for: its columns' are not safe to ask
-    for, since what is wrong with them ends the process.
+    group again. Texts that are wanted as codes come so where `ParquetPages` has them so.
     """
 
     def __init__(
@@ -140,19 +89,12 @@ class ParquetFileRows(FileRows):
         self._pages: Iterator[pa.RecordBatch] = iter(())
         self._page: pa.RecordBatch | None = None
         self._page_row = -1  # number of the first row of the page, -1: none is open
-        self._row_bytes = 0  # of the columns whose values are all of one size
-        self._is_narrow = False  # there are no other columns, whatever the file says
-        self._is_flat = False  # there are texts besides, one for a row
-        self._shared: pq.ParquetFile | None = None  # texts as dictionaries; None: there are none
-        self._texts: list[str] = []  # their paths
-        self._with_codes: dict[tuple[str, ...], pq.ParquetFile] = {}  # by what comes coded
         self._open()
 
     def _open(self) -> None:
         try:
-            plain = self._small_file() or self._parquet_file()
-            metadata, self._there = plain.metadata, plain.schema_arrow
-            self._plain = plain
+            self._file_pages = ParquetPages(self._file, self._schema)
+            metadata, self._there = self._file_pages.metadata, self._file_pages.schema
             groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
             self._groups = groups
             self._ends = list(accumulate(group.num_rows for group in groups))
@@ -161,47 +103,19 @@ class ParquetFileRows(FileRows):
             self._misfit = self._schema_misfit() or _size_misfit(groups, size_bytes)
             if self._misfit is None:
                 self._take_share()
-                self._look_at_columns(metadata)
+                coded = [name for name in self._schema.names if name in self._coded]
+                self._file_pages.take(self._found(self._schema.names), self._found(coded))
                 self._look_at_statistics()
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             self._file.check(0, 0)
             self._misfit = f"not a readable Parquet file: {reason_of(error)}"
 
-    def _small_file(self) -> pq.ParquetFile | None:
-        """Open a small file such that its texts come as dictionaries, without a look at it before.
-
-        None if it has many rows all the same, or other columns: then more is to be thought of.
-        """
-        texts = [f.name for f in self._schema if f.type in (pa.string(), pa.binary())]
-        is_flat = not any(pa.types.is_nested(field.type) for field in self._schema)
-        if self._file.size_bytes > SMALL_FILE_BYTES or not is_flat:
-            return None
-        try:
-            opened = self._parquet_file(None, texts)
-        except KeyError:
-            return None
-        self._shared = opened if opened.metadata.num_rows <= PAGE_ROWS else None
-        return self._shared
-
     def _take_share(self) -> None:
-        begins = _group_begins(self._groups, self._file.size_bytes)
+        begins = group_begins(self._groups, self._file.size_bytes)
         first, end_byte = bisect_left(begins, self._share.begin_byte), self._share.end_byte
         end = len(begins) if end_byte is None else bisect_left(begins, end_byte)
         starts = [0, *self._ends]  # of each row group, and of what would follow
         self._begin, self._end = starts[first], starts[end]
-
-    def _look_at_columns(self, metadata: pq.FileMetaData) -> None:
-        columns = self._columns()
-        kinds = [self._there.field(name).type for name in columns]
-        fixed = [k for k in kinds if pa.types.is_primitive(k) or pa.types.is_decimal128(k)]
-        self._row_bytes = sum(kind.bit_width for kind in fixed) // 8
-        self._is_narrow = len(fixed) == len(kinds)
-        self._is_flat = not any(pa.types.is_nested(kind) for kind in kinds)
-        if self._is_narrow or self._shared is not None:
-            return
-        if texts := _text_paths(metadata.schema, columns):
-            self._shared = self._parquet_file(metadata, texts)
-            self._texts = texts
 
     def _look_at_statistics(self) -> None:
         if self._condition is None or self._old_calendar:
@@ -219,20 +133,6 @@ class ParquetFileRows(FileRows):
 
     def _is_passed_over(self, row: int) -> bool:
         return bool(self._passed_over) and self._passed_over[bisect_right(self._ends, row)]
-
-    def _parquet_file(
-        self, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
-    ) -> pq.ParquetFile:
-        file = self._file
-        small = file.size_bytes <= SMALL_FILE_BYTES
-        return pq.ParquetFile(
-            pa.BufferReader(file.pread(0, file.size_bytes, 0)) if small else _Bytes(file),
-            metadata=metadata,
-            read_dictionary=dictionaries,
-            buffer_size=PAGE_BUFFER_BYTES,
-            pre_buffer=False,
-            coerce_int96_timestamp_unit="us",
-        )
 
     def close(self) -> None:
         self._pages, self._page, self._page_row = iter(()), None, -1
@@ -256,7 +156,7 @@ class ParquetFileRows(FileRows):
         except (pa.ArrowException, OSError) as error:
             self._file.check(0, row)
             return self._unreadable(row, reason_of(error))
-        fitting = rows.num_rows if self._is_narrow else _fitting_rows(rows)
+        fitting = _fitting_rows(rows)
         if not fitting:
             told = f"the row takes more than {ROW_BYTES_MAX} bytes"
             reject = Reject(self._file.shown, row + 1, "", told)
@@ -299,7 +199,7 @@ class ParquetFileRows(FileRows):
         """Return rows of one page, and whole ones that follow if nothing is still to be built."""
         page = self._page_at(row)
         rows = page.slice(row - self._page_row, rows_max)
-        if not self._is_narrow and any(has_stored_texts(kind) for kind in rows.schema.types):
+        if any(map(stored_texts, rows.columns)):
             return rows
         pages, end, size_bytes = [rows], row + rows.num_rows, rows.nbytes
         while end < min(row + rows_max, self._end) and size_bytes < JOINED_BYTES_MAX:
@@ -321,86 +221,12 @@ class ParquetFileRows(FileRows):
         if self._page is None or row < self._page_row or not self._same_group(row):
             group = bisect_right(self._ends, row)
             self._page_row = self._ends[group - 1] if group else 0
-            self._pages = self._pages_of(group)
+            self._pages = self._file_pages.of(group)
             self._page = self._next_page()
         while row >= self._page_row + self._page.num_rows:
             self._page_row += self._page.num_rows
             self._page = self._next_page()
         return self._page
-
-    def _pages_of(self, group: int) -> Iterator[pa.RecordBatch]:
-        """Return the pages of a row group, of as many rows as are sure to be small together."""
-        if self._is_narrow:
-            return self._batches(self._plain, group, _page_rows(self._row_bytes))
-        if self._shared is None:
-            return self._batches(self._plain, group, PAGE_ROWS)
-        if self._shared is self._plain:
-            return self._small_pages(group)
-        some = next(self._batches(self._shared, group, PROBE_ROWS, self._texts), None)
-        stored = longest_stored_text(some)
-        if stored > STORED_TEXT_BYTES_MAX:
-            return self._batches(self._shared, group, PAGE_ROWS)
-        if not self._is_flat:
-            return self._batches(self._plain, group, PAGE_ROWS)
-        # A text of a row is one that is stored once for many, or one of its own in the row group.
-        found = self._groups[group]
-        own_bytes = found.total_byte_size // max(found.num_rows, 1)
-        rows = _page_rows(self._row_bytes + len(self._texts) * stored + own_bytes)
-        return self._batches(self._file_with_codes(group, rows, some), group, rows)
-
-    def _small_pages(self, group: int) -> Iterator[pa.RecordBatch]:
-        """Return the pages of a row group of a small file, which is one that has codes."""
-        pages = list(self._batches(self._shared, group, PAGE_ROWS))
-        is_wrong = any(has_codes_beyond(column) for page in pages for column in page.columns)
-        if is_wrong and all(decoded_bytes_most(page) <= BATCH_BYTES_MAX for page in pages):
-            # Arrow counts codes wrong where a dictionary has a value twice.
-            return self._batches(self._parquet_file(), group, PAGE_ROWS)
-        return iter(pages)
-
-    def _file_with_codes(
-        self, group: int, page_rows: int, some: pa.RecordBatch | None
-    ) -> pq.ParquetFile:
-        """Return the file as a row group is to be read: with codes where they are worth it.
-
-        `some` rows of it have all texts as Arrow reads them with codes.
-        """
-        rows = self._groups[group].num_rows
-        if some is None or rows < CODED_ROWS_MIN:
-            return self._plain
-        values_max = min(rows // CODED_ROWS_PER_VALUE, page_rows)  # each page brings them along
-        wanted = [field.name for field in self._schema if field.name in self._coded]
-        coded = tuple(
-            name
-            for name in self._found(wanted)
-            if name in some.schema.names
-            and len(some.column(name).dictionary) <= values_max
-            and self._has_codes(group, name, some.column(name))
-        )
-        if not coded:
-            return self._plain
-        if coded not in self._with_codes:
-            self._with_codes[coded] = self._parquet_file(self._plain.metadata, coded)
-        return self._with_codes[coded]
-
-    def _has_codes(self, group: int, name: str, some: pa.DictionaryArray) -> bool:
-        """Say whether a column is nothing but codes, and Arrow counts them right.
-
-        It does not where a dictionary has a value twice: then it has fewer than the file.
-        """
-        return stored_values(self._file, self._footer, group, name) == len(some.dictionary)
-
-    @cached_property
-    def _footer(self) -> Footer:
-        return read_footer(self._file)
-
-    def _batches(
-        self, parquet: pq.ParquetFile, group: int, rows: int, columns: Sequence[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        wanted = self._columns() if columns is None else columns
-        found: Iterator[pa.RecordBatch] = parquet.iter_batches(
-            rows, row_groups=[group], columns=wanted, use_threads=False
-        )
-        return found
 
     def _next_page(self) -> pa.RecordBatch:
         self._page, page = None, next(self._pages, None)
@@ -411,11 +237,8 @@ class ParquetFileRows(FileRows):
     def _same_group(self, row: int) -> bool:
         return bisect_right(self._ends, row) == bisect_right(self._ends, self._page_row)
 
-    def _columns(self) -> list[str]:
-        """Return the file's names of the columns that are wanted and there."""
-        return self._found(self._schema.names)
-
     def _found(self, wanted: Sequence[str]) -> list[str]:
+        """Return the file's names of the columns that are wanted and there."""
         there = self._there.names
         places = [place_of(name, there, self._case_sensitive) for name in wanted]
         return [there[place] for place in places if place >= 0]
@@ -470,46 +293,6 @@ class ParquetFileRows(FileRows):
         reject = Reject(self._file.shown, row + 1, "", told)
         self._page = None
         return Piece(None, (reject,), 0, end, end == self._end)
-
-
-def parquet_begins(folder: Path, found: FoundFile, part_bytes: int) -> tuple[int, ...]:
-    """Where parts of a file begin that are whole row groups; it is one if that is not to be known.
-
-    Whoever reads it says why.
-    """
-    try:
-        file = OpenFile(folder, found.name, Version(found.size_bytes, found.mtime_ns))
-        try:
-            metadata = pq.read_metadata(_Bytes(file))
-            groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
-        finally:
-            file.close()
-    except (pa.ArrowException, OSError, UnicodeDecodeError, StreamError):
-        return (0,)
-    return packed_begins(_group_begins(groups, found.size_bytes), found.size_bytes, part_bytes)
-
-
-def _group_begins(groups: Sequence[pq.RowGroupMetaData], size_bytes: int) -> list[int]:
-    """Where row groups would begin in a file that had each of their bytes in the same measure.
-
-    Where they are in truth is in the metadata of columns. And this is what their reading costs.
-    """
-    sizes = [max(group.total_byte_size, 0) for group in groups]
-    if not any(sizes):
-        sizes = [1] * len(sizes)
-    *begins, total = accumulate(sizes, initial=0)
-    return [size_bytes * begin // max(total, 1) for begin in begins]
-
-
-def _page_rows(row_bytes: int) -> int:
-    return max(PAGE_ROWS, min(JOINED_BYTES_MAX // max(row_bytes, 1), PAGE_ROWS_MAX))
-
-
-def _text_paths(schema: pq.ParquetSchema, wanted: Sequence[str]) -> list[str]:
-    """Return the paths of texts, on their own or inside other values, in the columns wanted."""
-    columns = [schema.column(number) for number in range(len(schema.names))]
-    texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
-    return [path for path in texts if any(f"{path}.".startswith(f"{name}.") for name in wanted)]
 
 
 def _size_misfit(groups: Sequence[pq.RowGroupMetaData], size_bytes: int) -> str | None:

@@ -55,24 +55,26 @@ def _read(file: OpenFile) -> tuple[int, Footer]:
         return size, {}
 
 
-def stored_values(file: OpenFile, footer: Footer, group: int, column: str) -> int | None:
-    """Return how many values are in the dictionary of a column that is nothing but codes of them.
+def stored_values(file: OpenFile, footer: Footer, group: int, path: str) -> int | None:
+    """Return how many values are in the dictionary of texts that are nothing but codes of them.
 
-    None of a row group where it has none, or some pages with values of their own, and where nobody
-    says so.
+    0 of a row group where these have none, None where some pages have values of their own, and
+    where nobody says so.
     """
     try:
         chunks = [chunk[3] for chunk in footer[4][group][1]]
-        about = next(chunk for chunk in chunks if chunk[3] == [column.encode()])
-        pages = [page[2] for page in about[13] if page[1] != _DICTIONARY_PAGE]
-        at = about[11]
-        if any(encoding not in _CODED for encoding in pages) or not 0 < at < file.size_bytes:
+        (about,) = (chunk for chunk in chunks if b".".join(chunk[3]) == path.encode())
+        at = min(about[9], about.get(11) or about[9])
+        if not 0 < at < file.size_bytes:
             return None
-        raw = file.pread(at, min(PAGE_HEAD_BYTES_MAX, file.size_bytes - at), 0)
-        head = _Thrift(raw).struct()
+        head = _Thrift(file.pread(at, min(PAGE_HEAD_BYTES_MAX, file.size_bytes - at), 0)).struct()
+        if head[1] != _DICTIONARY_PAGE:
+            return 0
+        pages = [page[2] for page in about[13] if page[1] != _DICTIONARY_PAGE]
         values = head[7][1]
-        return values if head[1] == _DICTIONARY_PAGE and type(values) is int else None
-    except (*DAMAGE, StopIteration):
+        is_coded = all(encoding in _CODED for encoding in pages)
+        return values if is_coded and type(values) is int else None
+    except DAMAGE:
         return None
 
 

@@ -164,36 +164,22 @@ def decoded_bytes(rows: pa.RecordBatch) -> np.ndarray | None:
     return total
 
 
-def has_stored_texts(kind: pa.DataType) -> bool:
-    """Say whether texts of a type, or inside it, are stored once for many rows."""
-    inside = (kind.field(place).type for place in range(kind.num_fields))
-    return bool(pa.types.is_dictionary(kind)) or any(has_stored_texts(part) for part in inside)
-
-
-def has_codes_beyond(column: pa.Array) -> bool:
-    """Say whether a column has a code that its dictionary does not reach."""
-    if not pa.types.is_dictionary(column.type):
-        return False
-    greatest = pc.max(column.indices).as_py()
-    return greatest is not None and greatest >= len(column.dictionary)
+def stored_texts(column: pa.Array) -> list[pa.Array]:
+    """Return the dictionaries of texts that a column is, or that are inside it."""
+    if pa.types.is_dictionary(column.type):
+        return [column.dictionary]
+    return [texts for part in _inside(column) for texts in stored_texts(part)]
 
 
 def decoded_bytes_most(rows: pa.RecordBatch) -> int:
     """Return a bound of what `decoded_bytes` adds up to, found without a look at the rows."""
-    stored = sum(_longest(c) for c in rows.columns if pa.types.is_dictionary(c.type))
-    return stored * int(rows.num_rows)
+    stored = (c.dictionary for c in rows.columns if pa.types.is_dictionary(c.type))
+    return sum(map(longest_text, stored)) * int(rows.num_rows)
 
 
-def longest_stored_text(rows: pa.RecordBatch | None) -> int:
-    """Return the length of the longest text that any dictionary of some rows holds."""
-    return max((_longest(column) for column in rows.columns), default=0) if rows is not None else 0
-
-
-def _longest(column: pa.Array) -> int:
-    if pa.types.is_dictionary(column.type):
-        longest = pc.max(pc.binary_length(column.dictionary)).as_py() if len(column) else 0
-        return int(longest or 0)
-    return max((_longest(part) for part in _inside(column)), default=0)
+def longest_text(texts: pa.Array) -> int:
+    """Return how many bytes the longest text has."""
+    return pc.max(pc.binary_length(texts)).as_py() or 0
 
 
 def _inside(column: pa.Array) -> list[pa.Array]:

@@ -23,7 +23,7 @@ from penstock.connectors.contract import Offset, Source
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_files import OpenFile
 from penstock.connectors.folder_registry import MemoryRegistry
-from penstock.connectors.parquet_files import BATCH_BYTES_MAX, PAGE_ROWS, ROW_BYTES_MAX
+from penstock.connectors.parquet_pages import BATCH_BYTES_MAX, PAGE_ROWS, ROW_BYTES_MAX
 from penstock.errors import (
     InvalidArgument,
     InvalidOffset,

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from penstock.connectors.folder import FolderOptions, FolderSource
 from penstock.connectors.folder_files import OpenFile
 from penstock.connectors.folder_registry import MemoryRegistry
-from penstock.connectors.parquet_files import CODED_ROWS_MIN
 from penstock.connectors.parquet_footer import DAMAGE, read_footer, stored_values
+from penstock.connectors.parquet_pages import BATCH_BYTES_MAX, CODED_ROWS_MIN
 from penstock.connectors.rejects import with_plain_texts
 
 ROWS = CODED_ROWS_MIN
@@ -146,19 +148,47 @@ def test_a_text_that_is_none_is_set_aside_where_rows_have_it(
         assert found["name"].to_pylist()[-4:] == ["ok", "é", "é", "é"]
 
 
-@pytest.mark.parametrize("coded", [frozenset(), CODED])
-@pytest.mark.parametrize("rows", [100, ROWS])
-def test_a_dictionary_with_a_value_twice(tmp_path: Path, rows: int, coded: frozenset[str]) -> None:
-    texts = pa.array(["aaaa", "bbbb", "cccc", "dddd"]).take(pa.array(np.arange(rows) % 4))
+def write_with_a_value_twice(path: Path, columns: dict[str, pa.Array]) -> None:
+    """Write a file in whose dictionaries the texts of only `b` are ones of only `a`."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table(texts), sink, compression="none", write_statistics=False)
-    raw = bytes(sink.getvalue())
-    assert raw.count(b"bbbb") == 1
-    (tmp_path / "one").write_bytes(raw.replace(b"bbbb", b"aaaa"))
+    pq.write_table(
+        pa.table(columns), sink, compression="none", write_statistics=False, store_schema=False
+    )
+    path.write_bytes(re.sub(b"b{4,}", lambda found: b"a" * len(found[0]), bytes(sink.getvalue())))
+
+
+def letters(rows: int, used: int, size: int) -> pa.DictionaryArray:
+    """Texts of one letter each; of four stored ones the first few are used."""
+    codes = pa.array(np.arange(rows, dtype=np.int32) % used)
+    return pa.DictionaryArray.from_arrays(codes, [letter * size for letter in "abcd"])
+
+
+TWICE: dict[str, tuple[int, int, int]] = {  # rows, codes that are used, length of a text
+    "small, all codes": (100, 4, 4),
+    "small, and no code tells": (100, 2, 4),
+    "small, long": (100, 2, 40_000),
+    "small, longer together than a batch": (3_500, 4, 20_000),
+    "large": (ROWS, 4, 4),
+    "large, and no code tells": (ROWS, 2, 4),
+    "large, long": (300, 4, 90_000),
+    "large, long, and no code tells": (300, 2, 90_000),
+}
+
+
+@pytest.mark.parametrize("coded", [frozenset(), CODED])
+@pytest.mark.parametrize("name", TWICE)
+def test_a_dictionary_with_a_value_twice(tmp_path: Path, name: str, coded: frozenset[str]) -> None:
+    rows, used, size = TWICE[name]
+    texts = letters(rows, used, size)
+    write_with_a_value_twice(tmp_path / "one", {"name": texts, "n": np.arange(rows)})
     batches, rejected = read(tmp_path, coded)
     assert not rejected
+    assert all(batch.nbytes <= 2 * BATCH_BYTES_MAX for batch in batches)
     found = pa.Table.from_batches(map(with_plain_texts, batches))
-    assert found["name"].to_pylist() == ["aaaa", "aaaa", "cccc", "dddd"] * (rows // 4)
+    assert found["n"].to_pylist() == [*range(rows)]
+    assert set(pc.utf8_length(found["name"]).to_pylist()) == {size}
+    first = pc.utf8_slice_codeunits(found["name"], 0, 1).to_pylist()
+    assert first == ["aacd"[row % used] for row in range(rows)]
 
 
 def test_what_a_damaged_file_says_of_its_dictionaries_is_not_believed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.connectors.parquet_files import CODED_ROWS_MIN
+from penstock.connectors.parquet_pages import CODED_ROWS_MIN
 from penstock.kernels import coding
 from penstock.operators import aggregate
 from penstock.operators.specs import AggregateSpec
