@@ -153,10 +153,10 @@ class ParquetFileRows(FileRows):
             return Piece(None, (), 0, row, row == total)
         try:
             rows = self._rows_at(row, rows_max)
+            fitting = _fitting_rows(rows)  # fails where codes are none of the dictionary
         except (pa.ArrowException, OSError) as error:
             self._file.check(0, row)
             return self._unreadable(row, reason_of(error))
-        fitting = _fitting_rows(rows)
         if not fitting:
             told = f"the row takes more than {ROW_BYTES_MAX} bytes"
             reject = Reject(self._file.shown, row + 1, "", told)

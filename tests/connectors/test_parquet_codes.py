@@ -34,12 +34,12 @@ def table(texts: pa.Array | pa.ChunkedArray, name: str = "name") -> pa.Table:
     return pa.table({name: texts, "n": np.arange(len(texts))})
 
 
-def read(folder: Path, coded: frozenset[str], rows_max: int = 1 << 20, **options: Any) -> Any:
+def read(
+    folder: Path, coded: frozenset[str], rows_max: int = 1 << 20, schema: pa.Schema = SCHEMA
+) -> Any:
     """The batches of a folder, and what was set aside."""
-    source = FolderSource(
-        folder, "parquet", MemoryRegistry(), SCHEMA,
-        FolderOptions(mode="deadletter", bounded=True, **options), coded=coded,
-    )  # fmt: skip
+    options = FolderOptions(mode="deadletter", bounded=True)
+    source = FolderSource(folder, "parquet", MemoryRegistry(), schema, options, coded=coded)
     offset, ended, batches, rejected = source.initial_offset(), False, [], []
     while not ended:
         answer = source.read(offset, rows_max)
@@ -148,12 +148,11 @@ def test_a_text_that_is_none_is_set_aside_where_rows_have_it(
         assert found["name"].to_pylist()[-4:] == ["ok", "é", "é", "é"]
 
 
-def write_with_a_value_twice(path: Path, columns: dict[str, pa.Array]) -> None:
+def write_with_a_value_twice(path: Path, columns: dict[str, pa.Array], **settings: Any) -> None:
     """Write a file in whose dictionaries the texts of only `b` are ones of only `a`."""
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        pa.table(columns), sink, compression="none", write_statistics=False, store_schema=False
-    )
+    settings |= {"compression": "none", "write_statistics": False, "store_schema": False}
+    pq.write_table(pa.table(columns), sink, **settings)
     path.write_bytes(re.sub(b"b{4,}", lambda found: b"a" * len(found[0]), bytes(sink.getvalue())))
 
 
@@ -189,6 +188,25 @@ def test_a_dictionary_with_a_value_twice(tmp_path: Path, name: str, coded: froze
     assert set(pc.utf8_length(found["name"]).to_pylist()) == {size}
     first = pc.utf8_slice_codeunits(found["name"], 0, 1).to_pylist()
     assert first == ["aacd"[row % used] for row in range(rows)]
+
+
+@pytest.mark.parametrize("settings", [{}, {"dictionary_pagesize_limit": 200_000}])
+def test_a_value_twice_inside_lists_sets_the_row_group_aside(
+    tmp_path: Path, settings: dict[str, int]
+) -> None:
+    """What its rows need is not known; also where a few rows are codes, and the others are not."""
+    rows = 100
+    texts = letters(rows, 4, 90_000).cast(pa.string())
+    lists = pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), texts)
+    columns = {"list": lists, "n": pa.array(range(rows))}
+    write_with_a_value_twice(
+        tmp_path / "one", columns, write_batch_size=8, row_group_size=rows // 2, **settings
+    )
+    schema = pa.schema([("list", pa.list_(pa.string())), ("n", pa.int64())])
+    batches, rejected = read(tmp_path, CODED, schema=schema)
+    assert not batches
+    assert [reject["line"] for reject in rejected] == [1, rows // 2 + 1]
+    assert all("cannot be read" in reject["reason"] for reject in rejected)
 
 
 def test_what_a_damaged_file_says_of_its_dictionaries_is_not_believed(tmp_path: Path) -> None:
