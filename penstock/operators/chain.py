@@ -510,6 +510,8 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         fusion.add(spec)
     else:
         uses += fusion.columns.values()
+    if fusion.event_time is not None:
+        uses.append(fusion.event_time[0])
     for use in (*uses, *(part for each in fusion.filters for part in conjuncts(each))):
         names = {column.name for column in columns_of(use)}
         if len(names) > 1 or may_fail(use):

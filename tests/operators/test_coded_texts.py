@@ -9,7 +9,15 @@ import pyarrow as pa
 import pytest
 
 from penstock.expressions.evaluate import evaluate_with_failures
-from penstock.expressions.tree import call, cast, column, columns_of, literal
+from penstock.expressions.tree import (
+    Expression,
+    call,
+    cast,
+    column,
+    columns_of,
+    literal,
+    try_cast,
+)
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.kernels import coding
 from penstock.operators.chain import Chain, coded_columns
@@ -96,6 +104,13 @@ CHAINS: dict[str, tuple[OperatorSpec, ...]] = {
 }  # fmt: skip
 
 
+def timed_by(found: Expression) -> tuple[OperatorSpec, ...]:
+    """Counts of each user, without windows, and a watermark by an expression."""
+    calls = (AggregateCall("count", None, "rows"),)
+    counted = AggregateSpec((("user", user),), None, calls, "update")
+    return ProjectSpec((("time", found), ("user", user))), TIMED, counted
+
+
 def outcome(specs: tuple[OperatorSpec, ...], coded: bool) -> list[Any]:
     """All that comes out of a chain: rows, late ones, and those that failed."""
     chain = Chain(specs, SCHEMA, None, want_late=True)
@@ -163,6 +178,8 @@ def test_only_values_that_rows_have_are_interned() -> None:
          {"user", "country"}),
         ((FilterSpec(call("or", call("eq", user, text("a")), call("eq", country, text("b")))),),
          set()),
+        (timed_by(cast(user, "timestamp", "UTC")), set()),
+        (timed_by(try_cast(user, "timestamp", "UTC")), {"user"}),
     ],
 )  # fmt: skip
 def test_which_columns_are_worth_codes(specs: tuple[OperatorSpec, ...], expected: set[str]) -> None:
