@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from penstock.errors import StateTooLarge
 
 
+@dataclass(frozen=True, slots=True)
 class MemoryBound:
-    """Refuses growth that would take a state beyond `bytes_max`."""
+    """Refuses growth that would take a state beyond `bytes_max`.
 
-    def __init__(self, state: str, bytes_max: int, bytes_used: Callable[[], int]) -> None:
-        self._state = state
-        self._bytes_max = bytes_max
-        self._bytes_used = bytes_used
+    It is told what is in use, and knows nobody to ask: whoever holds it could not be in its hands
+    without a cycle of references, and a state is to be freed the moment that nobody has it.
+    """
 
-    def spare(self) -> int:
-        """Return how many bytes may still be taken."""
-        return self._bytes_max - self._bytes_used()
+    state: str
+    bytes_max: int
 
-    def grant(self, more_bytes: int) -> None:
+    def grant(self, bytes_more: int, bytes_used: int) -> None:
         """Return if the state may grow by so much; raise `StateTooLarge` if not."""
-        if more_bytes > self.spare():
-            used = self._bytes_used()
+        if bytes_used + bytes_more > self.bytes_max:
             raise StateTooLarge(
-                f"state {self._state!r} holds {used} bytes and needs {more_bytes} more, beyond its "
-                f"bound of {self._bytes_max}; nothing was changed",
-                state=self._state,
-                bytes_used=used,
-                bytes_more=more_bytes,
-                bytes_max=self._bytes_max,
+                f"state {self.state!r} holds {bytes_used} bytes and needs {bytes_more} more, "
+                f"beyond its bound of {self.bytes_max}; nothing was changed",
+                state=self.state,
+                bytes_used=bytes_used,
+                bytes_more=bytes_more,
+                bytes_max=self.bytes_max,
             )

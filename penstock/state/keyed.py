@@ -11,6 +11,7 @@ One thread uses a state. Calls either succeed or raise and leave the rows as the
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -36,7 +37,7 @@ from penstock.state.columns import (
     to_words,
 )
 from penstock.state.overlaps import Overlap, window_lines
-from penstock.state.rows import Input, Overflow, RowNumbers, RowTable, mark_strings
+from penstock.state.rows import Input, Overflow, RowNumbers, RowTable
 from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot
 from penstock.state.strings import StringPool, is_string
 from penstock.state.tables import Words
@@ -79,12 +80,12 @@ class KeyedState:
         self.schema = schema
         self.bytes_max = bytes_max
         self._strings = StringPool()
-        self._bound = MemoryBound(name, bytes_max, self.memory_bytes)
-        self._deleted: list[Words] = []
-        self._table = RowTable(len(schema.keys), schema.values, self._strings, self._bound)
+        bound = MemoryBound(name, bytes_max)
+        self._table = RowTable(len(schema.keys), schema.values, self._strings, bound)
         self._arrow = RowsAsArrow(schema)
         self._evicted_upto: int | None = None
-        self._snapshot: Snapshot | None = None
+        # Whoever writes it away holds it: a picture may be as large as the state.
+        self._snapshot: weakref.ref[Snapshot] | None = None
         columns: list[KeyColumn | ValueColumn] = [*schema.keys, *schema.values]
         self._string_columns = [at for at, column in enumerate(columns) if is_string(column.type)]
         self._strings_kept = 0
@@ -96,17 +97,17 @@ class KeyedState:
 
     def memory_bytes(self) -> int:
         """Return the bytes that `bytes_max` bounds: all tables, lists and interned strings."""
-        deleted = sum(lines.nbytes for lines in self._deleted)
-        return self._table.nbytes + self._strings.nbytes + deleted
+        return self._table.bytes_used
 
     def statistics(self) -> StateStatistics:
         """Return what the state holds and has done."""
+        snapshot = None if self._snapshot is None else self._snapshot()
         return StateStatistics(
             rows=len(self),
             panes=self._table.panes()[0].size,
             strings=len(self._strings),
             bytes=self.memory_bytes(),
-            snapshot_bytes=self._snapshot.nbytes if self._snapshot else 0,
+            snapshot_bytes=snapshot.nbytes if snapshot is not None else 0,
             rows_merged=self._rows_merged,
             rows_evicted=self._rows_evicted,
         )
@@ -192,10 +193,7 @@ class KeyedState:
         found = self._table.find(words, nulls, _ready(panes, np.int64, len(words)))
         rows = np.unique(found[found >= 0])
         if rows.size:
-            lines = self._table.lines(rows)
-            self._bound.grant(lines.nbytes)
-            self._deleted.append(lines)
-            self._table.free(rows)
+            self._table.delete(rows)
             self._give_back()
         return int(rows.size)
 
@@ -221,7 +219,6 @@ class KeyedState:
         self._table.clear()
         self._strings.truncate(0)
         self._strings_kept = 0
-        self._deleted.clear()
         self._evicted_upto = None
 
     def _evict(self, pane_upto: int) -> int:
@@ -345,7 +342,7 @@ class KeyedState:
     @property
     def has_changes(self) -> bool:
         """Whether `take_changes` may have something."""
-        return self._table.has_changes or bool(self._deleted) or self._evicted_upto is not None
+        return self._table.has_changes or self._evicted_upto is not None
 
     def take_changes(self) -> pa.RecordBatch | None:
         """Return what changed since the last call, None if nothing did.
@@ -355,25 +352,25 @@ class KeyedState:
         """
         lines = self._table.lines(self._table.take_changed())
         kinds = np.full(len(lines), ChangeKind.PUT, np.int8)
-        if self._deleted or self._evicted_upto is not None:
-            removed = self._removed_lines(lines.shape[1])
+        deleted = self._table.take_deleted()
+        if deleted or self._evicted_upto is not None:
+            removed = self._removed_lines(deleted, lines.shape[1])
             removed_kinds = np.full(len(removed), ChangeKind.DELETE, np.int8)
             if self._evicted_upto is not None:
                 removed_kinds[0] = ChangeKind.EVICT
             lines = np.concatenate([removed, lines])
             kinds = np.concatenate([removed_kinds, kinds])
-            self._deleted.clear()
             self._evicted_upto = None
         if not len(lines):
             return None
         return self._arrow.changes(lines, kinds, self._strings.view())
 
-    def _removed_lines(self, width: int) -> Words:
+    def _removed_lines(self, deleted: Sequence[Words], width: int) -> Words:
         evicted: Words = np.zeros((0 if self._evicted_upto is None else 1, width), np.int64)
         if self._evicted_upto is not None:
             evicted[0, tables.NULLS] = (1 << len(self.schema.keys)) - 1
             evicted[0, tables.PANE] = self._evicted_upto
-        removed: Words = np.concatenate([evicted, *self._deleted])
+        removed: Words = np.concatenate([evicted, *deleted])
         removed[:, tables.VALID] = 0
         removed[:, tables.KEYS + len(self.schema.keys) :] = 0
         return removed
@@ -381,7 +378,7 @@ class KeyedState:
     def discard_changes(self) -> None:
         """Forget which rows changed, as after a checkpoint that holds them all."""
         self._table.take_changed()
-        self._deleted.clear()
+        self._table.take_deleted()
         self._evicted_upto = None
 
     def apply_changes(self, changes: pa.RecordBatch, only: KeyRange | None = None) -> None:
@@ -426,8 +423,9 @@ class KeyedState:
                 "marker, right after take_changes",
                 state=self.name,
             )
-        self._snapshot = Snapshot(self._table, self._strings.view(), self._arrow)
-        return self._snapshot
+        snapshot = Snapshot(self._table, self._strings.view(), self._arrow)
+        self._snapshot = weakref.ref(snapshot)
+        return snapshot
 
     def restore(self, batches: Iterable[pa.RecordBatch], only: KeyRange | None = None) -> None:
         """Replace everything by what a snapshot holds; `only` takes one range of key hashes."""
@@ -533,7 +531,7 @@ class KeyedState:
         words: Words = np.empty((count, len(columns)), np.int64)
         for index, column in enumerate(columns):
             if _is_text(column):
-                words[:, index] = self._strings.intern(column, self._bound.grant)
+                words[:, index] = self._strings.intern(column, self._table.grant)
             else:
                 words[:, index] = to_words(column, normalise)
         return words
@@ -608,16 +606,7 @@ class KeyedState:
             return
         used = np.zeros(count, np.bool_)
         self._table.strings_used(self._string_columns, used)
-        keys = len(self.schema.keys)
-        key_columns = [column for column in self._string_columns if column < keys]
-        for lines in self._deleted:
-            mark_strings(lines, key_columns, keys, used)
-        numbers = self._strings.keep(used)
-        self._table.rename_strings(self._string_columns, lambda old: numbers[old])
-        for lines in self._deleted:
-            for column in key_columns:
-                has = lines[:, tables.NULLS] >> column & 1 == 0
-                lines[has, tables.KEYS + column] = numbers[lines[has, tables.KEYS + column]]
+        self._table.rename_strings(self._string_columns, self._strings.keep(used))
         self._strings_kept = len(self._strings)
 
 

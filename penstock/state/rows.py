@@ -76,6 +76,7 @@ class RowTable:
         self._on_saved: Callable[[Words], None] | None = None
         self._ahead: Words = np.empty(tables.LOOK_AHEAD + 1, np.int64)
         self._saved: Words = np.empty((0, self.width), np.int64)
+        self._deleted: list[Words] = []
         self.clear()
 
     def clear(self) -> None:
@@ -88,17 +89,28 @@ class RowTable:
         self._panes: Words = np.zeros((2, tables.PANE_COLUMNS), np.int64)
         self._dirty: RowNumbers = np.empty(0, np.int32)
         self._peaks: Floats = np.zeros(self._rules.size)
+        self._deleted.clear()
 
     def __len__(self) -> int:
         return int(self._counters[tables.ROWS_LIVE])
 
     @property
-    def nbytes(self) -> int:
-        return self._store.nbytes + self._slots.nbytes + self._panes.nbytes + self._dirty.nbytes
+    def bytes_used(self) -> int:
+        """What the bound is about: all arrays and lists, and the strings that rows refer to."""
+        own = self._store.nbytes + self._slots.nbytes + self._panes.nbytes + self._dirty.nbytes
+        return own + sum(lines.nbytes for lines in self._deleted) + self._strings.nbytes
+
+    def grant(self, bytes_more: int) -> None:
+        """Return if so much more may be used; raise `StateTooLarge` if not."""
+        self._bound.grant(bytes_more, self.bytes_used)
+
+    @property
+    def _bytes_spare(self) -> int:
+        return self._bound.bytes_max - self.bytes_used
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._counters[tables.DIRTY_COUNT])
+        return bool(self._counters[tables.DIRTY_COUNT]) or bool(self._deleted)
 
     @property
     def pane_min(self) -> int:
@@ -272,12 +284,24 @@ class RowTable:
         """Return the live rows changed since the last call, each once."""
         return tables.take_dirty(self._store, self._counters, self._dirty)
 
+    def take_deleted(self) -> list[Words]:
+        """Return the lines that `delete` has removed since the last call."""
+        taken, self._deleted = self._deleted, []
+        return taken
+
     def peek_changed(self) -> RowNumbers:
         """Return what `take_changed` would, and leave it there."""
         tables.list_dirty(self._store, self._counters, self._dirty)
         return self._dirty[: self._counters[tables.DIRTY_COUNT]].copy()
 
     # Removing ----------------------------------------------------------------------------------
+
+    def delete(self, rows: RowNumbers) -> None:
+        """Remove single rows, and keep them as changes."""
+        lines = self.lines(rows)
+        self.grant(lines.nbytes)
+        self._deleted.append(lines)
+        self.free(rows)
 
     def free(self, rows: RowNumbers) -> None:
         """Remove single rows."""
@@ -348,18 +372,27 @@ class RowTable:
 
     # Strings -----------------------------------------------------------------------------------
 
-    def rename_strings(self, columns: Sequence[int], renumber: Callable[[Words], Words]) -> None:
-        """Replace the string numbers of some columns (keys first) in all live rows."""
+    def rename_strings(self, columns: Sequence[int], numbers: Words) -> None:
+        """Replace the string numbers of some columns (keys first), in all lines."""
         rows = self.live()
         for column in columns:
             at = rows[_has(self._store[rows], column, self.keys)]
             word = tables.KEYS + column
-            self._store[at, word] = renumber(self._store[at, word])
+            self._store[at, word] = numbers[self._store[at, word]]
+        for lines in self._deleted:
+            for column in self._keys_among(columns):
+                has, word = _has(lines, column, self.keys), tables.KEYS + column
+                lines[has, word] = numbers[lines[has, word]]
         self.fill_slots(self._slots.size)  # the numbers are part of the hashed words
 
     def strings_used(self, columns: Sequence[int], used: NDArray[np.bool_]) -> None:
-        """Mark the numbers of all strings that live rows refer to."""
-        mark_strings(self.lines(self.live()), columns, self.keys, used)
+        """Mark the numbers of all strings that live rows and the keys of deleted ones have."""
+        _mark_strings(self.lines(self.live()), columns, self.keys, used)
+        for lines in self._deleted:
+            _mark_strings(lines, self._keys_among(columns), self.keys, used)
+
+    def _keys_among(self, columns: Sequence[int]) -> list[int]:
+        return [column for column in columns if column < self.keys]
 
     # Snapshots ---------------------------------------------------------------------------------
 
@@ -432,13 +465,13 @@ class RowTable:
             + max(0, _SLOTS_FIRST - slots, _slots_for(needed) * 2 - slots) * 8
             + max(0, _PANES_FIRST - panes, _slots_for(panes_used) * 2 - panes) * _PANE_BYTES
         )
-        return more <= self._bound.spare() and needed < _ROWS_MAX
+        return more <= self._bytes_spare and needed < _ROWS_MAX
 
     def _make_room(self, reason: int) -> None:
         if reason == tables.ROWS_FULL:
             capacity = self._store.shape[0]
             more = min(max(_ROWS_FIRST, capacity), _ROWS_MAX - capacity)
-            affordable = self._bound.spare() // self._row_bytes
+            affordable = self._bytes_spare // self._row_bytes
             if more > affordable:  # not more rows than have slots, which must grow first
                 more = max(1, min(affordable, self._slots.size * 6 // 10 - capacity))
             self._resize_store(capacity + more)
@@ -450,7 +483,7 @@ class RowTable:
 
     def _resize_store(self, capacity: int) -> None:
         more = capacity - self._store.shape[0]
-        self._bound.grant(more * self._row_bytes)
+        self.grant(more * self._row_bytes)
         store = _new_store(capacity, self.width)
         used = int(self._counters[tables.ROWS_USED])
         store[:used] = self._store[:used]
@@ -460,14 +493,14 @@ class RowTable:
         self._dirty = dirty
 
     def _grow_slots(self, size: int) -> None:
-        self._bound.grant((size - self._slots.size) * 8)
+        self.grant((size - self._slots.size) * 8)
         slots: Words = np.zeros(size, np.int64)
         tables.grow_slots(self._slots, slots)
         self._slots = slots
 
     def _grow_panes(self) -> None:
         panes, count = self._live_panes()
-        self._bound.grant(panes.nbytes - self._panes.nbytes)
+        self.grant(panes.nbytes - self._panes.nbytes)
         self._panes = panes
         self._counters[tables.PANES_USED] = count
 
@@ -509,7 +542,7 @@ def _has(lines: Words, column: int, keys: int) -> NDArray[np.bool_]:
     return np.asarray(lines[:, tables.VALID] >> (column - keys) & 1 == 1)
 
 
-def mark_strings(lines: Words, columns: Sequence[int], keys: int, used: NDArray[np.bool_]) -> None:
+def _mark_strings(lines: Words, columns: Sequence[int], keys: int, used: NDArray[np.bool_]) -> None:
     """Mark the numbers of all strings that these rows refer to."""
     for column in columns:
         used[lines[_has(lines, column, keys), tables.KEYS + column]] = True

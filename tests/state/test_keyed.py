@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import tracemalloc
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +160,43 @@ def test_deleted_strings_survive_until_the_changes_are_taken() -> None:
     replica.apply_changes(changes)
     assert replica.scan().equals(state.scan())
     assert len(replica) == 1
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is freed is freed with its last reference: a slot freezes what the collector sees."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_state_that_nobody_has_any_more_is_gone() -> None:
+    state = KeyedState("names", NAMES)
+    names = pa.array([f"name {at}" for at in range(3000)])
+    state.merge([names], np.arange(3000), [names])
+    state.take_changes()
+    state.begin_snapshot().copy_some(100)
+    state.delete([names.slice(0, 5)], np.arange(5))
+    list(state.window_rows(np.arange(3000), Overlap(7, 1)))
+    gone = weakref.ref(state), weakref.ref(state._table), weakref.ref(state._strings)
+    del state
+    assert [each() for each in gone] == [None] * 3
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_picture_is_held_by_whoever_wants_it_and_not_by_the_state() -> None:
+    state = KeyedState("counts", COUNTS)
+    count(state, np.arange(1000))
+    state.take_changes()
+    snapshot = state.begin_snapshot()
+    assert not snapshot.copy_some(500)
+    assert state.statistics().snapshot_bytes == snapshot.nbytes > 0
+    while not snapshot.copy_some():
+        pass
+    del snapshot
+    assert state.statistics().snapshot_bytes == 0
 
 
 def test_nothing_closes_without_looking_at_rows() -> None:
@@ -352,7 +392,8 @@ def test_rows_that_come_and_go_do_not_lengthen_the_list_of_changes() -> None:
         count(state, np.arange(100, 140), pane=turn % 5)
         state.delete([pa.array(np.arange(100, 120))], np.full(20, turn % 5))
         state.drop_panes(4)
-        full = max(full, state.memory_bytes() - sum(len(part) for part in state._deleted) * 64)
+        deleted = sum(len(part) for part in state._table._deleted)
+        full = max(full, state.memory_bytes() - deleted * 64)
     assert full < 100_000
     replica.apply_changes(state.take_changes())
     assert replica.scan().equals(state.scan())
