@@ -268,6 +268,7 @@ class BackgroundCheckpointer:
             with self._changed:
                 self._queue.settle(job)
                 self._changed.notify_all()
+            del job  # while this waits for the next: a picture may be as large as its state
 
     def _next(self) -> Work | None:
         with self._changed:

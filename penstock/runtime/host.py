@@ -7,6 +7,7 @@ that cannot go on is let go, with the reason. Whoever hands out numbers decides 
 from __future__ import annotations
 
 import logging
+import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ class Host:
 
     def __init__(self, assembly: Assembly) -> None:
         self.activity = Activity()
+        self.departures = 0  # of vertices that were here
         self._assembly = assembly
         self._vertices: dict[str, Vertex] = {}
         self._dropped: deque[str] = deque(maxlen=DROPPED_MAX)
@@ -116,12 +118,12 @@ class Host:
             self.activity.turn_to("close", name)
             self._do_or_end(name, Vertex.flush)
             if name in self._vertices:
-                self._vertices.pop(name).close()
+                self._let_go(name)
 
     def abandon(self) -> None:
         """Let the vertices go without committing; what they have not committed is forgotten."""
-        while self._vertices:
-            self._vertices.popitem()[1].close()
+        for name in reversed(tuple(self._vertices)):
+            self._let_go(name)
 
     def vertex(self, name: str) -> Vertex:
         return self._vertices[name]
@@ -149,15 +151,20 @@ class Host:
 
     def _do_or_end(self, name: str, action: Callable[[Vertex], T]) -> T | bool:
         """Let a vertex do something; one that meets an error is let go. Any other is a bug."""
-        vertex = self._vertices[name]
         try:
-            return action(vertex)
+            return action(self._vertices[name])
         except StreamError as error:
-            self._vertices.pop(name).close()
-            self._note_end(name, vertex.marker.instance, error, isinstance(error, PASSING))
+            instance = self._vertices[name].marker.instance
+            self._let_go(name)
+            self._note_end(name, instance, error, isinstance(error, PASSING))
         return True
 
+    def _let_go(self, name: str) -> None:
+        self.departures += 1
+        self._vertices.pop(name).close()
+
     def _note_end(self, name: str, instance: int, error: StreamError, can_go_on: bool) -> None:
+        _forget_what_was_at_hand(error)
         end = VertexEnd(name, instance, error, can_go_on)
         if end.is_fenced:
             logger.warning("vertex %s was taken over by a newer instance: dropping it here", name)
@@ -166,3 +173,14 @@ class Host:
 
     def _running(self) -> list[Vertex]:
         return [v for v in self._vertices.values() if v.state is VertexState.RUNNING]
+
+
+def _forget_what_was_at_hand(error: BaseException | None) -> None:
+    """Keep of an error where it came from, and not what was at hand there: a vertex and its state.
+
+    Whoever raises an error that he has a name for has made a cycle, which only the garbage
+    collector would find.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

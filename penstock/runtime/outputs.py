@@ -147,6 +147,8 @@ class Outputs:
             return pending.outcome[-1]
         except Trimmed as gone:
             return self._position_of_trimmed(pending.append.entries, gone)
+        finally:
+            pending.outcome = None  # an error knows frames that know this: together they would stay
 
     def may_be_over(self) -> bool:
         """Whether the log has grown since the append under way was begun, be it by others."""

@@ -81,6 +81,11 @@ class Slot:
         self._reports = 0
         self._is_through = False
 
+    @property
+    def departures(self) -> int:
+        """How many vertices have left."""
+        return self._host.departures
+
     def obey(self, message: Message) -> bool:
         """Carry out an order; return whether there will be more."""
         if message["type"] == "stop":
@@ -209,6 +214,7 @@ class _SlotProcess:
         self._slot: Slot | None = None
         self._failed_in: str | None = None  # the vertex that met what nobody expects
         self._freezes_at_s = float("inf")
+        self._departures = 0  # that were heard of
         self._wake: Callable[[], None] = lambda: None  # the main thread, if it sleeps
         self._is_over = threading.Event()
 
@@ -263,7 +269,7 @@ class _SlotProcess:
         try:
             self._channel.send({"type": "ready"})
             while self._obey(slot):
-                self._freeze_if_due(assembly.clock.monotonic_s())
+                self._freeze_if_due(slot, assembly.clock.monotonic_s())
                 worked = slot.work()
                 if not worked and not slot.is_standby() and self._orders.empty():
                     slot.wait()
@@ -273,8 +279,16 @@ class _SlotProcess:
         finally:
             slot.close()
 
-    def _freeze_if_due(self, now_s: float) -> None:
-        """So does what vertices that came have loaded since: loops load at their first call."""
+    def _freeze_if_due(self, slot: Slot, now_s: float) -> None:
+        """So does what vertices that came have loaded since: loops load at their first call.
+
+        What vertices had goes with them, by its last reference. Should some of it be in a cycle, it
+        is garbage that was frozen: so then everything is looked through once more.
+        """
+        if slot.departures > self._departures:
+            self._departures = slot.departures
+            gc.unfreeze()
+            self._freezes_at_s = now_s + SETTLED_S
         if now_s >= self._freezes_at_s:
             gc.collect()
             gc.freeze()

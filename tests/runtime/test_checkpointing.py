@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import threading
+import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from penstock.log.memory import MemoryLog
@@ -21,6 +24,7 @@ from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob
 from penstock.state.checkpoint_files import FilePath
 from penstock.state.checkpoints import MANIFEST, MemoryCheckpoints
+from penstock.state.snapshot import Snapshot
 
 WAIT_S = 30.0
 
@@ -120,7 +124,7 @@ TRIM = TrimJob("v", "T/v", (), ())
 OTHER_TRIM = TrimJob("w", "T/w", (), ())
 
 
-def picture(log: HeldLog) -> CheckpointJob:
+def picture(log: MemoryLog) -> CheckpointJob:
     """A picture of the state at a new marker of the vertex."""
     sequence = log.tail()
     marker = Marker("v", instance=1, epoch=sequence + 1).encode()
@@ -168,6 +172,25 @@ def test_the_end_keeps_trims_and_drops_checkpoints(
     assert background.worker.statistics().trims == 2
     assert background.worker.statistics().written == 0
     assert not background.worker.submit(TRIM)
+
+
+def test_a_thread_that_has_nothing_to_do_holds_no_picture() -> None:
+    class Picture(Snapshot):
+        def __init__(self) -> None:
+            pass
+
+        def batches(self) -> Iterator[pa.RecordBatch]:
+            return iter(())
+
+    log, is_gone = MemoryLog(), threading.Event()
+    worker = BackgroundCheckpointer(MemoryCheckpoints(), log)
+    snapshot = Picture()
+    weakref.finalize(snapshot, is_gone.set)
+    assert worker.submit(replace(picture(log), snapshots={"counts": snapshot}))
+    del snapshot
+    assert is_gone.wait(WAIT_S)
+    assert worker.statistics().written == 1
+    worker.close()
 
 
 class BrokenLog(MemoryLog):

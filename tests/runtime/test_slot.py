@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import socket
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +15,15 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.errors import JobFailed, LogBusy
 from penstock.kernels.cache import KernelCache
-from penstock.log.contract import instance_key
+from penstock.log.contract import instance_key, take_over
 from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.log.record import Entry, Fence, Position
-from penstock.plan.build import count, query, scan_source
+from penstock.plan.build import count, max_, query, scan_source, window
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue
 from penstock.runtime.control import Channel, Message
+from penstock.runtime.host import Host
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.placement import Assign, Command, GiveUp, Launch, Placement, StopSlot
 from penstock.runtime.slot import SETTLED_S, Slot, SlotOrder, _SlotProcess
@@ -30,7 +33,7 @@ from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.state.checkpoints import MemoryCheckpoints
 from penstock.testing.clock import ManualClock
-from tests.runtime.laboratory import plain, table, table_source
+from tests.runtime.laboratory import TIMESTAMP, plain, table, table_source
 
 ROWS = 200
 TABLE = table([(i % 7,) for i in range(ROWS)], key=pa.int64())
@@ -377,8 +380,100 @@ def test_what_vertices_have_loaded_is_frozen_once_they_have_settled(
         process._orders.put({"type": "assign", "vertices": []})
         assert process._obey(slot)
     now_s = SystemClock().monotonic_s()
-    process._freeze_if_due(now_s)
+    process._freeze_if_due(slot, now_s)
     assert not frozen
     for _ in range(2):
-        process._freeze_if_due(now_s + SETTLED_S)
+        process._freeze_if_due(slot, now_s + SETTLED_S)
     assert len(frozen) == 1
+
+
+# What is left of vertices that leave ----------------------------------------------------------
+
+TIMED = table([(i % 7, i * 1_000_000) for i in range(ROWS)], key=pa.int64(), at=TIMESTAMP)
+
+
+def hopping() -> Program:
+    rows = scan_source("rows", "key bigint not null, at timestamp not null", partitions=1)
+    hops = window("at", "1 minute", "1 second")
+    late = rows.with_watermark("at", "5 seconds").group_by("key", window=hops)
+    settings = Settings(step_rows_max=10, commit_interval_ms=0, checkpoint_interval_commits=2)
+    grouped = late.agg(count().alias("n"), max_("key").alias("most"))
+    return plan_program(query("q", grouped.to_stream("out"), settings=settings))
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.parametrize("way", ["abandoned", "closed", "failed", "fenced"])
+@pytest.mark.parametrize("program", [counting(), hopping()], ids=["counting", "hopping"])
+def test_what_a_vertex_had_is_gone_when_it_has_left(
+    program: Program, way: str, kernels: KernelCache
+) -> None:
+    """No later than that: what the collector would find has been frozen in a slot."""
+    log, clock, checkpoints = BusyLog(MemoryStore()), ManualClock(), MemoryCheckpoints()
+    register_streams(log, program)
+    names = [vertex.name for vertex in program.vertices]
+    numbers = InstanceNumbers(log, "q", names)
+    host = Host(
+        Assembly(
+            program=program,
+            log=log,
+            clock=clock,
+            checkpoints=checkpoints,
+            checkpointer=CheckpointQueue(checkpoints, log),
+            kernels=kernels,
+            sources={"rows": table_source(TIMED)},
+        )
+    )
+    for name in names:
+        assert host.add(name, numbers.next())
+    for _ in range(6):
+        host.step()
+    had = [weakref.ref(each) for name in names for each in _parts_of(host, name)]
+    if way == "abandoned":
+        host.abandon()
+    elif way == "closed":
+        host.close()
+    else:
+        if way == "failed":
+            log.appends_busy = 1_000
+        else:
+            for name in names:
+                take_over(log, name)
+        for name in names:
+            host.vertex(name)._mark_dirty()
+        host.step()
+        assert len(host.take_ends()) == len(names)
+    assert host.is_empty()
+    assert [each() for each in had if each() is not None] == []
+
+
+def _parts_of(host: Host, name: str) -> list[Any]:
+    vertex = host.vertex(name)
+    parts = vertex._parts
+    return [vertex, parts.input, parts.chain, parts.outputs, *parts.chain.states.values()]
+
+
+def test_what_was_frozen_is_looked_through_again_once_a_vertex_has_left(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for what in ("unfreeze", "collect", "freeze"):
+        monkeypatch.setattr(gc, what, lambda what=what: done.append(what))
+    (first, *_) = cluster.members
+    cluster.turn(first)
+    with socket.socket() as nobody:
+        process = _SlotProcess(Channel(nobody), SlotOrder("", 0, "", 0, "", ""))
+    process._freeze_if_due(first.slot, 0)
+    assert done == []
+    first.log.appends_busy = 1
+    cluster.turn(first)
+    for now_s in (0, SETTLED_S / 2, SETTLED_S, 2 * SETTLED_S):
+        process._freeze_if_due(first.slot, now_s)
+    assert done == ["unfreeze", "collect", "freeze"]
