@@ -32,7 +32,9 @@ class Appends:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self.has_one_user = False  # told by the host; where so, nobody could be held up
+
+    def serve(self, vertices: int) -> None:
+        """Hear how many vertices append from now on."""
 
     def begin(self, append: Append) -> PendingAppend:
         """Take an append; its outcome is known later, or already."""
@@ -87,22 +89,30 @@ class AppendQueue(Appends):
         return taken
 
 
-class BackgroundAppends(AppendQueue):
-    """One thread that appends for all vertices of a host."""
+class BackgroundAppends(Appends):
+    """One thread that appends for all vertices of a host.
+
+    Not for one that is alone there: it holds up no other.
+    """
 
     def __init__(self, log: Log) -> None:
         super().__init__(log)
+        self._queue = AppendQueue(log)
+        self._has_one_user = False
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="penstock-append", daemon=True)
         self._thread.start()
 
+    def serve(self, vertices: int) -> None:
+        self._has_one_user = vertices == 1
+
     def begin(self, append: Append) -> PendingAppend:
-        if self.has_one_user:
-            return Appends.begin(self, append)
+        if self._has_one_user:
+            return super().begin(append)
         tail = self._log.tail()
         with self._changed:
-            pending = super().begin(append)
+            pending = self._queue.begin(append)
             pending.tail = tail
             self._changed.notify_all()
         return pending
@@ -123,8 +133,9 @@ class BackgroundAppends(AppendQueue):
             self.carry_out(group)
             with self._changed:
                 self._changed.notify_all()
+            del group  # while this waits for the next: it may have 64 MiB of bodies
 
     def _next(self) -> list[PendingAppend]:
         with self._changed:
-            self._changed.wait_for(lambda: self.has_waiting or self._is_closed)
-            return self.take()
+            self._changed.wait_for(lambda: self._queue.has_waiting or self._is_closed)
+            return self._queue.take()

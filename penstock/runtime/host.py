@@ -91,7 +91,9 @@ class Host:
             self._vertices[name] = self._assembly.start(name, instance)
         except StreamError as error:
             self._note_end(name, instance, error, isinstance(error, PASSING_IN_RECOVERY))
-        return name in self._vertices
+            return False
+        self._tell_appends()
+        return True
 
     def is_empty(self) -> bool:
         return not self._vertices
@@ -104,8 +106,6 @@ class Host:
         """Step every vertex once, in order; return whether any had work."""
         worked = False
         self._tail = self._assembly.log.tail()
-        if self._assembly.appends is not None:
-            self._assembly.appends.has_one_user = len(self._vertices) == 1
         for name in tuple(self._vertices):
             self.activity.turn_to("step", name)
             worked |= self._do_or_end(name, Vertex.step)
@@ -160,8 +160,14 @@ class Host:
         return True
 
     def _let_go(self, name: str) -> None:
+        vertex = self._vertices.pop(name)
         self.departures += 1
-        self._vertices.pop(name).close()
+        self._tell_appends()
+        vertex.close()
+
+    def _tell_appends(self) -> None:
+        if self._assembly.appends is not None:
+            self._assembly.appends.serve(len(self._vertices))
 
     def _note_end(self, name: str, instance: int, error: StreamError, can_go_on: bool) -> None:
         _forget_what_was_at_hand(error)

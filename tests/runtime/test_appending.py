@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
@@ -114,8 +115,23 @@ def test_appends_that_wait_for_one_that_takes_long_go_out_together() -> None:
 def test_who_is_alone_needs_no_thread() -> None:
     log = MemoryLog()
     appends = BackgroundAppends(log)
-    appends.has_one_user = True
+    appends.serve(1)
     assert appends.begin(append_of(log, "a")).outcome == (1,)
+    appends.close()
+
+
+def test_a_thread_that_waits_holds_none_of_what_it_has_appended() -> None:
+    class Entries(list[Entry]):
+        pass
+
+    log, is_gone = MemoryLog(), threading.Event()
+    appends = BackgroundAppends(log)
+    entries, fence = append_of(log, "a")
+    held = Entries(entries)
+    weakref.finalize(held, is_gone.set)
+    appends.finish(appends.begin(Append(held, fence)))
+    del held
+    assert is_gone.wait(60)
     appends.close()
 
 
@@ -137,6 +153,13 @@ def test_an_error_that_nobody_expects_is_told_to_whoever_waits() -> None:
 
 class Waiting(AppendQueue):
     """A queue that is worked off when the test says so, or when somebody waits for it."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        super().__init__(log)
+        self.served: list[int] = []
+
+    def serve(self, vertices: int) -> None:
+        self.served.append(vertices)
 
     def work(self) -> None:
         self.carry_out(self.take())
@@ -319,15 +342,15 @@ def test_a_vertex_has_ended_when_its_last_append_is_there(kernels: KernelCache) 
     lab.host.close()
 
 
-def test_a_host_says_whether_it_has_one_vertex(kernels: KernelCache) -> None:
+def test_a_host_says_how_many_vertices_it_has_when_one_comes_or_goes(kernels: KernelCache) -> None:
     lab = Laboratory(kernels)
     lab.step()
-    assert not lab.appends.has_one_user
+    assert lab.appends.served == [1, 2]
     take_over(lab.log, lab.names[0])
     lab.feed(0, 1)
     lab.step()
     lab.appends.work()
     lab.step()  # it hears that it was taken over
-    lab.step()
-    assert lab.appends.has_one_user
+    assert lab.appends.served == [1, 2, 1]
     lab.host.close()
+    assert lab.appends.served == [1, 2, 1, 0]
