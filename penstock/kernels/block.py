@@ -262,12 +262,19 @@ class Block:
         self._extra.append((name, expression))
         return Column(name, expression.type, expression.nullable)
 
+    def ask_for_kernels(self) -> None:
+        """Load the kernels of all loops, or have them compiled, before a batch needs them."""
+        for loop in self._loops():
+            loop.ask_for_kernel()
+
     @property
     def is_compiled(self) -> bool:
-        """Whether all loops of the block run compiled; asks for each of them to find out."""
-        loops = [loop for _, loop in self._phases] + [self._loop]
-        compiled = [loop is None or loop.is_compiled for loop in loops]
-        return all(compiled)
+        """Whether all loops of the block run compiled."""
+        return all(loop.is_compiled for loop in self._loops())
+
+    def _loops(self) -> list[Loop]:
+        loops = [*(loop for _, loop in self._phases), self._loop]
+        return [loop for loop in loops if loop is not None]
 
     # --- explaining -------------------------------------------------------------------------------
 

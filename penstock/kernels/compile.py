@@ -175,10 +175,14 @@ class Loop:
         self._selected = np.empty(BLOCK_ROWS, np.uint32)
         self._groups = None if spec.grouping is None else _GroupTable(spec.grouping)
 
+    def ask_for_kernel(self) -> None:
+        """Load the variant for columns without nulls, or have it compiled, before it is needed."""
+        self._variant(nulls=False)
+
     @property
     def is_compiled(self) -> bool:
-        """Whether the variant for columns without nulls runs compiled; asks for it to find out."""
-        return self._variant(nulls=False) is not None
+        """Whether the variant for columns without nulls runs compiled."""
+        return self._variants.get(False) is not None
 
     def _variant(self, nulls: bool) -> _Variant | None:
         if self._cache is None:

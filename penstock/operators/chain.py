@@ -276,14 +276,14 @@ class Chain:
                 found += segment.group.block.explain_block()
         return found
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether all blocks run compiled; asks for the kernels of each to find out."""
-        groups = [segment.group.block for segment in self._segments if segment.group is not None]
-        steps = [step for segment in self._segments for step in segment.steps]
-        compiled = [block.is_compiled for block in groups]
-        compiled += [step.is_compiled for step in steps if isinstance(step, FusedStep)]
-        return all(compiled)
+    def ask_for_kernels(self) -> None:
+        """Load the kernels of all blocks, or have them compiled, before a batch needs them."""
+        for segment in self._segments:
+            for step in segment.steps:
+                if isinstance(step, FusedStep):
+                    step.ask_for_kernels()
+            if segment.group is not None:
+                segment.group.block.ask_for_kernels()
 
     def statistics(self) -> ChainStatistics:
         counts = self._counts

@@ -61,9 +61,8 @@ class FusedStep:
     def explain(self) -> list[tuple[str, str]]:
         return self._block.explain_block()
 
-    @property
-    def is_compiled(self) -> bool:
-        return self._block.is_compiled
+    def ask_for_kernels(self) -> None:
+        self._block.ask_for_kernels()
 
 
 class Explode:

@@ -286,7 +286,7 @@ def warm_program(program: Program, kernels: KernelCache) -> None:
 def ask_for_kernels(program: Program, kernels: KernelCache) -> None:
     """Ask for every kernel of a program, and run none."""
     for stage in program.stages:
-        _ = _chain_of(program, kernels, stage).is_compiled
+        _chain_of(program, kernels, stage).ask_for_kernels()
 
 
 def _chain_of(program: Program, kernels: KernelCache, stage: Stage) -> Chain:

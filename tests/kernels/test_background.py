@@ -78,6 +78,11 @@ def partials(block: Block) -> list[Any]:
     return [found.words.tolist(), found.values[0].tolist(), found.hashes.tolist()]
 
 
+def asked(block: Block) -> Block:
+    block.ask_for_kernels()
+    return block
+
+
 def test_a_compiler_that_never_ends_holds_nothing_up(tmp_path: Path) -> None:
     compilers = Compilers()
     kernels = BackgroundKernels(tmp_path, compilers.start, SMALL)
@@ -102,16 +107,27 @@ def test_what_has_been_compiled_takes_over_between_two_batches(tmp_path: Path, h
     compile_wishes(str(tmp_path), linger_s=0)
     assert wanted(kernels) == []
     assert kernels.tend()
-    assert block.is_compiled
     assert partials(block) == before
+    assert block.is_compiled
     assert small_loops.add_up(NUMBERS) == 42
     assert not kernels.tend()
 
     again = BackgroundKernels(tmp_path, compilers.start, SMALL)
-    assert Block(SPEC, again).is_compiled
+    assert asked(Block(SPEC, again)).is_compiled
     assert small_loops.add_up(NUMBERS) == 42
     assert not again.tend()
     assert len(compilers.locks) == 1, "nothing was missing: no process"
+
+
+def test_who_only_asks_whether_a_block_is_compiled_wishes_for_nothing(tmp_path: Path) -> None:
+    kernels = BackgroundKernels(tmp_path, Compilers().start, {})
+    block = Block(SPEC, kernels)
+    assert not block.is_compiled
+    kernels.tend()
+    assert wanted(kernels) == []
+    block.ask_for_kernels()
+    kernels.tend()
+    assert len(wanted(kernels)) == 1
 
 
 def test_what_nobody_calls_is_not_compiled(tmp_path: Path) -> None:
@@ -145,7 +161,7 @@ def test_slots_of_two_queries_share_one_compiler(tmp_path: Path, here: None) -> 
     compile_wishes(str(tmp_path), linger_s=0)
     assert one.tend()
     assert other.tend()
-    assert all(block.is_compiled for block in blocks)
+    assert all(asked(block).is_compiled for block in blocks)
 
 
 def test_the_compiler_of_a_slot_that_died_is_followed_by_another(tmp_path: Path) -> None:
@@ -228,7 +244,7 @@ def test_a_driver_wishes_for_its_slots_and_loads_nothing(tmp_path: Path, here: N
     blocks: list[Block] = []
 
     def ask(kernels: KernelCache) -> None:
-        blocks.append(Block(SPEC, kernels))
+        blocks.append(asked(Block(SPEC, kernels)))
         assert not blocks[-1].is_compiled
 
     (tmp_path / "compiler.lock").touch()
@@ -237,7 +253,7 @@ def test_a_driver_wishes_for_its_slots_and_loads_nothing(tmp_path: Path, here: N
         wish_for_others(tmp_path, ask)
     assert len(wanted(KernelCache(tmp_path))) == 1
     compile_wishes(str(tmp_path), linger_s=0)
-    assert Block(SPEC, BackgroundKernels(tmp_path, Compilers().start, {})).is_compiled
+    assert asked(Block(SPEC, BackgroundKernels(tmp_path, Compilers().start, {}))).is_compiled
     wish_for_others(tmp_path, ask)
     assert wanted(KernelCache(tmp_path)) == []
 

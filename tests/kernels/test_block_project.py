@@ -152,6 +152,7 @@ def test_all_cases_are_compiled_where_there_are_no_nulls(
     safe_blocks: list[tuple[Block, Block]],
 ) -> None:
     for compiled, _ in safe_blocks:
+        compiled.ask_for_kernels()
         assert compiled.is_compiled
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from decimal import Decimal
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -98,6 +99,30 @@ def test_stateless_chain_is_one_pass_and_keeps_order(kernels: KernelCache) -> No
     assert dict(chain.explain())["upper(line)"] == "arrow"
     assert dict(chain.explain())["(n > 1)"] == "numba"
     assert chain.statistics().rows_out == 3
+
+
+def test_a_chain_asks_for_all_its_kernels_before_it_has_a_batch(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Asked(KernelCache):
+        def get(self, source: str) -> None:
+            asked.append(source)
+
+    more = AggregateCall("sum", column("m", "int"), "total")
+    specs: tuple[OperatorSpec, ...] = (
+        FilterSpec(call("gt", n, literal(1, "int"))),
+        ProjectSpec((("m", call("add", n, literal(1, "int"))), ("words", words))),
+        GenerateSpec(column("words", parse_type("array<string>")), "word"),
+        AggregateSpec((("word", word),), None, (more,), "update"),
+    )
+    chain = Chain(specs, TEXT, Asked(tmp_path))
+    assert asked == []
+    chain.ask_for_kernels()
+    before = {*asked}
+    asked.clear()
+    chain.process(text_batch(["a b", "c"], [2, 3]))
+    assert before == {*asked}
+    assert len(before) == 3, "the filter, what is added, and the sum"
 
 
 @pytest.mark.parametrize("outer", [False, True])
