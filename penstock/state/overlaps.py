@@ -18,7 +18,8 @@ from penstock.state import tables
 from penstock.state.rows import Overflow, RowTable
 from penstock.state.tables import RowNumbers, Words
 
-ROWS_AT_ONCE_MAX = 1 << 18  # that are put together before they are handed out
+ROWS_AT_ONCE_MAX = 1 << 18  # that are put together before they are handed out,
+LINES_PER_ROW = 4  # or one for so many lines of the state, so that these are not merged often
 LINES_AT_ONCE_MAX = 1 << 17  # of the state, that are merged at a time
 
 
@@ -73,7 +74,7 @@ class _Slices:
         self._only_changed = only_changed
         self._merging = (*table.rules, *table.strings)
         self._slices = list(self._cut(rows))
-        self._last: tuple[int, _Slice] | None = None  # there may be only one
+        self._whole = self._folded(rows) if len(self._slices) == 1 else None
 
     def _cut(self, rows: RowNumbers) -> Iterator[RowNumbers]:
         """Cut the rows where keys end, into slices that are small, unless one key has more."""
@@ -92,34 +93,42 @@ class _Slices:
     def counts(self, windows: Words) -> Words:
         """How many lines each window has."""
         counts: Words = np.zeros(windows.size, np.int64)
-        is_whole = len(self._slices) == 1
-        for number in range(len(self._slices)):
-            some = self._folded(number) if is_whole else self._unfolded(number)
+        for rows in self._slices:
+            some = self._whole or self._unfolded(rows)
             self._walk(some, windows, counts, some.lines[:0])
         return counts
 
     def write(self, windows: Words, places: Words, out: Words) -> int:
         """Write the lines at each window's place; return where a sum left its range, or -1."""
-        for number in range(len(self._slices)):
-            row = self._walk(self._folded(number), windows, places, out)
+        for rows in self._slices:
+            some = self._whole or self._folded(self._under(windows, rows))
+            row = self._walk(some, windows, places, out)
             if row >= 0:
                 return row
         return -1
 
-    def _folded(self, number: int) -> _Slice:
-        if self._last is None or self._last[0] != number:
-            self._last = None
-            some = self._unfolded(number)
-            some.prefixes, some.suffixes = some.lines.copy(), some.lines.copy()
-            tables.fold_blocks(
-                some.lines, some.prefixes, some.suffixes, self._table.keys,
-                self._overlap.per_window, *self._merging,
-            )  # fmt: skip
-            self._last = number, some
-        return self._last[1]
+    def _under(self, windows: Words, rows: RowNumbers) -> RowNumbers:
+        """The rows from the first pane under these windows to the last.
 
-    def _unfolded(self, number: int) -> _Slice:
-        lines = self._table.lines(self._slices[number])
+        What these windows need of a block is all there: its end, or its beginning.
+        """
+        first = windows[0] * self._overlap.per_slide
+        end = windows[-1] * self._overlap.per_slide + self._overlap.per_window
+        panes = self._table.words(rows, tables.PANE)
+        under: RowNumbers = rows[(panes >= first) & (panes < end)]
+        return under
+
+    def _folded(self, rows: RowNumbers) -> _Slice:
+        some = self._unfolded(rows)
+        some.prefixes, some.suffixes = some.lines.copy(), some.lines.copy()
+        tables.fold_blocks(
+            some.lines, some.prefixes, some.suffixes, self._table.keys,
+            self._overlap.per_window, *self._merging,
+        )  # fmt: skip
+        return some
+
+    def _unfolded(self, rows: RowNumbers) -> _Slice:
+        lines = self._table.lines(rows)
         changed: Words = np.zeros(len(lines) + 1 if self._only_changed else 0, np.int64)
         if self._only_changed:
             np.cumsum(lines[:, tables.META] & tables.DIRTY != 0, out=changed[1:])
@@ -140,15 +149,21 @@ def window_lines(
     `rows` are those of all panes under the windows, by key, then pane. With `only_changed` a
     window has only the keys that have changed in one of its panes. A sum that overflows ends it.
 
-    What this takes beside the state is bounded, unless one key has very many panes: keys are
-    folded slice by slice. Where there are several slices, and more windows than are handed out at
-    once, they are folded again for those that follow.
+    Windows are handed out in pieces, keys are folded in slices. Where there are several slices,
+    each piece folds again what lies under its windows. Any two pieces that follow each other have
+    more rows than one may have: so all pieces together fold no more than `rows`, and for each row
+    that they have 2 * LINES_PER_ROW.
+
+    Beside the state this takes a slice, which is small unless one key has very many panes, and a
+    piece: ROWS_AT_ONCE_MAX rows, or a LINES_PER_ROW-th of `rows`, or one window, which is whole
+    however many keys it has.
     """
+    at_once = max(ROWS_AT_ONCE_MAX, rows.size // LINES_PER_ROW)
     slices = _Slices(table, rows, overlap, only_changed)
     ends = np.concatenate([[0], np.cumsum(slices.counts(windows))])
     first = 0
     while first < windows.size:
-        last = int(np.searchsorted(ends, ends[first] + ROWS_AT_ONCE_MAX, side="right")) - 1
+        last = int(np.searchsorted(ends, ends[first] + at_once, side="right")) - 1
         last = max(first + 1, last)
         out = np.empty((ends[last] - ends[first], table.width), np.int64)
         row = slices.write(windows[first:last], ends[first:last] - ends[first], out)

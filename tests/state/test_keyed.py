@@ -9,9 +9,11 @@ import tracemalloc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from penstock.errors import InvalidName, StateError, StateTooLarge
@@ -95,6 +97,33 @@ def test_windows_are_put_together_in_little_memory(monkeypatch: pytest.MonkeyPat
         tracemalloc.stop()
     assert window.column("rows").to_pylist() == [panes] * keys.size
     assert most < state.memory_bytes() * 3 / 4
+
+
+@pytest.mark.parametrize(
+    ("keys", "panes_of_a_key"), [(2000, 1), (1000, 3), (200, 120)], ids=["sparse", "some", "dense"]
+)
+def test_windows_cost_what_they_have_however_many_pieces_they_come_in(
+    keys: int, panes_of_a_key: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overlaps, "LINES_AT_ONCE_MAX", 512)
+    monkeypatch.setattr(overlaps, "ROWS_AT_ONCE_MAX", 256)
+    fold, folded = tables.fold_blocks, 0
+
+    def counted(lines: np.ndarray, *rest: Any) -> None:
+        nonlocal folded
+        folded += len(lines)
+        fold(lines, *rest)
+
+    monkeypatch.setattr(tables, "fold_blocks", counted)
+    state, every, per_window = KeyedState("hopping", COUNTS), np.arange(keys), 20
+    for pane in range(120):
+        count(state, every[(pane - every) % 120 < panes_of_a_key], pane)
+    windows = np.arange(1 - per_window, 120)
+    found = list(state.window_rows(windows, Overlap(per_window, 1)))
+    rows = sum(batch.num_rows for batch in found)
+    assert len(found) > 2
+    assert sum(pc.sum(batch.column("rows")).as_py() for batch in found) == len(state) * per_window
+    assert folded <= 3 * max(len(state), rows)
 
 
 def test_strings_beyond_the_bound_are_refused_and_forgotten() -> None:
