@@ -1,9 +1,9 @@
 """Appends of vertices beside the thread that steps them, so that one's sync holds up no other.
 
-A vertex hands over one append and does nothing more until it knows what came of it: so its appends
-keep their order, none goes out behind one that failed, and nothing counts before it is durable.
-Appends of several vertices that wait at the same time go to the log together and share a sync. Each
-has its own fence and its own outcome.
+A vertex hands over one append and takes no further step until it knows what came of it: so its
+appends keep their order, none goes out behind one that failed, and nothing counts before it is
+durable. Appends of several vertices that wait at the same time go to the log together and share a
+sync. Each has its own fence and its own outcome.
 """
 
 from __future__ import annotations
