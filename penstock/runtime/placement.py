@@ -181,7 +181,7 @@ class Placement:
         self._ends_lately = Recently(LATELY_S)
         self._again_lately = Recently(LATELY_S)
         self._stuck: Counter[str] = Counter()  # since the last commit of each vertex
-        self._crashed: Counter[str] = Counter()  # the same; without a vertex, since one got ready
+        self._crashed: Counter[str | None] = Counter()  # the same; None: outside, since any commit
         self._started_s: float | None = None
         self._looked_s = 0.0
         self._stop_by_s: float | None = None  # not None: the query is ending
@@ -231,7 +231,6 @@ class Placement:
             self._note_status(message["vertices"], now_s)
         elif kind == "ready":
             slot.is_ready, slot.moved_s = True, now_s
-            self._crashed.pop("", None)
             self._place(now_s)
         elif kind == "started":
             if self._is_newest(message):
@@ -239,7 +238,7 @@ class Placement:
         elif kind in ("fenced", "returned", "failed"):
             self._note_end(slot, message, now_s)
         elif kind == "crashed":
-            self._note_crash(message, now_s)
+            self._note_crash(slot, message, now_s)
         return self._take_commands()
 
     def lost(self, connection: int, now_s: float) -> list[Command]:
@@ -436,6 +435,8 @@ class Placement:
 
     def _note_status(self, vertices: dict[str, dict[str, Any]], now_s: float) -> None:
         newest = {n: f for n, f in vertices.items() if self._handed.get(n) == f["instance"]}
+        if any(_has_committed(self.status.get(name, {}), f) for name, f in newest.items()):
+            self._crashed.pop(None, None)
         self.status.update(newest)
         self.ended.update(name for name, facts in newest.items() if facts["state"] == "ended")
         for name, facts in newest.items():
@@ -495,12 +496,13 @@ class Placement:
             self._orphans.append(_Group([vertex], slot.connection, now_s + pause_s))
             self._place(now_s)
 
-    def _note_crash(self, message: Message, now_s: float) -> None:
+    def _note_crash(self, slot: SlotFacts, message: Message, now_s: float) -> None:
         """A slot ends by an error that nobody thought of; one that comes back ends the query."""
-        where = message["vertex"] or ""
-        self._crashed[where] += 1
-        if self._crashed[where] >= CRASHED_MAX:
-            self._fail(self._failure(where or "slots that start", message), now_s)
+        vertex = message["vertex"]
+        self._crashed[vertex] += 1
+        if self._crashed[vertex] >= CRASHED_MAX:
+            outside = "slots, outside of any vertex" if slot.is_ready else "slots that start"
+            self._fail(self._failure(vertex or outside, message), now_s)
 
     def _is_newest_run(self) -> bool:
         """Where the log cannot say, the next recovery tells: it would be refused again."""
@@ -542,6 +544,12 @@ class Placement:
     def _take_commands(self) -> list[Command]:
         commands, self._commands = self._commands, []
         return commands
+
+
+def _has_committed(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Whether a vertex has committed between two reports, which count from its instance's start."""
+    is_same = before.get("instance") == now["instance"]
+    return bool(now["commits"] > (before["commits"] if is_same else 0))
 
 
 def _spread(program: Program, slots: int) -> list[list[str]]:

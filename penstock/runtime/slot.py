@@ -212,7 +212,7 @@ class _SlotProcess:
         self._order = order
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._slot: Slot | None = None
-        self._failed_in: str | None = None  # the vertex that met what nobody expects
+        self._failed_in: str | None = None  # the vertex that met what nobody expects, if one did
         self._freezes_at_s = float("inf")
         self._departures = 0  # that were heard of
         self._wake: Callable[[], None] = lambda: None  # the main thread, if it sleeps
@@ -274,7 +274,7 @@ class _SlotProcess:
                 if not worked and not slot.is_standby() and self._orders.empty():
                     slot.wait()
         except Exception:
-            self._failed_in = slot.beat()["vertex"]
+            self._failed_in = slot.beat()["vertex"] or None
             raise
         finally:
             slot.close()

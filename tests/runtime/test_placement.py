@@ -412,6 +412,36 @@ def test_a_vertex_that_commits_between_two_crashes_may_crash_again() -> None:
     assert run.error is None
 
 
+def test_what_ends_slots_that_got_ready_is_counted_too() -> None:
+    """Outside of any vertex: where a standby loads kernels, or a status is sent."""
+    run = Run(MemoryStore(), slots=1, standbys=1)
+    error = {"error_class": "ValueError", "message": "1 vs 0", "traceback": ""}
+    steady = run.connect(0)
+    for number in range(1, CRASHED_MAX + 1):
+        assert run.error is None
+        connection = run.connect(number)
+        run.report(steady)  # what it committed before all this
+        run.say(connection, "crashed", vertex=None, **error)
+        run.lose(connection)
+        run.now_s += 100
+    assert isinstance(run.error, JobFailed)
+    where = "slots, outside of any vertex"
+    assert run.error.message == f"query q failed in {where}: [ValueError] 1 vs 0"
+    assert run.error.details["vertices"] == []
+
+
+def test_slots_may_crash_again_and_again_while_vertices_commit() -> None:
+    run = Run(MemoryStore(), slots=1, standbys=1)
+    error = {"error_class": "ValueError", "message": "1 vs 0", "traceback": ""}
+    steady = run.connect(0)
+    for number in range(1, 3 * CRASHED_MAX):
+        connection = run.connect(number)
+        run.report(steady, commits=number)
+        run.say(connection, "crashed", vertex=None, **error)
+        run.lose(connection)
+    assert run.error is None
+
+
 def test_the_end_of_all_vertices_is_the_end_of_the_query(run: Run) -> None:
     run.report(0, "ended")
     assert run.told_to_stop == []

@@ -7,6 +7,7 @@ import socket
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from penstock.clock import SystemClock
 from penstock.errors import JobFailed, LogBusy
 from penstock.kernels.cache import KernelCache
 from penstock.log.contract import instance_key, take_over
+from penstock.log.local import open_log
 from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.log.record import Entry, Fence, Position
 from penstock.plan.build import count, max_, query, scan_source, window
@@ -385,6 +387,27 @@ def test_what_vertices_have_loaded_is_frozen_once_they_have_settled(
     for _ in range(2):
         process._freeze_if_due(slot, now_s + SETTLED_S)
     assert len(frozen) == 1
+
+
+def test_a_crash_outside_of_any_vertex_is_put_down_to_none(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(kernels: KernelCache) -> bool:
+        raise ValueError("1 vs 0")
+
+    assembly = cluster.members[0].slot._assembly
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    monkeypatch.setattr(KernelCache, "tend", refuse)
+    monkeypatch.setattr(_SlotProcess, "_assembly", lambda *_: assembly)
+    open_log(tmp_path, create=True).close()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        process = _SlotProcess(Channel(ours), SlotOrder("", 0, "", 0, "", str(tmp_path)))
+        with pytest.raises(ValueError, match="1 vs 0"):
+            process.run()
+        ours.shutdown(socket.SHUT_RDWR)
+        said = [each for each in Channel(theirs).messages() if each["type"] == "crashed"]
+    assert [each["vertex"] for each in said] == [None]
 
 
 # What is left of vertices that leave ----------------------------------------------------------
