@@ -9,7 +9,7 @@ compiler.lock             held by the compiler for as long as it lives, and by n
 k_<hash>.wanted           the wish for a module with a kernel
 k_<hash>.<loop>.wanted    for one loop of a module of the package
 r_<hash>.<what>.wanted    for the functions of a generator, see `connectors.rehearsals`
-….trying                  how often a compiler began with it and did not come back
+….trying                  how often a compiler began with it lately and did not come back
 ….compiled                it has come true
 compiler.err              what the last compiler had to complain about
 """
@@ -32,6 +32,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from penstock.clock import SystemClock
 from penstock.connectors import line_kernels, line_stand_ins, text_kernels
 from penstock.connectors.rehearsals import REHEARSALS, rehearsed_source
 from penstock.kernels import coding, dealing, hashing, reference
@@ -41,6 +42,7 @@ from penstock.state.loops import Loop, loops_of
 from penstock.state.stand_ins import STAND_INS
 
 ATTEMPTS_MAX = 3  # then it stays with Arrow and NumPy
+LAPSES_S = 3600.0  # until one is not held against a kernel: it may have had nothing to do with it
 NICENESS = 5  # behind the vertices, with what only makes them faster by a little
 WAIT_S_MAX = 30.0  # for what nothing stands in for; a compiler that was stopped never ends
 POLL_S = 0.01
@@ -147,7 +149,8 @@ class BackgroundKernels(KernelCache):
 
     def _start_for_missing(self, folder: Path, lock: int) -> None:
         missing = [unit for unit in list(self._attempts) if not self.is_compiled(unit)]
-        self._give_up([unit for unit in missing if self._attempts[unit] >= ATTEMPTS_MAX])
+        tries = {unit: max(self._attempts[unit], _tries(folder, unit)) for unit in missing}
+        self._give_up([unit for unit in missing if tries[unit] >= ATTEMPTS_MAX])
         missing = [unit for unit in missing if unit in self._attempts]
         for unit in missing:
             self._attempts[unit] += 1
@@ -209,11 +212,13 @@ def _trying(folder: Path, unit: str) -> Path:
 
 
 def _tries(folder: Path, unit: str) -> int:
-    """How often a compiler has begun with it and not come back, by the size of a file."""
+    """How often a compiler has begun with it lately and not come back, by the size of a file."""
     try:
-        return _trying(folder, unit).stat().st_size
+        trying = _trying(folder, unit).stat()
     except FileNotFoundError:
         return 0
+    age_s = SystemClock().now_us() / 1e6 - trying.st_mtime
+    return trying.st_size if abs(age_s) < LAPSES_S else 0
 
 
 @cache

@@ -343,6 +343,41 @@ def test_what_ends_compilers_comes_last_and_then_no_more(
     assert len(compiled) == 5
 
 
+def test_what_has_ended_compilers_is_not_wished_for_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither by a slot that comes later, nor by one that has wished for it before."""
+    compilers = Compilers()
+    kernels = BackgroundKernels(tmp_path, compilers.start, SMALL)
+    small_loops.add_up(NUMBERS)
+    (unit,) = wanted(kernels)
+    (tmp_path / f"{unit}.trying").write_bytes(b"." * ATTEMPTS_MAX)
+    assert not kernels.tend()
+    later = BackgroundKernels(tmp_path, compilers.start, SMALL)
+    assert small_loops.add_up(NUMBERS) == "a stand-in"
+    assert not later.tend()
+    assert wanted(kernels) == []
+    assert compilers.locks == []
+    assert caplog.text.count("Arrow and NumPy do its work") == 2
+
+
+def test_what_ended_compilers_long_ago_may_not_have_been_to_blame(
+    tmp_path: Path, here: None
+) -> None:
+    compilers = Compilers()
+    kernels = BackgroundKernels(tmp_path, compilers.start, SMALL)
+    trying = tmp_path / f"{background._name_of(small_loops)}.add_up.trying"
+    trying.write_bytes(b"." * ATTEMPTS_MAX)
+    os.utime(trying, (0, 0))
+    assert small_loops.add_up(NUMBERS) == "a stand-in"
+    kernels.tend()
+    assert len(compilers.locks) == 1
+    compile_wishes(str(tmp_path), linger_s=0)
+    assert kernels.tend()
+    assert small_loops.add_up(NUMBERS) == 42
+    assert not trying.exists()
+
+
 def test_wishes_of_another_version_are_left_to_it(tmp_path: Path, here: None) -> None:
     for unit in ("k_0123", "r_0123.nexmark_all"):
         (tmp_path / f"{unit}.wanted").touch()
