@@ -167,10 +167,12 @@ class BackgroundKernels(KernelCache):
                 _wish(self.folder, unit).unlink(missing_ok=True)
 
     def _lend_package(self) -> None:
-        """Let the package's loops be done by machine code from this folder, or by stand-ins."""
+        """Let the package's loops be done by machine code, or by stand-ins that wish for it."""
         for module, stand_ins in self._package.items():
             for loop in loops_of(module):
-                if self.is_compiled(_unit(module, loop)):
+                if loop.has_machine_code:  # rows had waited for it in vain: not again
+                    loop.use(None)
+                elif self.is_compiled(_unit(module, loop)):
                     self._lend(module, loop)
                 else:
                     loop.use(self._until_compiled(module, loop, stand_ins.get(loop.name)))

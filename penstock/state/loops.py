@@ -79,6 +79,11 @@ class Loop:
         dispatcher.disable_compile()
         return cast(Callable[..., Any], dispatcher)
 
+    @property
+    def has_machine_code(self) -> bool:
+        """Whether its own machine code is in this process."""
+        return "machine_code" in vars(self)
+
     def use(self, run: Callable[..., Any] | None) -> None:
         """Be done by this function from now on; None: by the loop's own machine code.
 
