@@ -25,12 +25,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.clock import SystemClock
 from penstock.connectors import line_kernels, line_stand_ins, text_kernels
@@ -123,7 +124,7 @@ class BackgroundKernels(KernelCache):
         missing = [unit for unit in units if unit in self._attempts]
         for unit in missing:
             with suppress(OSError):
-                _wish(self.folder, unit).write_bytes(_AWAITED)
+                _wish_path(self.folder, unit).write_bytes(_AWAITED)
         while missing and time.monotonic() < end_s:
             self._compile_missing()
             time.sleep(POLL_S)
@@ -136,7 +137,7 @@ class BackgroundKernels(KernelCache):
         try:
             if source is not None:
                 self._write(self.name_of(source), source)
-            _wish(self.folder, unit).touch()
+            _wish_path(self.folder, unit).touch()
         except OSError:  # nobody can compile it for us, and a slot can do without
             logger.warning("kernel %s cannot be wished for", unit, exc_info=True)
             self._given_up.add(unit)
@@ -154,7 +155,7 @@ class BackgroundKernels(KernelCache):
         missing = [unit for unit in missing if unit in self._attempts]
         for unit in missing:
             self._attempts[unit] += 1
-            _wish(folder, unit).touch()
+            _wish_path(folder, unit).touch()
         if missing:
             self._start(folder, lock)
 
@@ -164,7 +165,7 @@ class BackgroundKernels(KernelCache):
             del self._attempts[unit]
             self._given_up.add(unit)
             with suppress(OSError):
-                _wish(self.folder, unit).unlink(missing_ok=True)
+                _wish_path(self.folder, unit).unlink(missing_ok=True)
 
     def _lend_package(self) -> None:
         """Let the package's loops be done by machine code, or by stand-ins that wish for it."""
@@ -205,18 +206,18 @@ class BackgroundKernels(KernelCache):
         loop.use(getattr(self.module(_source_of(module)), loop.name))
 
 
-def _wish(folder: Path, unit: str) -> Path:
+def _wish_path(folder: Path, unit: str) -> Path:
     return folder / f"{unit}.wanted"
 
 
-def _trying(folder: Path, unit: str) -> Path:
+def _trying_path(folder: Path, unit: str) -> Path:
     return folder / f"{unit}.trying"
 
 
 def _tries(folder: Path, unit: str) -> int:
     """How often a compiler has begun with it lately and not come back, by the size of a file."""
     try:
-        trying = _trying(folder, unit).stat()
+        trying = _trying_path(folder, unit).stat()
     except FileNotFoundError:
         return 0
     age_s = SystemClock().now_us() / 1e6 - trying.st_mtime
@@ -308,53 +309,76 @@ def wish_for_others(folder: Path | str, ask: Callable[[KernelCache], object]) ->
     kernels.tend()
 
 
-def compile_wishes(folder: str, linger_s: float = LINGER_S) -> None:
-    """What the compiler does: all that is wanted, until nothing more has been for a while.
+class _Wish(NamedTuple):
+    """What somebody wants; the smallest comes true first."""
 
-    Kernels of programs come before the package's loops, and take their share of the processors: all
-    rows go through them, five times as fast. What rows wait for comes before both, and what has
-    ended a compiler behind all others.
-    """
-    kernels, tried = KernelCache(folder), set[str]()
+    tries: int  # what has ended a compiler comes behind all others
+    can_wait: bool  # no row waits for it
+    is_loop: bool  # of the package; all rows go through kernels of programs, five times as fast
+    since_ns: int
+    unit: str
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether it takes its share of the processors."""
+        return not (self.can_wait and self.is_loop)
+
+
+def compile_wishes(folder: str, linger_s: float = LINGER_S) -> None:
+    """What the compiler does: all that is wanted, until nothing more has been for a while."""
+    kernels, seen = KernelCache(folder), set[str]()
     for module in PACKAGE:
         kernels.module(_source_of(module))  # so that its text is there
+    # Of a thread, as on Linux: a process that was nice once could not be otherwise any more.
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(NICENESS,)) as nicely:
+        while (wish := _next_wish(kernels, seen, linger_s)) is not None:
+            seen.add(wish.unit)
+            if wish.is_urgent:
+                has_failed = not _fulfil(kernels, wish)
+            else:
+                has_failed = not nicely.submit(_fulfil, kernels, wish).result()
+            if has_failed:
+                linger_s = 0.0  # another process may have more luck, and somebody may wait for it
 
-    def rank(unit: str) -> tuple[int, bool, bool, int]:
-        try:
-            wish = _wish(kernels.folder, unit).stat()
-        except FileNotFoundError:  # somebody has given it up
-            return 0, True, True, 0
-        return _tries(kernels.folder, unit), not wish.st_size, "." in unit, wish.st_mtime_ns
 
-    end_s, is_nice = time.monotonic() + linger_s, False
+def _next_wish(kernels: KernelCache, seen: Set[str], wait_s: float) -> _Wish | None:
+    """What to compile next, once there is something; None: nothing has come for so long."""
+    end_s = time.monotonic() + wait_s
     while True:
-        wishes = sorted(set(wanted(kernels)) - tried, key=rank)
-        if not wishes:
-            if time.monotonic() >= end_s:
-                return
-            time.sleep(POLL_S)
-            continue
-        unit = wishes[0]
-        tried.add(unit)
-        tries, trying = _tries(kernels.folder, unit), _trying(kernels.folder, unit)
-        if tries >= ATTEMPTS_MAX:
-            logger.warning("kernel %s ended the compiler %d times: not again", unit, tries)
-            _wish(kernels.folder, unit).unlink(missing_ok=True)
-            continue
-        if not is_nice and rank(unit)[1:3] == (True, True):  # a loop that nobody waits for
-            is_nice = True
-            os.nice(NICENESS)
-        try:
-            trying.write_bytes(b"." * (tries + 1))
-            if kernels.is_compiled(unit) or compile_unit(kernels, unit):
-                _wish(kernels.folder, unit).unlink(missing_ok=True)
+        wishes = [_read_wish(kernels.folder, unit) for unit in wanted(kernels) if unit not in seen]
+        if found := [wish for wish in wishes if wish is not None]:
+            return min(found)
+        if time.monotonic() >= end_s:
+            return None
+        time.sleep(POLL_S)
+
+
+def _read_wish(folder: Path, unit: str) -> _Wish | None:
+    try:
+        wish = _wish_path(folder, unit).stat()
+    except FileNotFoundError:  # somebody has given it up
+        return None
+    return _Wish(_tries(folder, unit), not wish.st_size, "." in unit, wish.st_mtime_ns, unit)
+
+
+def _fulfil(kernels: KernelCache, wish: _Wish) -> bool:
+    """Compile what is wanted, if it has not ended too many compilers; return False if it fails."""
+    path, trying = _wish_path(kernels.folder, wish.unit), _trying_path(kernels.folder, wish.unit)
+    if wish.tries >= ATTEMPTS_MAX:
+        logger.warning("kernel %s ended the compiler %d times: not again", wish.unit, wish.tries)
+        path.unlink(missing_ok=True)
+        return True
+    try:
+        trying.write_bytes(b"." * (wish.tries + 1))
+        if compile_unit(kernels, wish.unit):
+            path.unlink(missing_ok=True)
+        trying.unlink(missing_ok=True)
+    except Exception:  # whatever Numba or the disk raises, the others can be compiled
+        logger.warning("kernel %s could not be compiled", wish.unit, exc_info=True)
+        with suppress(OSError):
             trying.unlink(missing_ok=True)
-        except Exception:  # whatever Numba or the disk raises, the others can be compiled
-            logger.warning("kernel %s could not be compiled", unit, exc_info=True)
-            with suppress(OSError):
-                trying.unlink(missing_ok=True)
-            linger_s = 0.0  # another process may have more luck, and somebody may wait for it
-        end_s = time.monotonic() + linger_s
+        return False
+    return True
 
 
 def compile_unit(kernels: KernelCache, unit: str) -> bool:

@@ -236,6 +236,30 @@ def test_what_rows_wait_for_is_compiled_first(
     assert compiled == ["k_1.two", "k_2", "is nice from here on", "k_1.one", "k_1.three"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all of a process is nice, or none")
+def test_only_loops_that_nobody_waits_for_are_compiled_nicely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wished for after them takes its share all the same."""
+    kernels, niceness = KernelCache(tmp_path), dict[str, int]()
+
+    def compile_unit(_: KernelCache, unit: str) -> bool:
+        niceness[unit] = os.getpriority(os.PRIO_PROCESS, 0) - before
+        kernels.mark_compiled(unit)
+        if unit == "k_1.one":
+            (tmp_path / "k_2.wanted").touch()
+            (tmp_path / "k_1.two.wanted").write_bytes(b"rows wait")
+            (tmp_path / "k_1.three.wanted").touch()
+        return True
+
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    monkeypatch.setattr(background, "compile_unit", compile_unit)
+    (tmp_path / "k_1.one.wanted").touch()
+    compile_wishes(str(tmp_path), linger_s=0)
+    nice = background.NICENESS
+    assert niceness == {"k_1.one": nice, "k_1.two": 0, "k_2": 0, "k_1.three": nice}
+
+
 def test_what_another_process_compiled_meanwhile_is_used_at_once(tmp_path: Path) -> None:
     kernels = BackgroundKernels(tmp_path, Compilers().start, SMALL)
     compile_package(KernelCache(tmp_path), SMALL)
