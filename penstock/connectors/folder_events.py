@@ -25,7 +25,7 @@ _ONLY_FOLDERS = 0x01000000
 _WATCHED = _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE_SELF | _MOVE_SELF
 _LOST = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED | _IS_FOLDER
 _EVENT = struct.Struct("iIII")  # watch, what, cookie, bytes of the name
-AGAIN_MS = 40  # between two calls for the same
+AGAIN_MS = 40  # between two calls
 _READ_BYTES = 1 << 16
 _STATFS_BYTES = 256  # more than the structure has; its first word is the kind
 
@@ -117,15 +117,23 @@ class FolderEvents:
 
 
 def _wake_when_heard(handle: int, ended: int, wake: Callable[[], None]) -> None:
-    """Wake whenever something is heard, and again until it was taken."""
-    hearing, ending = select.poll(), select.poll()
-    hearing.register(handle, select.POLLIN)
-    for poll in (hearing, ending):
-        poll.register(ended, select.POLLIN)
-    while ended not in dict(hearing.poll()):
-        wake()
-        if ending.poll(AGAIN_MS):
-            return
+    """Wake when something is heard, and once more if it is not taken.
+
+    A wait that is only just beginning misses a call; but nobody may have a use for it now.
+    """
+    hearing, untaken, ending = select.epoll(), select.poll(), select.poll()
+    hearing.register(handle, select.EPOLLIN | select.EPOLLET)  # what is new, not what is there
+    hearing.register(ended, select.EPOLLIN)
+    untaken.register(handle, select.POLLIN)
+    ending.register(ended, select.POLLIN)
+    with hearing:
+        again = False
+        while ended not in (heard := dict(hearing.poll(0 if again else None))):
+            if heard or untaken.poll(0):
+                wake()
+            again = bool(heard)
+            if again and ending.poll(AGAIN_MS):
+                return
 
 
 def _end(thread: threading.Thread, ended: int, end: int) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
@@ -56,7 +57,8 @@ class Assembly:
     sources: Mapping[str, SourceBuilder] = field(default_factory=lambda: SOURCES)
     trim_commits: int = TRIM_COMMITS
     appends: Appends | None = None  # None: each vertex appends in the thread that steps it
-    listings: dict[str, FolderListing] = field(default_factory=dict)  # one of each folder
+    # One of each folder, while there are sources that read it.
+    listings: MutableMapping[str, FolderListing] = field(default_factory=WeakValueDictionary)
 
     def start(self, name: str, instance: int) -> Vertex:
         """Recover a vertex under the number that was handed out for it; return it, ready to step.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, MutableMapping, Set
 from dataclasses import dataclass, field
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
@@ -36,7 +37,8 @@ class SourceRequest:
     condition: Condition | None = None  # rows of which it is not true are needed by nobody
     coded: Set[str] = frozenset()  # texts that may come as codes of a dictionary
     wake: Callable[[], None] | None = None  # to be called when there is more than before
-    listings: dict[str, FolderListing] = field(default_factory=dict)  # of all in this process
+    # Of all in this process, each as long as a source has it.
+    listings: MutableMapping[str, FolderListing] = field(default_factory=WeakValueDictionary)
 
 
 FOLDER_SETTLE_MS = 100  # longer than a copy under way rests, and short for whoever waits for rows

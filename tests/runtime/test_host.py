@@ -91,3 +91,18 @@ def test_a_host_that_sleeps_is_woken_by_a_file_that_comes(
         while not lab.rows("out"):
             process.host.wait()
             process.host.step()
+
+
+def test_a_vertex_that_leaves_takes_its_look_at_the_folder_with_it(
+    lab: Laboratory, tmp_path: Path
+) -> None:
+    """Nobody would take what comes, and all who wait for the log would be woken for it."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = scan_source("folder", "value string", None, path=str(folder), format="text")
+    with lab.open(query("gone", rows.to_stream("out"), parallelism=2)) as process:
+        listings = process.host._assembly.listings
+        process.host.step()
+        assert len(listings) == 1
+        process.host.abandon()
+        assert len(listings) == 0
