@@ -1,8 +1,9 @@
 """Rehearsals of readers: a few rows, so that everything that is slow the first time is done.
 
-A slot rehearses the lines of its source itself: machine code is loaded, or wished for. What makes
-NEXMark events has nothing that could stand in for it, so it is rehearsed in the process beside the
-slots that compiles, which calls it here as the readers do.
+A slot rehearses the lines of its source itself: machine code is loaded, or wished for, or waited
+for where nothing stands in for it (decimals in CSV, binaries in JSON). What makes NEXMark events
+has no stand-in either, and is rehearsed in the process beside the slots that compiles, which calls
+it here as the readers do.
 """
 
 from __future__ import annotations
