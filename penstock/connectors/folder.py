@@ -160,7 +160,7 @@ class FolderSource(Source):
     until it is read to its end, or the rows before and after the offset would be of two files.
     Until then, and once it was read, it may change or go; one in parts must stay as it was found.
     So it is safe to rename files into the folder; one that is copied must not rest for longer than
-    `settle_ms` before it is whole.
+    `settle_ms` before it is whole, or `done_ms` once it was closed where the kernel tells that.
     """
 
     reads_ahead = True
