@@ -10,6 +10,7 @@ listed now and then anyway.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import threading
@@ -34,7 +35,10 @@ LIST_S = 5.0  # how often a folder is listed although nothing seems to be new
 IDLE_SHARE, SHARE, SURE_SHARE = 0.005, 0.2, 0.001
 TICK_S = 0.1  # more than the granularity of times on file systems that have fractions of seconds
 COARSE_TICK_S = 2.1  # and on those that have not
+AHEAD_US_MAX = 1_000_000  # of the clock: what clocks are set back by, and differ by
 LARGE_FILES_MAX = 256  # that a look takes up: some have to be opened to be cut into parts
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class FolderListing:
         self._hears_all = False  # whatever comes is heard of
         self._coming: dict[str, bool] = {}  # names to look at: is the writer done with the file
         self._settled_in_s = 0.0  # the first of them
+        self._warned_of: set[str] = set()
         self._seen: dict[Path, _Seen] = {}  # every folder as it was before it was last listed
         self._is_listed = False  # and nothing was missed since
         self._list_until_s = 0.0  # names may still come that move no time
@@ -133,6 +138,8 @@ class FolderListing:
         for name, is_done in news.names.items():
             if self._counts(name.rpartition("/")[2]):
                 self._coming[name] = is_done or self._coming.get(name, False)
+                if is_done:
+                    self._warn_if_changed(name)
         self._is_listed &= news.is_complete  # what was not heard is found, be it at a later try
         if now_s >= self._list_at_s or not self._is_listed:
             return True
@@ -142,6 +149,26 @@ class FolderListing:
         if now_s < self._list_until_s:
             return True
         return any(self._as_it_is(folder) != seen for folder, seen in self._seen.items())
+
+    def _warn_if_changed(self, name: str) -> None:
+        """Say, once, of a file that was taken up that somebody has written to it since."""
+        if name in self._warned_of or (taken := self.known.file(name)) is None:
+            return
+        seen = self._file(name)
+        if seen is not None and (seen.st_size, seen.st_mtime_ns) != (
+            taken.size_bytes,
+            taken.mtime_ns,
+        ):
+            self._warned_of.add(name)
+            logger.warning(
+                "%s in %s was taken up with %d bytes and was written to afterwards, it has %d now: "
+                "what was added after it was read is not read. Rename files into the folder when "
+                "they are complete, or set settleTime to more than their writers rest",
+                show_path(name),
+                show_path(self._folder),
+                taken.size_bytes,
+                seen.st_size,
+            )
 
     def _list(self) -> None:
         before, self._seen = self._seen if self._is_listed else {}, {}
@@ -157,7 +184,6 @@ class FolderListing:
 
     def _take_up(self, names: Mapping[str, bool]) -> None:
         """Add those that are files and have settled to the known ones, and leave the others."""
-        now_us = self._clock.now_us()
         found: list[FoundFile] = []
         left: dict[str, bool] = {}
         settled_in_us = 0
@@ -165,9 +191,10 @@ class FolderListing:
             if name in self.known or (seen := self._file(name)) is None:
                 continue
             rest_ms = self._selection.done_ms if is_done else self._selection.settle_ms
-            age_us = now_us - seen.st_mtime_ns // 1_000
-            # A time that is still to come was set by hand: nobody is writing the file.
-            if 0 <= age_us < rest_ms * 1_000:
+            # By the time after the look at it: before that, a file that is being written would seem
+            # to be of a time still to come. One clearly so was set by hand, and nobody writes.
+            age_us = self._clock.now_us() - seen.st_mtime_ns // 1_000
+            if -AHEAD_US_MAX < age_us < rest_ms * 1_000:
                 left_us = rest_ms * 1_000 - age_us
                 settled_in_us = min(settled_in_us, left_us) if left else left_us
                 left[name] = is_done

@@ -62,7 +62,7 @@ class KnownFiles:
         self._key = check_path(f"{key}/0", "registry key")[:-2]
         self._files: list[FoundFile] = []
         self.shares: list[Share] = []  # only ever appended to
-        self._names: set[str] = set()
+        self._by_name: dict[str, FoundFile] = {}
         self._chunk = 0  # number of the last chunk, and how much of it is listed
         self._chunk_files = 0
         self._chunk_version = 0
@@ -75,7 +75,11 @@ class KnownFiles:
         return self.shares[number]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        return name in self._by_name
+
+    def file(self, name: str) -> FoundFile | None:
+        """The file as it was when it was found."""
+        return self._by_name.get(name)
 
     def refresh(self) -> None:
         """Take over what others have added."""
@@ -99,7 +103,7 @@ class KnownFiles:
             new: dict[str, FoundFile] = {}
             while left and len(new) < CHUNK_FILES - self._chunk_files:
                 file = left.popleft()
-                if file.name not in self._names:
+                if file.name not in self._by_name:
                     new[file.name] = file
             if not new and not seal:
                 return
@@ -124,7 +128,7 @@ class KnownFiles:
         new = files[len(known) :]
         self._files += new
         self.shares += [Share(file, part) for file in new for part in range(file.parts)]
-        self._names.update(file.name for file in new)
+        self._by_name.update((file.name, file) for file in new)
         self._chunk_files, self._chunk_version = len(files), stored.version
         self.sealed = sealed
 

@@ -331,7 +331,7 @@ def test_a_file_is_begun_when_nobody_has_written_to_it_for_a_while(
     clock = ManualClock(now_us=1_000_000_000)
     options = FolderOptions(settle_ms=100, bounded=bounded)
     source = FolderSource(tmp_path, "text", MemoryRegistry(), options=options, clock=clock)
-    ages_us = {"old": 100_000, "fresh": 99_999, "to-come": -1}
+    ages_us = {"old": 100_000, "fresh": 99_999, "to-come": -2_000_000}
     for name, age_us in ages_us.items():
         path = drop(tmp_path, name, name.encode() + b"\n")
         os.utime(path, ns=(0, (clock.now_us() - age_us) * 1_000))

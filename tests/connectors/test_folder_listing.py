@@ -196,6 +196,53 @@ def test_a_file_is_begun_soon_after_its_writer_closed_it_and_not_before(heard: F
     assert not folder.listing.unsettled
 
 
+def test_a_file_that_is_written_during_a_look_is_left_to_settle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the look takes: a file is as old as it is when it is looked at."""
+    folder = Folder(tmp_path, settle_ms=100)
+    look_at = FolderListing._file
+
+    def slow(listing: FolderListing, name: str) -> os.stat_result | None:
+        folder.clock.advance(5.0)
+        folder.age(name, 10)
+        return look_at(listing, name)
+
+    for name in ("a", "b"):
+        folder.put(name)
+    with monkeypatch.context() as held_up:
+        held_up.setattr(FolderListing, "_file", slow)
+        assert folder.look() == []
+    assert folder.look(1.0) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("ahead_ms", "is_left"), [(1, True), (900, True), (2_000, False)])
+def test_only_a_time_that_is_clearly_still_to_come_was_set_by_hand(
+    tmp_path: Path, ahead_ms: int, is_left: bool
+) -> None:
+    folder = Folder(tmp_path, settle_ms=100)
+    folder.put("a")
+    folder.age("a", -ahead_ms)
+    assert (folder.look() == []) == is_left
+    assert folder.look(1.1) == ["a"]
+
+
+def test_a_file_that_is_written_to_after_it_was_taken_up_is_named_once(
+    heard: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        heard.put(name)
+    settled(heard)
+    assert not caplog.records
+    for text in ("one", "two"):
+        with (heard.path / "a").open("a") as writer:
+            writer.write(text)
+        (heard.path / "b").open("a").close()  # and nothing was written
+        assert heard.look(LOOK_S) == ["a", "b"]
+    (warning,) = caplog.messages
+    assert warning.startswith(f"a in {heard.path} was taken up with 0 bytes")
+
+
 def test_a_time_to_settle_that_was_asked_for_is_waited_also_if_the_writer_is_done(
     heard: Folder,
 ) -> None:
