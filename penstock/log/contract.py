@@ -98,7 +98,10 @@ class Log(ABC):
 
     @abstractmethod
     def tail(self) -> Position:
-        """Return the position of the newest visible record, 0 in an empty log. Never falls."""
+        """Return the position of the newest visible record, 0 in an empty log. Never falls.
+
+        Of an open handle it cannot fail: it asks memory, neither a disk nor somebody else.
+        """
 
     @abstractmethod
     def wait(self, after: Position, timeout_s: float) -> Position:

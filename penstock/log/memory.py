@@ -63,6 +63,7 @@ class Effect(Enum):
     PUT = "put"
     COMPARE_AND_SET = "compare_and_set"
     TRIM = "trim"
+    FORGET = "forget"
 
 
 class Fault(Enum):
@@ -431,9 +432,7 @@ class MemoryLog(Log):
             raise
 
     def forget(self, producers: Collection[str]) -> None:
-        with self._changed:
-            self._check_usable()
-            self.store.forget(producers)
+        self._perform(Effect.FORGET, lambda: self.store.forget(producers))
 
     def trimmed(self, tag: str) -> Position:
         check_tag(tag)

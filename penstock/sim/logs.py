@@ -226,7 +226,8 @@ class ProcessLog(Log):
         self._effect(Effect.TRIM, apply)
 
     def forget(self, producers: Collection[str]) -> None:
-        self.inner.forget(producers)
+        self._owner.at("forget")
+        self._effect(Effect.FORGET, lambda log: log.forget(producers))
 
     def _effect(self, effect: Effect, apply: Callable[[Log], T]) -> T:
         self.effects += 1
@@ -255,9 +256,11 @@ class ProcessLog(Log):
         *,
         untrimmed_after: Position | None = None,
     ) -> list[Record]:
-        return self._read(
+        records = self._read(
             "read", lambda: self.inner.read(tags, after, limit, untrimmed_after=untrimmed_after)
         )
+        self._owner.at("read done")
+        return records
 
     def last(self, tag: str) -> Record | None:
         return self._read("last", lambda: self.inner.last(tag))
@@ -272,7 +275,7 @@ class ProcessLog(Log):
         return self._read("keys", lambda: self.inner.keys(prefix))
 
     def tail(self) -> Position:
-        self._owner.at("tail")
+        self._owner.at("tail")  # no log can fail here, so none is made to
         return self.inner.tail()
 
     def _read(self, call: str, ask: Callable[[], T]) -> T:

@@ -7,7 +7,14 @@ import threading
 
 import pytest
 
-from penstock.errors import Fenced, InvalidArgument, LogClosed, OutcomeUnknown, SequenceConflict
+from penstock.errors import (
+    Fenced,
+    InvalidArgument,
+    LogClosed,
+    OutcomeUnknown,
+    SequenceConflict,
+    Trimmed,
+)
 from penstock.log.contract import Log, take_over
 from penstock.log.memory import (
     Effect,
@@ -25,6 +32,7 @@ EFFECTS = {
     Effect.PUT: lambda log: log.put("k", b"new"),
     Effect.COMPARE_AND_SET: lambda log: log.compare_and_set("k", 1, b"new"),
     Effect.TRIM: lambda log: log.trim("old", Position(1)),
+    Effect.FORGET: lambda log: log.forget({"before"}),
 }
 
 
@@ -43,6 +51,11 @@ def happened(store: MemoryStore, effect: Effect) -> bool:
         return log.tail() == 3
     if effect is Effect.TRIM:
         return log.trimmed("old") == 1
+    if effect is Effect.FORGET:
+        try:
+            return log.append([entry(0, ("new",), producer="before")]) == (2,)
+        except Trimmed:
+            return False
     found = log.get("k")
     assert found is not None
     return found.value == b"new"
@@ -68,6 +81,8 @@ class TestFaults:
         self, effect: Effect, fault: Fault
     ) -> None:
         store = prepared_store()
+        if effect is Effect.FORGET:
+            MemoryLog(store).trim("old", Position(1))  # of whom records are left is remembered
         faults = Faults(lambda kind, _index: fault if kind is effect else None)
         crash = fault in (Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
         with pytest.raises(SimulatedCrash if crash else OutcomeUnknown):
@@ -84,8 +99,8 @@ class TestFaults:
         first.read(["old"], START, 1)
         with pytest.raises(InvalidArgument):
             first.append([])
-        assert seen == list(zip(EFFECTS, range(4), strict=True))
-        assert faults.effects_seen == 4
+        assert seen == list(zip(EFFECTS, range(5), strict=True))
+        assert faults.effects_seen == 5
 
     def test_a_crashed_handle_stays_dead_and_its_waiters_wake(self) -> None:
         store = prepared_store()
