@@ -41,6 +41,7 @@ from penstock.stages.program import Program
 DEPTH_MAX = 2  # how many actors may be held up in the middle of an action
 HOLD_ACTIONS_MAX = 8  # of the others, while one is held up
 TAKE_OVER_ACTIONS = 20  # enough for a successor to be placed and to recover
+GROWTH_ACTIONS = 12  # enough for somebody else to commit
 LONG_HOLD_ACTIONS = 40
 STARTS_HEALED_MAX = 6  # errors from before may still end some runs of a query
 
@@ -221,7 +222,7 @@ class Cluster:
         if driver.is_dead:
             driver.log.close()
             return
-        error = driver.error or (driver.placement.error if driver.placement else None)
+        error = driver.outcome()
         self._schedule.note("over", driver, error)
         if error is None and not self.has_query_ended(driver.program):
             raise Violation(f"{driver.query}: its run is over, and it has not ended")
@@ -419,6 +420,8 @@ class Cluster:
             self.cut_power()
         elif fate is AtPoint.ROT and isinstance(actor, Process):
             self.disk.harm_newest([actor.recovering] if actor.recovering else self.names, self._log)
+        elif fate is AtPoint.GROWTH:
+            self._hold(actor, where, GROWTH_ACTIONS)
         elif fate is AtPoint.LONG_HOLD:
             self._hold(actor, where, LONG_HOLD_ACTIONS)
         elif fate is AtPoint.TAKE_OVER and isinstance(actor, Process):
@@ -429,14 +432,19 @@ class Cluster:
             self._hold(actor, where, self._rng.randint(1, HOLD_ACTIONS_MAX))
 
     def _hold(self, actor: Actor, where: str, actions: int) -> None:
-        """Hold somebody up in the middle of an action while others act."""
+        """Hold somebody up in the middle of an action while others act, and the log grows."""
         self._schedule.note("held up", actor, where)
+        seen = actor.log.inner.tail()
         self._schedule.faults["held up in an action"] += 1
         self._schedule.depth += 1
         for _ in range(actions):
             self._others_act()
         self._schedule.depth -= 1
         self._schedule.note("goes on", actor, where)
+        if not actor.is_dead:
+            self._reveal_some(actor)
+            grew = actor.log.inner.tail() > seen
+            self._schedule.sometimes["log grew right after a read"] += grew and where == "read done"
 
     def lose_sight_of(self, process: Process) -> None:
         """The driver of a slot takes it for lost, though it lives."""

@@ -83,6 +83,11 @@ class Driver(Actor):
             return False
         return self.feeder is None or self.feeder.is_over or self.placement.error is not None
 
+    def outcome(self) -> StreamError | None:
+        """What its user is told once it is over; a sink may have failed after the slots' end."""
+        placed = self.placement.error if self.placement is not None else None
+        return self.error or placed or (self.feeder.error if self.feeder is not None else None)
+
     def begin(self) -> None:
         """What starting a query does: compare it with the stored one, store it, place it."""
         try:

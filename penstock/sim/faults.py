@@ -14,6 +14,7 @@ from penstock.sim.schedule import Schedule
 # What an effect of a log may raise having done nothing, and what a read may raise.
 DEFINITE: tuple[type[LogError], ...] = (LogBusy, DiskFull, LogIOError)
 DEFINITE_READS: tuple[type[LogError], ...] = (LogBusy, LogIOError)
+GROWTH_GAP = 12  # the mean number of chances for the log to grow under a reader's hands
 
 
 class AtPoint(Enum):
@@ -24,6 +25,7 @@ class AtPoint(Enum):
     HOLD = "hold"  # others act meanwhile
     TAKE_OVER = "take over"  # and somebody else gets its vertices
     ROT = "rot"  # the checkpoint that is read breaks under the reader's hands
+    GROWTH = "growth"  # others append, which a reader does not know that has just looked
     LONG_HOLD = "long hold"  # enough for what it appended to be read, committed and trimmed
 
 
@@ -36,6 +38,7 @@ class Faults:
         self._points_left = schedule.gap(troubles.point_gap)
         self._effects_left = schedule.gap(troubles.effect_gap)
         self._reads_left = schedule.gap(troubles.read_gap)
+        self._growth_left = schedule.gap(GROWTH_GAP)
         self._holds_long = False
         self._is_outage = False  # the next effect fails too
         self.is_on = True
@@ -47,6 +50,11 @@ class Faults:
             self._holds_long = False
             if may_hold:
                 return AtPoint.LONG_HOLD
+        if where in ("read", "read done") and may_hold:
+            self._growth_left -= 1
+            if self._growth_left <= 0:
+                self._growth_left = self._schedule.gap(GROWTH_GAP)
+                return AtPoint.GROWTH
         if where == "delivered" and self._schedule.rng.random() < 0.1:
             return AtPoint.CRASH  # before anybody has noted that it was
         self._points_left -= 1

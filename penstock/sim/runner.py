@@ -54,6 +54,7 @@ SOMETIMES = (
     "crash while trimming",
     "trim that failed",
     "view behind the log",
+    "log grew right after a read",
     "resume before a consumed marker",
     "early append orphaned and passed by",
     "idle producer left behind",

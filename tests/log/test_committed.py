@@ -22,9 +22,10 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Interrupted(MemoryLog):
-    """A log where something happens right before a read."""
+    """A log where something happens right before a read, or right after it."""
 
     before_read: Callable[[], object] = staticmethod(lambda: None)
+    after_read: Callable[[], object] = staticmethod(lambda: None)
 
     def read(
         self,
@@ -36,16 +37,23 @@ class Interrupted(MemoryLog):
     ) -> list[Record]:
         happens, self.before_read = self.before_read, lambda: None
         happens()
-        return super().read(tags, after, limit, untrimmed_after=untrimmed_after)
+        records = super().read(tags, after, limit, untrimmed_after=untrimmed_after)
+        happens, self.after_read = self.after_read, lambda: None
+        happens()
+        return records
 
 
 def filled(epochs: int) -> Interrupted:
     """Epoch n has its rows at position 2n - 1 and its marker at 2n."""
     log = Interrupted()
     for epoch in range(epochs):
-        rows = Entry(RecordKind.DATA, (ROWS,), "p", 1, 2 * epoch, b"%d" % epoch)
-        log.append([rows, Entry(RecordKind.MARKER, (MARKERS,), "p", 1, 2 * epoch + 1, b"")])
+        commit(log, epoch)
     return log
+
+
+def commit(log: MemoryLog, epoch: int) -> None:
+    rows = Entry(RecordKind.DATA, (ROWS,), "p", 1, 2 * epoch, b"%d" % epoch)
+    log.append([rows, Entry(RecordKind.MARKER, (MARKERS,), "p", 1, 2 * epoch + 1, b"")])
 
 
 def cut(log: MemoryLog, upto: int) -> None:
@@ -62,6 +70,22 @@ def take_all(reader: CommittedReader) -> list[int]:
 
 def test_everything_is_taken_whatever_the_size_of_a_page() -> None:
     assert take_all(CommittedReader(filled(50), TAGS)) == list(range(50))
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3])
+@pytest.mark.parametrize("moment", ["before_read", "after_read"])
+def test_what_is_committed_while_a_page_is_read_is_not_passed_by(moment: str, epochs: int) -> None:
+    """The tail by which a short page is the last one is that of before the read."""
+    log = filled(epochs)
+    setattr(log, moment, lambda: commit(log, epochs))
+    assert take_all(CommittedReader(log, TAGS)) == list(range(epochs + 1))
+
+
+@pytest.mark.parametrize("moment", ["before_read", "after_read"])
+def test_nor_is_it_where_tags_may_become_more(moment: str) -> None:
+    log = filled(1)
+    setattr(log, moment, lambda: commit(log, 1))
+    assert take_all(CommittedReader(log, lambda: TAGS)) == [0, 1]
 
 
 def test_a_new_reader_begins_with_what_is_still_there() -> None:

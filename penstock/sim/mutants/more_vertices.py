@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from penstock.errors import StreamError
-from penstock.log import index, memory, validate
+from penstock.log import committed, index, memory, validate
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.record import Append, Fence, Position, Record, RecordKind
 from penstock.runtime import assembly
@@ -41,6 +41,19 @@ def _full_page_is_the_end() -> AbstractContextManager[None]:
         records = self._read_page() if self._begun_at is not None else self._read_first_page()
         _take_in(self, records)
         self._cursor = max(self._cursor, tail)
+        return True
+
+    return swapped((CommittedReader, "_advance", advance))
+
+
+def _tail_after_read() -> AbstractContextManager[None]:
+    def advance(self: Any) -> bool:
+        if self._cursor >= self._log.tail():
+            return False
+        records = self._read_page() if self._begun_at is not None else self._read_first_page()
+        _take_in(self, records)
+        if len(records) < committed.READ_RECORDS:
+            self._cursor = max(self._cursor, self._log.tail())
         return True
 
     return swapped((CommittedReader, "_advance", advance))
@@ -286,6 +299,8 @@ def _appends_beside(scenario: Scenario) -> bool:
 
 MORE_VERTICES: tuple[Mutant, ...] = (
     Mutant("full_page_is_the_end", "a full page counts as the last one", 0, _full_page_is_the_end),
+    Mutant("tail_after_read", "the tail is read after the page: what came between is lost", 68,
+           _tail_after_read),
     Mutant("resume_forgets_ready", "resume forgets what was read and not taken", 34,
            _resume_forgets_ready),
     Mutant("consumed_markers_clear_nothing", "consumed markers leave their rows pending", 13,
