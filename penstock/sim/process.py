@@ -8,6 +8,7 @@ driver take it for lost.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,8 +22,9 @@ from penstock.runtime.control import Message
 from penstock.runtime.inputs import Watermarks
 from penstock.runtime.markers import Marker
 from penstock.runtime.slot import Slot
-from penstock.runtime.vertex import Vertex, VertexParts
+from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts
 from penstock.sim.actor import Actor, Point
+from penstock.sim.checks import Violation
 from penstock.sim.connection import End
 from penstock.sim.driver import Driver
 from penstock.sim.judge import Committed, Deed, Drained, Looked, Took
@@ -31,6 +33,7 @@ from penstock.stages.program import Stage, VertexProgram
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 
 Note = Callable[[str, Any], None]
+PICTURE_LATE = 3  # a checkpoint is begun before so many times the commits after which it is due
 
 # What a vertex's parts do, one action each; a process passes a point before and after.
 ACTIONS: dict[str, tuple[str, ...]] = {
@@ -56,6 +59,7 @@ class Process(Actor):
         self.instances: dict[str, int] = {}  # as recovered here, by vertex
         self.loaded: list[CheckpointId] = []  # checkpoints that the last recovery looked at
         self.said: list[Message] = []  # what the world has not looked at yet
+        self.unpictured: Counter[str] = Counter()  # commits since a picture was last handed over
 
     def can_act(self, now_s: float) -> bool:
         # What the thread that appends is in the middle of, the main thread could only wait for.
@@ -118,6 +122,8 @@ class ProcessCheckpoints(CheckpointQueue):
 
     def submit(self, job: Work) -> bool:
         self._process.at("submit")
+        if isinstance(job, CheckpointJob):
+            self._process.unpictured[job.vertex] = 0  # or it comes again, until there is room
         taken = super().submit(job)
         self._process.at("submitted")
         return taken
@@ -225,9 +231,17 @@ class ProcessAssembly(Assembly):
         self.process.loaded.clear()
         vertex = super().start(name, instance)
         self.process.instances[name] = instance
+        self.process.unpictured[name] = 0
         self.recovered(self.process, vertex)
         self.process.at("started")
         return vertex
+
+    def _count_commit(self, name: str) -> None:
+        """Checkpoints come when they are due, whether or not the input ever pauses."""
+        due = self.program.settings.checkpoint_interval_commits
+        commits = self.process.unpictured[name] = self.process.unpictured[name] + 1
+        if commits > PICTURE_LATE * due:
+            raise Violation(f"{name}: no checkpoint in {commits} commits, one is due after {due}")
 
     def _new_chain(self, stage: Stage) -> Chain:
         chain = super()._new_chain(stage)
@@ -252,6 +266,8 @@ class ProcessAssembly(Assembly):
                     deeds.append(Drained())
             elif action == "outputs.begin_commit":
                 deeds.append(Committed())
+                if chain.states:
+                    self._count_commit(vertex.name)
 
         watched: dict[str, Any] = {
             name: Watched(getattr(parts, name), self.process, name, note) for name in ACTIONS

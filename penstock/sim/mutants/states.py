@@ -262,6 +262,30 @@ def _changes_trimmed_unfenced() -> AbstractContextManager[None]:
     return swapped((ProcessLog, "trim", lambda self, tag, upto, fence=None: trim(self, tag, upto)))
 
 
+def _no_checkpoint_while_input_waits() -> AbstractContextManager[None]:
+    begin = Vertex._begin_checkpoint_if_due
+
+    def idle_only(self: Any, *args: Any) -> None:
+        if self._parts.input.is_drained():
+            begin(self, *args)
+
+    return swapped((Vertex, "_begin_checkpoint_if_due", idle_only))
+
+
+def _checkpoint_after_more_input() -> AbstractContextManager[None]:
+    """What an earlier version did: where appends are made beside, there always was more input."""
+    begin, copy = Vertex._begin_checkpoint_if_due, Vertex._copy_some_state
+
+    def begin_and_copy(self: Any) -> None:
+        begin(self, self._marker_position)
+        copy(self)
+
+    return swapped(
+        (Vertex, "_begin_checkpoint_if_due", lambda self, position: None),
+        (Vertex, "_copy_some_state", begin_and_copy),
+    )
+
+
 STATES: tuple[Mutant, ...] = (
     Mutant("lose_changes", "every third marker goes out without its changes", 2, _lose_changes),
     Mutant("apply_uncommitted_changes", "recovery applies changes past the last marker", 2,
@@ -300,6 +324,10 @@ STATES: tuple[Mutant, ...] = (
            _no_trim_at_the_end),
     Mutant("changes_trimmed_unfenced", "a zombie's checkpoint trims the changes", 31,
            _changes_trimmed_unfenced),
+    Mutant("no_checkpoint_while_input_waits", "no checkpoint is begun while there is input", 31,
+           _no_checkpoint_while_input_waits),
+    Mutant("checkpoint_after_more_input", "a step takes more before it begins a checkpoint", 184,
+           _checkpoint_after_more_input, lambda scenario: scenario.appends_beside),
     Mutant("low_water_ignores_newcomers", "a reader without a marker does not count for trims", 7,
            _low_water_ignores_newcomers),
 )  # fmt: skip
