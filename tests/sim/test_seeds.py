@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernels.cache import KernelCache
-from penstock.sim.runner import Campaign, run_seeds
+from penstock.sim.runner import Campaign, run_seed, run_seeds
 from penstock.sim.shapes import SHAPES
+from tests.sim.kept_seeds import KEPT_SEEDS
 
 SEEDS = 30
 DEEP_SHARDS = 2
@@ -26,6 +27,13 @@ def check(campaign: Campaign) -> None:
 @pytest.mark.timeout(600)
 def test_no_seed_breaks_a_promise(kernels: KernelCache) -> None:
     check(run_seeds(range(SEEDS), kernels))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", KEPT_SEEDS)
+def test_no_seed_that_once_failed_fails_again(seed: int, kernels: KernelCache) -> None:
+    found = run_seed(seed, kernels)
+    assert found.violation is None, f"{KEPT_SEEDS[seed]}\n{found.details}"
 
 
 @pytest.mark.slow
