@@ -12,7 +12,7 @@ MICROSECONDS: dict[str, int] = {
     "week": 604_800_000_000,
 }  # fmt: skip
 _TEXT = re.compile(r"\s*(\d{1,18})\s*([a-z]+?)s?\s*")
-_SHOWN = ("hour", "minute", "second", "ms", "us")
+_SHOWN = ("day", "hour", "minute", "second", "ms", "us")
 
 
 def parse_duration(text: str | int) -> int:
@@ -31,7 +31,7 @@ def parse_duration(text: str | int) -> int:
 
 
 def show_duration(length_us: int) -> str:
-    """The length in the largest unit that is whole."""
+    """The length in the largest unit, up to days, that is whole."""
     if length_us == 0:
         return "0 seconds"
     unit = next(unit for unit in _SHOWN if length_us % MICROSECONDS[unit] == 0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ExpressionError
-from penstock.expressions.durations import show_duration
+from penstock.expressions.durations import MICROSECONDS, show_duration
 from penstock.expressions.tree import Column, Expression, columns_of, from_json, to_json
 from penstock.expressions.types import (
     ARITHMETIC_DIGITS_MAX,
@@ -29,7 +29,7 @@ MODES = ("append", "update", "complete")
 AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max")
 PANE_COLUMN = "__pane"
 ROWS_COLUMN = "__rows"
-SPAN_US_MAX = 1 << 60  # of windows and delays, some 36,000 years: times have 63 bits
+SPAN_US_MAX = 13_000_000 * MICROSECONDS["day"]  # of windows and delays: below 2**60, of 63 bits
 OVERLAP_MAX = 10_000  # windows that one row is in; Spark makes a projection for each
 _TIME_MAX = (1 << 63) - 1
 KEY_KINDS_REFUSED = frozenset({"array", "struct", "map", "binary"})

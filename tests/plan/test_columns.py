@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
 
 from penstock.errors import ExpressionError, PlanError, UnknownColumn
 from penstock.expressions.durations import parse_duration, show_duration
-from penstock.plan.build import parse_schema
+from penstock.plan.build import Rows, count, parse_schema, scan_stream, window
 from penstock.plan.columns import apply, col, lit
 
 SCHEMA = parse_schema(
@@ -84,7 +85,12 @@ def test_what_does_not_fit_is_refused() -> None:
         ("90 seconds", 90_000_000, "90 seconds"),
         ("500 ms", 500_000, "500 ms"),
         ("7us", 7, "7 us"),
-        ("2 Days", 172_800_000_000, "48 hours"),
+        ("5 hours", 18_000_000_000, "5 hours"),
+        ("36 hours", 129_600_000_000, "36 hours"),
+        ("24 hours", 86_400_000_000, "1 day"),
+        ("2 Days", 172_800_000_000, "2 days"),
+        ("1 week", 604_800_000_000, "7 days"),
+        ("999999999999 days", 999_999_999_999 * 86_400_000_000, "999999999999 days"),
         ("0 seconds", 0, "0 seconds"),
         (1_500, 1_500, "1500 us"),
     ],
@@ -93,6 +99,19 @@ def test_durations(text: str | int, length_us: int, shown: str) -> None:
     assert parse_duration(text) == length_us
     assert show_duration(length_us) == shown
     assert parse_duration(shown) == length_us
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda rows: rows.with_watermark("ts", "999999999999 days"),
+        lambda rows: rows.group_by(window=window("ts", "999999999999 days")).agg(count()),
+    ],
+)
+def test_a_length_beyond_the_bound_is_told_as_it_was_written(made: Callable[[Rows], Rows]) -> None:
+    with pytest.raises(PlanError, match=r"\b999999999999 days") as caught:
+        made(scan_stream("s", "ts timestamp"))
+    assert "at most 13000000 days" in caught.value.message
 
 
 @pytest.mark.parametrize("text", ["", "ten seconds", "1 month", "1.5 s", "-1 s", None, True])

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidProgram, ProgramError, StageVersionUnsupported
+from penstock.operators.specs import SPAN_US_MAX
 from penstock.stages.program import PROGRAM_VERSION, Program, canonical_json
 from penstock.stages.program_json import PROGRAM_CHARACTERS_MAX
 from tests.stages.programs import rich, small
@@ -245,7 +246,7 @@ def valid_changes() -> st.SearchStrategy[tuple[str, Any]]:
         st.tuples(st.just("codec"), st.sampled_from(["none", "lz4", "zstd"])),
         st.tuples(st.just("idle_timeout_ms"), st.none() | numbers),
         st.tuples(st.just("dead_letter_stream"), st.none() | st.sampled_from(["bad", "worse"])),
-        st.tuples(st.just("delay_us"), st.integers(0, 1 << 60)),
+        st.tuples(st.just("delay_us"), st.integers(0, SPAN_US_MAX)),
         st.tuples(st.just("size_us"), st.integers(1, 100).map(lambda n: n * 10_000_000)),
     )
 
