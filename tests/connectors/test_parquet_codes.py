@@ -217,11 +217,13 @@ def test_what_a_damaged_file_says_of_its_dictionaries_is_not_believed(tmp_path: 
     assert stored_values(file, read_footer(file), 0, "other") is None
     assert stored_values(file, read_footer(file), 1, "name") is None
     file.close()
+    said = []
     for place in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         (tmp_path / "bad").write_bytes(damaged)
         file = OpenFile(tmp_path, "bad", None)
         with suppress(DAMAGE):
-            stored_values(file, read_footer(file), 0, "name")
+            said.append(stored_values(file, read_footer(file), 0, "name"))
         file.close()
+    assert {5, None} <= set(said)  # most damage is elsewhere

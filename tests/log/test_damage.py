@@ -105,6 +105,7 @@ def readable(folder: Path, tag: str) -> tuple[list[int], list[LogError]]:
 
 def sweep(sample: Sample, folder: Path, name: str, offsets: range) -> list[LogError | None]:
     """Flip a bit at each offset, each time in a fresh copy; open and read everything."""
+    assert sample.outcome(sample.lay_out(folder), read_only=True) is None, "it is whole before"
     outcomes = []
     for place, offset in enumerate(offsets):
         sample.lay_out(folder)

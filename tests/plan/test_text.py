@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import PlanError, StreamError
@@ -181,11 +181,25 @@ GOOD = print_query(
 )
 
 
-@given(st.integers(0, len(GOOD)), st.integers(0, 8), st.text(max_size=4))
-def test_damaged_text_is_a_named_error(at: int, length: int, put: str) -> None:
-    text = GOOD[:at] + put + GOOD[at + length :]
+def read_or_named_error(text: str) -> Query | None:
+    """The plan in a text that may be damaged; any other error than ours fails the test."""
     try:
         made = parse_query(text)
     except StreamError:
-        return  # any other error fails the test
-    assert made.writes
+        assert text != GOOD
+        return None
+    assert parse_query(print_query(made)) == made
+    return made
+
+
+@given(st.integers(0, len(GOOD)), st.integers(0, 8), st.text(max_size=4))
+@example(0, 0, "")
+def test_damaged_text_is_a_named_error_or_another_plan(at: int, length: int, put: str) -> None:
+    read_or_named_error(GOOD[:at] + put + GOOD[at + length :])
+
+
+@pytest.mark.parametrize("put", ["", "1", "x", ")"])
+def test_of_texts_with_one_letter_changed_some_are_plans_and_some_are_not(put: str) -> None:
+    changed = [GOOD[:at] + put + GOOD[at + 1 :] for at in range(len(GOOD))]
+    made = [read_or_named_error(text) for text in changed]
+    assert {None} < set(made)

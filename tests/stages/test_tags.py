@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,13 +57,22 @@ def test_other_texts_are_refused(text: object) -> None:
         parse_tag(text)  # type: ignore[arg-type]
 
 
-@given(st.text(alphabet="STCm/01a_ ", max_size=12))
-def test_whatever_parses_prints_itself(text: str) -> None:
+_PARTS = st.sampled_from(["a", "_0", "m", "0", "10", "01", "", " "])
+_PATHS = st.tuples(st.sampled_from(["S", "T", "C", "X"]), _PARTS) | st.tuples(
+    st.sampled_from(["S", "T"]), _PARTS, _PARTS
+)
+_TAGS = re.compile(r"S/[A-Za-z0-9_]+/(m|0|[1-9][0-9]*)|[TC]/[A-Za-z0-9_]+")
+
+
+@given(st.text(alphabet="STCm/01a_ ", max_size=12) | _PATHS.map("/".join))
+def test_what_is_a_tag_prints_itself_and_nothing_else_parses(text: str) -> None:
     try:
         tag = parse_tag(text)
     except InvalidName:
+        assert not _TAGS.fullmatch(text)
         return
     assert str(tag) == text
+    assert _TAGS.fullmatch(text)
 
 
 @pytest.mark.parametrize("index", [-1, SUBSTREAMS_MAX])

@@ -230,6 +230,7 @@ def test_a_tight_bound_takes_each_batch_whole_or_not_at_all(
     let_work(stand_ins)
     model, replica = StateModel(), KeyedState("replica", SCHEMA)
     state = KeyedState("state", SCHEMA, bytes_max=bytes_max)
+    taken: list[Any] = []
     for rows, action in batches:
         large = [(key, pane, (count, 1 << 60, *rest)) for key, pane, (count, _, *rest) in rows]
         given_rows = large if action == 3 else rows
@@ -240,12 +241,17 @@ def test_a_tight_bound_takes_each_batch_whole_or_not_at_all(
             state.merge(*columns_of(SCHEMA, given_rows))
         except StateTooLarge:
             assert state.memory_bytes() <= bytes_max
+            free = KeyedState("free", SCHEMA)
+            for each in (*taken, given_rows):
+                free.merge(*columns_of(SCHEMA, each))
+            assert free.memory_bytes() > bytes_max / 4
         except StateOverflow:
             assert any(
                 row[1] is not None and abs(row[1]) > 1 << 60 for row in attempt.rows.values()
             )
         else:
             model = attempt
+            taken.append(given_rows)
         assert same(shown(state.scan()), model.listed())
         if action == 1 and (changes := state.take_changes()) is not None:
             replica.apply_changes(changes)
