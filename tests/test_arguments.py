@@ -19,6 +19,14 @@ from penstock.runtime.streams import create_stream
 
 Call = Callable[[Any], object]
 
+
+class Session:
+    """What is asked of a Spark session before its log is opened."""
+
+    _jsparkSession = object()
+    sparkContext = type("Context", (), {"_jsc": object()})
+
+
 NUMBERS = (Field("n", BIGINT, False),)
 NOTHING = object()  # a value of no type that anybody expects
 NO_TEXT = (None, 1, 1.5, True, b"x", [], {}, NOTHING)
@@ -69,6 +77,9 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
     def write(*batch: Any, **facts: Any) -> object:
         return penstock.StreamWriter(log, "numbers", "test").write(*(batch or (None,)), **facts)
 
+    def attach(path: Any = None, **how: Any) -> object:
+        return penstock.attach(Session(), log.folder / "none" if path is None else path, **how)  # type: ignore[arg-type]
+
     create = penstock.create_stream
     idle = object.__new__(StreamingQuery)  # arguments are looked at before anything else
     return {
@@ -77,6 +88,11 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
         "open_log.create": (lambda v: penstock.open_log(log.folder, create=v), NO_FLAG),
         "open_log.config": (lambda v: penstock.open_log(log.folder, config=v), NO_OBJECT[1:]),
         "attach.spark": (lambda v: penstock.attach(v, "x"), NO_OBJECT),
+        "attach.path": (attach, ("", "a\0b", *NO_TEXT[1:])),
+        "attach.create": (lambda v: attach(create=v), NO_FLAG),
+        "attach.durability": (lambda v: attach(durability=v), ("", "x", "Synced", *NO_TEXT[1:])),
+        "attach.kernels": (lambda v: attach(kernels=v), ("", "a\0b", *NO_TEXT[1:])),
+        "attach.level": (lambda v: attach(log.folder, durability=v), ("process",)),
         "writeStream": (penstock.writeStream, NO_OBJECT),
         "query.name": (penstock.query, NO_TEXT),
         "query.log": (lambda v: penstock.query("q", log=v), NO_OBJECT[1:]),
@@ -125,6 +141,7 @@ def test_every_public_name_is_looked_at() -> None:
     told = {name.split(".")[0] for name in CALLS}
     without = {"StreamError", "__version__", "queries"}
     assert set(penstock.__all__) - without <= told
+    assert {f"attach.{each}" for each in inspect.signature(penstock.attach).parameters} <= {*CALLS}
     methods = {
         name
         for name, member in inspect.getmembers(QueryWriter, inspect.isfunction)
@@ -142,3 +159,4 @@ def test_a_wrong_value_is_named(log: LocalLog, name: str) -> None:
             call(value)
         assert caught.value.message
     assert (log.tail(), log.keys()) == (tail, keys)
+    assert not (log.folder / "none").exists()

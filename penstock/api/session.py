@@ -17,7 +17,7 @@ from penstock.api.nexmark_source import NexmarkDataSource
 from penstock.arguments import check_folder, check_type
 from penstock.catalyst.session import active_session
 from penstock.config import Durability, LogConfig
-from penstock.errors import NotAttached, UnsupportedSession
+from penstock.errors import InvalidConfig, NotAttached, UnsupportedSession
 from penstock.log.local import LocalLog, open_log
 
 # In the session's own settings: PySpark makes new Python objects for one session, as for the
@@ -56,7 +56,7 @@ def attach(
     path: str | os.PathLike[str],
     *,
     create: bool = True,
-    durability: Durability = "synced",
+    durability: Durability | None = None,
     kernels: str | os.PathLike[str] | None = None,
 ) -> Attached:
     """Use a folder as this session's log; it is created if there is none.
@@ -65,8 +65,10 @@ def attach(
     `penstock.writeStream(df)` runs queries over it. Attaching again, as a notebook cell that is run
     twice does, is harmless; attaching to another folder replaces the first for new queries.
 
-    `durability` is that of a new log; an existing one keeps its own. `kernels` is a folder for
-    compiled code, the same on every executor; whoever can write to it runs code in the slots.
+    `durability` is that of a new log, "synced" or "process"; None means that of the log that is
+    there, and "synced" for a new one. An existing log keeps its own: asking for another is an
+    error. `kernels` is a folder for compiled code, the same on every executor; whoever can write to
+    it runs code in the slots.
 
     Spark's pushdown of filters to Python data sources is switched on for the session, and in a
     local session where no interpreter was named, Spark's Python processes become this one's. Some
@@ -77,10 +79,17 @@ def attach(
     folder = check_folder(path, "path")
     check_type(create, bool, "create", "True or False")
     kept = None if kernels is None else str(check_folder(kernels, "kernels"))
+    config = LogConfig() if durability is None else LogConfig(durability=durability)
     known = _PLACES.get(spark)
     if known is not None and (known.path, known.kernels) == (folder, kept):
+        _check_durability(known.log, durability)
         return Attached(spark, known.path, known.log, known.kernels)
-    log = open_log(folder, create=create, config=LogConfig(durability=durability))
+    log = open_log(folder, create=create, config=config)
+    try:
+        _check_durability(log, durability)
+    except InvalidConfig:
+        log.close()
+        raise
     _use_this_python(spark)
     with active_session(spark):  # else Spark looks for these names among another one's sources
         spark.dataSource.register(data_source_for(str(folder)))
@@ -126,6 +135,16 @@ def check_session(spark: Any) -> None:
         raise UnsupportedSession(
             "this Spark session was stopped: create a new one with SparkSession.builder, attach it "
             "to the same log and start the query again; it goes on from there"
+        )
+
+
+def _check_durability(log: LocalLog, wanted: Durability | None) -> None:
+    if wanted not in (None, log.durability):
+        raise InvalidConfig(
+            f"the log at {log.folder} was made with durability {log.durability!r}, not {wanted!r}, "
+            "and keeps it: leave `durability` out, or choose a new folder",
+            setting="durability",
+            value=wanted,
         )
 
 

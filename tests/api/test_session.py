@@ -16,11 +16,14 @@ import pytest
 
 import penstock
 from penstock.api.session import attached_log, check_session
+from penstock.config import LogConfig
 from penstock.errors import (
+    InvalidConfig,
     LogNotFound,
     LogVersionUnsupported,
     NotALog,
     NotAttached,
+    StreamError,
     UnsupportedSession,
 )
 from penstock.kernels.cache import KernelCache
@@ -47,6 +50,37 @@ def test_attaching_twice_is_harmless(session: SparkSession, tmp_path: Path) -> N
     other = penstock.attach(session, tmp_path / "other")
     assert attached_log(session) == other
     assert attached_log(session).log is not first.log
+
+
+@pytest.mark.spark
+def test_attaching_again_looks_at_every_argument(session: SparkSession, tmp_path: Path) -> None:
+    first = penstock.attach(session, tmp_path / "log", durability="process")
+    wrong: list[dict[str, Any]] = [
+        *({"path": value} for value in (None, 5, b"x", "")),
+        *({"create": value} for value in (None, 1, "yes")),
+        *({"durability": value} for value in (5, "x", "", [], "synced")),
+        *({"kernels": value} for value in (5, b"x", [], "")),
+    ]
+    for arguments in wrong:
+        with pytest.raises(StreamError, match=next(iter(arguments))):
+            penstock.attach(session, **({"path": tmp_path / "log"} | arguments))
+    assert attached_log(session) == first
+    for level in (None, "process"):  # None: as it is
+        assert penstock.attach(session, tmp_path / "log", durability=level) == first
+
+
+@pytest.mark.spark
+def test_an_existing_log_has_the_durability_it_was_made_with(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    config = LogConfig(durability="process")
+    open_log(tmp_path / "log", create=True, config=config).close()
+    with pytest.raises(InvalidConfig, match="was made with durability 'process', not 'synced'"):
+        penstock.attach(session, tmp_path / "log", durability="synced")
+    with pytest.raises(NotAttached):
+        attached_log(session)
+    assert penstock.attach(session, tmp_path / "log").log.durability == "process"
+    assert penstock.attach(session, tmp_path / "new").log.durability == "synced"
 
 
 @pytest.mark.spark
