@@ -49,7 +49,7 @@
     │   ├── MarkerDamaged       a marker's bytes cannot be read
     │   ├── ChangeLogBroken     neither a checkpoint nor the change log gives the state back
     │   ├── StreamNotFound      no stream of that name is described in the log
-    │   ├── StreamConflict      a stream of that name is there with other columns
+    │   ├── StreamConflict      a stream of that name is there with other columns or kinds of rows
     │   ├── AlreadyWritten      a write that raised an error is in the log after all
     │   ├── ProducerEnded       a write after the one that said it was the last
     │   └── StreamInputError    rows of a stream do not fit the query that reads them
@@ -430,7 +430,7 @@ class StreamNotFound(RuntimeFailure):
 
 
 class StreamConflict(RuntimeFailure):
-    """The stream to be written is another writer's, with other columns. Action: another name."""
+    """The stream to be written has other columns, or rows of another kind. Action: another name."""
 
 
 class AlreadyWritten(RuntimeFailure):

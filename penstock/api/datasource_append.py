@@ -37,7 +37,12 @@ from penstock.runtime.staging import (
     clear_write,
     commit_write,
 )
-from penstock.runtime.streams import StreamFacts, create_stream, raise_substreams
+from penstock.runtime.streams import (
+    StreamFacts,
+    claim_for_rows,
+    create_stream,
+    raise_substreams,
+)
 from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag
 
 APPEND_BYTES = 8 << 20
@@ -112,6 +117,7 @@ def writable_stream(
                 "the option out, or write to a new stream",
                 stream=stream,
             )
+        facts = claim_for_rows(log, stream, "this write")
         if substreams is not None and substreams > facts.substreams:
             facts = raise_substreams(log, stream, substreams)
     return StreamTarget(path, facts, punit.CODECS[codec])

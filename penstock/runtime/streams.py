@@ -52,6 +52,12 @@ from penstock.stages.program import Program, StreamSpec, shape, show_schema
 from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag, substream_tag, task_tag
 
 Use = Literal["rows", "late rows", "dead letters"]
+Mode = Literal["append", "update", "complete"]
+_HOLDS = {
+    "append": "final rows (append mode)",
+    "update": "updates of rows (update mode)",
+    "complete": "whole results (complete mode)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,7 @@ class StreamFacts:
     query: str | None = None  # which described it; None: somebody who publishes to it
     partition_by: tuple[str, ...] = ()  # whose hash finds a row's substream; none: rows go in turn
     writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # vertices by query
+    mode: Mode | None = None  # what its rows are; None: nobody has said, see `_check_mode`
 
     @property
     def producers(self) -> tuple[str, ...]:
@@ -106,7 +113,10 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
         }
         partition_by = _check_keys(stream, schema, tuple(facts["partition_by"]))
         count = int(facts["substreams"])
-        return StreamFacts(stream, schema, count, use, query, partition_by, writers)
+        mode = facts.get("mode")
+        if mode is not None and mode not in _HOLDS:
+            raise ValueError(f"its mode is {mode!r:.80}")
+        return StreamFacts(stream, schema, count, use, query, partition_by, writers, mode)
     except (
         ValueError, KeyError, TypeError, AttributeError, InvalidName, InvalidArgument,
     ) as error:  # fmt: skip
@@ -207,12 +217,12 @@ def _written(program: Program) -> Iterator[StreamFacts]:
             use: Use = "late rows" if stream.name == settings.late_stream else "rows"
             writers = {query: program.producers(stream.name)}
             keys = _partitioned_by(program, stream)
-            count = stream.substreams
-            yield StreamFacts(stream.name, stream.schema, count, use, query, keys, writers)
+            count, mode = stream.substreams, _mode(program, stream)
+            yield StreamFacts(stream.name, stream.schema, count, use, query, keys, writers, mode)
     dead = settings.dead_letter_stream
     if dead is not None:
-        writers = {query: program.producers(dead)}
-        yield StreamFacts(dead, _dead_letter_schema(program), 1, "dead letters", query, (), writers)
+        schema, writers = _dead_letter_schema(program), {query: program.producers(dead)}
+        yield StreamFacts(dead, schema, 1, "dead letters", query, (), writers, "append")
 
 
 def _partitioned_by(program: Program, stream: StreamSpec) -> tuple[str, ...]:
@@ -221,14 +231,26 @@ def _partitioned_by(program: Program, stream: StreamSpec) -> tuple[str, ...]:
     return next((output.partition_by for output in outputs if stream.role == "output"), ())
 
 
+def _mode(program: Program, stream: StreamSpec) -> Mode:
+    """What the rows are that a program writes to a stream; only aggregates replace theirs."""
+    modes: list[Any] = [
+        stage.aggregate.mode
+        for stage in program.stages
+        if stage.output.stream == stream.name and stage.aggregate is not None
+    ]
+    return next((mode for mode in modes if mode != "append"), "append")
+
+
 def _describe(log: Log, wanted: StreamFacts) -> None:
-    """Describe a stream. Of another writer's description, which fits, only the writers change, and
-    the number of substreams if that is too small."""
+    """Describe a stream. Of another writer's description, which fits, only the writers change, the
+    number of substreams if that is too small, and the mode if nobody has written by now."""
     while True:
         if log.compare_and_set(stream_key(wanted.name), 0, _encode_facts(wanted)):
             return
         stored = describe_stream(log, wanted.name)
         facts = wanted if _check_written(log, wanted) else stored
+        if not stored.writers:
+            facts = replace(facts, mode=wanted.mode)
         count = max(stored.substreams, wanted.substreams)
         writers = {**stored.writers, **wanted.writers}
         if _replaced(log, stored, replace(facts, substreams=count, writers=writers)):
@@ -263,9 +285,8 @@ def _check_written(log: Log, wanted: StreamFacts) -> bool:
     if log.get(stream_key(wanted.name)) is None:
         return True
     facts = describe_stream(log, wanted.name)
-    if facts.use == wanted.use and facts.query == wanted.query:
-        return True
-    if (
+    is_own = facts.use == wanted.use and facts.query == wanted.query
+    if not is_own and (
         facts.use != wanted.use
         or shape(facts.schema) != shape(wanted.schema)
         or facts.partition_by != wanted.partition_by
@@ -277,7 +298,43 @@ def _check_written(log: Log, wanted: StreamFacts) -> bool:
             stream=wanted.name,
             query=wanted.query,
         )
-    return False
+    _check_mode(log, facts, wanted.mode, f"query {wanted.query}")
+    return is_own
+
+
+def _check_mode(log: Log, facts: StreamFacts, mode: Mode | None, who: str) -> None:
+    """Raise StreamConflict if a stream holds rows of another kind: no reader could tell them apart.
+
+    Nobody has said it of a stream that was made and not written, or was described by an older
+    version. Of those that queries wrote the query says it that described the stream, when it starts
+    again; until then everybody may write, as before. What only others wrote is final.
+    """
+    held = facts.mode
+    if held is None and not facts.writers and log.last(marker_tag(facts.name)) is not None:
+        held = "append"
+    if held not in (None, mode):
+        raise StreamConflict(
+            f"stream {facts.name} holds {_HOLDS[held or 'append']}, and {who} would write "
+            f"{_HOLDS[mode or 'append']}, which its readers would take for the same: write to "
+            "another stream",
+            stream=facts.name,
+            mode=held,
+        )
+
+
+def claim_for_rows(log: Log, stream: str, who: str) -> StreamFacts:
+    """How a stream is described that somebody who is no query will append rows to.
+
+    StreamConflict if it holds results that queries replace; else it says from now on that its rows
+    are final, if nobody has said what they are.
+    """
+    while True:
+        facts = describe_stream(log, stream)
+        _check_mode(log, facts, "append", who)
+        if facts.mode is not None or facts.writers:
+            return facts
+        if _replaced(log, facts, replace(facts, mode="append")):
+            return replace(facts, mode="append")
 
 
 def _cut_by(facts: StreamFacts) -> str:
@@ -302,6 +359,8 @@ def _encode_facts(facts: StreamFacts) -> bytes:
     columns = [[each.name, str(each.type), each.nullable] for each in facts.schema]
     kept: dict[str, Any] = {"query": facts.query, "use": facts.use, "substreams": facts.substreams}
     kept |= {"partition_by": list(facts.partition_by), "writers": dict(facts.writers)}
+    if facts.mode is not None:
+        kept["mode"] = facts.mode
     return json.dumps(kept | {"columns": columns}).encode()
 
 
@@ -330,9 +389,9 @@ class StreamWriter:
         check_type(log, Log, "log", "a log, such as open_log() returns")
         check_type(codec, punit.Codec, "codec", "a Codec")
         self._log = log
-        self._facts = describe_stream(log, check_name(stream, "stream"))
-        self._schema = arrow_schema(self._facts.schema)
         self._producer = check_name(producer, "producer")
+        self._facts = claim_for_rows(log, check_name(stream, "stream"), f"producer {producer}")
+        self._schema = arrow_schema(self._facts.schema)
         self._codec = codec
         self._tags = (task_tag(producer), marker_tag(stream))
         self._marker: Marker

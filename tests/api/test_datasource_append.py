@@ -23,9 +23,16 @@ from penstock.errors import Fenced, RecordTooLarge, SchemaMismatch, StreamConfli
 from penstock.log.committed import CommittedReader
 from penstock.log.local import open_log
 from penstock.log.record import RecordKind
+from penstock.plan.build import parse_schema, query, scan_stream
+from penstock.plan.optimizer import plan_program
 from penstock.runtime.outputs import UNIT_BYTES_MAX
 from penstock.runtime.staging import OpenWrite, begin_write, open_writes
-from penstock.runtime.streams import StreamReader, describe_stream
+from penstock.runtime.streams import (
+    StreamReader,
+    create_stream,
+    describe_stream,
+    register_streams,
+)
 from tests.api.datasource_logs import EVENTS, PROCESS, STREAM, Scenario, committed_ids
 from tests.api.test_datasource_read import in_order, load
 
@@ -65,6 +72,22 @@ def test_staged_rows_are_visible_with_their_marker_only(empty: str) -> None:
         while reader.take() is not None:
             pass
         assert reader.resume == log.tail()  # the failed attempt's leftovers hold nobody back
+
+
+def test_final_rows_are_not_written_into_a_stream_of_updates(empty: str) -> None:
+    ids = scan_stream("ids", "id bigint not null")
+    latest = ids.group_by("id").agg(mode="update")
+    with open_log(empty) as log:
+        create_stream(log, "ids", parse_schema("id bigint not null"))
+        register_streams(log, plan_program(query("q", latest.to_stream("latest"))))
+        tail, keys = log.tail(), log.keys()
+        with pytest.raises(StreamConflict, match=r"latest holds updates.* write to another stream"):
+            writable_stream(empty, "latest", IDS, "zstd")
+        assert (log.tail(), log.keys()) == (tail, keys)
+        writable_stream(empty, "new", IDS, "zstd")
+        assert describe_stream(log, "new").mode == "append"
+        with pytest.raises(StreamConflict, match="new holds final rows"):
+            register_streams(log, plan_program(query("q2", latest.to_stream("new"))))
 
 
 def test_a_batch_that_is_too_large_for_a_record_is_halved(empty: str) -> None:

@@ -217,6 +217,131 @@ def test_a_query_does_not_make_its_result_of_what_held_its_late_rows() -> None:
         register_streams(log, windowed("q", "counts", dead_letter_stream="late"))
 
 
+# --- final rows, updates and whole results --------------------------------------------------------
+
+MODES = ("append", "update", "complete")
+HOLDS = {"append": "final rows", "update": "updates", "complete": "whole results"}
+
+
+def in_mode(mode: str, name: str, output: str = "counts", **sides: str) -> Program:
+    times = scan_stream("times", "at timestamp").with_watermark("at", "1 second")
+    grouped = times.group_by(window=window("at", "1 second"))
+    counted = grouped.agg(count().alias("n"), mode=mode)  # type: ignore[arg-type]
+    return plan_program(query(name, counted.to_stream(output), settings=Settings(**sides)))
+
+
+def log_with_times() -> MemoryLog:
+    log = MemoryLog()
+    create_stream(log, "times", parse_schema("at timestamp"))
+    return log
+
+
+def forget_the_mode(log: MemoryLog, stream: str) -> None:
+    """Make a description what it was before streams said what their rows are."""
+    found = log.get(f"stream/{stream}")
+    assert found is not None
+    facts = json.loads(found.value)
+    facts.pop("mode", None)
+    log.put(f"stream/{stream}", json.dumps(facts).encode())
+
+
+@pytest.mark.parametrize("later", MODES)
+@pytest.mark.parametrize("first", MODES)
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_a_stream_holds_rows_of_one_kind(first: str, later: str, name: str) -> None:
+    log = log_with_times()
+    register_streams(log, in_mode(first, "first"))
+    assert describe_stream(log, "counts").mode == first
+    if first == later:
+        register_streams(log, in_mode(later, name))
+        assert describe_stream(log, "counts").mode == first
+        return
+    before = described(log)
+    with pytest.raises(StreamConflict, match=f"stream counts holds {HOLDS[first]}") as refused:
+        register_streams(log, in_mode(later, name))
+    assert f"query {name} would write {HOLDS[later]}" in refused.value.message
+    assert "write to another stream" in refused.value.message
+    assert described(log) == before
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_publishes_writes_final_rows(mode: str) -> None:
+    log = log_with_times()
+    register_streams(log, in_mode(mode, "q"))
+    if mode == "append":
+        StreamWriter(log, "counts", "shop")
+        return
+    tail, keys = log.tail(), log.keys()
+    with pytest.raises(StreamConflict, match=f"stream counts holds {HOLDS[mode]}") as refused:
+        StreamWriter(log, "counts", "shop")
+    assert "producer shop would write final rows" in refused.value.message
+    assert (log.tail(), log.keys()) == (tail, keys)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_writes_first_to_a_new_stream_says_what_it_holds(mode: str) -> None:
+    """One may be made beforehand, to have so many substreams, for any kind of rows."""
+    log = log_with_times()
+    for name in ("counts", "published"):
+        create_stream(log, name, in_mode(mode, "q").stream("counts").schema)
+        assert describe_stream(log, name).mode is None
+    register_streams(log, in_mode(mode, "q"))
+    assert describe_stream(log, "counts").mode == mode
+    StreamWriter(log, "published", "shop")
+    assert describe_stream(log, "published").mode == "append"
+    if mode != "append":
+        with pytest.raises(StreamConflict, match="published holds final rows"):
+            register_streams(log, in_mode(mode, "other", "published"))
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_late_rows_and_dead_letters_are_final_in_every_mode(mode: str) -> None:
+    log = log_with_times()
+    register_streams(log, in_mode(mode, "q", late_stream="late", dead_letter_stream="bad"))
+    assert {describe_stream(log, name).mode for name in ("late", "bad")} == {"append"}
+    assert describe_stream(log, "counts").mode == mode
+
+
+def test_a_description_of_an_older_log_says_it_when_its_query_starts_again() -> None:
+    """Until then nobody is refused who was not before, and nobody else says what it holds."""
+    log = log_with_times()
+    register_streams(log, in_mode("update", "q"))
+    forget_the_mode(log, "counts")
+    assert describe_stream(log, "counts").mode is None
+    StreamWriter(log, "counts", "shop")
+    register_streams(log, in_mode("update", "other"))
+    register_streams(log, in_mode("append", "another"))
+    assert describe_stream(log, "counts").mode is None
+    register_streams(log, in_mode("update", "q"))
+    assert describe_stream(log, "counts").mode == "update"
+    with pytest.raises(StreamConflict, match="holds updates"):
+        register_streams(log, in_mode("append", "another"))
+
+
+def test_what_was_published_to_a_stream_of_an_older_log_is_final() -> None:
+    log = log_with_times()
+    create_stream(log, "counts", in_mode("append", "q").stream("counts").schema)
+    StreamWriter(log, "counts", "shop").write(None)
+    forget_the_mode(log, "counts")
+    with pytest.raises(StreamConflict, match="holds final rows"):
+        register_streams(log, in_mode("update", "q"))
+    register_streams(log, in_mode("append", "q"))
+    assert describe_stream(log, "counts").mode == "append"
+
+
+def test_a_kind_that_there_is_not_is_a_damaged_description(log: LocalLog) -> None:
+    create_stream(log, "orders", ORDERS)
+    found = log.get("stream/orders")
+    assert found is not None
+    log.put("stream/orders", json.dumps(json.loads(found.value) | {"mode": "some"}).encode())
+    with pytest.raises(StreamNotFound, match="its mode is 'some'"):
+        describe_stream(log, "orders")
+    log.close()
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
 def test_a_reader_that_goes_on_gets_what_was_committed_late(log: LocalLog) -> None:
     """Rows may stand before the position that a reader has come to, and be committed after it."""
     create_stream(log, "orders", ORDERS)
