@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +29,7 @@ ROW_BYTES_MAX = 64 << 20
 STORED_TEXT_BYTES_MAX = 4 * BATCH_BYTES_MAX // PAGE_ROWS
 PROBE_ROWS = 64
 
-Stored = Mapping[str, pa.Array]  # the dictionaries that Arrow has, by the paths of their texts
+Stored = Mapping[str, pa.Array]  # the dictionaries that Arrow has, None of what it does not tell
 
 
 class FileBytes(io.RawIOBase):
@@ -125,24 +126,26 @@ class ParquetPages:
         """Return the pages of a row group; an ArrowInvalid says why it cannot be read."""
         if not self._texts:
             return self._batches((), group, self._rows)
-        if self._is_small:
-            pages = self._batches(self._texts, group, PAGE_ROWS)
-        else:
-            pages = self._batches(self._texts, group, PROBE_ROWS, self._texts)
-        some = next(pages, None)
+        paths, longest, small = self._texts, 0, self._is_small
+        pages = self._batches(paths, group, PAGE_ROWS) if small else self._some(group, paths)
+        try:
+            some = next(pages, None)
+        except OSError:  # so Arrow also tells of a form that it does not read as codes
+            paths, longest = self._without_shared(group)
+            some = next(self._some(group, paths), None)
         if some is None:
             return pages
         found = [texts for column in some.columns for texts in stored_texts(column)]
-        are_all = len(found) == len(self._texts)  # no JSON of Arrow's beside what is wanted
-        stored = dict(zip(self._texts, found, strict=True)) if are_all else {}
-        longest = max(map(longest_text, found), default=0)
+        are_all = len(found) == len(paths)  # no JSON of Arrow's beside what is wanted
+        stored = dict(zip(paths, found if are_all else [None] * len(paths), strict=True))
+        longest = max(longest, *map(longest_text, found), 0)
         # A text of a row is one that is stored once for many, or one of its own in the row group.
         about = self.metadata.row_group(group)
         own_bytes = about.total_byte_size // max(about.num_rows, 1)
         row_bytes = self._row_bytes + len(self._texts) * longest + own_bytes
-        if self._is_small or longest > STORED_TEXT_BYTES_MAX:
+        if small or longest > STORED_TEXT_BYTES_MAX:
             coded = self._bounding_codes(group, stored, len(self._texts) * longest)
-            if self._is_small and coded == self._texts:
+            if small and coded == self._texts:
                 return chain([some], pages)
             rows = PAGE_ROWS if coded == self._texts else _page_rows(row_bytes, rows_min=1)
             return self._batches(coded, group, rows)
@@ -151,6 +154,24 @@ class ParquetPages:
         rows = _page_rows(row_bytes)
         return self._batches(self._wanted_codes(group, stored, rows), group, rows)
 
+    def _some(self, group: int, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return self._batches(self._texts, group, PROBE_ROWS, paths)
+
+    def _without_shared(self, group: int) -> tuple[tuple[str, ...], int]:
+        """Return the texts that Arrow reads as codes, and how long some of the others are.
+
+        Those are not that are stored by what they share with the one before. They are looked at row
+        by row, since few bytes may be many long ones.
+        """
+        coded = []
+        for path in self._texts:
+            with suppress(OSError):
+                next(self._some(group, [path]), None)
+                coded.append(path)
+        others = [path for path in self._texts if path not in coded]
+        single = islice(self._batches((), group, 1, others), PROBE_ROWS)
+        return tuple(coded), max((row.nbytes for row in single), default=0)
+
     def _bounding_codes(self, group: int, stored: Stored, row_bytes: int) -> tuple[str, ...]:
         """Return which texts come as codes for the sake of memory: all that Arrow counts right.
 
@@ -158,10 +179,10 @@ class ParquetPages:
         even where nobody says how many values the file has.
         """
         coded = []
-        for path in self._texts:
+        for path, texts in stored.items():
             can_be_plain = path in self._columns and row_bytes <= ROW_BYTES_MAX
-            values = self._values(group, path) if path in stored else None
-            if not can_be_plain if values is None else values in (0, len(stored[path])):
+            values = None if texts is None else self._values(group, path)
+            if not can_be_plain if values is None else values in (0, len(texts)):
                 coded.append(path)
             elif not can_be_plain:
                 raise pa.ArrowInvalid(f"the dictionary of {path} has a value twice")
@@ -173,7 +194,7 @@ class ParquetPages:
         if rows < CODED_ROWS_MIN:
             return ()
         values_max = min(rows // CODED_ROWS_PER_VALUE, page_rows)  # each page brings them along
-        few = [path for path in self._coded if 0 < len(stored.get(path, ())) <= values_max]
+        few = [path for path in self._coded if 0 < len(stored.get(path) or ()) <= values_max]
         return tuple(path for path in few if self._values(group, path) == len(stored[path]))
 
     def _values(self, group: int, path: str) -> int | None:

@@ -127,6 +127,56 @@ def test_one_small_file_alone_keeps_its_codes(tmp_path: Path) -> None:
     assert same_rows(tmp_path) == [True]
 
 
+DELTAS = ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+
+
+@pytest.mark.parametrize("encoding", DELTAS)
+@pytest.mark.parametrize("rows", [100, ROWS])
+@pytest.mark.parametrize("nested", [False, True])
+def test_texts_that_are_stored_by_what_they_share(
+    tmp_path: Path, encoding: str, rows: int, nested: bool
+) -> None:
+    """As the second version of Parquet's writer in Java does; Arrow has no dictionaries of them."""
+    shared = names(rows, rows)
+    columns = {"name": shared, "other": names(7, rows), "n": pa.array(range(rows))}
+    if nested:
+        offsets = pa.array(range(rows + 1), pa.int32())
+        columns["list"] = pa.ListArray.from_arrays(offsets, with_nulls(shared))
+    table = pa.table(columns)
+    paths = ["name", *(["list.list.element"] if nested else [])]
+    pq.write_table(
+        table,
+        tmp_path / "one",
+        use_dictionary=["other"],
+        column_encoding=dict.fromkeys(paths, encoding),
+    )
+    for coded in (frozenset[str](), frozenset({"name", "other"})):
+        batches, rejected = read(tmp_path, coded, schema=table.schema)
+        assert not rejected
+        found = pa.Table.from_batches(map(with_plain_texts, batches))
+        assert found.to_pydict() == table.to_pydict()
+
+
+@pytest.mark.parametrize("rows", [4_000, 9_000])
+def test_a_long_text_that_many_rows_share_is_built_in_bounded_batches(
+    tmp_path: Path, rows: int
+) -> None:
+    texts = pa.array(["x" * (1 << 18)] * 100)
+    with pq.ParquetWriter(
+        tmp_path / "one", pa.schema([("name", pa.string())]), use_dictionary=False,
+        column_encoding={"name": "DELTA_BYTE_ARRAY"}, compression="zstd",
+    ) as writer:  # fmt: skip
+        writer.write_table(pa.table({"name": pa.chunked_array([texts] * (rows // 100))}), rows)
+    assert (tmp_path / "one").stat().st_size < 50_000
+    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), SCHEMA)
+    before, offset = pa.total_allocated_bytes(), source.initial_offset()
+    for _ in range(3):
+        answer = source.read(offset, 1 << 20)
+        assert 0 < answer.batch.nbytes <= 2 * BATCH_BYTES_MAX
+        offset = answer.next_offset
+    assert pa.total_allocated_bytes() - before < 4 * BATCH_BYTES_MAX
+
+
 @pytest.mark.parametrize("rows", [100, ROWS])
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 def test_a_text_that_is_none_is_set_aside_where_rows_have_it(
