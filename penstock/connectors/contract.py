@@ -34,7 +34,8 @@ REJECTED_SCHEMA = pa.schema(
 class SourceBatch:
     """The answer to one read: rows, and where to go on.
 
-    `batch` is None when the range read holds no row; the offset may have moved all the same.
+    `batch` is None when the range read holds no row. Where the offset has moved all the same there
+    was input, such as a file without rows.
     Fewer rows than asked for say nothing about what follows: `more` does.
     `watermark_us` is a lower bound of the event time of everything at or after `next_offset`, if
     the source knows one.

@@ -146,7 +146,6 @@ class _Pass:
     """One run of a batch through a segment, up to but not into its state."""
 
     batch: pa.RecordBatch
-    rows_in: int
     partials: Partials | None = None
     late: pa.RecordBatch | None = None
     max_event_time_us: int | None = None
@@ -302,6 +301,8 @@ class Chain:
     ) -> ChainOutput:
         """Run one input batch. A row that fails raises, or is rejected while the others go on.
 
+        A batch without rows is input too: an aggregate without keys and window has its row then.
+
         Nothing reaches the state before the whole batch was computed: if this raises, the chain is
         as it was. Rows are late by the newer of `watermark_us` and the last `on_watermark`.
         """
@@ -369,7 +370,7 @@ class Chain:
     def _enter(self, index: int, done: _Pass, watermark_us: int | None) -> tuple[Batches, int]:
         """Put what was computed into the segment's state, or hand it on."""
         segment = self._segments[index]
-        if done.partials is not None and done.rows_in and segment.grouping is not None:
+        if done.partials is not None and segment.grouping is not None:
             done.partials = with_the_one_group(done.partials, segment.grouping)
         if segment.partial is not None:
             assert done.partials is not None
@@ -387,7 +388,7 @@ class Chain:
         self, segment: _Segment, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> _Pass:
         """Compute a segment up to its state; rows of its input that fail are collected."""
-        done = _Pass(batch, batch.num_rows)
+        done = _Pass(batch)
         results: list[StepRows] = []
         bad: dict[int, RowError] = {}
         for step in segment.steps:

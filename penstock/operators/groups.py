@@ -110,7 +110,7 @@ def _value_arrays(partials: Partials, accumulators: Sequence[Accumulator]) -> li
 def with_the_one_group(partials: Partials, spec: Aggregate | PartialAggregate) -> Partials:
     """An aggregate without keys and window has one group, also if no row has reached it.
 
-    Spark gives that row once there was input, however much of it a filter has dropped.
+    Spark gives that row once there was input, though it held no row, or a filter has dropped all.
     """
     if spec.keys or spec.window is not None or len(partials.rows):
         return partials

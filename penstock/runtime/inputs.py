@@ -195,6 +195,7 @@ class SourceInput(Input):
         self._reads_ahead = source.reads_ahead
         self._rows_max = 0  # the most that was asked for
         self._columns = None if list(source.schema.names) == columns else columns
+        self._no_rows = pa.RecordBatch.from_pylist([], schema=source.schema)
         self._offset = source.initial_offset() if offset is None else offset
         self._has_paused = False
         self._is_drained = False
@@ -221,11 +222,13 @@ class SourceInput(Input):
         self._offset = read.next_offset
         self._ended = read.ended
         batch = read.batch
+        if batch is None and self._offset != first:
+            batch = self._no_rows  # a file without rows is input all the same
         if batch is not None and self._columns is not None:
             batch = batch.select(self._columns)
         return Delivery(
             batches=() if batch is None else (batch,),
-            origins=() if read.batch is None else (f"source offset {first}",),
+            origins=() if batch is None else (f"source offset {first}",),
             watermark_us=WATERMARK_END if read.ended else read.watermark_us,
             ended=read.ended,
             rejected=read.rejected,

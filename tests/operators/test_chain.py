@@ -441,7 +441,7 @@ def test_an_aggregate_of_an_aggregate(kernels: KernelCache) -> None:
 def test_a_global_aggregate_has_a_row_once_there_was_input(
     kernels: KernelCache, mode: str, is_exchanged: bool
 ) -> None:
-    """As in Structured Streaming: no row without input, one of no rows where all are dropped."""
+    """As in Structured Streaming: one of no rows where input holds none, or all are dropped."""
     calls = tuple(AggregateCall(name, n, name) for name in ("count", "sum", "avg", "max"))
     nobody = FilterSpec(call("gt", n, literal(100, "int")))
     partial = PartialAggregateSpec((), None, calls)
@@ -459,9 +459,27 @@ def test_a_global_aggregate_has_a_row_once_there_was_input(
         return emitted
 
     nothing = {"count": 0, "sum": None, "avg": None, "max": None}
-    assert rows_after([]) == []
+    assert second.on_commit() == ()
+    assert rows_after([]) == [nothing]
     assert rows_after([1, None]) == [nothing]
-    assert rows_after([101, 2]) == [{"count": 1, "sum": 101, "avg": 101.0, "max": 101}]
+    one = {"count": 1, "sum": 101, "avg": 101.0, "max": 101}
+    assert rows_after([101, 2]) == [one]
+    assert rows_after([]) == [one]
+
+
+@pytest.mark.parametrize("is_exchanged", [False, True])
+def test_input_without_rows_makes_no_other_groups(kernels: KernelCache, is_exchanged: bool) -> None:
+    """Of a key, or of a window, nothing is known before there is a row."""
+    calls = (AggregateCall("count", None, "count"),)
+    window = WindowSpec(z, 60, 10)
+    for keys, panes in (((("n", n),), None), ((), window)):
+        partial = PartialAggregateSpec(keys, panes, calls)
+        last = AggregateSpec(keys, panes, calls, "update", merge_partials=is_exchanged)
+        specs: tuple[OperatorSpec, ...] = (partial if is_exchanged else last,)
+        first = Chain(specs, fields(("n", "int"), ("z", "timestamp")), kernels)
+        nothing = pa.RecordBatch.from_pylist([], arrow_schema(first.input_schema))
+        assert first.process(nothing).batches == ()
+        assert first.on_commit() == ()
 
 
 # --- specs ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Files as Spark writes them: streaming here while they appear, and in Spark's batch."""
+"""Files while they appear, beside Spark's batch over them, and its streams over files of no row."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from penstock.catalyst.translate import translate
 from penstock.log.memory import MemoryLog
@@ -77,3 +79,43 @@ def test_files_that_spark_wrote(spark: SparkSession, tmp_path: Path, name: str) 
     answer = spark.read.schema(COLUMNS[name]).format(name).load(str(folder)).toArrow()
     assert answer.num_rows == 120
     assert not differences(as_mode(plain(outcome.rows), "append", 0, 0), plain(answer))
+
+
+@pytest.mark.parametrize("mode", ["complete", "update"])
+@pytest.mark.parametrize("name", some(["json", "parquet", "csv"], every=3))
+def test_files_without_rows_are_input(
+    spark: SparkSession, tmp_path: Path, name: str, mode: str
+) -> None:
+    """An aggregate without keys has a row after each file, as Spark has after each micro-batch."""
+    rng = random.Random(f"{name} {mode}")
+    folder = tmp_path / "files"
+    folder.mkdir()
+    options = {"header": "true"} if name == "csv" else {}
+    reader = spark.readStream.schema("n bigint").format(name).options(**options)
+    totals = reader.load(str(folder)).groupBy().agg(F.count("*").alias("c"), F.sum("n").alias("s"))
+    theirs: list[tuple[int, int | None]] = []
+
+    def put(number: int, numbers: list[int]) -> None:
+        table, hidden = pa.table({"n": pa.array(numbers, pa.int64())}), folder / f".{number}"
+        if name == "parquet":
+            pq.write_table(table, hidden)
+        else:
+            lines = [str(n) if name == "csv" else f'{{"n":{n}}}' for n in numbers]
+            hidden.write_text("".join(f"{line}\n" for line in ["n"][: name == "csv"] + lines))
+        hidden.rename(folder / str(number))
+
+    def feed(number: int, numbers: list[int]) -> None:
+        put(number, numbers)
+        writer = totals.writeStream.outputMode(mode).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(tmp_path / "spark"))
+        query = writer.foreachBatch(
+            lambda rows, _: theirs.extend((row["c"], row["s"]) for row in rows.collect())
+        ).start()
+        query.awaitTermination(120)
+
+    feeds = [partial(feed, number, rows) for number, rows in enumerate([[], [1, 2], [], [3]])]
+    manner = Manner.drawn(rng)
+    program = program_of(translate(totals, output_mode=mode, query="files"), manner)
+    outcome = run(program, MemoryLog(), [lambda: None, *feeds], tmp_path / "checkpoints", manner)
+    ours = [(row["c"], row["s"]) for row in outcome.rows.to_pylist()]
+    assert ours == theirs == [(0, None), (2, 3), (2, 3), (3, 6)]
