@@ -40,7 +40,7 @@ from penstock.runtime.staging import (
 from penstock.runtime.streams import (
     StreamFacts,
     claim_for_rows,
-    create_stream,
+    described_or_new,
     raise_substreams,
 )
 from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag
@@ -108,7 +108,7 @@ def writable_stream(
     """
     columns = schema_of_spark(schema)
     with open_log(path) as log:
-        facts = create_stream(log, stream, columns, substreams or 1, keys)
+        facts = described_or_new(log, stream, columns, substreams or 1, keys)
         check_writable(stream, columns, facts.schema)
         if keys and keys != facts.partition_by:
             raise StreamConflict(

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.api.guarantees import FOREACH_BATCH
 from penstock.connectors.folder_sink import FolderSink, StagedFile
@@ -35,9 +36,7 @@ from penstock.runtime.queries import StoredQuery
 from penstock.stages.program import sink_stream
 
 BATCH_BYTES_MAX = 256 << 20  # as the log has them: what a driver may take into its memory
-FILE_BYTES = (
-    64 << 20
-)  # as the log has them: a file of the parquet sink is closed at about this size
+FILE_BYTES = 64 << 20  # as the log has them: files of the parquet sink are closed at about this
 FILE_S = 3.0  # and after this time, where no trigger says otherwise
 
 ForeachBatch = Callable[[DataFrame, int], None]
@@ -255,6 +254,15 @@ class ParquetDelivery(Delivery):
         return self._sink.last_epoch(self._query)
 
 
+def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """A DataFrame of the query's own types.
+
+    Left to itself PySpark takes a time without a zone for one of the session's, which not every
+    such time is.
+    """
+    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+
+
 class ConsoleDelivery(Delivery):
     """Prints batches as Spark's console sink does."""
 
@@ -267,7 +275,7 @@ class ConsoleDelivery(Delivery):
         line = "-" * 43
         print(f"{line}\nEpoch: {epoch}\n{line}")
         shown = rows.slice(0, self._rows_max + 1)  # one more: Spark says so if there are more
-        frame = self._spark.createDataFrame(shown)
+        frame = _frame(self._spark, shown)
         frame.show(self._rows_max, truncate=self._truncate)
 
 
@@ -295,7 +303,7 @@ class MemoryDelivery(Delivery):
         self._show(rows)
 
     def _show(self, rows: pa.Table) -> None:
-        self._parts.append((rows, self._spark.createDataFrame(rows)))
+        self._parts.append((rows, _frame(self._spark, rows)))
         frames = (frame for _, frame in self._parts)
         reduce(DataFrame.union, frames).createOrReplaceTempView(self._view)
 
@@ -308,7 +316,7 @@ class ForeachBatchDelivery(Delivery):
         self._function = function
 
     def deliver(self, epoch: int, rows: pa.Table) -> None:
-        self._function(self._spark.createDataFrame(rows), epoch)
+        self._function(_frame(self._spark, rows), epoch)
 
 
 def _is_same_function(one: ForeachBatch, other: ForeachBatch) -> bool:

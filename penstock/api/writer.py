@@ -88,6 +88,8 @@ def _count(least: int) -> Callable[[str], int]:
 
 def _location(text: str) -> str:
     """A name for a query: the same for all ways to write a path of this machine."""
+    if not text:
+        raise ValueError("it is a folder, or any other name for the place of this query")
     if text.startswith("file:"):
         return os.path.abspath(unquote(urlparse(text).path))
     return text if _ADDRESS.match(text) else os.path.abspath(text)

@@ -8,6 +8,11 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.errors import UnsupportedPlan
 
 WAY_OUT = "Structured Streaming can run it: start it with df.writeStream"
+# Catalyst's nodes that Structured Streaming refuses too, always or nearly so.
+OTHER_WAYS_OUT: Mapping[str, str] = {
+    "Sort": "Structured Streaming sorts only behind an aggregate, in complete mode",
+    "Window": "Structured Streaming does not run it either: rank what you read from the result",
+}
 
 _PYTHON = "Python functions are not run here yet; write the column with Spark's own functions"
 _GROUPED = "functions over groups with their own state are not run here yet"
@@ -48,7 +53,7 @@ NODE_REASONS: Mapping[str, str] = {
     "LocalLimit": _LIMIT,
     "Offset": _LIMIT,
     "Tail": _LIMIT,
-    "Sample": "a random sample would differ after a recovery; filter by a hash of a column",
+    "Sample": "a random sample would differ after a recovery; filter by pmod(number, n)",
     "CollectMetrics": "observe() is not run here; the query's progress has its own metrics",
     "LocalRelation": _STATIC,
     "LogicalRelation": _STATIC,
@@ -70,6 +75,7 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "Now": _NOT_REPEATABLE,
     "CurrentBatchTimestamp": _NOT_REPEATABLE,
     "CurrentDateExpressionBuilder": _NOT_REPEATABLE,
+    "InputFileName": "the name of the file that a row is from is not known here",
     "PythonUDF": _PYTHON,
     "PythonUDAF": _PYTHON,
     "ScalaUDF": "functions of the JVM are not run here",
@@ -105,7 +111,7 @@ def unsupported(
         where += f" (written at {site})"
     details = {"node": node, "expression": shown, "column": column, "call_site": site}
     return UnsupportedPlan(
-        f"{where}: {reason}. {WAY_OUT}",
+        f"{where}: {reason}. {OTHER_WAYS_OUT.get(node, WAY_OUT)}",
         **{name: value for name, value in details.items() if value is not None},
     )
 

@@ -267,6 +267,7 @@ class HotItems:
             if self._driver.process.poll() is None:
                 self._driver.kill()
         self._view.phase = "done"
+        self._watcher.look(self._folder)  # what was committed after the last look, too
         self._screen.draw(self._view, last=True)
         return self._judge()
 

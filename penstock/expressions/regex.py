@@ -30,8 +30,7 @@ _COUNT = re.compile(r"\{\d{1,3}(?:,\d{0,3})?\}")
 
 def _refuse(pattern: str, reason: str) -> ExpressionError:
     return ExpressionError(
-        f"the pattern {pattern!r:.200} cannot be run here: {reason}; "
-        "Structured Streaming can run it",
+        f"the pattern {pattern!r:.200} cannot be run here: {reason}",
         pattern=pattern[:200],
     )
 

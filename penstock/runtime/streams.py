@@ -135,8 +135,9 @@ def create_stream(
 ) -> StreamFacts:
     """Describe a stream, unless it is described already; return how it is described.
 
-    As many vertices of a query can read it as it has substreams. Rows go to them in turn, or with
-    `partition_by` by the hash of these columns: then rows of one key keep their order.
+    StreamConflict if it is there with other columns. As many vertices of a query can read it as it
+    has substreams. Rows go to them in turn, or with `partition_by` by the hash of these columns:
+    then rows of one key keep their order.
     """
     check_type(log, Log, "log", "a log, such as open_log() returns")
     check_integer(substreams, "substreams", 1, SUBSTREAMS_MAX)
@@ -144,7 +145,21 @@ def create_stream(
         schema = schema_from_arrow(schema)
     check_type(schema, tuple, "schema", "an Arrow schema")
     check_type(partition_by, (list, tuple), "partition_by", "a list of columns")
-    keys = _check_keys(check_name(stream, "stream"), schema, tuple(partition_by))
+    found = described_or_new(log, stream, schema, substreams, tuple(partition_by))
+    if shape(found.schema) != shape(schema):
+        raise StreamConflict(
+            f"stream {stream} is there, with the columns {show_schema(found.schema)}, not "
+            f"{show_schema(schema)}: use it as it is, or another name",
+            stream=stream,
+        )
+    return found
+
+
+def described_or_new(
+    log: Log, stream: str, schema: Schema, substreams: int, partition_by: tuple[str, ...]
+) -> StreamFacts:
+    """How a stream is described, be it otherwise; one that is not there is described so."""
+    keys = _check_keys(check_name(stream, "stream"), schema, partition_by)
     wanted = StreamFacts(stream, schema, substreams, partition_by=keys)
     log.compare_and_set(stream_key(stream), 0, _encode_facts(wanted))
     return describe_stream(log, stream)
@@ -403,7 +418,7 @@ class StreamWriter:
 
     @property
     def offset(self) -> Any:
-        """What the last committed write said about the caller's progress; None before the first."""
+        """What was last said, in a committed write, about the caller's progress; else None."""
         return self._marker.offset
 
     def write(
@@ -414,7 +429,11 @@ class StreamWriter:
         watermark_us: int | None = None,
         ended: bool = False,
     ) -> Position:
-        """Publish a batch (or only progress); it is durable and visible when this returns."""
+        """Publish a batch (or only progress); it is durable and visible when this returns.
+
+        `offset` is any value that fits JSON. The log keeps it and does not look at it: whether rows
+        of an offset were written before is for the caller to ask. Without one the last stays.
+        """
         if batch is not None:
             check_type(batch, pa.RecordBatch, "batch", "an Arrow record batch (or None)")
         if watermark_us is not None:
@@ -521,7 +540,7 @@ class StreamWriter:
             vertex=last.vertex,
             instance=last.instance,
             epoch=last.epoch + 1,
-            offset=offset,
+            offset=last.offset if offset is None else offset,
             watermark_us=max(last.watermark_us, given_us),
             ended=ended,
         )

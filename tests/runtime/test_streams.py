@@ -53,8 +53,9 @@ def test_a_description_is_made_once_and_read_back(log: LocalLog) -> None:
     assert made == describe_stream(log, "orders")
     assert made.schema == ORDERS
     assert made.tags == ("S/orders/0", "S/orders/m")
-    again = create_stream(log, "orders", parse_schema("other int"))
-    assert again.schema == ORDERS  # the first description stands
+    assert create_stream(log, "orders", ORDERS, substreams=2) == made  # the first one stands
+    with pytest.raises(StreamConflict, match="other int"):
+        create_stream(log, "orders", parse_schema("other int"))
     log.close()
 
 
@@ -79,6 +80,17 @@ def test_a_writer_goes_on_where_its_committed_rows_end(log: LocalLog) -> None:
     assert [row["amount"] for row in plain(StreamReader(log, "orders").read_all())] == list(
         range(10)
     )
+    log.close()
+
+
+def test_a_write_without_an_offset_leaves_the_last_one(log: LocalLog) -> None:
+    create_stream(log, "orders", ORDERS)
+    writer = StreamWriter(log, "orders", "shop")
+    writer.write(batch(("a", 1)), offset={"file": 3})
+    writer.write(batch(("b", 2)))
+    writer.write(None, watermark_us=5)
+    assert writer.offset == {"file": 3}
+    assert StreamWriter(log, "orders", "shop").offset == {"file": 3}
     log.close()
 
 

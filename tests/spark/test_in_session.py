@@ -17,7 +17,12 @@ import penstock
 from penstock.api import query as query_module
 from penstock.api.launcher import SparkLauncher
 from penstock.api.session import Attached
-from penstock.api.sinks import MemoryDelivery, ParquetDelivery
+from penstock.api.sinks import (
+    ConsoleDelivery,
+    ForeachBatchDelivery,
+    MemoryDelivery,
+    ParquetDelivery,
+)
 from penstock.cli.queries import look_at
 from penstock.errors import JobFailed, QueryActive, QueryMismatch, QueryNotFound, TooFewSlots
 from penstock.expressions.types import schema_from_arrow
@@ -36,6 +41,7 @@ from tests.stages.programs import small
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from penstock.api.query import StreamingQuery
 
@@ -208,11 +214,42 @@ def test_the_memory_sink_does_not_make_all_of_its_view_anew_for_each_batch(
     delivery = MemoryDelivery(spark, "pieces", NUMBERS, replaces=False)
     made = []
     create = spark.createDataFrame
-    monkeypatch.setattr(spark, "createDataFrame", lambda rows: made.append(rows) or create(rows))
+
+    def noted(rows: pa.Table, schema: StructType) -> DataFrame:
+        made.append(rows)
+        return create(rows, schema)
+
+    monkeypatch.setattr(spark, "createDataFrame", noted)
     for first in range(0, 640, 10):
         delivery.deliver(first, pa.table({"n": range(first, first + 10)}, NUMBERS))
     assert [row.n for row in spark.table("pieces").collect()] == list(range(640))
     assert sum(rows.num_rows for rows in made) < 10 * 640  # 20,800 if each were all so far
+
+
+def test_times_without_a_zone_stay_what_they_are_in_every_sink(
+    spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also those that no clock of the session's zone ever shows, or shows twice."""
+    zone = "spark.sql.session.timeZone"
+    before = spark.conf.get(zone)
+    times = ["2024-03-10 02:30:00", "2024-11-03 01:30:00"]
+    column = pa.array(times).cast(pa.timestamp("us"))
+    nested = pa.StructArray.from_arrays([column], ["at"])
+    rows = pa.table({"at": column, "both": nested})
+    batches: list[DataFrame] = []
+    try:
+        spark.conf.set(zone, "America/New_York")
+        ForeachBatchDelivery(spark, lambda frame, _: batches.append(frame)).deliver(1, rows)
+        memory = MemoryDelivery(spark, "zoneless", rows.schema, replaces=False)
+        memory.deliver(1, rows)
+        for frame in (batches[0], spark.table("zoneless")):
+            assert frame.dtypes == [("at", "timestamp_ntz"), ("both", "struct<at:timestamp_ntz>")]
+            assert [str(row.at) for row in frame.collect()] == times
+        ConsoleDelivery(spark, 20, True).deliver(1, rows)
+        shown = capsys.readouterr().out
+        assert all(time in shown for time in times)
+    finally:
+        spark.conf.set(zone, before)
 
 
 @pytest.mark.slow
