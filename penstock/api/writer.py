@@ -51,19 +51,19 @@ from penstock.log.contract import Log
 from penstock.names import check_name
 from penstock.plan.build import Rows, query
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.job import Job
 from penstock.runtime.placement import Patience
 from penstock.runtime.queries import (
     RunState,
     StoredQuery,
+    begin_run,
     lock_path,
     note_run,
     query_at,
     query_with_id,
     stored_query,
 )
-from penstock.runtime.streams import describe_stream, register_streams
+from penstock.runtime.streams import describe_stream
 from penstock.stages.compare import compare
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -470,9 +470,7 @@ class StreamWriter:
         """
         spark, log, program = attached.spark, attached.log, stored.program
         delivery = request.sink.open(spark, stored, replaces=self._mode == "complete")
-        register_streams(log, program)
-        log.put(f"query/{stored.name}", stored.encode())
-        numbers = InstanceNumbers(log, stored.name, [v.name for v in program.vertices])
+        numbers = begin_run(log, stored)
         runner = None
         if delivery is not None:
             runner = self._runner(log, stored, delivery, numbers.run)

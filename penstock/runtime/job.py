@@ -30,19 +30,10 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import ControlError, JobFailed, StreamError
 from penstock.log.blockers import blockers
 from penstock.log.local import LocalLog
+from penstock.runtime.commands import Hands
 from penstock.runtime.control import Channel, ControlServer, Message
 from penstock.runtime.instances import InstanceNumbers
-from penstock.runtime.placement import (
-    Assign,
-    Command,
-    Finish,
-    GiveUp,
-    Launch,
-    Patience,
-    Placement,
-    Recovery,
-    StopSlot,
-)
+from penstock.runtime.placement import Command, Patience, Placement, Recovery
 from penstock.runtime.slot import SlotOrder
 from penstock.stages.program import Program
 
@@ -104,6 +95,14 @@ class Job:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._connections = itertools.count()
         self._channels: dict[int, Channel] = {}  # by connection
+        self._hands = Hands(
+            launch=self._launch,
+            send=self._send,
+            free_log=self._free_log,
+            close=lambda connection: self._channels[connection].close(),
+            cancel_slot=launcher.cancel_slot,
+            finish=self._finish,
+        )
         self._server = ControlServer(host, self._serve, self._port_gone)
         threading.Thread(target=self._run, name="penstock-job", daemon=True).start()
 
@@ -216,19 +215,7 @@ class Job:
             if self._placement.is_running() != was_running:  # most events say that all is well
                 self._changed.notify_all()
         for command in commands:
-            self._carry_out(command)
-
-    def _carry_out(self, command: Command) -> None:
-        if isinstance(command, Launch):
-            self._launch(command.slot)
-        elif isinstance(command, Assign):
-            self._send(command.connection, {"type": "assign", "vertices": command.vertices})
-        elif isinstance(command, StopSlot):
-            self._send(command.connection, {"type": "stop"})
-        elif isinstance(command, GiveUp):
-            self._give_up(command)
-        elif isinstance(command, Finish):
-            self._finish()
+            self._hands.carry_out(command)
 
     def _launch(self, slot: int) -> None:
         host, port = self._server.address
@@ -252,19 +239,12 @@ class Job:
         except OSError:
             logger.debug("a slot is gone: %s was not sent", message["type"])
 
-    def _give_up(self, lost: GiveUp) -> None:
-        if lost.machine == socket.gethostname():
-            self._end_blocker(lost.pid)
-        self._channels[lost.connection].close()
-        if lost.is_stuck:
-            self._launcher.cancel_slot(lost.slot)
-
-    def _end_blocker(self, pid: int) -> None:
+    def _free_log(self, pid: int, machine: str) -> None:
         """End a process of this machine that stopped while it held a lock of the log.
 
         It is still connected, so the number is still its own.
         """
-        if pid in blockers(self._log.folder):
+        if machine == socket.gethostname() and pid in blockers(self._log.folder):
             logger.warning("process %d was stopped with a lock of the log: ending it", pid)
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

@@ -13,7 +13,9 @@ from typing import Any
 from penstock.errors import InvalidProgram, QueryNotFound
 from penstock.log.contract import Log
 from penstock.names import check_any_name, check_name
+from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
+from penstock.runtime.streams import register_streams
 from penstock.stages.program import Program, VertexProgram
 
 QUERIES_FOLDER = "queries"
@@ -130,6 +132,13 @@ def query_progress(log: Log, program: Program) -> QueryProgress:
         for vertex in stateful or program.vertices
     ]
     return QueryProgress(markers, min(watermarks, default=WATERMARK_NONE))
+
+
+def begin_run(log: Log, stored: StoredQuery) -> InstanceNumbers:
+    """Store a query, after what its streams are, and begin a run of it: the newest from here on."""
+    register_streams(log, stored.program)
+    log.put(f"query/{stored.name}", stored.encode())
+    return InstanceNumbers(log, stored.name, [v.name for v in stored.program.vertices])
 
 
 def note_run(log: Log, name: str, run: int, state: RunState) -> None:

@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 
 from penstock.errors import StreamError
 from penstock.log.contract import Log
-from penstock.runtime.instances import InstanceNumbers, run_key
-from penstock.runtime.placement import (
-    Assign,
-    Command,
-    Finish,
-    GiveUp,
-    Launch,
-    Patience,
-    Placement,
-    StopSlot,
-)
-from penstock.runtime.queries import StoredQuery, stored_query
-from penstock.runtime.streams import register_streams
+from penstock.runtime.commands import Hands
+from penstock.runtime.instances import run_key
+from penstock.runtime.placement import Assign, Command, Patience, Placement
+from penstock.runtime.queries import StoredQuery, begin_run, stored_query
 from penstock.sim.actor import Actor, Point
 from penstock.sim.connection import End
 from penstock.sim.sinks import Feeder
@@ -68,6 +60,14 @@ class Driver(Actor):
         self._greeted: set[int] = set()
         self._tasks_over: list[tuple[int, str | None]] = []
         self._next_connection = 0
+        self._hands = Hands(
+            launch=self.launches.append,
+            send=self._send,
+            free_log=lambda pid, machine: None,  # whoever is held up here holds no lock of a log
+            close=lambda connection: self._connections[connection].close(),
+            cancel_slot=lambda slot: cancel(self, slot),
+            finish=self._finish,
+        )
 
     @property
     def query(self) -> str:
@@ -91,9 +91,9 @@ class Driver(Actor):
     def begin(self) -> None:
         """What starting a query does: compare it with the stored one, store it, place it."""
         try:
-            self.is_changed = store(self.log, self.program, self._output)
-            names = [vertex.name for vertex in self.program.vertices]
-            numbers = InstanceNumbers(self.log, self.query, names)
+            stored, before = self._compared()
+            numbers = begin_run(self.log, stored)
+            self.is_changed = before not in (None, stored)
             self._run = numbers.run
             if self._new_feeder is not None:
                 self.feeder = self._new_feeder(self, numbers.run)
@@ -105,6 +105,15 @@ class Driver(Actor):
             self.program, numbers, slots=slots, standbys=standbys, patience=PATIENCE
         )
         self._carry_out(self.placement.start(self._clock.monotonic_s()))
+
+    def _compared(self) -> tuple[StoredQuery, StoredQuery | None]:
+        """The query as it is to be stored, and the stored one, from which it can go on."""
+        identity = str(uuid.uuid5(uuid.NAMESPACE_URL, self.query))
+        stored = StoredQuery(identity, self.query, self.program, self._output, None)
+        before = stored_query(self.log, self.query)
+        if before is not None:
+            compare(before.program, self.program).check()
+        return stored, before
 
     def turn(self) -> None:
         """Hear all that has arrived, and look at the clock."""
@@ -134,7 +143,7 @@ class Driver(Actor):
     def _hear(self, placement: Placement, number: int, end: End) -> None:
         message, now_s = end.receive(), self._clock.monotonic_s()
         if message is None:
-            self._close(number)
+            self._connections.pop(number).close()
             self._carry_out(placement.lost(number, now_s))
         elif number not in self._greeted:
             self._greeted.add(number)
@@ -165,46 +174,16 @@ class Driver(Actor):
     def _carry_out(self, commands: list[Command]) -> None:
         for command in commands:
             self.at("command")
-            if isinstance(command, Launch):
-                self.launches.append(command.slot)
-            elif isinstance(command, Assign):
+            if isinstance(command, Assign):
                 self.handed.update(command.vertices)
-                self._send(command.connection, {"type": "assign", "vertices": command.vertices})
-            elif isinstance(command, StopSlot):
-                self._send(command.connection, {"type": "stop"})
-            elif isinstance(command, GiveUp):
-                self._close(command.connection)
-                if command.is_stuck:
-                    self._cancel(self, command.slot)
-            elif isinstance(command, Finish):
-                self.launches.clear()
-                for number in list(self._connections):
-                    self._close(number)
-                self._cancel(self, None)
+            self._hands.carry_out(command)
+
+    def _finish(self) -> None:
+        self.launches.clear()
+        for number in list(self._connections):
+            self._connections.pop(number).close()
+        self._cancel(self, None)
 
     def _send(self, connection: int, message: dict[str, object]) -> None:
-        if connection in self._connections:
-            try:
-                self._connections[connection].send(message)
-            except OSError:
-                return  # the slot is gone, which its connection will tell
-
-    def _close(self, connection: int) -> None:
-        if connection in self._connections:
-            self._connections.pop(connection).close()
-
-
-def store(log: Log, program: Program, output: str) -> bool:
-    """Store a query as a start of it does; return whether it replaces another one that fits."""
-    name = program.query
-    identity = str(uuid.uuid5(uuid.NAMESPACE_URL, name))
-    encoded = StoredQuery(identity, name, program, output, None).encode()
-    known = log.get(f"query/{name}")
-    is_changed = known is not None and known.value != encoded
-    if is_changed:
-        before = stored_query(log, name)
-        assert before is not None
-        compare(before.program, program).check()
-    register_streams(log, program)
-    log.put(f"query/{name}", encoded)
-    return is_changed
+        with suppress(OSError):  # the slot is gone, which its connection will tell
+            self._connections[connection].send(message)
