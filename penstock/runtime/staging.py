@@ -116,8 +116,10 @@ def begin_write(
         write = next(filter(is_it, _change(log, stream, join)))
         try:
             register(log, write.fence.vertex, write.number, again=True)
-        except Fenced:  # somebody who cleared up after an earlier one at this place was late
-            _strike(log, write)
+        except Fenced:
+            # Somebody was late who cleared up after an earlier one at this place; or he has begun
+            # to clear up after this one, and other tasks have staged rows that he did not get to.
+            clear_write(log, write)
         else:
             return write
 

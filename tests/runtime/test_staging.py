@@ -16,7 +16,7 @@ from penstock.errors import Fenced, LogBusy, OutcomeUnknown
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import open_log, punit
 from penstock.log.committed import CommittedReader
-from penstock.log.contract import UNKNOWN_RETRIES, Log
+from penstock.log.contract import UNKNOWN_RETRIES, Log, register
 from penstock.log.fsck import fsck
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, Position, RecordKind
@@ -91,6 +91,18 @@ def test_the_next_write_clears_up_after_a_dead_one() -> None:
     with pytest.raises(Fenced):  # a task of it that lives on
         stage(log, dead, 2, 6)
     assert plan_cut(log, "orders").upto == log.tail()
+
+
+def test_a_task_that_finds_its_write_fenced_drops_the_rows_of_the_others() -> None:
+    """Tasks list a write together. Whoever cleared up after it has died right after the fence."""
+    log = new_log()
+    write = begin_write(log, "orders", ALIVE, job="job", sink="sink")
+    stage(log, write, 0, 1)
+    register(log, write.fence.vertex, write.number + 1)
+    other = begin_write(log, "orders", ALIVE, job="job", sink="sink")
+    assert other.id != write.id
+    assert open_writes(log, "orders") == [other]
+    assert not is_waiting(log)
 
 
 def test_a_write_that_may_be_alive_is_left_alone_for_a_week() -> None:
