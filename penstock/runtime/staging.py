@@ -37,8 +37,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.clock import Clock, SystemClock
-from penstock.errors import Fenced, MarkerDamaged, OutcomeUnknown, StreamError, Trimmed
-from penstock.log.contract import Log, append_surely, register
+from penstock.errors import (
+    DiskFull,
+    Fenced,
+    LogBusy,
+    LogIOError,
+    MarkerDamaged,
+    OutcomeUnknown,
+    StreamError,
+    Trimmed,
+)
+from penstock.log.contract import UNKNOWN_RETRIES, Log, append_surely, register
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind
 from penstock.names import check_name, own_name
 from penstock.runtime.instances import next_instance
@@ -184,16 +193,38 @@ def open_writes(log: Log, stream: str) -> list[OpenWrite]:
 
 def _append_all(log: Log, write: OpenWrite, markers: Sequence[Entry]) -> Position | None:
     """Append the markers of a write; return where the last one is, if it is still there."""
+    is_unknown = False
+    for _ in range(UNKNOWN_RETRIES + 1):
+        try:
+            return log.append(markers, write.fence)[-1]
+        except OutcomeUnknown:
+            is_unknown = True
+        except Trimmed:
+            return None  # its own earlier try went through, and was read and trimmed since
+        except (LogBusy, LogIOError, DiskFull):
+            if not is_unknown:
+                raise
+            break  # it says nothing about the try before
+    return _settle_commit(log, write, markers)
+
+
+def _settle_commit(log: Log, write: OpenWrite, markers: Sequence[Entry]) -> Position | None:
+    """Find out whether markers are in the log; return where the last one is, if it still is.
+
+    Behind a fence nothing can be appended any more, and the log still knows what was.
+    """
     try:
-        return append_surely(log, markers, write.fence)[-1]
-    except OutcomeUnknown:
-        # Behind a fence nothing can be appended any more, and the log still knows what was.
         with suppress(Fenced):
             register(log, write.fence.vertex, write.number + 1)
         with suppress(Trimmed):
             return log.append(markers, write.fence)[-1]
-    except Trimmed:
-        pass  # its own earlier try went through, and was read and trimmed since
+    except (LogBusy, LogIOError, DiskFull, OutcomeUnknown) as error:
+        raise OutcomeUnknown(
+            f"whether the rows of this write to stream {write.stream} are visible could not be "
+            f"found out, as the log fails ({error.message}). Look for them before you run the job "
+            "again",
+            stream=write.stream,
+        ) from error
     return None
 
 

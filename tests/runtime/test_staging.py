@@ -220,6 +220,48 @@ def test_a_commit_whose_outcome_stays_unknown_is_settled(with_effect: bool) -> N
     assert not is_waiting(log)
 
 
+class FailingLog(UnsureLog):
+    """Does what it was asked for without saying so, and then is busy for a while."""
+
+    busy = 0
+
+    def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:
+        if not self.unsure and self.busy and fence is not None:
+            self.busy -= 1
+            raise LogBusy("for the test")
+        return super().append(entries, fence)
+
+
+@pytest.mark.parametrize("busy", [1, 2])
+def test_a_commit_that_fails_after_it_may_have_gone_through_is_not_called_a_failure(
+    busy: int,
+) -> None:
+    """Whoever is told that nothing happened runs the job again."""
+    log = FailingLog()
+    create_stream(log, "orders", SCHEMA)
+    write = begin_write(log, "orders", ALIVE)
+    markers = [stage(log, write, 0, 1)]
+    log.unsure, log.with_effect, log.busy = 1, True, busy
+    if busy == 1:
+        commit_write(log, write, markers)
+    else:
+        with pytest.raises(OutcomeUnknown, match="Look for them"):
+            commit_write(log, write, markers)
+    assert visible(log) == [1]
+
+
+def test_a_commit_that_never_went_out_fails_as_the_log_does() -> None:
+    log = FailingLog()
+    create_stream(log, "orders", SCHEMA)
+    write = begin_write(log, "orders", ALIVE)
+    markers = [stage(log, write, 0, 1)]
+    log.busy = 1
+    with pytest.raises(LogBusy):
+        commit_write(log, write, markers)
+    clear_write(log, write)
+    assert (visible(log), is_waiting(log)) == ([], False)
+
+
 def test_a_task_that_outlives_the_commit_leaves_nothing() -> None:
     """It came between the markers and the fence, or comes when the write is long over."""
     log = new_log()
