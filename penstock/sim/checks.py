@@ -53,11 +53,28 @@ def check_fences(history: Sequence[Seen], registrations: Sequence[Registration])
             )
 
 
+def check_staged(history: History) -> None:
+    """Once a write of tasks is fenced, nothing more is appended for it but what drops its rows."""
+    for name, (place, number) in history.writes.items():
+        limits = (
+            each.tail
+            for each in history.registrations
+            if each.vertex == place and each.instance > number
+        )
+        limit = next(limits, history.tail)
+        for seen in history.records:
+            if seen.position > limit and seen.instance and seen.producer.startswith(f"{name}."):
+                raise Violation(
+                    f"fence: {seen.kind} {seen.position} of {seen.producer} came after somebody "
+                    f"had begun to clear up after it at {limit}"
+                )
+
+
 def check_markers(history: Sequence[Seen], vertices: Iterable[str]) -> None:
     """The markers of a vertex count its epochs and only ever go forward."""
     last: dict[str, dict[str, Any]] = {}
     for seen in history:
-        if seen.kind == "MARKER":
+        if seen.kind == "MARKER" and not seen.facts["timeless"]:
             facts = seen.facts
             _check_marker(seen, facts, last.get(seen.producer))
             last[seen.producer] = facts
@@ -77,8 +94,14 @@ def _check_marker(seen: Seen, facts: dict[str, Any], before: dict[str, Any] | No
     for name in ("watermark_us", "consumed", "resume", "late_rows", "rejected_rows", "ended"):
         if facts[name] < before[name]:
             raise Violation(f"{where}: {name} fell from {before[name]} to {facts[name]}")
-    if before["offset"] is not None and facts["offset"] < before["offset"]:
+    if before["offset"] is not None and _offset(facts) < _offset(before):
         raise Violation(f"{where}: offset fell from {before['offset']} to {facts['offset']}")
+
+
+def _offset(facts: dict[str, Any]) -> int:
+    """Of a source or a writer; that of a sink of Spark's is the number of a batch."""
+    offset: Any = facts["offset"]
+    return int(offset["batchId"] if isinstance(offset, dict) else offset)
 
 
 def check_trims(

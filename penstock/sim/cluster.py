@@ -19,6 +19,7 @@ from penstock.runtime.sources import SourceBuilder
 from penstock.runtime.streams import create_stream
 from penstock.sim.actor import Actor
 from penstock.sim.background import Background
+from penstock.sim.batches import Batches, SparkJob, Task
 from penstock.sim.checks import Violation
 from penstock.sim.connection import connection
 from penstock.sim.data import COLUMNS
@@ -33,7 +34,7 @@ from penstock.sim.process import Process, ProcessAppends, ProcessAssembly, Proce
 from penstock.sim.producers import Producer
 from penstock.sim.recoveries import Recoveries
 from penstock.sim.retaining import Retention
-from penstock.sim.scenario import Scenario
+from penstock.sim.scenario import BatchKind, Scenario
 from penstock.sim.schedule import Schedule
 from penstock.sim.sinks import Feeder, Hand, Outside
 from penstock.stages.program import Program
@@ -337,6 +338,23 @@ class Cluster:
         self._reveal_some(producer)
         self._schedule.note("turn", producer)
         return bool(self._act(producer, producer.turn)) and not producer.is_dead
+
+    def new_batches(self, kind: BatchKind, stream: str, rows: pa.RecordBatch) -> Batches:
+        parts = (self._schedule, self._faults, self._history, self._at, self._open_log)
+        return Batches(kind, stream, rows, *parts)
+
+    def turn_job(self, actor: SparkJob | Task) -> None:
+        """One turn of a driver or a task of a job that writes to a stream."""
+        self._reveal_some(actor)
+        self._schedule.note("turn", actor)
+        self._act(actor, actor.turn)
+
+    def clear_up_after(self, batches: Batches) -> None:
+        """Somebody comes by who finds what jobs have left."""
+        actor = Actor("visitor", self._at)
+        actor.log = self._open_log(actor)
+        batches.check_cleared(actor)
+        actor.log.close()
 
     def cut(self, stream: str) -> None:
         """Somebody lets old rows of a stream go, once all queries are known that will read it."""

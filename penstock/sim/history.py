@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from penstock.log.record import Entry, Position
 
 INSTANCES = "instance/"  # metadata keys that name the newest instance of a vertex
+WRITES = "writes/"  # metadata keys that list open writes
 SINKS = "sink/"  # metadata keys that hold the progress of a sink
 
 
@@ -81,6 +82,7 @@ class History:
         self.registrations: list[Registration] = []
         self.trims: list[Trim] = []
         self.sinks: list[SinkNote] = []
+        self.writes: dict[str, tuple[str, int]] = {}  # by id: whose number fences it, and which
         self.trimmed_retries = 0
         self._newest: dict[str, int] = {}
         self._last: dict[str, Seen] = {}
@@ -115,6 +117,10 @@ class History:
             vertex = key.removeprefix(INSTANCES)
             self.registrations.append(Registration(vertex, int(value), self.tail))
             self._newest[vertex] = int(value)
+        elif key.startswith(WRITES):
+            for each in json.loads(value):
+                place = f"{each['stream']}.write.{each['place']}"
+                self.writes[each["id"]] = (place, each["number"])
         elif key.startswith(SINKS):
             self.sinks.append(SinkNote(key, json.loads(value), len(self.trims)))
 

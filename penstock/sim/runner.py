@@ -18,6 +18,7 @@ from penstock.sim.checks import (
     check_nothing_left,
     check_output,
     check_sink,
+    check_staged,
     check_trims,
 )
 from penstock.sim.mutants import Mutant
@@ -71,6 +72,9 @@ SOMETIMES = (
     "query goes on with a change",
     "changed query refused",
     "appends of several vertices at once",
+    "attempt to stage rows failed",
+    "rows staged too late",
+    "staged write given up",
 )
 
 Patch = Callable[[], AbstractContextManager[None]]
@@ -201,6 +205,7 @@ def check(world: World) -> None:
     programs = world.scenario.programs
     vertices = [vertex.name for program in programs for vertex in program.vertices]
     check_fences(history, world.history.registrations)
+    check_staged(world.history)
     check_markers(history, vertices)
     world.cluster.check_handed_out()
     if world.trims_are_whole:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from penstock.sim.shapes import CONNECTOR, DEAD, DELAY_US, OUT, SHAPES, Shape, V
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 
+BatchKind = Literal["batch", "micro-batches"]  # of jobs of Spark's that write a feed
 READERS = ("committed", "stream", "batch", "micro-batches")  # kinds of readers outside
 
 
@@ -51,6 +53,7 @@ class Scenario:
     trim_commits: int
     retained: tuple[str, ...]  # streams that are cut now and then
     observed: tuple[str, str] | None  # a stream, and the kind of reader that follows it
+    batches: BatchKind | None  # jobs of Spark's write the last of the feeds that are published
     sink_keeps_record: bool | None  # None: there is no sink outside the log
     slots: int
     standbys: int
@@ -102,7 +105,7 @@ class Scenario:
 
     @cached_property
     def published_parts(self) -> dict[str, tuple[int, int]]:
-        """By producer outside: which part of which feed it publishes."""
+        """By producer outside: which part of which feed it publishes; jobs are the last one."""
         return {f"producer{number}": (number, 0) for number in range(self.shape.producers)}
 
     @cached_property
@@ -174,6 +177,7 @@ def make_scenario(seed: int) -> Scenario:
         trim_commits=random.Random(f"trims {seed}").choice((1, 1, 2, 3, 1_000)),
         retained=(),
         observed=None,
+        batches=_batches(shape, random.Random(f"batches {seed}")),
         sink_keeps_record=more.random() < 0.5 if has_sink else None,
         slots=more.choice((1, 2, 2, 3)),
         standbys=more.choice((0, 1)),
@@ -184,6 +188,13 @@ def make_scenario(seed: int) -> Scenario:
         troubles=troubles,
     )
     return _with_readers(whole, random.Random(f"readers {seed}"))
+
+
+def _batches(shape: Shape, rng: random.Random) -> BatchKind | None:
+    """Where event time matters there are none: their rows speak of no time."""
+    if not shape.producers or shape.window_us is not None:
+        return None
+    return rng.choice((None, "batch", "micro-batches"))
 
 
 def _planned(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 from penstock.api import datasource_ranges
@@ -13,6 +13,7 @@ from penstock.log import committed
 from penstock.runtime import retention
 from penstock.runtime.sources import SourceRequest
 from penstock.sim.actor import Actor
+from penstock.sim.batches import Batches
 from penstock.sim.checks import Violation
 from penstock.sim.cluster import Cluster
 from penstock.sim.data import SimulatedSource, watermarks_of
@@ -66,13 +67,18 @@ class World:
         self.healed_at = 0  # the log's tail then
         self._arrived = dict.fromkeys(scenario.parts, 0)
         self._producers: dict[str, Producer | None] = dict.fromkeys(scenario.published_parts)
+        self._batches: Batches | None = None
+        if scenario.batches is not None:
+            jobs, _ = self._producers.popitem()
+            _, rows = scenario.parts[scenario.published_parts[jobs]]
+            self._batches = self.cluster.new_batches(scenario.batches, PUBLISHED, rows)
         self.observer = self._new_observer()
 
     # The run --------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run with failures, heal, finish; Violation if anything is not as promised."""
-        with self._small_pages():
+        with self._small_pages(), self._batches.swaps() if self._batches else nullcontext():
             if self._producers:
                 self.cluster.create_stream(PUBLISHED)
             self._begin()
@@ -82,6 +88,8 @@ class World:
                     break  # a while after the end is enough
             self._heal()
             self._finish()
+            if self._batches is not None:
+                self.cluster.clear_up_after(self._batches)
             if self.observer is not None:
                 self.observer.finish(self._rng)
 
@@ -153,6 +161,8 @@ class World:
         """The log has lost its tail: whoever is outside goes by what it has now."""
         self._tail_losses = self.cluster.tail_losses
         self._producers = dict.fromkeys(self._producers)
+        if self._batches is not None:
+            self._batches.begin_anew()
         if self._producers:
             self.cluster.create_stream(PUBLISHED)
         if self.observer is not None:
@@ -191,12 +201,22 @@ class World:
 
     def _publish(self) -> None:
         """Let a producer outside do something; one that is not there may come, or come back."""
+        if self._batches is not None and self._rng.random() < 0.6:
+            self._turn_batches(self._batches)
+            return
         name = self._rng.choice(tuple(self._producers))
         if self._rng.random() < 0.1 or self._producers[name] is None:
             self._new_producer(name)
         producer = self._producers[name]
         if producer is not None and self.cluster.can_act(producer):
             self._turn_producer(producer)
+
+    def _turn_batches(self, batches: Batches) -> None:
+        """Let a driver or a task of a job do something."""
+        if ready := self._ready(batches.actors()):
+            self.cluster.turn_job(self._rng.choice(ready))
+        if self._faults.is_on and self._rng.random() < 0.03:
+            batches.kill_one()
 
     def _new_producer(self, name: str) -> None:
         """A program of that name begins; one that was there before goes on for a while."""
@@ -212,7 +232,8 @@ class World:
         """The first producer ends last: whoever reads cannot know who else is still to come."""
         names = list(self._producers)
         others = (self.history.has_ended(each) for each in names if each != producer.name)
-        producer.may_end = producer.name != names[0] or all(others)
+        is_written = self._batches is None or self._batches.is_done
+        producer.may_end = producer.name != names[0] or (all(others) and is_written)
         if not self.cluster.turn_producer(producer) and self._producers[producer.name] is producer:
             self._producers[producer.name] = None
 
@@ -352,6 +373,8 @@ class World:
         """Let everybody act in turn until all queries have ended and nobody is left."""
         for _ in range(ROUNDS_MAX):
             self._clock.advance(0.005)
+            if self._batches is not None:
+                self._turn_batches(self._batches)
             for name, producer in tuple(self._producers.items()):
                 if producer is None and not self.history.has_ended(name):
                     self._new_producer(name)

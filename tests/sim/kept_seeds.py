@@ -10,5 +10,6 @@ KEPT_SEEDS: dict[int, str] = {
     100: "a driver whose sink failed after its slots had ended was taken for done (the simulator)",
     147: "failed once; what it showed was not written down",
     347: "failed once; what it showed was not written down",
+    470: "a fenced write of several tasks was struck, and its rows waited in every reader for ever",
     50_953: "a recovery that was held up fenced the living owner: cases of held-up recoveries",
 }
