@@ -20,6 +20,7 @@ from penstock.runtime.retention import Cut
 from penstock.runtime.streams import StreamReader, StreamWriter
 from penstock.sim import readers, retaining
 from penstock.sim.mutants.mutant import Mutant
+from penstock.sim.scenario import Scenario
 from penstock.sim.swaps import swapped
 
 
@@ -193,32 +194,37 @@ def _position_for_resume() -> AbstractContextManager[None]:
     return swapped((StreamReader, "resume", property(lambda self: self.position)))
 
 
+def _is_read_as(scenario: Scenario, *kinds: str) -> bool:
+    return scenario.observed is not None and scenario.observed[1] in kinds
+
+
 OUTSIDE: tuple[Mutant, ...] = (
-    Mutant("writer_goes_on", "a write goes on where a failed one stopped", 19, _writer_goes_on),
+    Mutant("writer_goes_on", "a write goes on where a failed one stopped", 44, _writer_goes_on),
     Mutant("writer_offset_lost", "the marker of a write forgets its offset", 19,
            _writer_offset_lost),
     Mutant("writer_epoch_stays", "the epochs of a producer do not advance", 19,
            _writer_epoch_stays),
     Mutant("writer_not_restored", "a producer that opens again begins from nothing", 19,
            _writer_not_restored),
-    Mutant("writer_repeats", "a write that went through after all is repeated", 4395,
+    Mutant("writer_repeats", "a write that went through after all is repeated", 44,
            _writer_repeats, lambda s: s.shape.producers > 0 and s.troubles.effect_gap < 10),
-    Mutant("sink_plans_nothing", "where a batch ends is not noted before it is handed over", 53,
+    Mutant("sink_plans_nothing", "where a batch ends is not noted before it is handed over", 14,
            _sink_plans_nothing),
     Mutant("sink_resumes_at_done", "a sink goes on reading at the last batch", 9,
            _sink_resumes_at_done),
-    Mutant("cut_through_an_epoch", "a cut ends within an epoch", 3, _cut_through_an_epoch),
+    Mutant("cut_through_an_epoch", "a cut ends within an epoch", 4, _cut_through_an_epoch),
     Mutant("cut_for_nobody", "a cut takes what a query has not read", 20, _cut_for_nobody),
-    Mutant("cut_unnoticed", "a reader skips what was cut before it was read", 4, _cut_unnoticed),
-    Mutant("half_cut_epochs_read", "a new reader reads what half a cut has left", 1361,
-           _half_cut_epochs_read, lambda s: bool(s.retained)),
-    Mutant("range_without_later_markers", "a range looks for no marker behind its end", 16,
+    Mutant("cut_unnoticed", "a reader skips what was cut before it was read", 44, _cut_unnoticed),
+    Mutant("half_cut_epochs_read", "a new reader reads what half a cut has left", 1634,
+           _half_cut_epochs_read,
+           lambda s: bool(s.retained) and _is_read_as(s, "committed", "stream")),
+    Mutant("range_without_later_markers", "a range looks for no marker behind its end", 17,
            _range_without_later_markers),
-    Mutant("position_for_resume", "a stream reader is followed from its position on", 750,
-           _position_for_resume),
+    Mutant("position_for_resume", "a stream reader is followed from its position on", 301,
+           _position_for_resume, lambda s: _is_read_as(s, "stream")),
     Mutant("sink_not_fenced", "an old run moves the progress of a sink", 21, _sink_not_fenced),
-    Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 37,
+    Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 77,
            _sink_done_before_delivery),
-    Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 100,
+    Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 21,
            _sink_trims_what_it_read),
 )  # fmt: skip
