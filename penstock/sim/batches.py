@@ -101,7 +101,7 @@ class Batches:
 
     def is_gone(self, owner: str) -> bool:
         """Whether a driver is taken for dead; some times in error."""
-        is_wrong = self._faults.is_on and self.schedule.rng.random() < 0.05
+        is_wrong = self._faults.is_on and self.schedule.rng.random() < 0.2
         return is_wrong or all(job.name != owner or job.is_over for job in self._jobs)
 
     def swaps(self) -> AbstractContextManager[None]:

@@ -16,6 +16,7 @@ def _seen(position: int, kind: str, instance: int, producer: str = "v", **facts:
     marker = {
         "vertex": producer, "instance": instance, "epoch": 1, "watermark_us": 0, "consumed": 0,
         "resume": 0, "late_rows": 0, "rejected_rows": 0, "ended": True, "offset": 1,
+        "timeless": False,
     }  # fmt: skip
     body = json.dumps(marker | facts).encode() if kind == "MARKER" else b"rows"
     return Seen(position, kind, ("S/x/0",), producer, instance, position, body)

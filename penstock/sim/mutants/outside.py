@@ -199,14 +199,14 @@ def _is_read_as(scenario: Scenario, *kinds: str) -> bool:
 
 
 OUTSIDE: tuple[Mutant, ...] = (
-    Mutant("writer_goes_on", "a write goes on where a failed one stopped", 44, _writer_goes_on),
+    Mutant("writer_goes_on", "a write goes on where a failed one stopped", 21, _writer_goes_on),
     Mutant("writer_offset_lost", "the marker of a write forgets its offset", 19,
            _writer_offset_lost),
     Mutant("writer_epoch_stays", "the epochs of a producer do not advance", 19,
            _writer_epoch_stays),
     Mutant("writer_not_restored", "a producer that opens again begins from nothing", 19,
            _writer_not_restored),
-    Mutant("writer_repeats", "a write that went through after all is repeated", 44,
+    Mutant("writer_repeats", "a write that went through after all is repeated", 220,
            _writer_repeats, lambda s: s.shape.producers > 0 and s.troubles.effect_gap < 10),
     Mutant("sink_plans_nothing", "where a batch ends is not noted before it is handed over", 14,
            _sink_plans_nothing),
@@ -214,7 +214,7 @@ OUTSIDE: tuple[Mutant, ...] = (
            _sink_resumes_at_done),
     Mutant("cut_through_an_epoch", "a cut ends within an epoch", 4, _cut_through_an_epoch),
     Mutant("cut_for_nobody", "a cut takes what a query has not read", 20, _cut_for_nobody),
-    Mutant("cut_unnoticed", "a reader skips what was cut before it was read", 44, _cut_unnoticed),
+    Mutant("cut_unnoticed", "a reader skips what was cut before it was read", 78, _cut_unnoticed),
     Mutant("half_cut_epochs_read", "a new reader reads what half a cut has left", 1634,
            _half_cut_epochs_read,
            lambda s: bool(s.retained) and _is_read_as(s, "committed", "stream")),

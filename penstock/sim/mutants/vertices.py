@@ -310,7 +310,7 @@ VERTICES: tuple[Mutant, ...] = (
            _offset_ahead),
     Mutant("offset_not_in_marker", "the marker forgets the offset of the source", 2,
            _offset_not_in_marker),
-    Mutant("retry_under_new_sequences", "an unknown append is repeated under new sequences", 22,
+    Mutant("retry_under_new_sequences", "an unknown append is repeated under new sequences", 38,
            _retry_under_new_sequences),
     Mutant("take_unknown_for_done", "an unknown append counts as done", 25,
            _take_unknown_for_done),
