@@ -92,9 +92,10 @@ def _check_too_few_task_slots(driver: DriverProcess) -> None:
 def _check_stopped_session(driver: DriverProcess) -> None:
     """A name is taken while its query runs; a query whose session is stopped ends and says why."""
     notes = str(driver.log.parent / "narrow.jsonl")
-    driver.start("narrow", "counts", EVENTS, RATE, standbySlots=0, sink="foreach", path=notes)
+    events = 100 * EVENTS  # on a slow machine, too, the session is stopped before they are all made
+    driver.start("narrow", "counts", events, RATE, standbySlots=0, sink="foreach", path=notes)
     with pytest.raises(Refused, match="running in this process") as refused:
-        driver.ask("start", name="narrow", kind="counts", events=EVENTS, rate=RATE)
+        driver.ask("start", name="narrow", kind="counts", events=events, rate=RATE)
     assert refused.value.details["holder"] == str(driver.pid)
     driver.ask("stop_session")
     with pytest.raises(Refused, match="the Spark session was stopped") as refused:
