@@ -263,7 +263,7 @@ def test_a_log_in_use_is_checked_without_false_alarm(tmp_path: Path) -> None:
             assert writer.stdout is not None
             assert writer.stdout.readline() == "going\n"
             tails: list[int] = []
-            while len(tails) < 30 or tails[-1] == tails[0]:  # the test's timeout ends a writer's rest
+            while len(tails) < 30 or tails[-1] == tails[0]:  # a timeout ends the test
                 report = fsck(folder)
                 assert report.is_clean, report.findings
                 tails.append(report.counts["tail"])
