@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -76,3 +78,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what starts Spark, so that the short tests fill the end."""
     items.sort(key=lambda item: _group(item.nodeid.split("::")[0]) is None)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """What is freed is freed with its last reference: a slot freezes what the collector sees."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import socket
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -422,14 +421,6 @@ def hopping() -> Program:
     settings = Settings(step_rows_max=10, commit_interval_ms=0, checkpoint_interval_commits=2)
     grouped = late.agg(count().alias("n"), max_("key").alias("most"))
     return plan_program(query("q", grouped.to_stream("out"), settings=settings))
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_collector")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 import tracemalloc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,15 +187,6 @@ def test_deleted_strings_survive_until_the_changes_are_taken() -> None:
     replica.apply_changes(changes)
     assert replica.scan().equals(state.scan())
     assert len(replica) == 1
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """What is freed is freed with its last reference: a slot freezes what the collector sees."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("no_collector")
