@@ -123,6 +123,13 @@ class Log(ABC):
         """
 
     @abstractmethod
+    def sync(self) -> None:
+        """Let all that was done by now survive a power cut, whatever the log's level is.
+
+        For those who are about to destroy something outside the log because of what is in it.
+        """
+
+    @abstractmethod
     def forget(self, producers: Collection[str]) -> None:
         """Forget the sequences of producers that append nothing any more.
 

@@ -511,6 +511,12 @@ class LocalLog(Log):
         self._sync_metadata()
         self.collect()
 
+    def sync(self) -> None:
+        self._check_writable()
+        if not self._durable:
+            write_back(self._index, self._lock, self.folder / SEGMENTS_FOLDER, self._files)
+            self._sync_wal()
+
     def forget(self, producers: Collection[str]) -> None:
         self._check_writable()
         with self._lock:

@@ -431,6 +431,10 @@ class MemoryLog(Log):
             self._fenced += 1
             raise
 
+    def sync(self) -> None:
+        with self._changed:
+            self._check_usable()
+
     def forget(self, producers: Collection[str]) -> None:
         self._perform(Effect.FORGET, lambda: self.store.forget(producers))
 

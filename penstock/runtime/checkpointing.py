@@ -8,7 +8,8 @@ These trims are fenced, unlike others (`trimming`). Which changes are needless f
 and a recovery may find one of them damaged: it then needs the changes that a zombie, who knows
 nothing of that, would let go. Once a new instance is registered, only it trims. Checkpoints are
 removed after the trim that made them needless went through: they were listed before it, so none of
-them is a newer instance's.
+them is a newer instance's. And not before the markers of those that stay are on the disk, also where
+appends are not synced.
 
 The same thread trims what needs no checkpoint (`trimming`).
 """
@@ -80,6 +81,8 @@ def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> No
         log.trim(change_tag(job.vertex), Position(oldest), job.fence)
         # The marker itself stays: it is what the checkpoint is known by, and may be the last one.
         log.trim(task_tag(job.vertex), Position(oldest - 1), job.fence)
+        # A power cut that takes the markers of the newer ones must leave the older ones.
+        log.sync()
         for checkpoint in usable[:-CHECKPOINTS_KEPT]:
             store.delete(checkpoint)
         for checkpoint in unusable:

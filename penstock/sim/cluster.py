@@ -86,7 +86,6 @@ class Cluster:
         self.steps = 0
         self._started = 0
         self._starts_healed: Counter[str] = Counter()  # of each query, after healing
-        self._kept = history.moment()
         self.tail_losses = 0
         self._programs: dict[str, Program] = {
             vertex.name: program for program in scenario.programs for vertex in program.vertices
@@ -510,16 +509,16 @@ class Cluster:
     def keep(self) -> None:
         """All that is in the log by now has reached the disk."""
         self._backend.keep()
-        self._kept = self._history.moment()
+        self._history.keep()
 
     def _lose_tail(self) -> None:
         """What came after the last `keep` never happened, as far as the log knows."""
         self._schedule.faults["power cut that loses the tail"] += 1
         for actor in self._acting:
             actor.die()  # what it was about to write would be in a log that is no more
-        for lost in self._history.registrations[self._kept.registrations :]:
+        for lost in self._history.registrations[self._history.kept.registrations :]:
             self.deeds.pop((lost.vertex, lost.instance), None)
-        self._history.go_back(self._kept)
+        self._history.go_back()
         self._log.close()
         self._log = self._backend.open(self._clock, lagging=False)
         self._recoveries.begin_anew()

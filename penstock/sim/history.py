@@ -87,6 +87,7 @@ class History:
         self._newest: dict[str, int] = {}
         self._last: dict[str, Seen] = {}
         self._markers: Counter[str] = Counter()
+        self.kept = Moment(0, 0, 0, 0)
 
     @property
     def tail(self) -> int:
@@ -153,11 +154,15 @@ class History:
         last = self.last_marker(vertex)
         return last is not None and bool(last["ended"])
 
-    def moment(self) -> Moment:
-        return Moment(len(self.records), len(self.registrations), len(self.trims), len(self.sinks))
+    def keep(self) -> None:
+        """All that has happened by now is on the disk."""
+        self.kept = Moment(
+            len(self.records), len(self.registrations), len(self.trims), len(self.sinks)
+        )
 
-    def go_back(self, moment: Moment) -> None:
-        """Forget what came after a moment: the log itself has lost it."""
+    def go_back(self) -> None:
+        """Forget what came after the last `keep`: the log itself has lost it."""
+        moment = self.kept
         del self.records[moment.records :]
         del self.registrations[moment.registrations :]
         del self.trims[moment.trims :]

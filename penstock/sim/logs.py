@@ -225,6 +225,13 @@ class ProcessLog(Log):
         self._owner.at("trim")
         self._effect(Effect.TRIM, apply)
 
+    def sync(self) -> None:
+        self._owner.at("sync")
+        self.inner.sync()
+        self._backend.keep()
+        self._history.keep()
+        self._owner.at("synced")
+
     def forget(self, producers: Collection[str]) -> None:
         self._owner.at("forget")
         self._effect(Effect.FORGET, lambda log: log.forget(producers))

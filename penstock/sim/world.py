@@ -229,11 +229,16 @@ class World:
         self._producers[name] = self.cluster.new_producer(name, PUBLISHED, rows)
 
     def _turn_producer(self, producer: Producer) -> None:
-        """The first producer ends last: whoever reads cannot know who else is still to come."""
-        names = list(self._producers)
-        others = (self.history.has_ended(each) for each in names if each != producer.name)
-        is_written = self._batches is None or self._batches.is_done
-        producer.may_end = producer.name != names[0] or (all(others) and is_written)
+        """The first producer speaks before others end, and ends last.
+
+        Whoever reads cannot know who else is still to come.
+        """
+        first, *others = self._producers
+        if producer.name != first:
+            producer.may_end = self.history.last_marker(first) is not None
+        else:
+            is_written = self._batches is None or self._batches.is_done
+            producer.may_end = is_written and all(map(self.history.has_ended, others))
         if not self.cluster.turn_producer(producer) and self._producers[producer.name] is producer:
             self._producers[producer.name] = None
 

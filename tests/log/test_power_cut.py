@@ -87,6 +87,12 @@ class Run:
         self.promises.floor, self.promises.values_floor = floor, values
         self.note()
 
+    def sync(self) -> None:
+        floor, values = self.log.tail(), self.promises.values
+        self.log.sync()
+        self.promises.floor, self.promises.values_floor = floor, values
+        self.note()
+
     def kernel_writes_back(self) -> None:
         """A minute passes."""
         for path in self.files.root.rglob("*"):
@@ -116,6 +122,8 @@ def reference_run(folder: Path, seed: int) -> Run:
         run.fold()
         run.append(4)
         run.put()
+        run.append(1)
+        run.sync()
         run.append(1)
         for tag in TAGS:  # so that whole segments go
             run.trim(tag, run.log.tail() - 3)
@@ -228,8 +236,12 @@ def unlink_early(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalLog, "_sync_wal", lambda self: None)
 
 
+def sync_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalLog, "sync", lambda self: None)
+
+
 @pytest.mark.parametrize(
-    "broken", [fold_unsynced, write_nothing_back, reserve_nothing, unlink_early]
+    "broken", [fold_unsynced, write_nothing_back, reserve_nothing, unlink_early, sync_nothing]
 )
 def test_the_sweep_finds_what_is_left_out(
     broken: Callable[[pytest.MonkeyPatch], None], tmp_path: Path

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from penstock.log.contract import register
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, RecordKind
 from penstock.runtime.checkpointing import (
@@ -211,6 +212,34 @@ def test_a_bug_in_one_job_is_reported_and_does_not_end_the_thread(
     worker.close()
     errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
     assert {str(error) for error in errors if isinstance(error, KeyError)} == {"'T/v'", "'T/w'"}
+
+
+class ListeningLog(MemoryLog):
+    """A log that notes when it was synced, in the order in which files are removed."""
+
+    def __init__(self, steps: list[str]) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def sync(self) -> None:
+        super().sync()
+        self.steps.append(f"sync {self.tail()}")
+
+
+def test_no_checkpoint_goes_before_the_markers_of_those_that_stay_are_on_disk() -> None:
+    """A power cut may take what was not synced, and with it the checkpoints of those markers."""
+    steps: list[str] = []
+
+    def note(step: str, path: FilePath) -> None:
+        if step == "remove_file" and path[-1] == MANIFEST:
+            steps.append(f"remove {int(path[1].partition('_')[0])}")
+
+    log, store = ListeningLog(steps), MemoryCheckpoints(note)
+    register(log, "v", 1)
+    queue = CheckpointQueue(store, log)
+    for _ in range(4):
+        assert queue.perform(picture(log)) is None
+    assert steps == ["sync 2", "sync 3", "remove 1", "sync 4", "remove 2"]
 
 
 def test_a_disk_that_does_not_answer_condemns_no_checkpoint() -> None:
