@@ -16,7 +16,9 @@ order. What is staged when a run ends is thrown away; the next one may cut its b
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 import traceback
 from collections import deque
 from concurrent.futures import Future, wait
@@ -45,6 +47,7 @@ from penstock.runtime.trimming import TRIM_BYTES, TRIM_COMMITS
 from penstock.stages.tags import TagKind, parse_tag
 
 WAIT_S = 0.2
+WAKE_S = 0.02
 STAGING_S = 0.05  # how often it is looked for more to stage while a batch is being staged
 MORE_S = 0.05  # how often it is looked for more while a batch waits for it
 STRAGGLERS_S = 1.0  # how long after a trigger's interval the commits of all vertices are waited for
@@ -223,7 +226,11 @@ class SinkRunner:
 
     def wait_ended(self, timeout_s: float | None) -> bool:
         """Wait until the thread has ended, and nothing is handed over any more; whether so."""
-        self._thread.join(timeout_s)
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while self._thread.is_alive() and (left_s := end_s - time.monotonic()) > 0:
+            if self._stopping.is_set():
+                self._log.wake()  # again and again: a wait that is only just beginning misses it
+            self._thread.join(min(left_s, WAKE_S))
         return not self._thread.is_alive()
 
     def hurry(self) -> None:
