@@ -56,6 +56,7 @@ from penstock.state.tables import (
     Words,
 )
 
+_PIECE = 1_024  # inputs at the least
 _Unsigned = NDArray[np.uint64]
 
 
@@ -260,47 +261,59 @@ def merge_rows(
     rows_out: RowNumbers,
     ahead: Words,
 ) -> int:
-    inputs, begin = pane_of.size, int(counters[NEXT])
-    end = _panes_end(panes, counters, pane_of)
-    words, nulls, pane_of = words[begin:end], nulls[begin:end], pane_of[begin:end]
-    hashes, values, bits = hashes[begin:end], values[begin:end], bits[begin:end]
-    rows = _find(store, slots, words, nulls, pane_of)
-    absent = np.flatnonzero(rows < 0)
-    first, places = _distinct(words[absent], nulls[absent], pane_of[absent])
-    first = absent[first]
-    is_new = np.zeros(rows.size, np.bool_)
-    is_new[first] = True
-    reason = _room(store, slots, panes, counters, pane_of[first])
-    if reason != tables.DONE:
-        return reason
-    made = _new_rows(store, counters, first.size)
-    store[made] = 0
-    store[made, META] = hashes[first].astype(np.int64) | LIVE
-    # Born after the snapshot began: not for it to copy.
-    young = made[(made >= counters[COPY_NEXT]) & (made < counters[COPY_END])]
-    store[young, META] |= SAVED
-    store[made, NULLS], store[made, PANE] = nulls[first], pane_of[first]
-    store[made, VALID] = initial
-    store[made, KEYS : KEYS + words.shape[1]] = words[first]
-    _link(store, made, panes)
-    _enter_rows(store, slots, made, words.shape[1])
-    rows[absent] = made[places]
-    touched = rows[is_new] if mode == tables.RESOLVE else rows
-    _touch(store, touched, counters, dirty, saved, captured)
-    if mode == tables.RESOLVE:
-        rows_out[begin:end] = np.where(is_new, -1 - rows, rows)
-    elif mode == tables.MERGE:
-        _merge(store, rows, is_new, values, bits, rules, peaks, (arena, starts))
-    else:
-        store[rows, META] = store[rows, META] & ~HASH_MASK | hashes
-        _put(store, rows, values, bits, rules, peaks)
-    counters[NEXT] = end
-    return tables.DONE if end == inputs else tables.PANES_FULL
+    while (begin := int(counters[NEXT])) < pane_of.size:
+        room = min(slots.size * 6 // 10, store.shape[0]) - int(counters[ROWS_LIVE])
+        piece_end = _piece_end(begin, room, pane_of.size)
+        end = _panes_end(panes, counters, pane_of[:piece_end])
+        some = slice(begin, end)
+        rows = _find(store, slots, words[some], nulls[some], pane_of[some])
+        absent = np.flatnonzero(rows < 0)
+        first, places = _distinct(
+            words[some][absent], nulls[some][absent], pane_of[some][absent]
+        )
+        is_new = np.zeros(rows.size, np.bool_)
+        is_new[absent[first]] = True
+        first = begin + absent[first]
+        reason = _room(store, slots, panes, counters, pane_of[first])
+        if reason != tables.DONE:
+            return reason
+        made = _new_rows(store, counters, first.size)
+        store[made] = 0
+        store[made, META] = hashes[first].astype(np.int64) | LIVE
+        # Born after the snapshot began: not for it to copy.
+        young = made[(made >= counters[COPY_NEXT]) & (made < counters[COPY_END])]
+        store[young, META] |= SAVED
+        store[made, NULLS], store[made, PANE] = nulls[first], pane_of[first]
+        store[made, VALID] = initial
+        store[made, KEYS : KEYS + words.shape[1]] = words[first]
+        _link(store, made, panes)
+        _enter_rows(store, slots, made, words.shape[1])
+        rows[absent] = made[places]
+        touched = rows[is_new] if mode == tables.RESOLVE else rows
+        _touch(store, touched, counters, dirty, saved, captured)
+        if mode == tables.RESOLVE:
+            rows_out[some] = np.where(is_new, -1 - rows, rows)
+        elif mode == tables.MERGE:
+            _merge(store, rows, is_new, values[some], bits[some], rules, peaks, (arena, starts))
+        else:
+            store[rows, META] = store[rows, META] & ~HASH_MASK | hashes[some]
+            _put(store, rows, values[some], bits[some], rules, peaks)
+        counters[NEXT] = end
+        if end < piece_end:
+            return tables.PANES_FULL
+    return tables.DONE
+
+
+def _piece_end(begin: int, room: int, inputs: int) -> int:
+    """How far to look at once: not at all inputs again each time that a table has grown."""
+    return min(inputs, begin + max(_PIECE, 4 * room))
 
 
 def _panes_end(panes: Rows, counters: Words, pane_of: Words) -> int:
     """The first input, from the next one on, whose pane has no room in the table any more."""
-    ids, firsts = np.unique(pane_of[counters[NEXT] :], return_index=True)
+    waiting = pane_of[counters[NEXT] :]
+    firsts, _ = _first_seen(pa.array(waiting))
+    ids = waiting[firsts]
     missing = np.sort(firsts[_pane_entries(panes, ids) < 0])
     room = int(panes.shape[0] * 6 // 10 - counters[PANES_USED])
     return int(counters[NEXT] + missing[room]) if missing.size > room else pane_of.size
@@ -309,10 +322,16 @@ def _panes_end(panes: Rows, counters: Words, pane_of: Words) -> int:
 def _distinct(words: Rows, nulls: Words, panes: Words) -> tuple[Words, Words]:
     """The first input of each key, in the order of the inputs, and which of these each one has."""
     keys = np.ascontiguousarray(np.column_stack([words, nulls, panes]))
-    whole = keys.view(np.dtype((np.void, keys.shape[1] * 8)))[:, 0]
-    _, firsts, places = np.unique(whole, return_index=True, return_inverse=True)
-    order = np.argsort(firsts)
-    return firsts[order], np.argsort(order)[places]
+    whole = [None, pa.py_buffer(keys)]
+    return _first_seen(pa.Array.from_buffers(pa.binary(keys.shape[1] * 8), panes.size, whole))
+
+
+def _first_seen(values: pa.Array) -> tuple[Words, Words]:
+    """Where each value is seen first, in the order of the inputs, and which of these each is."""
+    places = values.dictionary_encode().indices.to_numpy().astype(np.int64)
+    firsts = np.empty(places.max(initial=-1) + 1, np.int64)
+    firsts[places[::-1]] = np.arange(places.size)[::-1]  # the first one is written last
+    return firsts, places
 
 
 def _room(store: Rows, slots: Words, panes: Rows, counters: Words, new: Words) -> int:
@@ -377,10 +396,10 @@ def _merge(
             peaks[index] = max(peaks[index], np.abs(column[targets].astype(np.float64)).max())
 
 
-def _begins(store: Rows, targets: Words, bit: np.int64) -> NDArray[np.intp]:
+def _begins(store: Rows, targets: Words, bit: np.int64) -> Words:
     """Which inputs are the first values of their rows."""
-    _, firsts = np.unique(targets, return_index=True)
-    begins: NDArray[np.intp] = firsts[store[targets[firsts], VALID] & bit == 0]
+    firsts, _ = _first_seen(pa.array(targets))
+    begins: Words = firsts[store[targets[firsts], VALID] & bit == 0]
     return begins
 
 
@@ -615,31 +634,34 @@ def intern(
     ids: Words,
     add: bool,
 ) -> int:
-    assert counters[STRING_NEXT] == 0
-    count, used = int(counters[STRINGS]), int(counters[STRING_BYTES])
-    texts = _texts(data, offsets[: ids.size + 1]).filter(pa.array(valid)).dictionary_encode()
-    known = _texts(arena, starts[: count + 1])
-    numbers = pc.fill_null(pc.index_in(texts.dictionary, value_set=known), -1).to_numpy()
-    numbers = numbers.astype(np.int64)
-    if add and (numbers < 0).any():
-        fresh = np.flatnonzero(numbers < 0)
-        ends, more = _flat(texts.dictionary.take(pa.array(fresh)))
-        if count + fresh.size > slots.size * 6 // 10:
-            return tables.SLOTS_FULL
-        if count + fresh.size >= starts.size:
-            return tables.STRINGS_FULL
-        if used + more.size > arena.size:
-            return tables.BYTES_FULL
-        arena[used : used + more.size] = more
-        starts[count + 1 : count + 1 + fresh.size] = used + ends[1:]
-        numbers[fresh] = np.arange(count, count + fresh.size)
-        hashes = _string_hashes(ends[:-1], ends[1:], more)
-        _enter(slots, hashes, hashes << 32 | (numbers[fresh] + 1))
-        counters[STRINGS] += fresh.size
-        counters[STRING_BYTES] += more.size
-    ids[:] = 0
-    ids[valid] = numbers[texts.indices.to_numpy()]
-    counters[STRING_NEXT] = ids.size
+    while (begin := int(counters[STRING_NEXT])) < ids.size:
+        count, used = int(counters[STRINGS]), int(counters[STRING_BYTES])
+        room = min(slots.size * 6 // 10, starts.size - 1) - count
+        end = _piece_end(begin, room, ids.size) if add else ids.size
+        is_text = valid[begin:end]
+        texts = _texts(data, offsets[begin : end + 1]).filter(pa.array(is_text)).dictionary_encode()
+        known = _texts(arena, starts[: count + 1])
+        numbers = pc.fill_null(pc.index_in(texts.dictionary, value_set=known), -1).to_numpy()
+        numbers = numbers.astype(np.int64)
+        if add and (numbers < 0).any():
+            fresh = np.flatnonzero(numbers < 0)
+            ends, more = _flat(texts.dictionary.take(pa.array(fresh)))
+            if count + fresh.size > slots.size * 6 // 10:
+                return tables.SLOTS_FULL
+            if count + fresh.size >= starts.size:
+                return tables.STRINGS_FULL
+            if used + more.size > arena.size:
+                return tables.BYTES_FULL
+            arena[used : used + more.size] = more
+            starts[count + 1 : count + 1 + fresh.size] = used + ends[1:]
+            numbers[fresh] = np.arange(count, count + fresh.size)
+            hashes = _string_hashes(ends[:-1], ends[1:], more)
+            _enter(slots, hashes, hashes << 32 | (numbers[fresh] + 1))
+            counters[STRINGS] += fresh.size
+            counters[STRING_BYTES] += more.size
+        ids[begin:end][~is_text] = 0
+        ids[begin:end][is_text] = numbers[texts.indices.to_numpy()]
+        counters[STRING_NEXT] = end
     return tables.DONE
 
 
