@@ -72,7 +72,7 @@ def query(
 ) -> Query:
     """A query of one or more writes."""
     for write in writes:
-        _check_kind(write, Write, "query", "writes", "what to_stream or to_sink gives")
+        _check_kind(write, Write, "query", "writes", "what to_stream gives")
     if settings is not None:
         _check_kind(settings, Settings, "query", "settings", "Settings")
     return Query(name, writes, parallelism, settings or Settings())
@@ -136,11 +136,6 @@ class Rows:
         """Write a stream; of one that is there, say how many substreams it has, and by which keys
         rows find theirs."""
         return Write(self.relation, StreamRef(name, substreams), tuple(partition_by))
-
-    def to_sink(self, sink: str | ConnectorSpec, **options: Any) -> Write:
-        spec = connector_spec(sink, **options) if isinstance(sink, str) else sink
-        _check_kind(spec, ConnectorSpec, "to_sink", "sink", "a connector or its name")
-        return Write(self.relation, spec)
 
     def _typed(self, column: Any, node: str) -> Expression:
         return _checked(node, lambda: as_column(column).resolve(self.schema, node))

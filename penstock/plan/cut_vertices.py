@@ -25,20 +25,19 @@ def cut_vertices(query: Query) -> Query:
     to the parallelism. State that is not reached through an exchange has one vertex. A stream that
     is there already, with more substreams than vertices write it, keeps them.
     """
-    by_key: set[str | None] = set()
+    by_key: set[str] = set()
     substreams: dict[str, int] = {}
     for write in query.writes:
-        if isinstance(write.target, StreamRef):
-            name, count = write.target.name, write.target.substreams
-            if write.target.internal and write.partition_by:
-                by_key.add(name)
-                count = query.parallelism
-            substreams[name] = max(count, substreams.get(name, 1))
+        name, count = write.stream, write.target.substreams
+        if write.target.internal and write.partition_by:
+            by_key.add(name)
+            count = query.parallelism
+        substreams[name] = max(count, substreams.get(name, 1))
     counts: list[int] = []
     for write in query.writes:  # writers before readers
         count = _vertices(write, query.parallelism, substreams, by_key)
         counts.append(count)
-        if write.stream is not None and write.stream not in by_key:
+        if write.stream not in by_key:
             substreams[write.stream] = max(count, substreams.get(write.stream, 1))
     writes = tuple(
         _cut(write, count, substreams) for write, count in zip(query.writes, counts, strict=True)
@@ -46,9 +45,7 @@ def cut_vertices(query: Query) -> Query:
     return replace(query, writes=writes)
 
 
-def _vertices(
-    write: Write, parallelism: int, substreams: dict[str, int], by_key: set[str | None]
-) -> int:
+def _vertices(write: Write, parallelism: int, substreams: dict[str, int], by_key: set[str]) -> int:
     scan = scans_of(write.child)[0]
     if isinstance(scan.relation, Source):
         parts = scan.relation.partitions or parallelism
@@ -69,5 +66,6 @@ def _cut(write: Write, count: int, substreams: dict[str, int]) -> Write:
             return replace(node, relation=tuple(sized(stream) for stream in node.relation))
         return node
 
-    target = sized(write.target) if isinstance(write.target, StreamRef) else write.target
-    return replace(write, child=rewrite(write.child, change), target=target, vertices=count)
+    return replace(
+        write, child=rewrite(write.child, change), target=sized(write.target), vertices=count
+    )

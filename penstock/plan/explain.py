@@ -19,10 +19,9 @@ from penstock.operators.specs import (
     accumulators_of,
 )
 from penstock.plan.text import show_call, show_named, show_window
-from penstock.stages.program import ConnectorSpec, Program, Stage, StreamSpec
+from penstock.stages.program import Program, Stage, StreamSpec
 
 Engine = Callable[[Expression, Schema], str]  # where an expression runs: "numba", "arrow"
-Guarantee = Callable[[ConnectorSpec], str]
 
 _LABEL = 11
 _DURABILITIES = {
@@ -35,13 +34,11 @@ def explain(
     program: Program,
     engine: Engine | None = None,
     durability: str = "synced",
-    guarantee: Guarantee | None = None,
 ) -> str:
     """The whole explanation.
 
     `engine` says where an expression over a schema runs; without it nothing is said about that.
-    `durability` is the log's. `guarantee` says what a sink promises; without it the text says what
-    a sink needs to be exactly once.
+    `durability` is the log's.
     """
     blocks = [_heading(program)]
     blocks.extend(
@@ -49,7 +46,7 @@ def explain(
         for index, stage in enumerate(program.stages)
     )
     blocks.append("\n".join(["Persisted", *_aligned(_persisted(program))]))
-    blocks.append("\n".join(["Guarantees", *_aligned(_guarantees(program, durability, guarantee))]))
+    blocks.append("\n".join(["Guarantees", *_aligned(_guarantees(program, durability))]))
     return "\n\n".join(blocks) + "\n"
 
 
@@ -102,9 +99,6 @@ def _stream_text(stream: StreamSpec) -> str:
 
 
 def _output_text(program: Program, stage: Stage) -> str:
-    if stage.output.sink is not None:
-        return f"sink {stage.output.sink}"
-    assert stage.output.stream is not None
     text = _stream_text(program.stream(stage.output.stream))
     if stage.output.partition_by:
         return f"{text} by hash of {', '.join(stage.output.partition_by)}"
@@ -243,22 +237,13 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
             yield f"C/{name}", f"changes of the state, a checkpoint every {every:,} commits"
 
 
-def _guarantees(
-    program: Program, durability: str, guarantee: Guarantee | None
-) -> Iterator[tuple[str, str]]:
+def _guarantees(program: Program, durability: str) -> Iterator[tuple[str, str]]:
     yield "log", f"{durability}: {_DURABILITIES.get(durability, 'as the log says')}"
-    results = []
-    for stage in program.stages:
-        sink, stream = stage.output.sink, stage.output.stream
-        if sink is not None:
-            results.append(f"sink {sink.connector}")
-            promise = "exactly once if the sink keeps (vertex, epoch) with the rows"
-            yield f"sink {sink.connector}", guarantee(sink) if guarantee is not None else promise
-        elif stream is not None and program.stream(stream).role == "output":
-            results.append(stream)
-    for stream in dict.fromkeys(name for name in results if not name.startswith("sink ")):
+    written = dict.fromkeys(stage.output.stream for stage in program.stages)
+    results = [stream for stream in written if program.stream(stream).role == "output"]
+    for stream in results:
         yield f"stream {stream}", "exactly once: rows count when a marker covers them"
-    if len(set(results)) > 1:
+    if len(results) > 1:
         yield "together", "each result commits with its own markers, not atomically with the others"
     yield "late rows", _late_text(program)
     dead = program.settings.dead_letter_stream

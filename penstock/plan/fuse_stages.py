@@ -1,4 +1,4 @@
-"""Rule: every write becomes one stage: one scan, a linear chain, one target."""
+"""Rule: every write becomes one stage: one scan, a linear chain, one stream."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def in_dependency_order(writes: list[Write]) -> tuple[Write, ...]:
     ordered: list[Write] = []
     waiting = list(writes)
     while waiting:
-        pending = {write.stream for write in waiting if write.stream is not None}
+        pending = {write.stream for write in waiting}
         ready = next(write for write in waiting if not _reads(write) & pending)
         waiting.remove(ready)
         ordered.append(ready)

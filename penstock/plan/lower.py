@@ -11,7 +11,6 @@ from penstock.plan.nodes import (
     Relation,
     Scan,
     Source,
-    StreamRef,
     UnionAll,
     walk,
 )
@@ -53,22 +52,20 @@ def _stage(name: str, write: Write) -> Stage:
         chain.append(node.spec)
     source = leaf.relation.spec if isinstance(leaf.relation, Source) else None
     read = () if isinstance(leaf.relation, Source) else tuple(s.name for s in leaf.relation)
-    sink = None if isinstance(write.target, StreamRef) else write.target
     return Stage(
         name,
         StageInput(source, read, leaf.schema),
         tuple(chain),
-        StageOutput(write.stream, sink, write.partition_by, write.child.schema),
+        StageOutput(write.stream, write.partition_by, write.child.schema),
     )
 
 
 def _streams(query: Query) -> tuple[StreamSpec, ...]:
     written: dict[str, StreamSpec] = {}
     for write in query.writes:
-        if isinstance(write.target, StreamRef):
-            role: StreamRole = "internal" if write.target.internal else "output"
-            spec = StreamSpec(write.target.name, write.child.schema, write.target.substreams, role)
-            written[spec.name] = _merged(written.get(spec.name), spec)
+        role: StreamRole = "internal" if write.target.internal else "output"
+        spec = StreamSpec(write.stream, write.child.schema, write.target.substreams, role)
+        written[spec.name] = _merged(written.get(spec.name), spec)
     read: dict[str, StreamSpec] = {}
     for scan in query.scans():
         if isinstance(scan.relation, tuple):

@@ -17,7 +17,6 @@ from penstock.plan.nodes import (
     Project,
     Relation,
     Scan,
-    StreamRef,
     UnionAll,
     Watermark,
     column_refs,
@@ -40,7 +39,7 @@ def prune_columns(query: Query) -> Query:
     pruned: list[Write] = []
     for write in reversed(query.writes):
         needed = {f.name for f in write.child.schema}
-        if isinstance(write.target, StreamRef) and write.target.internal:
+        if write.target.internal:
             readers = [scan for reader in pruned for scan in scans_of(reader.child)]
             read = [scan for scan in readers if write.target.name in stream_names(scan)]
             needed = {f.name for scan in read for f in scan.schema} or needed

@@ -18,13 +18,7 @@ from penstock.plan.nodes import (
     scans_of,
     stream_names,
 )
-from penstock.stages.program import (
-    ConnectorSpec,
-    StreamRole,
-    check_stream_name,
-    shape,
-    show_schema,
-)
+from penstock.stages.program import StreamRole, check_stream_name, shape, show_schema
 from penstock.stages.settings import Settings
 
 PARALLELISM_MAX = 4_096
@@ -32,14 +26,14 @@ PARALLELISM_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Where the rows of a relation go: a stream, or a connector outside the log.
+    """The stream that the rows of a relation go to.
 
     `partition_by` and `vertices` are set by rules: how rows are dealt to substreams, and by how
     many vertices the chain below is run.
     """
 
     child: Relation
-    target: StreamRef | ConnectorSpec
+    target: StreamRef
     partition_by: tuple[str, ...] = ()
     vertices: int = 1
 
@@ -49,13 +43,11 @@ class Write:
 
     @property
     def label(self) -> str:
-        if isinstance(self.target, StreamRef):
-            return f"write to stream {self.target.name}"
-        return f"write to sink {self.target}"
+        return f"write to stream {self.target.name}"
 
     @property
-    def stream(self) -> str | None:
-        return self.target.name if isinstance(self.target, StreamRef) else None
+    def stream(self) -> str:
+        return self.target.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +90,12 @@ class Query:
                 role: StreamRole = "internal" if stream.internal else "input"
                 check_stream_name(self.name, stream.name, role)
         for write in self.writes:
-            if isinstance(write.target, StreamRef):
-                role = "internal" if write.target.internal else "output"
-                check_stream_name(self.name, write.target.name, role)
+            role = "internal" if write.target.internal else "output"
+            check_stream_name(self.name, write.target.name, role)
 
     def _check_written(self) -> dict[str, Schema]:
         written: dict[str, Schema] = {}
         for write in self.writes:
-            if write.stream is None:
-                continue
             schema = written.setdefault(write.stream, write.child.schema)
             if shape(schema) != shape(write.child.schema):
                 raise PlanError(
@@ -136,9 +125,8 @@ class Query:
     def _check_cycles(self) -> None:
         feeds: dict[str, set[str]] = {}
         for write in self.writes:
-            if write.stream is not None:
-                read = {name for scan in scans_of(write.child) for name in stream_names(scan)}
-                feeds.setdefault(write.stream, set()).update(read)
+            read = {name for scan in scans_of(write.child) for name in stream_names(scan)}
+            feeds.setdefault(write.stream, set()).update(read)
         for start, direct in feeds.items():
             reached: set[str] = set()
             ahead = set(direct)

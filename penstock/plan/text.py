@@ -90,11 +90,8 @@ def _query_line(query: Query) -> str:
 
 
 def _write_line(write: Write) -> str:
-    if isinstance(write.target, StreamRef):
-        kind = "internal" if write.target.internal else "stream"
-        line = f"write {kind} {_stream_text(write.target)}"
-    else:
-        line = f"write sink {_connector_text(write.target)}"
+    kind = "internal" if write.target.internal else "stream"
+    line = f"write {kind} {_stream_text(write.target)}"
     if write.partition_by:
         line += f" by {', '.join(write.partition_by)}"
     return line + (f" vertices {write.vertices}" if write.vertices != 1 else "")
@@ -246,16 +243,11 @@ class _Reader:
 
     def write(self, line: _Line) -> Write:
         child = self._only_child(line)
-        text, options = _cut_connector(line.text)
-        cursor = _after(text, "write")
+        cursor = _after(line.text, "write")
         kind = cursor.take("word")
-        target: StreamRef | ConnectorSpec
-        if kind == "sink":
-            target = connector_spec(cursor.name(), **options)
-        elif kind in ("stream", "internal"):
-            target = _take_stream(cursor, kind == "internal")
-        else:
-            raise cursor.error("write what? stream, internal or sink was expected")
+        if kind not in ("stream", "internal"):
+            raise cursor.error("write what? stream or internal was expected")
+        target = _take_stream(cursor, kind == "internal")
         keys = tuple(_take_names(cursor)) if cursor.accept("by") else ()
         vertices = cursor.number() if cursor.accept("vertices") else 1
         cursor.end()

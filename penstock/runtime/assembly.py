@@ -115,12 +115,6 @@ class Assembly:
         self, vertex: VertexProgram, stage: Stage, marker: Marker, chain: Chain
     ) -> VertexParts:
         settings = self.program.settings
-        if stage.output.stream is None:
-            raise UnsupportedPlan(
-                f"stage {stage.name} writes {stage.output.sink}, which this host does not run: "
-                "write to a stream and read it from there",
-                stage=stage.name,
-            )
         late, dead = settings.late_stream, settings.dead_letter_stream
         writes_result = self.program.stream(stage.output.stream).role == "output"
         trigger_ms = settings.trigger_interval_ms

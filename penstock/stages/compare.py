@@ -178,14 +178,12 @@ def _state_refusals(old: AggregateSpec | None, new: AggregateSpec | None) -> Ite
 def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
     before, after = old.output, new.output
     if before.stream != after.stream:
-        yield f"it wrote {before.stream or 'a sink'} and now writes {after.stream or 'a sink'}"
-    elif before.stream is not None and shape(before.schema) != shape(after.schema):
+        yield f"it wrote {before.stream} and now writes {after.stream}"
+    elif shape(before.schema) != shape(after.schema):
         yield (
             f"stream {before.stream} holds {show_schema(before.schema)} and would get "
             f"{show_schema(after.schema)}"
         )
-    if before.sink is not None and after.sink is not None and before.sink != after.sink:
-        yield f"the sink was {before.sink} and is {after.sink}: epochs written there are not known"
     if before.partition_by != after.partition_by:
         yield (
             f"rows were partitioned by {', '.join(before.partition_by) or 'vertex'} and are by "
@@ -216,7 +214,7 @@ def _changes(old: Stage, new: Stage) -> Iterator[str]:
             shown = [" → ".join(words) or "empty" for words in (before, after)]
             yield f"the chain was {shown[0]} and is {shown[1]}"
     if old.output != new.output:
-        yield "the output changed in what may be null, or in columns of a sink"
+        yield "the output changed in what may be null"
 
 
 def _word(spec: object) -> str:

@@ -1,8 +1,8 @@
 """The program of a query: everything that a slot needs to run its vertices, as checked values.
 
 A stage is one input (a source, or streams of one schema), one linear chain of operators and one
-output (a stream or a sink). A vertex is one part of a stage: a key range, a part of the source,
-some substreams. `stages/program_json.py` is its text form.
+output stream. A vertex is one part of a stage: a key range, a part of the source, some substreams.
+`stages/program_json.py` is its text form.
 """
 
 from __future__ import annotations
@@ -123,24 +123,18 @@ class StageInput:
 
 @dataclass(frozen=True, slots=True)
 class StageOutput:
-    """Where a stage's rows go: a stream or a sink.
+    """The stream that a stage's rows go to.
 
     With `partition_by` a row goes to the substream that owns the hash of these columns; without,
     vertex i of n writes every n-th substream from i on, in turn.
     """
 
-    stream: str | None
-    sink: ConnectorSpec | None
+    stream: str
     partition_by: tuple[str, ...]
     schema: Schema
 
     def __post_init__(self) -> None:
-        _check((self.stream is None) != (self.sink is None), "a stage writes a stream or a sink")
         names = [column.name for column in self.schema]
-        _check(
-            self.stream is not None or not self.partition_by,
-            "a sink is not partitioned",
-        )
         _check(
             all(name in names for name in self.partition_by),
             f"partitioned by {', '.join(self.partition_by)}, the output has {', '.join(names)}",
@@ -291,13 +285,12 @@ class Program:
                     f"stage {stage.name} reads {column.name} {column.type} of stream {name}, "
                     f"which has {show_schema(self.stream(name).schema)}",
                 )
-        if stage.output.stream is not None:
-            stream = self.stream(stage.output.stream)
-            _check(
-                shape(stream.schema) == shape(stage.output.schema) and stream.role != "input",
-                f"stage {stage.name} writes {show_schema(stage.output.schema)} to {stream.role} "
-                f"stream {stream.name}, which has {show_schema(stream.schema)}",
-            )
+        stream = self.stream(stage.output.stream)
+        _check(
+            shape(stream.schema) == shape(stage.output.schema) and stream.role != "input",
+            f"stage {stage.name} writes {show_schema(stage.output.schema)} to {stream.role} "
+            f"stream {stream.name}, which has {show_schema(stream.schema)}",
+        )
 
     def _check_vertices(self, index: int, stage: Stage) -> None:
         vertices = self.stage_vertices(index)
@@ -329,21 +322,15 @@ class Program:
 
     def _check_output_tags(self, stage: Stage, vertex: VertexProgram) -> None:
         stream = stage.output.stream
-        required = {vertex.task_tag, vertex.change_tag}
-        if stream is None:
-            _check(
-                not vertex.output_tags, f"vertex {vertex.name} writes a sink and has output tags"
-            )
-        else:
-            required.add(marker_tag(stream))
-            tags = self.stream(stream).substream_tags
-            parts = len(self.stage_vertices(vertex.stage))
-            wanted = tags if stage.output.partition_by else tags[vertex.index :: parts]
-            _check(
-                vertex.output_tags == wanted,
-                f"vertex {vertex.name} writes {', '.join(vertex.output_tags)[:200]}, "
-                f"stream {stream} needs {', '.join(wanted)[:200]}",
-            )
+        required = {vertex.task_tag, vertex.change_tag, marker_tag(stream)}
+        tags = self.stream(stream).substream_tags
+        parts = len(self.stage_vertices(vertex.stage))
+        wanted = tags if stage.output.partition_by else tags[vertex.index :: parts]
+        _check(
+            vertex.output_tags == wanted,
+            f"vertex {vertex.name} writes {', '.join(vertex.output_tags)[:200]}, "
+            f"stream {stream} needs {', '.join(wanted)[:200]}",
+        )
         _check(required <= set(vertex.marker_tags), f"vertex {vertex.name}: its markers lack a tag")
 
 
@@ -390,13 +377,10 @@ def cut_stage(
             for stream in stage.input.streams
             for tag in (*streams[stream].substream_tags[part::count], marker_tag(stream))
         ]
-        written: tuple[str, ...] = ()
-        markers = [task_tag(name), change_tag(name)]
-        if stage.output.stream is not None:
-            written = streams[stage.output.stream].substream_tags
-            if not stage.output.partition_by:
-                written = written[part::count]
-            markers.append(marker_tag(stage.output.stream))
+        written = streams[stage.output.stream].substream_tags
+        if not stage.output.partition_by:
+            written = written[part::count]
+        markers = [task_tag(name), change_tag(name), marker_tag(stage.output.stream)]
         markers.extend(marker_tag(stream) for stream in side_streams if stream is not None)
         yield VertexProgram(name, index, part, ranges[part], tuple(read), written, tuple(markers))
 
@@ -409,14 +393,14 @@ def check_acyclic(stages: tuple[Stage, ...]) -> None:
             readers.setdefault(stream, []).append(index)
     waiting = [0] * len(stages)
     for stage in stages:
-        for reader in readers.get(stage.output.stream or "", []):
+        for reader in readers.get(stage.output.stream, []):
             waiting[reader] += 1
     ready = [index for index, count in enumerate(waiting) if count == 0]
     done = 0
     while ready:
         stage = stages[ready.pop()]
         done += 1
-        for reader in readers.get(stage.output.stream or "", []):
+        for reader in readers.get(stage.output.stream, []):
             waiting[reader] -= 1
             if waiting[reader] == 0:
                 ready.append(reader)

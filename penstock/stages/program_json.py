@@ -90,7 +90,6 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
         "chain": [spec.to_json() for spec in stage.chain],
         "output": {
             "stream": stage.output.stream,
-            "sink": _connector_to_json(stage.output.sink),
             "partition_by": list(stage.output.partition_by),
             "schema": schema_to_json(stage.output.schema),
         },
@@ -234,7 +233,8 @@ def _stage(node: Any) -> Stage:
     _check_fields(node, "stage", "name", "input", "chain", "output")
     read, written = node["input"], node["output"]
     _check_fields(read, "input", "source", "streams", "schema")
-    _check_fields(written, "output", "stream", "sink", "partition_by", "schema")
+    _drop_sink(written, node["name"])
+    _check_fields(written, "output", "stream", "partition_by", "schema")
     return Stage(
         _text(node["name"], "stage"),
         StageInput(
@@ -242,12 +242,20 @@ def _stage(node: Any) -> Stage:
         ),
         tuple(_operator(item) for item in _list(node["chain"], "chain")),
         StageOutput(
-            None if written["stream"] is None else _text(written["stream"], "stream"),
-            _connector(written["sink"]),
+            _text(written["stream"], "stream"),
             _texts(written["partition_by"], "partition_by"),
             _schema(written["schema"]),
         ),
     )
+
+
+def _drop_sink(output: Any, stage: Any) -> None:
+    """Take away what earlier texts of this version say of every output: `"sink": null`."""
+    if isinstance(output, dict) and (sink := output.pop("sink", None)) is not None:
+        raise InvalidProgram(
+            f"stage {stage!r:.80} writes to the sink {sink!r:.200}, which none does any more: plan "
+            "the query again"
+        )
 
 
 def _operator(node: Any) -> OperatorSpec:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from penstock.plan.nodes import (
     Relation,
     Scan,
     Source,
-    StreamRef,
     UnionAll,
     stream_names,
     walk,
@@ -75,19 +73,6 @@ def _names(scan: Scan) -> tuple[str, ...]:
     return (relation.spec.connector,) if isinstance(relation, Source) else stream_names(scan)
 
 
-def as_streams(query: Query) -> Query:
-    """The same query with streams in the place of sinks, so that its results can be read."""
-    writes = [
-        write if isinstance(write.target, StreamRef) else replace(write, target=_stream(index))
-        for index, write in enumerate(query.writes)
-    ]
-    return replace(query, writes=tuple(writes))
-
-
-def _stream(index: int) -> StreamRef:
-    return StreamRef(f"sink_{index}")
-
-
 # --- node by node ---------------------------------------------------------------------------------
 
 
@@ -95,7 +80,6 @@ def direct_results(query: Query, tables: dict[str, pa.Table]) -> dict[str, list[
     """Each result by the operators alone: no rule, no stage, no log, all rows in one batch."""
     known = dict(tables)
     for write in query.writes:
-        assert write.stream is not None
         rows = _evaluate(write.child, known)
         before = known.get(write.stream)
         known[write.stream] = rows if before is None else pa.concat_tables([before, rows])
@@ -103,7 +87,7 @@ def direct_results(query: Query, tables: dict[str, pa.Table]) -> dict[str, list[
 
 
 def _results(query: Query) -> list[str]:
-    return [write.stream for write in query.writes if write.stream is not None]
+    return [write.stream for write in query.writes]
 
 
 def _evaluate(node: Relation, tables: dict[str, pa.Table]) -> pa.Table:

@@ -52,7 +52,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...]]] = {
     "agg calls": (lambda v: ROWS.group_by("a").agg(v, mode="update"), ()),
     "agg mode": (lambda v: ROWS.group_by("a").agg(count(), mode=v), ()),
     "to_stream name": (ROWS.to_stream, ()),
-    "to_sink sink": (ROWS.to_sink, ()),
     "window time": (lambda v: ROWS.group_by(window=window(v, 5)), ()),
     "window size": (lambda v: ROWS.group_by(window=window("ts", v)), ()),
     "window slide": (lambda v: ROWS.group_by(window=window("ts", 5, v)), (None,)),

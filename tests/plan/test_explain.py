@@ -12,7 +12,6 @@ from penstock.plan.build import query, scan_stream
 from penstock.plan.explain import explain
 from penstock.plan.optimizer import plan_program
 from penstock.plan.text import parse_query
-from penstock.stages.program import ConnectorSpec
 from tests.plan.case_files import Case, read_cases
 
 GOLDEN = Path(__file__).parent / "explanations.txt"
@@ -31,13 +30,8 @@ def test_explanation(case: Case) -> None:
 
 def test_the_caller_says_what_only_it_knows() -> None:
     rows = scan_stream("s", "x bigint")
-    program = plan_program(query("q", rows.to_sink("files", path="out")))
-
-    def promise(spec: ConnectorSpec) -> str:
-        return f"exactly once, by manifest in {spec.options['path']}"
-
-    text = explain(program, durability="process", guarantee=promise)
-    assert "exactly once, by manifest in out" in text
+    program = plan_program(query("q", rows.to_stream("out")))
+    text = explain(program, durability="process")
     assert "process: survives crashes of processes; a power cut may take the newest records" in text
     assert "numba" not in text
     assert "as the log says" in explain(program, durability="elsewhere")

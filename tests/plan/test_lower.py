@@ -76,16 +76,14 @@ def test_fewer_substreams_than_vertices_in_one_of_two_streams() -> None:
 
 def test_a_source_is_read_in_parts_and_only_its_used_columns() -> None:
     rows = scan_source("nexmark", "auction bigint, price bigint, extra string", None, seed=7)
-    program = plan_program(
-        query("q", rows.select("price").to_sink("files", path="x"), parallelism=2)
-    )
+    program = plan_program(query("q", rows.select("price").to_stream("out"), parallelism=2))
     (stage,) = program.stages
     assert stage.input.source is not None
     assert stage.input.source.options == {"seed": 7}
     assert [f.name for f in stage.input.schema] == ["price"]
     assert [(v.index, v.input_tags, v.output_tags) for v in program.vertices] == [
-        (0, (), ()),
-        (1, (), ()),
+        (0, (), ("S/out/0",)),
+        (1, (), ("S/out/1",)),
     ]
 
 

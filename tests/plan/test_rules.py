@@ -11,7 +11,7 @@ from penstock.plan.optimizer import RULES, Rule, optimize, plan_program
 from penstock.plan.query import Query
 from penstock.plan.text import parse_query, print_query
 from tests.plan.case_files import FOLDER, Case, read_cases
-from tests.plan.meaning import as_streams, direct_results, program_results, settled, tables_of
+from tests.plan.meaning import direct_results, program_results, settled, tables_of
 
 CASES = [
     pytest.param(rule, case, id=f"{rule.__name__}: {case}")
@@ -46,7 +46,7 @@ def test_rule(rule: Rule, case: Case) -> None:
 
 @pytest.mark.parametrize("case", WHOLE, ids=str)
 def test_all_rules_give_a_program_with_the_same_results(case: Case, tmp_path: Path) -> None:
-    query = as_streams(parse_query(case.before))
+    query = parse_query(case.before)
     program = plan_program(query)
     written = {
         stage.output.stream: [(f.name, f.type) for f in stage.output.schema]

@@ -93,7 +93,7 @@ def queries(draw: st.DrawFn) -> Query:
         counted = grouped.agg(count().alias("n"), sum_("v").alias("s"), max_("d").alias("m"))
         writes.append(counted.to_stream("counts"))
         if draw(st.booleans()):
-            writes.append(counted.filter(col("n") > 1).to_sink("files", path="x {1}"))
+            writes.append(counted.filter(col("n") > 1).to_stream("few"))
     late = "late" if len(writes) > 1 and draw(st.booleans()) else None
     return query(
         "q", *writes, parallelism=draw(st.integers(1, 3)), settings=Settings(late_stream=late)
@@ -162,7 +162,7 @@ def test_optimized_plans_print_and_parse_too(made: Query) -> None:
             "      scan stream s (x double)\n",
             "not a number",
         ),
-        ("query q\n  write sink f {x}\n    scan stream s (x int)\n", "not JSON"),
+        ("query q\n  write stream a\n    scan source f {x} (x int)\n", "not JSON"),
         (
             "query q\n  write stream a\n    filter "
             + "(" * 200

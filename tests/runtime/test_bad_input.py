@@ -363,12 +363,6 @@ def test_an_unknown_connector_is_refused_and_the_known_ones_are_listed(lab: Labo
         lab.open(copied(scan_source("carrier_pigeon", NUMBERS)))
 
 
-def test_a_sink_that_this_host_cannot_write_is_refused(lab: Laboratory) -> None:
-    rows = scan_source("nexmark", "auction bigint", events_max=10)
-    with pytest.raises(UnsupportedPlan, match="carrier_pigeon"):
-        lab.open(query("sinking", rows.to_sink("carrier_pigeon")))
-
-
 def test_an_offset_of_another_source_is_refused(lab: Laboratory) -> None:
     rows = numbers([(i, i, 1, "") for i in range(20)])
     tested = copied(scan_source("rows", NUMBERS, partitions=1), step_rows_max=10)

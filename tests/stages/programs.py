@@ -37,7 +37,7 @@ def small() -> Program:
 
 
 def rich() -> Program:
-    """Sources, sinks, exchanges, a shared part, strings, decimals, options of every kind."""
+    """Sources, exchanges, a shared part, strings, decimals, options of every kind."""
     table = ((1, 10), (2, 20))
     looked_up = apply("lookup", col("auction"), table=table, value_type="bigint")
     rows = bids().with_column("auction", looked_up)
@@ -59,7 +59,7 @@ def rich() -> Program:
             "rich",
             hot(rows).to_stream("hot"),
             hot(rows).filter(col("n") > 5).to_stream("hotter"),
-            named.to_sink("sqlite", table="named"),
+            named.to_stream("named"),
             counted.to_stream("counts"),
             parallelism=3,
             settings=Settings(dead_letter_stream="bad", idle_timeout_ms=500),

@@ -163,10 +163,10 @@ def test_a_new_reader_of_an_inner_stream_would_miss_what_is_trimmed() -> None:
     assert "q.exchange.0 that have been trimmed" in found.stages[2].reasons[0]
 
 
-def test_sinks_and_sources_by_what_their_offsets_mean() -> None:
-    def to(sink: str, source: str = "gen", **options: object) -> Program:
+def test_outputs_by_their_stream_and_sources_by_what_their_offsets_mean() -> None:
+    def to(stream: str, source: str = "gen", **options: object) -> Program:
         rows = scan_source(source, "x bigint", **options)
-        return plan_program(query("q", rows.to_sink("files", path=sink)))
+        return plan_program(query("q", rows.to_stream(stream)))
 
     assert verdicts(compare(to("a"), to("a", rate=5))) == ["s0 rebuilt"]
     assert verdicts(compare(to("a"), to("b"))) == ["s0 refused"]

@@ -46,6 +46,15 @@ def test_the_hash_names_the_content() -> None:
     assert Program.from_json(canonical_json(changed)).content_hash != PROGRAMS[0].content_hash
 
 
+def test_texts_that_say_of_an_output_that_it_is_no_sink_are_read() -> None:
+    """They were written so, in this version; they are written again without it."""
+    node = json.loads(TEXTS[1])
+    for stage in node["stages"]:
+        stage["output"]["sink"] = None
+    assert Program.from_json(canonical_json(node)) == PROGRAMS[1]
+    assert Program.from_json(canonical_json(node)).to_json() == TEXTS[1]
+
+
 @pytest.mark.parametrize("version", [PROGRAM_VERSION - 1, PROGRAM_VERSION + 1])
 def test_another_version_is_refused_before_anything_else_is_read(version: int) -> None:
     text = canonical_json({"version": version, "stages": "of another shape"})
@@ -126,7 +135,7 @@ def first(node: Any, key: str) -> Any:
         (lambda p: p["stages"][0]["output"].update(partition_by=["zzz"]), "partitioned by zzz"),
         (
             lambda p: p["stages"][0]["output"].update(sink={"connector": "x", "options": {}}),
-            "a stream or a sink",
+            "stage 's0' writes to the sink {'connector': 'x'",
         ),
         (lambda p: p["stages"][0]["input"].update(streams=[]), "a source or at least one stream"),
         (lambda p: p["stages"][0]["output"]["schema"].pop(), "the chain gives"),
