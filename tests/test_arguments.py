@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.api.query import StreamingQuery
-from penstock.api.writer import StreamWriter as QueryWriter
+from penstock.api.writer import DataStreamWriter
 from penstock.errors import StreamError
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import LocalLog, open_log
@@ -44,7 +44,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLog]:
         yield made
 
 
-def words(writer: QueryWriter) -> dict[str, tuple[Call, tuple[Any, ...]]]:
+def words(writer: DataStreamWriter) -> dict[str, tuple[Call, tuple[Any, ...]]]:
     """The calls that say what a query should do; no session is asked before `start` has them."""
     return {
         "outputMode": (writer.outputMode, NO_TEXT),
@@ -83,7 +83,7 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
     create = penstock.create_stream
     idle = object.__new__(StreamingQuery)  # arguments are looked at before anything else
     return {
-        **words(QueryWriter(None)),  # type: ignore[arg-type]
+        **words(DataStreamWriter(None)),  # type: ignore[arg-type]
         "open_log.path": (penstock.open_log, ("", "a\0b", *NO_TEXT)),
         "open_log.create": (lambda v: penstock.open_log(log.folder, create=v), NO_FLAG),
         "open_log.config": (lambda v: penstock.open_log(log.folder, config=v), NO_OBJECT[1:]),
@@ -144,7 +144,7 @@ def test_every_public_name_is_looked_at() -> None:
     assert {f"attach.{each}" for each in inspect.signature(penstock.attach).parameters} <= {*CALLS}
     methods = {
         name
-        for name, member in inspect.getmembers(QueryWriter, inspect.isfunction)
+        for name, member in inspect.getmembers(DataStreamWriter, inspect.isfunction)
         if not name.startswith("_") and len(inspect.signature(member).parameters) > 1
     }
     assert methods <= told

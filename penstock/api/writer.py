@@ -143,7 +143,7 @@ def _trigger_ms(text: str) -> int | None:
     return length_us // 1_000 or None
 
 
-class StreamWriter:
+class DataStreamWriter:
     """Collects what a query should do; `start()` runs it. Every method returns the writer."""
 
     def __init__(self, df: DataFrame) -> None:
@@ -157,7 +157,7 @@ class StreamWriter:
         self._trigger_ms: int | None = None
         self._available_now = False
 
-    def outputMode(self, outputMode: str) -> StreamWriter:
+    def outputMode(self, outputMode: str) -> DataStreamWriter:
         """append, update or complete."""
         check_type(outputMode, str, "outputMode", "a text")
         if outputMode.lower() not in OUTPUT_MODES:
@@ -167,12 +167,12 @@ class StreamWriter:
         self._mode = outputMode.lower()
         return self
 
-    def queryName(self, queryName: str) -> StreamWriter:
+    def queryName(self, queryName: str) -> DataStreamWriter:
         """The name under which the query is stored, and found again after a restart."""
         self._name = check_name(queryName, "query")
         return self
 
-    def option(self, key: str, value: Any) -> StreamWriter:
+    def option(self, key: str, value: Any) -> DataStreamWriter:
         """Set an option; names are not case-sensitive."""
         check_type(key, str, "the name of an option", "a text")
         name = key.lower()
@@ -193,7 +193,7 @@ class StreamWriter:
             ) from error
         return self
 
-    def options(self, **options: Any) -> StreamWriter:
+    def options(self, **options: Any) -> DataStreamWriter:
         for key, value in options.items():
             self.option(key, value)
         return self
@@ -204,7 +204,7 @@ class StreamWriter:
         processingTime: str | None = None,
         availableNow: bool | None = None,
         **others: Any,
-    ) -> StreamWriter:
+    ) -> DataStreamWriter:
         """processingTime: one commit, and one batch, per interval. availableNow: drain and stop."""
         if processingTime is not None:
             check_type(processingTime, str, "processingTime", "a text such as '5 seconds'")
@@ -222,7 +222,7 @@ class StreamWriter:
         self._available_now = bool(availableNow)
         return self
 
-    def format(self, source: str) -> StreamWriter:
+    def format(self, source: str) -> DataStreamWriter:
         """penstock (a stream of the log), parquet, console or memory."""
         if source not in FORMATS:
             raise InvalidOption(
@@ -231,27 +231,27 @@ class StreamWriter:
         self._format = source
         return self
 
-    def toStream(self, name: str) -> StreamWriter:
+    def toStream(self, name: str) -> DataStreamWriter:
         """Write to a stream of the log; call `start()` next."""
         self._format = "penstock"
         self._stream = check_name(name, "stream")
         return self
 
-    def foreachBatch(self, func: ForeachBatch) -> StreamWriter:
+    def foreachBatch(self, func: ForeachBatch) -> DataStreamWriter:
         """Call a function with the rows of each epoch as a DataFrame, and the epoch's number."""
         if not callable(func):
             raise InvalidOption(f"foreachBatch needs a function, not {type(func).__name__}")
         self._function = func
         return self
 
-    def foreach(self, f: Any) -> StreamWriter:
+    def foreach(self, f: Any) -> DataStreamWriter:
         """Not offered: rows one by one have no guarantee that an epoch could carry."""
         raise InvalidOption(
             "foreach is not supported: use foreachBatch(f), which gets the rows of an epoch as a "
             "DataFrame, or run the query with df.writeStream"
         )
 
-    def partitionBy(self, *cols: str) -> StreamWriter:
+    def partitionBy(self, *cols: str) -> DataStreamWriter:
         """Not offered: an epoch is one file."""
         raise InvalidOption(
             "partitionBy is not supported: an epoch is one file of the parquet sink. Write the "
@@ -550,12 +550,12 @@ class StreamWriter:
         )
 
 
-def writeStream(df: DataFrame) -> StreamWriter:
+def writeStream(df: DataFrame) -> DataStreamWriter:
     """Run a streaming DataFrame on Penstock; takes the place of `df.writeStream`."""
     check_type(df, DataFrame, "df", "a streaming DataFrame")
     if not df.isStreaming:
         raise InvalidOption("this DataFrame is not a streaming one: build it from spark.readStream")
-    return StreamWriter(df)
+    return DataStreamWriter(df)
 
 
 def _sink_refusal(stored: StoredQuery, sink: Sink) -> str | None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.session import attach
-from penstock.api.writer import StreamWriter, writeStream
+from penstock.api.writer import DataStreamWriter, writeStream
 from penstock.bench.arguments import seconds, whole
 from penstock.bench.arrivals import RowsDiffer
 from penstock.bench.crew import ENGINE_S_MAX, Crew
@@ -165,7 +165,7 @@ def drain_with_spark(start_s: float, folder: Path, scratch: Path) -> list[Drain]
         ]
 
 
-def _own(spark: SparkSession, folder: Path, name: str, standbys: int) -> StreamWriter:
+def _own(spark: SparkSession, folder: Path, name: str, standbys: int) -> DataStreamWriter:
     writer = writeStream(_query(spark, folder)).queryName(name)
     return writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=standbys)
 

@@ -35,7 +35,7 @@ from tests.spark_session import shared_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.api.writer import StreamWriter
+    from penstock.api.writer import DataStreamWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -80,7 +80,7 @@ def numbers(spark: SparkSession) -> DataFrame:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def words() -> dict[str, tuple[str, Callable[[StreamWriter], Any]]]:
+def words() -> dict[str, tuple[str, Callable[[DataStreamWriter], Any]]]:
     """By name: what the error must say, and the call."""
     return {
         "mode": ("known: append, update, complete", lambda w: w.outputMode("retract")),

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from penstock.api.query import StreamingQuery
 from penstock.api.session import attach
-from penstock.api.writer import StreamWriter, writeStream
+from penstock.api.writer import DataStreamWriter, writeStream
 from penstock.errors import StreamError
 
 
@@ -66,7 +66,7 @@ class Driver:
         rows = self._spark.readStream.format("penstock").option("stream", stream).load()
         return self._run(writeStream(rows.where("number % 2 = 0")), name, more)
 
-    def _run(self, writer: StreamWriter, name: str, more: dict[str, Any]) -> dict[str, Any]:
+    def _run(self, writer: DataStreamWriter, name: str, more: dict[str, Any]) -> dict[str, Any]:
         sink, path = more.pop("sink", "stream"), more.pop("path", None)
         if more.pop("available_now", False):
             writer.trigger(availableNow=True)
