@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,12 @@ from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.operators.groups import state_schema as aggregate_state
 from penstock.operators.results import finished
-from penstock.operators.specs import AggregateSpec, WindowSpec, accumulators_of
+from penstock.operators.specs import (
+    AggregateSpec,
+    WindowSpec,
+    accumulators_of,
+    operator_name,
+)
 from penstock.runtime.recovery import restore_states
 from penstock.runtime.slot import CHECKPOINTS_FOLDER
 from penstock.stages.program import Program, VertexProgram
@@ -41,7 +46,6 @@ from penstock.state.keyed import KeyedState
 
 PANE_COLUMN = "_pane"
 VERTEX_COLUMN = "_vertex"
-STATE_OF_A_CHAIN = "aggregate0"  # a stage keeps one state, and chains name it so
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class FoundState:
 
     name: str
     spec: AggregateSpec
+    operator: str  # as chains name it
     vertices: tuple[VertexProgram, ...]
 
     @property
@@ -100,11 +105,11 @@ def state_schema(path: str, name: str) -> Schema:
 
 def find_state(log: Log, name: str) -> FoundState:
     """The state of a query or of one of its vertices; what there is, if the name fits nothing."""
-    states = [state for program in _programs(log) for state in _states(program)]
+    states = [state for program in _programs(log) for state in states_of(program)]
     for state in states:
         for vertex in state.vertices:
             if vertex.name == name:
-                return FoundState(name, state.spec, (vertex,))
+                return replace(state, name=name, vertices=(vertex,))
     found = [state for state in states if state.name == name]
     if len(found) == 1:
         return found[0]
@@ -128,20 +133,21 @@ def _programs(log: Log) -> list[Program]:
     return programs
 
 
-def _states(program: Program) -> list[FoundState]:
+def states_of(program: Program) -> list[FoundState]:
+    """All states of a program."""
     return [
-        FoundState(program.query, stage.aggregate, program.stage_vertices(index))
+        FoundState(program.query, spec, operator_name(spec, place), program.stage_vertices(index))
         for index, stage in enumerate(program.stages)
-        if stage.aggregate is not None
+        for place, spec in enumerate(stage.stateful)
     ]
 
 
 def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram) -> pa.RecordBatch:
     """The groups of one vertex as of its last marker."""
-    kept = KeyedState(STATE_OF_A_CHAIN, aggregate_state(state.spec))
+    kept = KeyedState(state.operator, aggregate_state(state.spec))
     marker = log.last(vertex.task_tag)
     if marker is not None:
-        states = {STATE_OF_A_CHAIN: kept}
+        states = {state.operator: kept}
         checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER)
         restore_states(log, checkpoints, vertex.name, vertex.change_tag, marker.position, states)
     return _as_rows(kept.scan(), state, vertex.name)

@@ -110,7 +110,7 @@ class ProgressLog:
         return [
             self._source(index, stage, rows_in, markers, elapsed_s)
             for index, stage in enumerate(self._program.stages)
-            if stage.input.source is not None or self._is_outside(stage)
+            if stage.source is not None or self._is_outside(stage)
         ]
 
     def _source(
@@ -125,7 +125,7 @@ class ProgressLog:
         start, self._offsets[stage.name] = self._offsets.get(stage.name), _offsets(names, markers)
         rows = sum(rows_in.get(name, 0) for name in names)
         return {
-            "description": str(stage.input.source or f"penstock {', '.join(stage.input.streams)}"),
+            "description": str(stage.source or f"penstock {', '.join(stage.streams)}"),
             "startOffset": start,
             "endOffset": self._offsets[stage.name],
             "latestOffset": None,  # what is there beyond the last commit is not asked for
@@ -140,7 +140,7 @@ class ProgressLog:
         for index, stage in enumerate(self._program.stages):
             names = [vertex.name for vertex in self._program.stage_vertices(index)]
             known = [vertices[name] for name in names if name in vertices]
-            if stage.aggregate is None:
+            if not stage.stateful:
                 continue
             states.append(
                 {
@@ -168,7 +168,7 @@ class ProgressLog:
                 vertices[vertex.name]["watermark_us"]
                 for vertex in self._program.vertices
                 if vertex.name in vertices
-                and (self._program.stage_of(vertex).aggregate is not None) is stateful
+                and bool(self._program.stage_of(vertex).stateful) is stateful
             ]
         watermark_us = min(marks, default=WATERMARK_NONE)
         return None if watermark_us in (WATERMARK_NONE, WATERMARK_END) else _iso(watermark_us)
@@ -179,7 +179,7 @@ class ProgressLog:
         return self._program.stream(stream).role == "output"
 
     def _is_outside(self, stage: Stage) -> bool:
-        return any(self._program.stream(name).role == "input" for name in stage.input.streams)
+        return any(self._program.stream(name).role == "input" for name in stage.streams)
 
 
 def _offsets(names: list[str], markers: dict[str, Marker | None]) -> dict[str, Any] | None:

@@ -83,13 +83,20 @@ class BlockSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Projected:
-    """The rows that passed, and the greatest event time of those that count."""
+class StepRows:
+    """What a step made of a batch: the output rows of an input row, one or more, stand together."""
 
     batch: pa.RecordBatch
-    max_event_time_us: int | None
-    rows: Rows | None  # their numbers in the input batch; None: all of them
-    bad_rows: tuple[int, ...] = ()
+    rows: Rows | None = None  # the input rows that have some; None: all of them
+    max_event_time_us: int | None = None  # of the rows whose time counts
+    bad_rows: tuple[int, ...] = ()  # input rows that fail, and are left out
+    ends: Rows | None = None  # where the output rows of each end; None: each has one
+
+    def origin(self, row: int) -> int:
+        """The input row that an output row comes from."""
+        if self.ends is not None:
+            row = int(np.searchsorted(self.ends, row, side="right"))
+        return row if self.rows is None else int(self.rows[row])
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +285,7 @@ class Block:
 
     # --- explaining -------------------------------------------------------------------------------
 
-    def explain_block(self) -> list[tuple[str, str]]:
+    def explain(self) -> list[tuple[str, str]]:
         """Each expression and what computes it: `numba` or `arrow`."""
         filters = [part for condition in self.spec.filters for part in conjuncts(condition)]
         times = [] if self.spec.event_time is None else [self.spec.event_time[0]]
@@ -294,7 +301,7 @@ class Block:
         ]
 
     def _unexplained(self, row: int) -> RowError:
-        texts = "; ".join(text for text, _ in self.explain_block())
+        texts = "; ".join(text for text, _ in self.explain())
         return RowError(
             f"row {row}: a compiled expression failed where evaluating it alone does not: "
             f"{texts:.500}",
@@ -346,7 +353,7 @@ class Block:
 
     # --- running ----------------------------------------------------------------------------------
 
-    def project(self, batch: pa.RecordBatch, collect_bad: bool = False) -> Projected:
+    def run(self, batch: pa.RecordBatch, collect_bad: bool = False) -> StepRows:
         """Filter and project. A row that fails raises, or is left out and named in `bad_rows`."""
         rows = self._through_phases(batch, collect_bad)
         computed: dict[Expression, pa.Array] = {}
@@ -367,7 +374,7 @@ class Block:
         ]
         fields = [Field(name, e.type, e.nullable) for name, e in self.spec.outputs]
         projected = _batch(columns, tuple(fields), rows.batch.num_rows)
-        return Projected(projected, rows.latest_us, rows.rows, tuple(sorted(rows.bad)))
+        return StepRows(projected, rows.rows, rows.latest_us, tuple(sorted(rows.bad)))
 
     def aggregate(
         self,

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from penstock.errors import StateOverflow
+from penstock.errors import RowError, StateOverflow
 from penstock.expressions.types import arrow_schema
-from penstock.kernels.block import PANE_NONE, Partials
-from penstock.operators.groups import StateProvider, merge_batch, merge_partials, state_schema
+from penstock.kernels.block import PANE_NONE, Block, BlockSpec, Partials
+from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.front import Fusion, failures
+from penstock.operators.groups import (
+    merge_batch,
+    merge_partials,
+    open_partials,
+    state_schema,
+    with_the_one_group,
+)
 from penstock.operators.results import finished
 from penstock.operators.sliding import SlidingWindows
 from penstock.operators.specs import AggregateSpec, accumulators_of
@@ -16,66 +28,81 @@ from penstock.operators.windows import Windows
 from penstock.state.columns import PANE_NAME
 from penstock.state.keyed import KeyedState
 
-Batches = tuple[pa.RecordBatch, ...]
 
+class Aggregate(Operator):
+    """Groups rows by keys and window, over its own keyed state.
 
-class Aggregator:
-    """One aggregate over its own keyed state.
-
-    The runtime's order of calls between two markers: any number of merges, `on_watermark` when the
-    watermark rose, `on_commit`; then it takes the state's changes. What survives a crash is the
-    state and `watermark_us`.
+    What survives a crash is the state and the watermark.
     """
 
-    def __init__(self, name: str, spec: AggregateSpec, provide: StateProvider) -> None:
+    def __init__(
+        self, name: str, spec: AggregateSpec, fusions: Sequence[Fusion], tools: Tools
+    ) -> None:
+        """`fusions` are what stands right before it, if it computes that too."""
         self.name = name
         self.spec = spec
-        self.state: KeyedState = provide(name, state_schema(spec))
-        self.watermark_us: int | None = None
+        self.state = KeyedState(name, state_schema(spec), bytes_max=tools.state_bytes_max)
+        self.states = {name: self.state}
+        self._watermark_us: int | None = None
         self._accumulators = accumulators_of(spec.aggregates)
         self._windows = None if spec.window is None else Windows(spec.window)
         self._sliding: SlidingWindows | None = None
         if self._windows is not None and not self._windows.is_tumbling:
             self._sliding = SlidingWindows(spec, self._windows, self.state)
         self._schema = arrow_schema(spec.schema)
+        self._groups: _Groups | None = None
+        if spec.fuses:
+            self._groups = _Groups(fusions[0], spec, tools)
+            self.late_schema = fusions[0].output_schema
 
-    def restore(self, watermark_us: int | None) -> None:
-        """The state was restored to a marker; this is what the marker knew beside it."""
-        self.watermark_us = watermark_us
+    def progress(self) -> int | None:
+        return self._watermark_us
+
+    def restore_progress(self, progress: Any) -> None:
+        self._watermark_us = progress
         if self._sliding is not None:
             self._sliding.forget()
 
+    def blocks(self) -> Sequence[Block]:
+        return () if self._groups is None else (self._groups.block,)
+
     # --- input ------------------------------------------------------------------------------------
 
-    def closed_pane(self, watermark_us: int | None) -> int:
+    def prepare(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
+    ) -> Prepared:
+        closed_pane = self._closed_pane(watermark_us)
+        if self._groups is None:
+            rows, late_rows = open_partials(self.spec, batch, closed_pane)
+            return Prepared(rows, late_rows)
+        return self._groups.prepare(batch, closed_pane, collect_bad)
+
+    def process(self, port: int, prepared: Prepared) -> Batches:
+        if isinstance(prepared.rows, Partials):
+            partials = with_the_one_group(prepared.rows, self.spec)
+            merge_partials(self.state, self.spec, partials)
+            panes = partials.panes
+        else:
+            panes = merge_batch(self.state, self.spec, prepared.rows)
+        if self._sliding is not None and panes.size:
+            self._sliding.touched(int(panes.min()))
+        return ()
+
+    def _closed_pane(self, watermark_us: int | None) -> int:
         """Rows of this pane and before are late, by the newer of this mark and the last one."""
         if not self.spec.forgets or self._windows is None:
             return PANE_NONE
-        known = [mark for mark in (watermark_us, self.watermark_us) if mark is not None]
+        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
         return self._windows.closed_pane(max(known) if known else None)
-
-    def merge(self, partials: Partials) -> None:
-        merge_partials(self.state, self.spec, partials)
-        self._touched(partials.panes)
-
-    def merge_batch(self, batch: pa.RecordBatch, watermark_us: int | None) -> int:
-        """Merge partials of an exchange; return how many rows of theirs were late."""
-        late, panes = merge_batch(self.state, self.spec, batch, self.closed_pane(watermark_us))
-        self._touched(panes)
-        return late
-
-    def _touched(self, panes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        if self._sliding is not None and panes.size:
-            self._sliding.touched(int(panes.min()))
 
     # --- output -----------------------------------------------------------------------------------
 
-    def on_watermark(self, watermark_us: int) -> Batches:
-        """Emit what the watermark finishes, and forget it."""
-        before = self.watermark_us
+    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+        """Emit the windows that are over, and forget them."""
+        before = self._watermark_us
         if before is not None and watermark_us <= before:
             return ()
-        self.watermark_us = watermark_us
+        self._watermark_us = watermark_us
         if self._windows is None or not self.spec.forgets:
             return ()
         last = self._windows.last_closed(watermark_us)
@@ -90,12 +117,15 @@ class Aggregator:
         self.state.drop_panes(closed_pane)
         return batches
 
+    def owes_whole_result(self) -> bool:
+        return self.spec.mode == "complete" and self.state.has_changes
+
     def on_commit(self) -> Batches:
         """Emit, in update mode, what changed since the last commit; in complete mode everything."""
         if self.spec.mode == "append" or not self.state.has_changes:
             return ()
         if self.spec.mode == "update":
-            return self._updates(self._first_open(self.watermark_us), None)
+            return self._updates(self._first_open(self._watermark_us), None)
         if self._sliding is None:
             return self._emitted(self.state.scan())
         panes, _ = self.state.panes()
@@ -182,3 +212,30 @@ class Aggregator:
                 state=self.name,
                 column=name,
             ) from error
+
+
+class _Groups:
+    """Rows of a batch as groups, by one loop with what stands before; and the late ones as rows."""
+
+    def __init__(self, fusion: Fusion, spec: AggregateSpec, tools: Tools) -> None:
+        self.block = Block(fusion.aggregation(spec), tools.cache)
+        self._late_block = Block(BlockSpec(fusion.schema, (), tuple(fusion.columns.items())), None)
+        self._want_late = tools.want_late
+
+    def prepare(self, batch: pa.RecordBatch, closed_pane: int, collect_bad: bool) -> Prepared:
+        partials = self.block.aggregate(batch, closed_pane, self._want_late, collect_bad)
+        bad = failures(self.block, batch, partials.bad_rows)
+        late = None
+        if partials.late_mask is not None and partials.late_rows:
+            late, failing = self._late(batch, np.flatnonzero(partials.late_mask), collect_bad)
+            bad = failing | bad
+        return Prepared(partials, partials.late_rows, late, partials.max_event_time_us, bad)
+
+    def _late(
+        self, batch: pa.RecordBatch, places: NDArray[np.intp], collect_bad: bool
+    ) -> tuple[pa.RecordBatch, dict[int, RowError]]:
+        """Late rows as the aggregate would have taken them; some may fail on their way there."""
+        late = batch.take(pa.array(places))
+        made = self._late_block.run(late, collect_bad)
+        failing = failures(self._late_block, late, made.bad_rows)
+        return made.batch, {int(places[row]): error for row, error in failing.items()}

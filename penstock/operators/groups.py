@@ -7,7 +7,7 @@ never changes, but work that is redone after a crash in other batches may differ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,8 +29,6 @@ from penstock.operators.specs import AggregateSpec as Aggregate
 from penstock.operators.specs import PartialAggregateSpec as PartialAggregate
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
-
-StateProvider = Callable[[str, StateSchema], KeyedState]
 
 _RULES = {"add": MergeRule.SUM, "min": MergeRule.MIN, "max": MergeRule.MAX}
 
@@ -149,21 +147,28 @@ def merge_partials(state: KeyedState, spec: Aggregate, partials: Partials) -> No
     )
 
 
-def merge_batch(
-    state: KeyedState, spec: Aggregate, batch: pa.RecordBatch, closed_pane: int
-) -> tuple[int, NDArray[np.int64]]:
-    """Add partials that came through an exchange; return how many rows were late, and the panes."""
-    panes = np.zeros(batch.num_rows, np.int64)
-    late = 0
-    if spec.window is not None:
+def open_partials(
+    spec: Aggregate, batch: pa.RecordBatch, closed_pane: int
+) -> tuple[pa.RecordBatch, int]:
+    """Partials of an exchange whose pane is not closed, and how many rows the others stand for."""
+    if spec.window is None:
+        return batch, 0
+    open_ = batch.column(PANE_COLUMN).to_numpy() > closed_pane
+    if open_.all():
+        return batch, 0
+    late = int(batch.column(ROWS_COLUMN).to_numpy()[~open_].sum())
+    return batch.filter(pa.array(open_)), late
+
+
+def merge_batch(state: KeyedState, spec: Aggregate, batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Add partials that came through an exchange; return their panes."""
+    is_windowed = spec.window is not None
+    panes: NDArray[np.int64] = np.zeros(batch.num_rows, np.int64)
+    if is_windowed:
         panes = batch.column(PANE_COLUMN).to_numpy()
-        open_ = panes > closed_pane
-        if not open_.all():
-            late = int(batch.column(ROWS_COLUMN).to_numpy()[~open_].sum())
-            batch, panes = batch.filter(pa.array(open_)), panes[open_]
     if batch.num_rows:
         keys = batch.columns[: len(spec.keys)]
         # After the keys come the pane, if there is one, and the number of rows.
-        values = batch.columns[len(spec.keys) + (spec.window is not None) + 1 :]
+        values = batch.columns[len(spec.keys) + is_windowed + 1 :]
         state.merge(keys, panes, values, hash_columns(keys, batch.num_rows))
-    return late, panes
+    return panes

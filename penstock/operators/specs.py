@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeGuard
 
 from penstock.errors import ExpressionError
 from penstock.expressions.durations import MICROSECONDS, show_duration
@@ -433,6 +433,7 @@ def _grouping_from_json(node: Mapping[str, Any]) -> dict[str, Any]:
 class PartialAggregateSpec:
     """Before an exchange: rows become accumulators per (key, pane), merged on the other side."""
 
+    fuses: ClassVar[bool] = True  # one loop computes it and what stands right before it
     keys: tuple[NamedExpression, ...]
     window: WindowSpec | None
     aggregates: tuple[AggregateCall, ...]
@@ -477,6 +478,8 @@ class AggregateSpec:
     speaks of the window's time (`is_watermarked`) ends windows and makes rows late.
     """
 
+    ports: ClassVar[int] = 1
+    word: ClassVar[str] = "aggregate"  # its states are named after it
     keys: tuple[NamedExpression, ...]
     window: WindowSpec | None
     aggregates: tuple[AggregateCall, ...]
@@ -496,6 +499,11 @@ class AggregateSpec:
             )
         if self.window is None and self.is_watermarked:
             raise _refuse("a watermark ends the windows of an aggregate, and it has none")
+
+    @property
+    def fuses(self) -> bool:
+        """Whether one loop computes it and what stands right before it."""
+        return not self.merge_partials
 
     @property
     def forgets(self) -> bool:
@@ -549,9 +557,9 @@ class AggregateSpec:
         )
 
 
-OperatorSpec = (
-    FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | PartialAggregateSpec | AggregateSpec
-)
+StatelessSpec = FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | PartialAggregateSpec
+StatefulSpec = AggregateSpec
+OperatorSpec = StatelessSpec | StatefulSpec
 _SPECS: dict[str, Any] = {
     "filter": FilterSpec,
     "project": ProjectSpec,
@@ -580,7 +588,26 @@ def spec_from_json(node: Mapping[str, Any]) -> OperatorSpec:
     return spec
 
 
-def chain_schema(specs: tuple[OperatorSpec, ...], input_schema: Schema) -> Schema:
+def is_stateful(spec: OperatorSpec) -> TypeGuard[StatefulSpec]:
+    """Whether an operator keeps something between batches that a result depends on."""
+    return isinstance(spec, StatefulSpec)
+
+
+def operator_name(spec: StatefulSpec, index: int) -> str:
+    """What the operator with state at this place of a chain is called, and its state after it."""
+    return f"{spec.word}{index}"
+
+
+def cut_at_state(
+    specs: Sequence[OperatorSpec],
+) -> tuple[tuple[StatelessSpec, ...], tuple[OperatorSpec, ...]]:
+    """What stands before the first operator with state, and the rest."""
+    first = next((at for at, spec in enumerate(specs) if is_stateful(spec)), len(specs))
+    front = tuple(spec for spec in specs[:first] if not isinstance(spec, StatefulSpec))
+    return front, tuple(specs[first:])
+
+
+def chain_schema(specs: Sequence[OperatorSpec], input_schema: Schema) -> Schema:
     """The schema after these operators, each checked against what the one before it gives."""
     schema = input_schema
     for spec in specs:

@@ -17,9 +17,11 @@ from penstock.operators.specs import (
     ProjectSpec,
     WatermarkSpec,
     accumulators_of,
+    is_stateful,
 )
 from penstock.plan.text import show_call, show_named, show_window
-from penstock.stages.program import Program, Stage, StreamSpec
+from penstock.stages.program import Port, Program, Stage, StreamSpec
+from penstock.stages.settings import Settings
 
 Engine = Callable[[Expression, Schema], str]  # where an expression runs: "numba", "arrow"
 
@@ -72,8 +74,9 @@ def _stage_lines(
     vertices = program.stage_vertices(index)
     names = f"{vertices[0].name} … {vertices[-1].name}" if len(vertices) > 1 else vertices[0].name
     yield f"Stage {stage.name}: {_count(len(vertices), 'vertex', 'vertices')}, {names}"
-    yield from _labelled("reads", [_input_text(program, stage)])
-    yield from _labelled("columns", [_columns(stage.input.schema)])
+    for port in stage.ports:
+        yield from _labelled("reads", [_input_text(program, port)])
+        yield from _labelled("columns", [_columns(port.schema)])
     yield from _labelled("chain", _chain_lines(stage, engine) or ["rows pass as they are"])
     yield from _labelled("watermark", [_watermark_text(stage)])
     yield from _labelled("state", _state_lines(program, stage))
@@ -86,10 +89,10 @@ def _labelled(label: str, lines: list[str]) -> list[str]:
     ]
 
 
-def _input_text(program: Program, stage: Stage) -> str:
-    if stage.input.source is not None:
-        return f"source {stage.input.source}"
-    streams = [program.stream(name) for name in stage.input.streams]
+def _input_text(program: Program, port: Port) -> str:
+    if port.source is not None:
+        return f"source {port.source}"
+    streams = [program.stream(name) for name in port.streams]
     return ", ".join(_stream_text(stream) for stream in streams)
 
 
@@ -111,10 +114,17 @@ def _columns(schema: Schema) -> str:
 
 def _chain_lines(stage: Stage, engine: Engine | None) -> list[str]:
     rows: list[tuple[str, str]] = []
-    schema = stage.input.schema
-    for spec in stage.chain:
-        rows.append((_operator_text(spec), _engine_text(spec, schema, engine)))
-        schema = spec.output_schema(schema)
+    schemas: list[Schema] = []
+    for number, port in enumerate(stage.ports):
+        schema = port.schema
+        before = f"port {number}: " if len(stage.ports) > 1 else ""
+        for step in port.front:
+            rows.append((before + _operator_text(step), _engine_text(step, schema, engine)))
+            schema = step.output_schema(schema)
+        schemas.append(schema)
+    for spec in stage.operators:
+        rows.append((_operator_text(spec), _engine_text(spec, schemas[0], engine)))
+        schemas = [spec.output_schema(*schemas[: spec.ports if is_stateful(spec) else 1])]
     width = max((len(text) for text, where in rows if where), default=0)
     return [f"{text:<{width}}  {where}".rstrip() if where else text for text, where in rows]
 
@@ -176,22 +186,25 @@ def _expressions(spec: OperatorSpec) -> list[Expression]:
 
 
 def _watermark_text(stage: Stage) -> str:
-    own = [spec for spec in stage.chain if isinstance(spec, WatermarkSpec)]
+    own = [spec for spec in stage.specs if isinstance(spec, WatermarkSpec)]
     if own:
         return f"greatest {own[-1].column} minus {show_duration(own[-1].delay_us)}"
-    return "none" if stage.input.source is not None else "least of its writers' markers"
+    return "none" if stage.source is not None else "least of its writers' markers"
 
 
 def _state_lines(program: Program, stage: Stage) -> list[str]:
-    spec = stage.aggregate
-    if spec is None:
-        return ["none"]
+    return [line for spec in stage.stateful for line in _state_of(spec, program.settings)] or [
+        "none"
+    ]
+
+
+def _state_of(spec: AggregateSpec, settings: Settings) -> list[str]:
     keys = ", ".join(f"{name} {key.type}" for name, key in spec.keys) or "one group"
     pane = "" if spec.window is None else f", panes of {show_duration(spec.window.pane_us)}"
     values = [
         f"{a.function}({a.argument or '*'}) {a.type}" for a in accumulators_of(spec.aggregates)
     ]
-    bound = f"at most {program.settings.state_bytes_max / (1 << 20):,.0f} MiB per vertex"
+    bound = f"at most {settings.state_bytes_max / (1 << 20):,.0f} MiB per vertex"
     return [
         f"by {keys}{pane}",
         f"values {', '.join(values)}",
@@ -232,7 +245,7 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
         vertices = program.stage_vertices(index)
         name = vertices[0].name if len(vertices) == 1 else f"{program.query}.{stage.name}.*"
         yield f"T/{name}", "markers: where to resume"
-        if stage.aggregate is not None:
+        if stage.stateful:
             every = settings.checkpoint_interval_commits
             yield f"C/{name}", f"changes of the state, a checkpoint every {every:,} commits"
 
@@ -251,7 +264,7 @@ def _guarantees(program: Program, durability: str) -> Iterator[tuple[str, str]]:
 
 
 def _late_text(program: Program) -> str:
-    if not any(stage.aggregate and stage.aggregate.forgets for stage in program.stages):
+    if not any(spec.forgets for stage in program.stages for spec in stage.stateful):
         return "none: no watermark ends a window"
     late = program.settings.late_stream
     return f"kept in stream {late}" if late else "counted and dropped"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.types import Field, Schema
-from penstock.operators.specs import OperatorSpec
+from penstock.operators.specs import OperatorSpec, cut_at_state
 from penstock.plan.nodes import (
     Aggregate,
     Exchange,
@@ -17,9 +17,9 @@ from penstock.plan.nodes import (
 from penstock.plan.place_exchanges import KEY_PREFIX
 from penstock.plan.query import Query, Write
 from penstock.stages.program import (
+    Port,
     Program,
     Stage,
-    StageInput,
     StageOutput,
     StreamRole,
     StreamSpec,
@@ -46,16 +46,17 @@ def _stage(name: str, write: Write) -> Stage:
     nodes = walk(write.child)
     leaf = nodes[-1]
     assert isinstance(leaf, Scan)
-    chain: list[OperatorSpec] = []
+    specs: list[OperatorSpec] = []
     for node in reversed(nodes[:-1]):
         assert not isinstance(node, Scan | UnionAll | Exchange), "lower takes fused stages"
-        chain.append(node.spec)
+        specs.append(node.spec)
     source = leaf.relation.spec if isinstance(leaf.relation, Source) else None
     read = () if isinstance(leaf.relation, Source) else tuple(s.name for s in leaf.relation)
+    front, operators = cut_at_state(specs)
     return Stage(
         name,
-        StageInput(source, read, leaf.schema),
-        tuple(chain),
+        (Port(source, read, leaf.schema, front),),
+        operators,
         StageOutput(write.stream, write.partition_by, write.child.schema),
     )
 

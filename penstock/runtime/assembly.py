@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakValueDictionary
@@ -25,9 +25,10 @@ from penstock.operators.chain import Chain, coded_columns
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
 from penstock.runtime.backlog import Backlog, delivered, taken
-from penstock.runtime.inputs import Input, SourceInput, StreamInput, Watermarks
+from penstock.runtime.event_time import EventTime, PortTime, Watermarks
+from penstock.runtime.inputs import Input, PortColumns, SourceInput, StreamInput
 from penstock.runtime.instances import run_of
-from penstock.runtime.markers import WATERMARK_END, Marker
+from penstock.runtime.markers import WATERMARK_END, Marker, PortMark
 from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.pushed_filters import pushed_condition
 from penstock.runtime.recovery import fence, restore_states
@@ -36,10 +37,9 @@ from penstock.runtime.streams import describe_stream, register_streams
 from penstock.runtime.substreams import stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts, state_too_large
-from penstock.stages.program import Program, Stage, VertexProgram, sink_stream
+from penstock.stages.program import Port, Program, Stage, VertexProgram, sink_stream
 from penstock.stages.tags import TagKind, marker_tag, parse_tag, substream_tag
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
-from penstock.state.keyed import KeyedState
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class Assembly:
             name=vertex.name,
             settings=settings,
             input=self._input(vertex, stage, marker),
-            watermarks=self._watermarks(stage, marker),
+            time=self._time(stage, marker, chain),
             chain=chain,
             outputs=Outputs(
                 self.log,
@@ -186,13 +186,14 @@ class Assembly:
         }
 
     def _input(self, vertex: VertexProgram, stage: Stage, marker: Marker) -> Input:
-        schema = arrow_schema(stage.input.schema)
-        spec = stage.input.source
+        spec = stage.source
         parts = len(self.program.stage_vertices(vertex.stage))
-        coded = coded_columns(stage.chain, stage.input.schema)
         if spec is None:
             tags = self._input_tags(vertex, stage, parts)
-            return StreamInput(self.log, tags, schema, marker, coded)
+            ports = [_columns(port, stage) for port in stage.ports]
+            return StreamInput(self.log, tags, ports, marker)
+        columns = _columns(stage.ports[0], stage)
+        schema = columns.schema
         if spec.connector not in self.sources:
             known = ", ".join(sorted(self.sources)) or "none"
             raise UnsupportedPlan(
@@ -209,23 +210,23 @@ class Assembly:
             registry=self.log,
             clock=self.clock,
             has_dead_letters=self.program.settings.dead_letter_stream is not None,
-            condition=pushed_condition(stage.chain),
-            coded=coded,
+            condition=pushed_condition(stage.ports[0].front),
+            coded=columns.coded,
             wake=self.log.wake,
             listings=self.listings,
         )
         source = self.sources[spec.connector](request)
         return SourceInput(source, marker.offset, list(schema.names))
 
-    def _outside(self, stage: Stage) -> list[str]:
-        """The streams that a stage reads and others write."""
-        return [name for name in stage.input.streams if self.program.stream(name).role == "input"]
+    def _outside(self, streams: Iterable[str]) -> list[str]:
+        """Of these streams those that others write."""
+        return [name for name in streams if self.program.stream(name).role == "input"]
 
     def _input_tags(
         self, vertex: VertexProgram, stage: Stage, parts: int
     ) -> Callable[[], list[str]] | tuple[str, ...]:
         """What a vertex reads; of others' streams also the substreams that they gain later."""
-        outside = self._outside(stage)
+        outside = self._outside(stage.streams)
         if not outside:
             return vertex.input_tags
         own = [tag for tag in vertex.input_tags if parse_tag(tag).name not in outside]
@@ -236,13 +237,25 @@ class Assembly:
 
         return tags
 
-    def _watermarks(self, stage: Stage, marker: Marker) -> Watermarks | None:
-        if stage.input.source is not None:
-            return None
-        outside = self._outside(stage)
+    def _time(self, stage: Stage, marker: Marker, chain: Chain) -> EventTime:
+        marks = marker.ports or (PortMark(),) * len(stage.ports)
+        ports = [
+            PortTime(
+                None if port.source is not None else self._heard(port, mark, marker),
+                delay_us,
+                mark,
+                marker.watermark_us,
+                marker.ended,
+            )
+            for port, mark, delay_us in zip(stage.ports, marks, chain.delays_us, strict=True)
+        ]
+        return EventTime(ports, marker.watermark_us)
+
+    def _heard(self, port: Port, mark: PortMark, marker: Marker) -> Watermarks:
+        outside = self._outside(port.streams)
         own = {
             producer
-            for name in stage.input.streams
+            for name in port.streams
             if name not in outside
             for producer in self.program.producers(name)
         }
@@ -254,7 +267,7 @@ class Assembly:
         if timeout_ms is not None and others():  # who are silent by design, for a while
             timeout_ms = max(timeout_ms, round(2_000 * SIGN_OF_LIFE_S))
         run = run_of(marker.instance)
-        return Watermarks(own, marker.producers, marker.watermark_us, timeout_ms, run, others)
+        return Watermarks(own, mark.producers, marker.watermark_us, timeout_ms, run, others)
 
 
 def warm_program(program: Program, kernels: KernelCache) -> None:
@@ -264,9 +277,10 @@ def warm_program(program: Program, kernels: KernelCache) -> None:
     (importing, compiling or loading machine code) is then behind this process.
     """
     for stage in program.stages:
-        schema = arrow_schema(stage.input.schema)
         chain = _chain_of(program, kernels, stage)
-        chain.process(_row_of_zeros(schema), on_bad_row="reject")
+        for number, port in enumerate(stage.ports):
+            row = _row_of_zeros(arrow_schema(port.schema))
+            chain.process(row, on_bad_row="reject", port=number)
         chain.on_watermark(WATERMARK_END)
         chain.on_commit()
         for state in chain.states.values():
@@ -274,8 +288,9 @@ def warm_program(program: Program, kernels: KernelCache) -> None:
         if stage.output.partition_by:
             row = _row_of_zeros(arrow_schema(stage.output.schema))
             partitioner(("one", "other"), stage.output.partition_by)(row)
-        if (source := stage.input.source) is not None:
+        if (source := stage.source) is not None:
             kernels.rehearse(rehearsals_for(source.connector, source.options))
+            schema = arrow_schema(stage.ports[0].schema)
             rehearse_lines(source.options.get("format", ""), schema)
 
 
@@ -288,12 +303,19 @@ def ask_for_kernels(program: Program, kernels: KernelCache) -> None:
 def _chain_of(program: Program, kernels: KernelCache, stage: Stage) -> Chain:
     settings = program.settings
     return Chain(
-        stage.chain,
-        stage.input.schema,
+        [(port.schema, port.front) for port in stage.ports],
+        stage.operators,
         kernels,
-        lambda name, schema: KeyedState(name, schema, bytes_max=settings.state_bytes_max),
+        state_bytes_max=settings.state_bytes_max,
         want_late=settings.late_stream is not None,
     )
+
+
+def _columns(port: Port, stage: Stage) -> PortColumns:
+    """What a port reads, and which of its texts may come coded."""
+    behind = stage.operators if len(stage.ports) == 1 else ()
+    coded = coded_columns((*port.front, *behind), port.schema)
+    return PortColumns(frozenset(port.streams), arrow_schema(port.schema), coded)
 
 
 def _row_of_zeros(schema: pa.Schema) -> pa.RecordBatch:

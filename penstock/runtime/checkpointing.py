@@ -8,8 +8,8 @@ These trims are fenced, unlike others (`trimming`). Which changes are needless f
 and a recovery may find one of them damaged: it then needs the changes that a zombie, who knows
 nothing of that, would let go. Once a new instance is registered, only it trims. Checkpoints are
 removed after the trim that made them needless went through: they were listed before it, so none of
-them is a newer instance's. And not before the markers of those that stay are on the disk, also where
-appends are not synced.
+them is a newer instance's. And not before the markers of those that stay are on the disk, also
+where appends are not synced.
 
 The same thread trims what needs no checkpoint (`trimming`).
 """

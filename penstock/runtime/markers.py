@@ -8,7 +8,9 @@ disk by programs that may be newer.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_128_hexdigest
@@ -18,7 +20,7 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record
 from penstock.names import check_any_name
 
-MARKER_VERSION = 3
+MARKER_VERSION = 4
 WATERMARK_END = 2**63 - 1  # nothing will come any more
 WATERMARK_NONE = -(2**63)
 
@@ -29,6 +31,13 @@ class Said(NamedTuple):
     watermark_us: int = WATERMARK_NONE
     ended: bool = False
     caught_up_run: int = 0  # the run of its query in which it had no more for now; 0: it may have
+
+
+class PortMark(NamedTuple):
+    """What a vertex knew of one of its ports."""
+
+    seen_us: int = WATERMARK_NONE  # the watermark by its rows so far, where the port defines one
+    producers: Mapping[str, Said] = MappingProxyType({})  # what they had said, as of `consumed`
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +51,11 @@ class Marker:
     resume: Position = START  # where to read the input on
     offset: Any = None  # of a source: the next row to read
     watermark_us: int = WATERMARK_NONE  # no later output is older than this
-    seen_us: int = WATERMARK_NONE  # the watermark by the rows so far, where the chain defines one
     ended: bool = False  # there will be no later output
     caught_up: bool = False  # there is no more for now, so it holds nobody's watermark back
     whole: bool = False  # the rows of this epoch, if any, are all of the result: complete mode
-    producers: dict[str, Said] = field(default_factory=dict)  # of the input, as of `consumed`
-    progress: dict[str, Any] = field(default_factory=dict)  # of the chain
+    ports: tuple[PortMark, ...] = ()
+    progress: tuple[Any, ...] = ()  # of the chain's operators
     late_rows: int = 0  # so far
     rejected_rows: int = 0  # so far
     # Says nothing about time and about the end: of a write that is over with its commit. Whoever
@@ -64,11 +72,13 @@ class Marker:
             "resume": self.resume,
             "offset": self.offset,
             "watermark_us": self.watermark_us,
-            "seen_us": self.seen_us,
             "ended": self.ended,
             "caught_up": self.caught_up,
             "whole": self.whole,
-            "producers": {name: list(said) for name, said in self.producers.items()},
+            "ports": [
+                [port.seen_us, {name: list(said) for name, said in port.producers.items()}]
+                for port in self.ports
+            ],
             "progress": self.progress,
             "late_rows": self.late_rows,
             "rejected_rows": self.rejected_rows,
@@ -111,15 +121,11 @@ def decode_marker(record: Record) -> Marker:
             resume=Position(int(facts["resume"])),
             offset=facts["offset"],
             watermark_us=int(facts["watermark_us"]),
-            seen_us=int(facts["seen_us"]),
             ended=bool(facts["ended"]),
             caught_up=bool(facts["caught_up"]),
             whole=bool(facts["whole"]),
-            producers={
-                check_any_name(name, "producer"): Said(int(watermark_us), bool(ended), int(run))
-                for name, (watermark_us, ended, run) in facts["producers"].items()
-            },
-            progress=dict(facts["progress"]),
+            ports=tuple(_port(seen_us, said) for seen_us, said in facts["ports"]),
+            progress=tuple(facts["progress"]),
             late_rows=int(facts["late_rows"]),
             rejected_rows=int(facts["rejected_rows"]),
             timeless=bool(facts["timeless"]),
@@ -131,3 +137,11 @@ def decode_marker(record: Record) -> Marker:
             position=record.position,
             producer=record.producer,
         ) from error
+
+
+def _port(seen_us: Any, said: Any) -> PortMark:
+    producers = {
+        check_any_name(name, "producer"): Said(int(watermark_us), bool(ended), int(run))
+        for name, (watermark_us, ended, run) in said.items()
+    }
+    return PortMark(int(seen_us), producers)

@@ -126,7 +126,7 @@ def stored_names(log: Log) -> list[str]:
 def query_progress(log: Log, program: Program) -> QueryProgress:
     """What the last markers say. Each vertex is read at its own moment."""
     markers = {vertex.name: _last_marker(log, vertex) for vertex in program.vertices}
-    stateful = [v for v in program.vertices if program.stage_of(v).aggregate is not None]
+    stateful = [v for v in program.vertices if program.stage_of(v).stateful]
     watermarks = [
         WATERMARK_NONE if (marker := markers[vertex.name]) is None else marker.watermark_us
         for vertex in stateful or program.vertices

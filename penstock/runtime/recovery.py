@@ -30,7 +30,7 @@ from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 from penstock.state.columns import CHANGE_NAME
-from penstock.state.keyed import KeyedState
+from penstock.state.contract import State
 
 REPLAY_ROWS_MAX = 65_536
 RESTORE_TRIES = 8
@@ -69,7 +69,7 @@ def restore_states(
     vertex: str,
     change_tag: str,
     upto: Position,
-    states: Mapping[str, KeyedState],
+    states: Mapping[str, State],
 ) -> Restored:
     """Steps 3 and 4: rebuild the states as of the marker at `upto`.
 
@@ -105,7 +105,7 @@ def _load_newest(
     checkpoints: CheckpointStore,
     vertex: str,
     upto: Position,
-    states: Mapping[str, KeyedState],
+    states: Mapping[str, State],
 ) -> tuple[Position, tuple[CheckpointId, ...]]:
     """Restore from the newest checkpoint of a marker up to a position; 0 if there is none.
 
@@ -128,7 +128,7 @@ def _load_newest(
 
 
 def _replay_changes(
-    log: Log, change_tag: str, after: Position, upto: Position, states: Mapping[str, KeyedState]
+    log: Log, change_tag: str, after: Position, upto: Position, states: Mapping[str, State]
 ) -> int:
     reader = CommittedReader(log, [change_tag], after)
     replays = {name: _Replay(state) for name, state in states.items()}
@@ -161,7 +161,7 @@ class _Replay:
     itself: put together with others, it could remove a row that a later one sets again.
     """
 
-    def __init__(self, state: KeyedState) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0

@@ -249,9 +249,10 @@ def _partitioned_by(program: Program, stream: StreamSpec) -> tuple[str, ...]:
 def _mode(program: Program, stream: StreamSpec) -> Mode:
     """What the rows are that a program writes to a stream; only aggregates replace theirs."""
     modes: list[Any] = [
-        stage.aggregate.mode
+        spec.mode
         for stage in program.stages
-        if stage.output.stream == stream.name and stage.aggregate is not None
+        if stage.output.stream == stream.name
+        for spec in stage.stateful
     ]
     return next((mode for mode in modes if mode != "append"), "append")
 
@@ -362,7 +363,10 @@ def _dead_letter_schema(program: Program) -> Schema:
     own = tuple(Field(found.name, from_arrow(found.type), True) for found in REJECTED_SCHEMA)
     columns: dict[str, Field] = {}
     clashing: set[str] = set()
-    for column in (*(c for stage in program.stages for c in stage.input.schema), *own):
+    for column in (
+        *(c for stage in program.stages for port in stage.ports for c in port.schema),
+        *own,
+    ):
         known = columns.setdefault(column.name, Field(column.name, column.type, True))
         if known.type != column.type:
             clashing.add(column.name)  # no one type would do: such a column cannot be shown

@@ -53,8 +53,8 @@ def trim_job(program: Program, vertex: VertexProgram) -> TrimJob:
         for tag in vertex.input_tags
         if parse_tag(tag).name in internal
     )
-    is_stateless = program.stage_of(vertex).aggregate is None
-    own = (vertex.task_tag, vertex.change_tag) if is_stateless else ()
+    has_state = bool(program.stage_of(vertex).stateful)
+    own = () if has_state else (vertex.task_tag, vertex.change_tag)
     return TrimJob(vertex.name, vertex.task_tag, inputs, own)
 
 

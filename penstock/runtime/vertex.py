@@ -26,12 +26,13 @@ from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.runtime.announcing import Announcing
 from penstock.runtime.backlog import Backlog
-from penstock.runtime.inputs import Delivery, Input, Watermarks
-from penstock.runtime.markers import WATERMARK_NONE, Marker, Said
+from penstock.runtime.event_time import EventTime
+from penstock.runtime.inputs import Delivery, Input, PortBatch
+from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs, Partitioner
 from penstock.runtime.trimming import TRIM_BYTES, TrimJob
 from penstock.stages.settings import Settings
-from penstock.state.snapshot import Snapshot
+from penstock.state.contract import Picture
 
 COMMIT_GAP_S = 0.002
 REST_S = 0.005  # between two looks at what else than input a vertex waits for
@@ -63,7 +64,7 @@ class CheckpointJob:
 
     fence: Fence  # of the instance whose state it is
     position: Position  # of the marker whose state this is
-    snapshots: dict[str, Snapshot]
+    snapshots: dict[str, Picture]
 
     @property
     def vertex(self) -> str:
@@ -84,7 +85,7 @@ class VertexParts:
     name: str
     settings: Settings
     input: Input
-    watermarks: Watermarks | None  # None: the input is a source
+    time: EventTime
     chain: Chain
     outputs: Outputs
     partition: Partitioner | None
@@ -149,24 +150,20 @@ class Vertex:
         self.state = VertexState.ENDED if start.ended else VertexState.RUNNING
         self._marker = start
         self._marker_position = position
-        self._watermark_us = start.watermark_us
         self._late_rows = start.late_rows
         self._rejected_rows = start.rejected_rows
         self._is_dirty = False  # something happened since the last marker
         self._begun: _Begun | None = None  # the commit that is on its way into the log
         self._begun_s = 0.0  # when the last append was
-        self._input_ended = start.ended
         self._due_s = 0.0
         self._committed_s = float("-inf")
         self._withheld_until_s: float | None = None  # progress that readers do not know of yet
-        self._seen_us = start.seen_us  # the watermark that the chain itself defines
         self._caught_up = start.caught_up
         self._is_within_delivery = False
         self._is_held_back = False  # the input was not asked, as those behind have much to take
-        self._source_watermark_us: int | None = None
         self._commits_unpictured = commits_replayed  # since the last checkpoint
         self._pictured_s = parts.clock.monotonic_s()
-        self._snapshots: dict[str, Snapshot] | None = None
+        self._snapshots: dict[str, Picture] | None = None
         self._snapshot_position = Position(0)
         self._is_trim_due = False
         self._trimmed_bytes = 0  # of the input, when a trim was last asked for
@@ -287,7 +284,7 @@ class Vertex:
         if self._is_held_back or self.is_copying:
             dues.append(REST_S)
         silence_ms = self._parts.settings.idle_timeout_ms
-        if silence_ms is not None and self._parts.watermarks is not None:
+        if silence_ms is not None and not self._parts.input.is_source:
             dues.append(max(REST_S, silence_ms / 8_000))  # it is heard in several looks
         return min((due_s for due_s in dues if due_s is not None), default=None)
 
@@ -305,7 +302,7 @@ class Vertex:
             rows_passed=self._parts.chain.statistics().rows_passed,
             early_appends=self._early_appends,
             checkpoints=self._checkpoints,
-            watermark_us=self._watermark_us,
+            watermark_us=self._parts.time.watermark_us,
             is_drained=self.is_drained(),
             is_through=self.is_through(),
             state_rows=sum(len(s) for s in self._parts.chain.states.values()),
@@ -341,21 +338,23 @@ class Vertex:
             self._mark_dirty()
 
     def _process(self, delivery: Delivery) -> None:
-        for batch, origin in zip(delivery.batches, delivery.origins, strict=True):
-            self._rows_in += batch.num_rows
-            self._emit(self._run(batch, origin))
+        for piece in delivery.batches:
+            self._rows_in += piece.batch.num_rows
+            self._emit(piece.port, self._run(piece))
         if delivery.rejected is not None:
             self._reject(delivery.rejected)
         self._caught_up = False
         self._is_within_delivery = not delivery.is_whole
         if delivery.is_whole:
-            self._hear(delivery)
-            self._advance_watermark(self._input_watermark())
+            self._parts.time.hear(delivery.words)
+            self._advance_time()
 
-    def _run(self, batch: pa.RecordBatch, origin: str) -> ChainOutput:
+    def _run(self, piece: PortBatch) -> ChainOutput:
         on_bad_row: OnBadRow = "raise" if self._parts.dead_letter_tag is None else "reject"
+        port, batch, origin = piece
         try:
-            return self._parts.chain.process(batch, self._watermark_us, on_bad_row=on_bad_row)
+            watermark_us = self._parts.time.watermark_us
+            return self._parts.chain.process(batch, watermark_us, on_bad_row, port)
         except RowError as error:
             row = error.details.get("row")
             raise RowError(
@@ -365,12 +364,10 @@ class Vertex:
                 **(error.details | {"vertex": self.name, "origin": origin}),
             ) from error
 
-    def _emit(self, output: ChainOutput) -> None:
+    def _emit(self, port: int, output: ChainOutput) -> None:
         self._emit_rows(output.batches)
         self._late_rows += output.late_rows
-        delay_us = self._parts.chain.watermark_delay_us
-        if delay_us is not None and output.max_event_time_us is not None:
-            self._seen_us = max(self._seen_us, output.max_event_time_us - delay_us)
+        self._parts.time.see(port, output.max_event_time_us)
         if output.late is not None and self._parts.late_tag is not None:
             self._parts.outputs.add(RecordKind.DATA, self._parts.late_tag, output.late)
         if output.rejected is not None:
@@ -390,29 +387,16 @@ class Vertex:
         if rejected.num_rows and self._parts.dead_letter_tag is not None:
             self._parts.outputs.add(RecordKind.DATA, self._parts.dead_letter_tag, rejected)
 
-    def _hear(self, delivery: Delivery) -> None:
-        watermarks = self._parts.watermarks
-        if watermarks is None:
-            self._input_ended = delivery.ended
-            self._source_watermark_us = delivery.watermark_us
-            return
-        if delivery.producer is None:
-            return
-        watermark_us = WATERMARK_NONE if delivery.watermark_us is None else delivery.watermark_us
-        said = Said(watermark_us, delivery.ended, delivery.caught_up_run)
-        watermarks.hear(delivery.producer, said)
-        self._input_ended = watermarks.ended
-
     def _pass_time(self) -> bool:
         """Let event time go on without those who have nothing to say, once all was heard."""
-        if self._input_ended or not self._parts.input.is_drained():
+        time = self._parts.time
+        if time.ended or not self._parts.input.is_drained():
             return False
-        watermarks = self._parts.watermarks
-        goes_on = watermarks is not None and watermarks.listen(self._now_ms())
+        goes_on = time.listen(self._now_ms())
         if not self._caught_up and self._has_caught_up():
             self._caught_up = goes_on = True
         if goes_on:
-            self._advance_watermark(self._input_watermark())
+            self._advance_time()
             self._mark_dirty()
         return goes_on
 
@@ -421,26 +405,14 @@ class Vertex:
         parts = self._parts
         if not parts.settings.available_now:
             return parts.input.has_nothing_yet()
-        return parts.input.is_drained() and (parts.watermarks is None or parts.watermarks.caught_up)
+        return parts.input.is_drained() and parts.time.caught_up
 
-    def _input_watermark(self) -> int:
-        """How far event time is known to have come, after the rows that were just processed."""
-        if self._parts.watermarks is not None:
-            given_us = self._parts.watermarks.watermark_us
-        elif self._source_watermark_us is not None:
-            given_us = self._source_watermark_us
-        else:
-            given_us = WATERMARK_NONE
-        if self._input_ended or self._parts.chain.watermark_delay_us is None:
-            return given_us
-        if self._parts.settings.available_now and not self._caught_up:
-            return self._watermark_us
-        return self._seen_us
-
-    def _advance_watermark(self, watermark_us: int) -> None:
-        if watermark_us > self._watermark_us:
-            self._watermark_us = watermark_us
-            self._emit_rows(self._parts.chain.on_watermark(watermark_us))
+    def _advance_time(self) -> None:
+        """Let event time come as far as is known, after the rows that were just processed."""
+        time = self._parts.time
+        if time.advance(waits=self._parts.settings.available_now and not self._caught_up):
+            rows = self._parts.chain.on_watermark(time.watermark_us, time.of_ports_us)
+            self._emit_rows(rows)
 
     def _append_early_if_large(self) -> None:
         if self._parts.outputs.bytes_waiting >= self._parts.settings.early_append_bytes_max:
@@ -475,7 +447,7 @@ class Vertex:
         now_s = self._parts.clock.monotonic_s()
         if not self._is_dirty:
             return self._withheld_until_s is not None and now_s >= self._withheld_until_s
-        if now_s >= self._due_s or self._input_ended:
+        if now_s >= self._due_s or self._parts.time.ended:
             return True
         if self._parts.trigger_us is not None:
             return False
@@ -536,17 +508,16 @@ class Vertex:
 
     def _next_marker(self, whole: bool) -> Marker:
         position: dict[str, Any] = self._parts.input.position()
-        watermarks = self._parts.watermarks
+        time = self._parts.time
         return Marker(
             vertex=self.name,
             instance=self._marker.instance,
             epoch=self._marker.epoch + 1,
-            watermark_us=self._watermark_us,
-            seen_us=self._seen_us,
-            ended=self._input_ended,
+            watermark_us=time.watermark_us,
+            ended=time.ended,
             caught_up=self._caught_up,
             whole=whole,
-            producers={} if watermarks is None else watermarks.known(),
+            ports=time.marks(),
             progress=self._parts.chain.progress(),
             late_rows=self._late_rows,
             rejected_rows=self._rejected_rows,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from penstock.operators.specs import AggregateSpec, WatermarkSpec
+from penstock.operators.specs import WatermarkSpec
 from penstock.runtime.instances import run_of
 from penstock.sim.data import Feed, Row, watermarks_of
 from penstock.sim.history import Seen
@@ -45,7 +45,8 @@ class Outcome:
         for seen in self.history:
             if seen.kind == "MARKER":
                 facts = seen.facts
-                producers = {name: Said(*said) for name, said in facts["producers"].items()}
+                seen_us, heard = facts["ports"][0] if facts["ports"] else (NONE_US, {})
+                producers = {name: Said(*said) for name, said in heard.items()}
                 mark = Mark(
                     seen.producer,
                     seen.instance,
@@ -53,7 +54,7 @@ class Outcome:
                     facts["offset"] or 0,
                     facts["consumed"],
                     facts["watermark_us"],
-                    facts["seen_us"],
+                    seen_us,
                     facts["ended"],
                     run_of(seen.instance) if facts["caught_up"] else 0,
                     producers,
@@ -73,7 +74,8 @@ class Outcome:
         for seen in self.history:
             if seen.kind == "MARKER":
                 facts = seen.facts
-                behind = [us for us, ended, _ in facts["producers"].values() if not ended]
+                heard = [said for _, producers in facts["ports"] for said in producers.values()]
+                behind = [us for us, ended, _ in heard if not ended]
                 passes += bool(behind) and facts["watermark_us"] > min(behind)
         return passes
 
@@ -100,11 +102,7 @@ class Outcome:
 
     def aggregate_stages(self) -> list[int]:
         """The stages that keep state, in the order of the query."""
-        return [
-            index
-            for index, stage in enumerate(self.scenario.program.stages)
-            if any(isinstance(spec, AggregateSpec) for spec in stage.chain)
-        ]
+        return [index for index, stage in enumerate(self.scenario.program.stages) if stage.stateful]
 
     def vertices_of(self, stage: int) -> list[str]:
         return [v.name for v in self.scenario.program.vertices if v.stage == stage]
@@ -146,7 +144,7 @@ class Outcome:
         feeds = self.scenario.fed
         if set(readers) == set(feeds):
             return self._judged_at_source(feeds)
-        inputs = self.scenario.program.stages[stage].input.streams
+        inputs = self.scenario.program.stages[stage].streams
         at = self._visible_at(feeds)
         first = self.scenario.program.stages[0]
         if first.output.stream in inputs and not set(feeds) & set(self.vertices_of(0)):
@@ -175,14 +173,14 @@ class Outcome:
         program = self.scenario.program
         inner = {each.name for each in program.streams if each.role == "internal"}
         for vertex in program.vertices:
-            streams = program.stage_of(vertex).input.streams
+            streams = program.stage_of(vertex).streams
             hears = streams and inner.issuperset(streams)
             if hears and not self._defines_time(vertex.stage):
                 self._heard_time(vertex.name, vertex.stage)
 
     def _defines_time(self, stage: int) -> bool:
-        chain = self.scenario.program.stages[stage].chain
-        return any(isinstance(spec, WatermarkSpec) for spec in chain)
+        specs = self.scenario.program.stages[stage].specs
+        return any(isinstance(spec, WatermarkSpec) for spec in specs)
 
     def _source_time(self, name: str, rows: Feed) -> dict[int, int]:
         # A row that fails is gone before event time is looked at.
@@ -239,7 +237,7 @@ class Outcome:
 
     def _heard_time(self, name: str, stage: int) -> dict[int, int]:
         program = self.scenario.program
-        streams = program.stages[stage].input.streams
+        streams = program.stages[stage].streams
         writers = [
             vertex.name
             for vertex in program.vertices

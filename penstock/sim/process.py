@@ -19,7 +19,7 @@ from penstock.runtime.appending import AppendQueue, PendingAppend
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue, Work
 from penstock.runtime.control import Message
-from penstock.runtime.inputs import Watermarks
+from penstock.runtime.event_time import EventTime
 from penstock.runtime.markers import Marker
 from penstock.runtime.slot import Slot
 from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts
@@ -205,16 +205,16 @@ class Watched:
 class WatchedSilence:
     """What a vertex has heard of its producers; each look at their silence is noted."""
 
-    def __init__(self, watermarks: Watermarks, look: Callable[[float], None]) -> None:
-        self._watermarks = watermarks
+    def __init__(self, time: EventTime, look: Callable[[float], None]) -> None:
+        self._time = time
         self._look = look
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._watermarks, name)
+        return getattr(self._time, name)
 
     def listen(self, now_ms: float) -> bool:
         self._look(now_ms)
-        return self._watermarks.listen(now_ms)
+        return self._time.listen(now_ms)
 
 
 @dataclass(frozen=True)
@@ -259,9 +259,9 @@ class ProcessAssembly(Assembly):
         def note(action: str, result: Any) -> None:
             if action == "input.take done" and result is not None and result.is_whole:
                 place = parts.input.position()
-                upto = place["offset"] if stage.input.source is not None else place["consumed"]
+                upto = place["offset"] if stage.source is not None else place["consumed"]
                 deeds.append(Took(upto))
-            elif action == "input.take done" and result is None and stage.input.source is not None:
+            elif action == "input.take done" and result is None and stage.source is not None:
                 if parts.input.is_drained():
                     deeds.append(Drained())
             elif action == "outputs.begin_commit":
@@ -278,6 +278,6 @@ class ProcessAssembly(Assembly):
             if self.program.settings.idle_timeout_ms is not None:
                 self.listened(self.process, vertex, parts.input.position()["consumed"])
 
-        if parts.watermarks is not None:
-            watched["watermarks"] = WatchedSilence(parts.watermarks, look)
+        if stage.source is None:
+            watched["time"] = WatchedSilence(parts.time, look)
         return replace(parts, **watched)

@@ -114,7 +114,7 @@ class Scenario:
         found = {}
         for program in self.programs:
             for vertex in program.vertices:
-                source = program.stage_of(vertex).input.source
+                source = program.stage_of(vertex).source
                 if source is not None:
                     assert source.connector == CONNECTOR
                     found[vertex.name] = (int(source.options["feed"]), vertex.index)

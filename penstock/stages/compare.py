@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ProgramIncompatible
 from penstock.expressions.durations import show_duration
-from penstock.operators.specs import AggregateSpec, accumulators_of
-from penstock.stages.program import ConnectorSpec, Program, Stage, shape, show_schema
+from penstock.operators.specs import AggregateSpec, StatefulSpec, accumulators_of
+from penstock.stages.program import ConnectorSpec, Port, Program, Stage, shape, show_schema
 
 # Options that say which rows a source has: under others, an offset means other rows.
 _IDENTITY_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -96,7 +96,7 @@ def _added(stored: Program, stage: Stage) -> StageVerdict:
     trimmed = [
         stream.name
         for stream in stored.streams
-        if stream.role == "internal" and stream.name in stage.input.streams
+        if stream.role == "internal" and stream.name in stage.streams
     ]
     if trimmed:
         reason = f"it would begin with rows of {', '.join(trimmed)} that have been trimmed"
@@ -105,7 +105,7 @@ def _added(stored: Program, stage: Stage) -> StageVerdict:
 
 
 def _removed(stage: Stage) -> StageVerdict:
-    left = "its state stays in the log until it is trimmed" if stage.aggregate else ""
+    left = "its state stays in the log until it is trimmed" if stage.stateful else ""
     return StageVerdict(stage.name, "removed", (left,) if left else ())
 
 
@@ -113,7 +113,7 @@ def _compare_stage(stored: Program, before: int, new: Program, after: int) -> St
     old, fresh = stored.stages[before], new.stages[after]
     refusals = [
         *_input_refusals(old, fresh),
-        *_state_refusals(old.aggregate, fresh.aggregate),
+        *_state_refusals(old.stateful, fresh.stateful),
         *_output_refusals(old, fresh),
         *_vertex_refusals(stored, before, new, after),
     ]
@@ -124,7 +124,14 @@ def _compare_stage(stored: Program, before: int, new: Program, after: int) -> St
 
 
 def _input_refusals(old: Stage, new: Stage) -> Iterator[str]:
-    before, after = old.input, new.input
+    if len(old.ports) != len(new.ports):
+        yield f"it had {len(old.ports)} ports and has {len(new.ports)}"
+        return
+    for before, after in zip(old.ports, new.ports, strict=True):
+        yield from _port_refusals(before, after)
+
+
+def _port_refusals(before: Port, after: Port) -> Iterator[str]:
     if (before.source is None) != (after.source is None):
         yield "it read a source and now reads streams, or the reverse: positions have no meaning"
     elif before.source is not None and after.source is not None:
@@ -149,12 +156,15 @@ def _source_refusals(old: ConnectorSpec, new: ConnectorSpec) -> Iterator[str]:
             )
 
 
-def _state_refusals(old: AggregateSpec | None, new: AggregateSpec | None) -> Iterator[str]:
-    if old is None and new is None:
+def _state_refusals(old: Sequence[StatefulSpec], new: Sequence[StatefulSpec]) -> Iterator[str]:
+    if len(old) != len(new):
+        yield "it gained a state" if len(old) < len(new) else "it lost its state"
         return
-    if old is None or new is None:
-        yield "it gained a state" if old is None else "it lost its state"
-        return
+    for before, after in zip(old, new, strict=True):
+        yield from _aggregate_refusals(before, after)
+
+
+def _aggregate_refusals(old: AggregateSpec, new: AggregateSpec) -> Iterator[str]:
     if old.keys != new.keys:
         yield f"the keys of the state were {_keys(old)} and are {_keys(new)}"
     if old.window != new.window:
@@ -201,14 +211,15 @@ def _vertex_refusals(stored: Program, before: int, new: Program, after: int) -> 
 
 
 def _changes(old: Stage, new: Stage) -> Iterator[str]:
-    if old.input.source != new.input.source:
+    if old.source != new.source:
         yield "the source has other options"
-    if old.input.schema != new.input.schema:
-        yield f"it reads {show_schema(new.input.schema)} instead of {show_schema(old.input.schema)}"
-    if old.chain != new.chain:
-        before, after = [_word(spec) for spec in old.chain], [_word(spec) for spec in new.chain]
+    for one, other in zip(old.ports, new.ports, strict=True):
+        if one.schema != other.schema:
+            yield f"it reads {show_schema(other.schema)} instead of {show_schema(one.schema)}"
+    if old.specs != new.specs:
+        before, after = [_word(spec) for spec in old.specs], [_word(spec) for spec in new.specs]
         if before == after:
-            changed = [_word(a) for a, b in zip(old.chain, new.chain, strict=True) if a != b]
+            changed = [_word(a) for a, b in zip(old.specs, new.specs, strict=True) if a != b]
             yield f"other expressions in {', '.join(changed)}"
         else:
             shown = [" → ".join(words) or "empty" for words in (before, after)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-KEY_SPACE = 1 << 32
+from penstock.state.contract import KeyRange
 
-KeyRange = tuple[int, int]  # [first hash, first hash of the next owner)
+KEY_SPACE = 1 << 32
 
 WHOLE_KEY_SPACE: KeyRange = (0, KEY_SPACE)
 

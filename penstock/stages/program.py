@@ -1,8 +1,8 @@
 """The program of a query: everything that a slot needs to run its vertices, as checked values.
 
-A stage is one input (a source, or streams of one schema), one linear chain of operators and one
-output stream. A vertex is one part of a stage: a key range, a part of the source, some substreams.
-`stages/program_json.py` is its text form.
+A stage has ports (each a source, or streams of one schema, and what is done with its rows first),
+the operators where these meet, and one output stream. A vertex is one part of a stage: a key range,
+a part of the source, some substreams. `stages/program_json.py` is its text form.
 """
 
 from __future__ import annotations
@@ -17,8 +17,14 @@ from typing import Any, Literal, get_args
 from penstock.errors import ExpressionError, InvalidProgram
 from penstock.expressions.types import Field, Schema
 from penstock.names import PRODUCER_KINDS, check_name, check_own_name, own_name
-from penstock.operators.specs import AggregateSpec, OperatorSpec, chain_schema
-from penstock.stages.key_ranges import KEY_SPACE, WHOLE_KEY_SPACE, KeyRange, split_key_space
+from penstock.operators.specs import (
+    OperatorSpec,
+    StatefulSpec,
+    StatelessSpec,
+    chain_schema,
+    is_stateful,
+)
+from penstock.stages.key_ranges import KEY_SPACE, WHOLE_KEY_SPACE, split_key_space
 from penstock.stages.settings import Settings
 from penstock.stages.tags import (
     SUBSTREAMS_MAX,
@@ -29,9 +35,11 @@ from penstock.stages.tags import (
     substream_tag,
     task_tag,
 )
+from penstock.state.contract import KeyRange
 
-PROGRAM_VERSION = 4
+PROGRAM_VERSION = 5
 STAGES_MAX = 1_000
+PORTS_MAX = 1_000
 OPERATORS_MAX = 1_000
 VERTICES_MAX = 65_536
 
@@ -105,20 +113,30 @@ class StreamSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class StageInput:
-    """What a stage reads: a source or streams, and of these only the columns of `schema`."""
+class Port:
+    """Rows that a stage reads, and what is done with each before the operators take it.
+
+    They are those of a source or of streams, and of these only the columns of `schema`.
+    """
 
     source: ConnectorSpec | None
     streams: tuple[str, ...]
     schema: Schema
+    front: tuple[StatelessSpec, ...] = ()
 
     def __post_init__(self) -> None:
         _check(
             (self.source is None) == bool(self.streams),
-            "a stage reads either a source or at least one stream",
+            "a port reads either a source or at least one stream",
         )
-        _check(len(set(self.streams)) == len(self.streams), "a stage reads a stream twice")
+        _check(len(set(self.streams)) == len(self.streams), "a port reads a stream twice")
+        _check(not any(map(is_stateful, self.front)), "an operator with state stands in a port")
         _check_fields(self.schema, "the input")
+
+    @property
+    def output_schema(self) -> Schema:
+        """Of the rows as the operators take them."""
+        return chain_schema(self.front, self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +162,32 @@ class StageOutput:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One input, one chain, one output."""
+    """Ports, the operators that take their rows, and the stream that these write.
+
+    The first operator has a port for each of the stage's, or takes the rows of all alike. Several
+    ports read streams only: their order in the log is then the order of processing.
+    """
 
     name: str
-    input: StageInput
-    chain: tuple[OperatorSpec, ...]
+    ports: tuple[Port, ...]
+    operators: tuple[OperatorSpec, ...]
     output: StageOutput
 
     def __post_init__(self) -> None:
         check_name(self.name, "stage")
         _check(self.name not in PRODUCER_KINDS, f"no stage may be called {self.name}")
-        _check(len(self.chain) <= OPERATORS_MAX, f"stage {self.name}: too many operators")
-        stateful = [spec for spec in self.chain if isinstance(spec, AggregateSpec)]
-        _check(len(stateful) <= 1, f"stage {self.name} has {len(stateful)} states; one is possible")
+        _check(0 < len(self.ports) <= PORTS_MAX, f"stage {self.name} has {len(self.ports)} ports")
+        _check(
+            len(self.ports) == 1 or self.source is None,
+            f"stage {self.name} reads a source beside something else: their order is not the log's",
+        )
+        _check(len(self.specs) <= OPERATORS_MAX, f"stage {self.name}: too many operators")
+        _check(
+            not self.operators or is_stateful(self.operators[0]),
+            f"stage {self.name}: what stands before the first state belongs to a port",
+        )
         try:
-            found = chain_schema(self.chain, self.input.schema)
+            found = self._schema()
         except ExpressionError as error:
             raise InvalidProgram(
                 f"stage {self.name}: {error.message}", stage=self.name, **error.details
@@ -169,10 +198,42 @@ class Stage:
             f"the output says {show_schema(self.output.schema)}",
         )
 
+    def _schema(self) -> Schema:
+        """What the operators give, checked against what the ports do."""
+        schemas = [port.output_schema for port in self.ports]
+        wanted = self.stateful[0].ports if self.operators else 1
+        if wanted == 1:
+            _check(
+                all(shape(schema) == shape(schemas[0]) for schema in schemas),
+                f"stage {self.name}: rows of its ports differ and are taken alike",
+            )
+            return chain_schema(self.operators, schemas[0])
+        _check(
+            wanted == len(schemas),
+            f"stage {self.name} has {len(schemas)} ports, its first operator takes {wanted}",
+        )
+        first, *rest = self.stateful
+        return chain_schema(rest, first.output_schema(*schemas))
+
     @property
-    def aggregate(self) -> AggregateSpec | None:
-        """The operator that keeps state, if there is one."""
-        return next((spec for spec in self.chain if isinstance(spec, AggregateSpec)), None)
+    def source(self) -> ConnectorSpec | None:
+        """What it reads outside the log; None if it reads streams."""
+        return next((port.source for port in self.ports if port.source is not None), None)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """All streams that it reads, each once."""
+        return tuple(dict.fromkeys(name for port in self.ports for name in port.streams))
+
+    @property
+    def specs(self) -> tuple[OperatorSpec, ...]:
+        """All operators: port by port, then those where they meet."""
+        return (*(spec for port in self.ports for spec in port.front), *self.operators)
+
+    @property
+    def stateful(self) -> tuple[StatefulSpec, ...]:
+        """The operators that keep state."""
+        return tuple(spec for spec in self.operators if is_stateful(spec))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +338,10 @@ class Program:
         return hashlib.sha256(self.to_json().encode("ascii")).hexdigest()
 
     def _check_streams(self, stage: Stage) -> None:
-        for name in stage.input.streams:
+        read = [(port, name) for port in stage.ports for name in port.streams]
+        for port, name in read:
             fields = {column.name: column.type for column in self.stream(name).schema}
-            for column in stage.input.schema:
+            for column in port.schema:
                 _check(
                     fields.get(column.name) == column.type,
                     f"stage {stage.name} reads {column.name} {column.type} of stream {name}, "
@@ -301,15 +363,15 @@ class Program:
         for vertex in vertices:
             expected = vertex_name(self.query, stage.name, vertex.index)
             _check(vertex.name == expected, f"vertex {vertex.name} should be named {expected}")
-        if stage.aggregate is not None and len(vertices) > 1:
+        if stage.stateful and len(vertices) > 1:
             _check_ranges(stage, vertices)
         self._check_input_tags(stage, vertices)
         for vertex in vertices:
             self._check_output_tags(stage, vertex)
 
     def _check_input_tags(self, stage: Stage, vertices: tuple[VertexProgram, ...]) -> None:
-        markers = {marker_tag(name) for name in stage.input.streams}
-        wanted = [tag for name in stage.input.streams for tag in self.stream(name).substream_tags]
+        markers = {marker_tag(name) for name in stage.streams}
+        wanted = [tag for name in stage.streams for tag in self.stream(name).substream_tags]
         read: list[str] = []
         for vertex in vertices:
             own = set(vertex.input_tags)
@@ -365,16 +427,16 @@ def cut_stage(
     count: int,
 ) -> Iterator[VertexProgram]:
     """The vertices of one stage: substreams dealt out in turn, key ranges of equal size."""
-    keyed = stage.aggregate is not None and count > 1
+    keyed = bool(stage.stateful) and count > 1
     ranges = split_key_space(count) if keyed else (WHOLE_KEY_SPACE,) * count
     side_streams = [settings.dead_letter_stream]
-    if stage.aggregate is not None:
+    if stage.stateful:
         side_streams.append(settings.late_stream)
     for part in range(count):
         name = vertex_name(query, stage.name, part)
         read = [
             tag
-            for stream in stage.input.streams
+            for stream in stage.streams
             for tag in (*streams[stream].substream_tags[part::count], marker_tag(stream))
         ]
         written = streams[stage.output.stream].substream_tags
@@ -389,7 +451,7 @@ def check_acyclic(stages: tuple[Stage, ...]) -> None:
     """Raise InvalidProgram if a stage's output reaches its own input."""
     readers: dict[str, list[int]] = {}
     for index, stage in enumerate(stages):
-        for stream in stage.input.streams:
+        for stream in stage.streams:
             readers.setdefault(stream, []).append(index)
     waiting = [0] * len(stages)
     for stage in stages:
@@ -426,8 +488,8 @@ def _check_ranges(stage: Stage, vertices: tuple[VertexProgram, ...]) -> None:
         f"stage {stage.name}: the key ranges of its vertices leave a gap or overlap",
     )
     _check(
-        all(len(_substreams(vertex)) <= 1 for vertex in vertices),
-        f"stage {stage.name}: a vertex of a key range reads one substream",
+        all(len(_substreams(vertex)) <= len(stage.streams) for vertex in vertices),
+        f"stage {stage.name}: a vertex of a key range reads one substream of each stream",
     )
 
 

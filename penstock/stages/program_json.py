@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 
 from penstock.errors import InvalidProgram, StageVersionUnsupported, StreamError
 from penstock.expressions.types import Field, Schema, parse_type
-from penstock.operators.specs import OperatorSpec, spec_from_json
+from penstock.operators.specs import OperatorSpec, cut_at_state, spec_from_json
 from penstock.stages.program import (
     PROGRAM_VERSION,
     ConnectorSpec,
+    Port,
     Program,
     Stage,
-    StageInput,
     StageOutput,
     StreamSpec,
     VertexProgram,
@@ -82,12 +82,8 @@ def stage_to_json(stage: Stage) -> dict[str, Any]:
     """One stage as JSON values."""
     return {
         "name": stage.name,
-        "input": {
-            "source": _connector_to_json(stage.input.source),
-            "streams": list(stage.input.streams),
-            "schema": schema_to_json(stage.input.schema),
-        },
-        "chain": [spec.to_json() for spec in stage.chain],
+        "ports": [_port_to_json(port) for port in stage.ports],
+        "operators": [spec.to_json() for spec in stage.operators],
         "output": {
             "stream": stage.output.stream,
             "partition_by": list(stage.output.partition_by),
@@ -230,17 +226,13 @@ def _stream_to_json(stream: StreamSpec) -> dict[str, Any]:
 
 
 def _stage(node: Any) -> Stage:
-    _check_fields(node, "stage", "name", "input", "chain", "output")
-    read, written = node["input"], node["output"]
-    _check_fields(read, "input", "source", "streams", "schema")
-    _drop_sink(written, node["name"])
+    _check_fields(node, "stage", "name", "ports", "operators", "output")
+    written = node["output"]
     _check_fields(written, "output", "stream", "partition_by", "schema")
     return Stage(
         _text(node["name"], "stage"),
-        StageInput(
-            _connector(read["source"]), _texts(read["streams"], "streams"), _schema(read["schema"])
-        ),
-        tuple(_operator(item) for item in _list(node["chain"], "chain")),
+        tuple(_port(item) for item in _list(node["ports"], "ports")),
+        tuple(_operator(item) for item in _list(node["operators"], "operators")),
         StageOutput(
             _text(written["stream"], "stream"),
             _texts(written["partition_by"], "partition_by"),
@@ -249,13 +241,26 @@ def _stage(node: Any) -> Stage:
     )
 
 
-def _drop_sink(output: Any, stage: Any) -> None:
-    """Take away what earlier texts of this version say of every output: `"sink": null`."""
-    if isinstance(output, dict) and (sink := output.pop("sink", None)) is not None:
-        raise InvalidProgram(
-            f"stage {stage!r:.80} writes to the sink {sink!r:.200}, which none does any more: plan "
-            "the query again"
-        )
+def _port_to_json(port: Port) -> dict[str, Any]:
+    return {
+        "source": _connector_to_json(port.source),
+        "streams": list(port.streams),
+        "schema": schema_to_json(port.schema),
+        "front": [spec.to_json() for spec in port.front],
+    }
+
+
+def _port(node: Any) -> Port:
+    _check_fields(node, "port", "source", "streams", "schema", "front")
+    front, rest = cut_at_state([_operator(item) for item in _list(node["front"], "front")])
+    if rest:
+        raise InvalidProgram("a port of the program has an operator with state")
+    return Port(
+        _connector(node["source"]),
+        _texts(node["streams"], "streams"),
+        _schema(node["schema"]),
+        front,
+    )
 
 
 def _operator(node: Any) -> OperatorSpec:

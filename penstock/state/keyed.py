@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +36,12 @@ from penstock.state.columns import (
     bit_words,
     to_words,
 )
+from penstock.state.contract import KeyRange, State
 from penstock.state.overlaps import Overlap, window_lines
 from penstock.state.rows import Input, Overflow, RowNumbers, RowTable
 from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot
 from penstock.state.strings import StringPool, is_string
 from penstock.state.tables import Words
-
-KeyRange = tuple[int, int]  # [first key hash, first key hash of the next owner)
 
 BYTES_MAX_DEFAULT = 1 << 30
 _PANE_LOWEST = -(1 << 63)
@@ -70,7 +69,7 @@ class StateStatistics:
     rows_evicted: int
 
 
-class KeyedState:
+class KeyedState(State):
     """The rows of one state, and everything the runtime does with them."""
 
     def __init__(
@@ -436,7 +435,7 @@ class KeyedState:
             self._check_schema(batch, self.schema.snapshot_schema)
             self._put_batch(batch, only, captured=False)
 
-    def partition(self, ranges: Sequence[KeyRange]) -> list[KeyedState]:
+    def partition(self, ranges: Sequence[KeyRange]) -> list[Self]:
         """Return one new state per range of key hashes; each row must fall into exactly one."""
         if self.has_changes:
             raise StateError(
@@ -453,12 +452,12 @@ class KeyedState:
             )
         return [self._part(lines[owned]) for owned in owners]
 
-    def _part(self, lines: Words) -> KeyedState:
-        part = KeyedState(self.name, self.schema, bytes_max=self.bytes_max)
+    def _part(self, lines: Words) -> Self:
+        part = type(self)(self.name, self.schema, bytes_max=self.bytes_max)
         part.restore(self._snapshot_batches(lines))
         return part
 
-    def merge_from(self, other: KeyedState) -> None:
+    def merge_from(self, other: Self) -> None:
         """Take over all rows of a state with other keys; they count as changes of this one."""
         if other.schema != self.schema:
             raise StateError(

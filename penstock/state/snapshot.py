@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from penstock.errors import StateError
 from penstock.state.columns import RowsAsArrow
+from penstock.state.contract import Picture
 from penstock.state.rows import RowTable
 from penstock.state.strings import StringView
 from penstock.state.tables import Words
@@ -30,7 +31,7 @@ from penstock.state.tables import Words
 COPY_ROWS_MAX = 65_536
 
 
-class Snapshot:
+class Snapshot(Picture):
     """One running or finished picture. A state has at most one running.
 
     `copy_some` and `abandon` belong to the thread that changes the state. Once `copy_some` has

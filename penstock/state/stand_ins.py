@@ -268,9 +268,7 @@ def merge_rows(
         some = slice(begin, end)
         rows = _find(store, slots, words[some], nulls[some], pane_of[some])
         absent = np.flatnonzero(rows < 0)
-        first, places = _distinct(
-            words[some][absent], nulls[some][absent], pane_of[some][absent]
-        )
+        first, places = _distinct(words[some][absent], nulls[some][absent], pane_of[some][absent])
         is_new = np.zeros(rows.size, np.bool_)
         is_new[absent[first]] = True
         first = begin + absent[first]

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 
 from penstock.api.datasource import PenstockDataSource
 from penstock.api.datasource_schema import spark_schema
-from penstock.api.datasource_state import STATE_OF_A_CHAIN, find_state, read_state
+from penstock.api.datasource_state import find_state, read_state, states_of
 from penstock.errors import StreamNotFound
 from penstock.kernels.cache import KernelCache
 from penstock.log.local import open_log
@@ -144,8 +144,9 @@ def test_panes_of_overlapping_windows(tmp_path: Path, kernels: KernelCache) -> N
 
 def test_chains_name_their_state_as_it_is_read() -> None:
     stage = totals().stages[0]
-    chain = Chain(stage.chain, stage.input.schema, None)
-    assert list(chain.states) == [STATE_OF_A_CHAIN]
+    chain = Chain.linear(stage.specs, stage.ports[0].schema, None)
+    (state,) = states_of(totals())
+    assert list(chain.states) == [state.operator]
 
 
 def test_what_has_no_state_is_said(tmp_path: Path, kernels: KernelCache) -> None:

@@ -99,7 +99,7 @@ def block_pair(
 
 
 def assert_same(compiled: Block, twin: Block, batch: pa.RecordBatch) -> None:
-    ours, theirs = (block.project(batch, collect_bad=True) for block in (compiled, twin))
+    ours, theirs = (block.run(batch, collect_bad=True) for block in (compiled, twin))
     assert ours.bad_rows == theirs.bad_rows
     assert ours.max_event_time_us == theirs.max_event_time_us
     assert ours.batch.schema == theirs.batch.schema
@@ -134,10 +134,10 @@ def test_expressions_that_fail_rows(kernels: KernelCache, name: str, batch: pa.R
     """The same rows fail, compiled or not, and the error of each names row and expression."""
     compiled, twin = block_pair(FAILING[name], [], kernels)
     assert_same(compiled, twin, batch)
-    bad = compiled.project(batch, collect_bad=True).bad_rows
+    bad = compiled.run(batch, collect_bad=True).bad_rows
     if bad:
         with pytest.raises(RowError) as caught:
-            compiled.project(batch)
+            compiled.run(batch)
         assert caught.value.details["row"] == bad[0]
         assert "compiled expression failed" not in caught.value.message
 
@@ -192,7 +192,7 @@ def test_filters(
 def test_explain_says_what_computes_each_expression(
     filter_blocks: dict[str, tuple[Block, Block]],
 ) -> None:
-    chosen = dict(filter_blocks["turns"][0].explain_block())
+    chosen = dict(filter_blocks["turns"][0].explain())
     assert chosen["(i > -5)"] == "numba"
     assert chosen["(CAST(s AS int) > -1)"] == "arrow"
     assert chosen["length(s)"] == "arrow"
@@ -206,5 +206,5 @@ def test_a_filter_after_a_failing_one_does_not_hide_its_error(kernels: KernelCac
         {"i": pa.array([-1, 1], pa.int32()), "s": pa.array(["no number", "3"])}
     )
     with pytest.raises(RowError, match="row 0"):
-        block.project(batch)
-    assert block.project(batch.slice(1)).batch.to_pydict() == {"i": [1]}
+        block.run(batch)
+    assert block.run(batch.slice(1)).batch.to_pydict() == {"i": [1]}

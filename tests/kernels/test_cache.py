@@ -113,7 +113,7 @@ def test_source_says_what_it_computes_and_holds_no_foreign_text(tmp_path: Path) 
     spec = BlockSpec(
         schema_from_arrow(batch.schema), (call("gt", evil, literal(1, "int")),), (("o", evil),)
     )
-    assert Block(spec, KernelCache(tmp_path)).project(batch).batch.to_pydict() == {"o": [2]}
+    assert Block(spec, KernelCache(tmp_path)).run(batch).batch.to_pydict() == {"o": [2]}
     (path,) = tmp_path.glob("k_*.py")
     lines = path.read_text().splitlines()
     assert [line for line in lines if "import os" in line and not line.startswith("#")] == []

@@ -113,7 +113,7 @@ def timed_by(found: Expression) -> tuple[OperatorSpec, ...]:
 
 def outcome(specs: tuple[OperatorSpec, ...], coded: bool) -> list[Any]:
     """All that comes out of a chain: rows, late ones, and those that failed."""
-    chain = Chain(specs, SCHEMA, None, want_late=True)
+    chain = Chain.linear(specs, SCHEMA, None, want_late=True)
     found: list[Any] = []
     for first_second in (0, 60):
         done = chain.process(batch_of(700, coded, first_second), on_bad_row="reject")
@@ -152,7 +152,7 @@ def test_a_key_that_comes_coded_is_not_coded_again(
 
 
 def test_only_values_that_rows_have_are_interned() -> None:
-    chain = Chain((TIMED, aggregate(user)), SCHEMA, None)
+    chain = Chain.linear((TIMED, aggregate(user)), SCHEMA, None)
     some = batch_of(20, coded=True)
     chain.process(some)
     (state,) = chain.states.values()

@@ -137,7 +137,7 @@ def run(specs: tuple[OperatorSpec, ...], cache: KernelCache | None, keep_late: b
     """All that a vertex does with the batches between some markers, and a recovery."""
 
     def work(rows: int) -> None:
-        chain = Chain(specs, SCHEMA, cache, want_late=keep_late)
+        chain = Chain.linear(specs, SCHEMA, cache, want_late=keep_late)
         chain.process(batch_of(rows, 0))
         chain.on_commit()
         changes = {name: state.take_changes() for name, state in chain.states.items()}
@@ -167,8 +167,8 @@ def merged(spec: AggregateSpec, cache: KernelCache | None) -> Any:
     """The two chains on the sides of an exchange."""
 
     def work(rows: int) -> None:
-        partial = Chain((WatermarkSpec("time", 0), spec.partial), SCHEMA, cache)
-        final = Chain((replace(spec, merge_partials=True),), spec.partial.schema, cache)
+        partial = Chain.linear((WatermarkSpec("time", 0), spec.partial), SCHEMA, cache)
+        final = Chain.linear((replace(spec, merge_partials=True),), spec.partial.schema, cache)
         for first in (0, rows // 2):
             for batch in partial.process(batch_of(rows, first)).batches:
                 hash_columns(batch.columns[: len(spec.keys)], batch.num_rows)

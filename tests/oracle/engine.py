@@ -73,9 +73,9 @@ def program_of(translated: Translated, manner: Manner) -> Program:
 def judges_by_round(program: Program) -> bool:
     """Whether rows cross an exchange before they are aggregated: a whole commit is judged alike."""
     timed = [
-        stage.chain
+        stage.specs
         for stage in program.stages
-        if any(isinstance(spec, WatermarkSpec) for spec in stage.chain)
+        if any(isinstance(spec, WatermarkSpec) for spec in stage.specs)
     ]
     return not any(isinstance(spec, AggregateSpec) for chain in timed for spec in chain)
 

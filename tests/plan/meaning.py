@@ -98,7 +98,7 @@ def _evaluate(node: Relation, tables: dict[str, pa.Table]) -> pa.Table:
     if isinstance(node, UnionAll):
         return pa.concat_tables([_evaluate(part, tables).cast(schema) for part in node.inputs])
     assert not isinstance(node, Exchange), "queries are evaluated as users write them"
-    chain = Chain((node.spec,), node.child.schema, None)
+    chain = Chain.linear((node.spec,), node.child.schema, None)
     batches: list[pa.RecordBatch] = []
     for batch in _evaluate(node.child, tables).combine_chunks().to_batches():
         batches += chain.process(batch).batches

@@ -25,7 +25,7 @@ def hot(rows: Rows = BIDS) -> Rows:
 def test_one_vertex_runs_everything_in_one_stage() -> None:
     program = plan_program(query("q", hot(BIDS.filter(col("price") > 3)).to_stream("out")))
     (stage,) = program.stages
-    assert [type(spec) for spec in stage.chain] == [FilterSpec, WatermarkSpec, AggregateSpec]
+    assert [type(spec) for spec in stage.specs] == [FilterSpec, WatermarkSpec, AggregateSpec]
     (vertex,) = program.vertices
     assert vertex.name == "q.s0.0"
     assert vertex.key_range == (0, KEY_SPACE)
@@ -40,10 +40,9 @@ def test_one_vertex_runs_everything_in_one_stage() -> None:
 def test_keys_are_dealt_out_to_vertices() -> None:
     program = plan_program(query("q", hot().to_stream("out"), parallelism=3))
     first, second = program.stages
-    assert isinstance(first.chain[-1], PartialAggregateSpec)
+    assert isinstance(first.specs[-1], PartialAggregateSpec)
     assert first.output.partition_by == ("auction",)
-    merge = second.aggregate
-    assert merge is not None
+    (merge,) = second.stateful
     assert merge.merge_partials
     ranges = [vertex.key_range for vertex in program.stage_vertices(1)]
     assert ranges[0][0] == 0
@@ -78,9 +77,9 @@ def test_a_source_is_read_in_parts_and_only_its_used_columns() -> None:
     rows = scan_source("nexmark", "auction bigint, price bigint, extra string", None, seed=7)
     program = plan_program(query("q", rows.select("price").to_stream("out"), parallelism=2))
     (stage,) = program.stages
-    assert stage.input.source is not None
-    assert stage.input.source.options == {"seed": 7}
-    assert [f.name for f in stage.input.schema] == ["price"]
+    assert stage.source is not None
+    assert stage.source.options == {"seed": 7}
+    assert [f.name for f in stage.ports[0].schema] == ["price"]
     assert [(v.index, v.input_tags, v.output_tags) for v in program.vertices] == [
         (0, (), ("S/out/0",)),
         (1, (), ("S/out/1",)),
@@ -96,7 +95,8 @@ def test_late_rows_have_a_stream_with_the_columns_the_aggregate_reads() -> None:
         query("q", grouped.agg(count()).to_stream("out"), parallelism=2, settings=settings)
     )
     assert [f.name for f in program.stream("late").schema] == ["auction", "price", "ts"]
-    assert [f.name for f in program.stages[1].input.schema] == ["auction", "price", "ts", "__key0"]
+    (port,) = program.stages[1].ports
+    assert [f.name for f in port.schema] == ["auction", "price", "ts", "__key0"]
     reader, owner = program.stage_vertices(0)[0], program.stage_vertices(1)[0]
     assert reader.marker_tags[2:] == ("S/q.exchange.0/m", "S/bad/m")
     assert owner.marker_tags[2:] == ("S/out/m", "S/bad/m", "S/late/m")

@@ -62,9 +62,9 @@ def test_keys_that_repeat_cross_the_exchange_as_codes(
     kinds: list[pa.DataType] = []
     merge = aggregate.merge_batch
 
-    def noted(state: KeyedState, spec: AggregateSpec, batch: pa.RecordBatch, pane: int) -> Any:
+    def noted(state: KeyedState, spec: AggregateSpec, batch: pa.RecordBatch) -> Any:
         kinds.append(batch.column("name").type)
-        return merge(state, spec, batch, pane)
+        return merge(state, spec, batch)
 
     monkeypatch.setattr(aggregate, "merge_batch", noted)
     rows = [(f"name-{n % 30}" if n % 7 else None, n * SECOND_US) for n in range(4_000)]

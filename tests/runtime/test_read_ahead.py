@@ -59,7 +59,7 @@ def taken(source: Numbers) -> tuple[list[int], SourceInput]:
     for _ in range(20):
         left = ROWS_MAX
         while left > 0 and (delivery := rows.take(left)) is not None:
-            found += [batch["n"][0].as_py() for batch in delivery.batches]
+            found += [piece.batch["n"][0].as_py() for piece in delivery.batches]
             left -= delivery.rows
     return found, rows
 
@@ -98,7 +98,8 @@ def test_what_is_too_much_for_now_waits() -> None:
     assert not rows.is_drained()
     assert not rows.has_paused()
     assert rows.position()["offset"] == 1
-    assert rows.take(ROWS_MAX).ended
+    (word,) = rows.take(ROWS_MAX).words
+    assert word.said.ended
     assert [offset for offset, _ in source.asked] == [0, 1]
     rows.close()
 

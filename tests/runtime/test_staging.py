@@ -308,7 +308,7 @@ def test_nothing_grows_with_the_number_of_jobs(lab: Laboratory) -> None:
                 process.run_available()
                 (vertex,) = process.statistics().vertices
                 marker = process.host.vertex(vertex).marker
-                sizes.append((len(log.keys()), len(marker.producers)))
+                sizes.append((len(log.keys()), len(marker.ports[0].producers)))
             assert process.read("out").to_pylist()[-1] == {"n": 40}
         assert sizes[0] == sizes[1]
         assert sizes[0][1] == 0

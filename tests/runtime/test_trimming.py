@@ -184,7 +184,7 @@ def test_streams_that_others_may_read_are_never_trimmed() -> None:
         job = trim_job(program, vertex)
         assert all(tag.startswith(inner) for tag, _ in job.inputs)
         assert all(tag in (vertex.task_tag, vertex.change_tag) for tag in job.own)
-        source = program.stage_of(vertex).input.source
+        source = program.stage_of(vertex).source
         assert bool(job.inputs) == (source is None)
 
 

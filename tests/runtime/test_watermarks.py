@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.runtime.inputs import Silence, Watermarks
+from penstock.runtime.event_time import Silence, Watermarks
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Said
 
 RUN = 7

@@ -100,8 +100,8 @@ def _act_on(world: World) -> None:
 
 
 def _touched(world: World) -> tuple[int, int, int, int]:
-    moment = world.history.moment()
-    return moment.records, moment.trims, moment.registrations, moment.sinks
+    done = world.history
+    return len(done.records), len(done.trims), len(done.registrations), len(done.sinks)
 
 
 def _files(world: World) -> list[str]:

@@ -38,9 +38,7 @@ def test_every_written_substream_has_one_reader_per_stage() -> None:
             for tag in vertex.input_tags
             if not tag.endswith("/m")
         ]
-        wanted = [
-            tag for name in stage.input.streams for tag in program.stream(name).substream_tags
-        ]
+        wanted = [tag for name in stage.streams for tag in program.stream(name).substream_tags]
         assert sorted(read) == sorted(wanted)
 
 
@@ -66,7 +64,7 @@ def test_stages_cannot_feed_each_other() -> None:
     back = replace(
         stage,
         name="back",
-        input=replace(stage.input, streams=("out",)),
+        ports=(replace(stage.ports[0], streams=("out",)),),
         output=replace(stage.output, stream="bids"),
     )
     check_acyclic((stage,))

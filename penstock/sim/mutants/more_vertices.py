@@ -15,8 +15,8 @@ from penstock.log.committed import CommittedReader, Release
 from penstock.log.record import Append, Fence, Position, Record, RecordKind
 from penstock.runtime import assembly
 from penstock.runtime.appending import AppendQueue, Appends, PendingAppend
-from penstock.runtime.inputs import Silence, Watermarks
-from penstock.runtime.markers import Marker
+from penstock.runtime.event_time import PortTime, Silence, Watermarks
+from penstock.runtime.markers import WATERMARK_NONE, Marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.vertex import Vertex, VertexParts
 from penstock.sim.mutants.mutant import Mutant
@@ -115,9 +115,8 @@ def _idle_before_input() -> AbstractContextManager[None]:
     take = Vertex._take_and_process
 
     def hasty(self: Any) -> bool:
-        watermarks = self._parts.watermarks
-        if watermarks is not None and watermarks.listen(self._now_ms()):
-            self._advance_watermark(self._input_watermark())
+        if self._parts.time.listen(self._now_ms()):
+            self._advance_time()
             self._mark_dirty()
         return take(self)
 
@@ -139,27 +138,29 @@ def _idle_for_ever() -> AbstractContextManager[None]:
 
 def _available_now_at_once() -> AbstractContextManager[None]:
     """Event time rises before all that is available was read."""
-    watermark = Vertex._input_watermark
-
-    def hasty(self: Any) -> int:
-        delay_us = self._parts.chain.watermark_delay_us
-        return watermark(self) if delay_us is None or self._input_ended else int(self._seen_us)
-
-    return swapped((Vertex, "_input_watermark", hasty))
+    advance = PortTime.advance
+    return swapped((PortTime, "advance", lambda self, waits: advance(self, False)))
 
 
 def _seen_not_restored() -> AbstractContextManager[None]:
-    return _beginning(lambda vertex: setattr(vertex, "_seen_us", vertex._watermark_us))
+    start = PortTime.__init__
+
+    def forgetful(
+        self: Any, heard: Any, delay: Any, mark: Any, watermark_us: int, end: bool
+    ) -> None:
+        start(self, heard, delay, mark._replace(seen_us=watermark_us), watermark_us, end)
+
+    return swapped((PortTime, "__init__", forgetful))
 
 
 def _source_watermark_lost() -> AbstractContextManager[None]:
-    hear = Vertex._hear
+    hear = PortTime.hear
 
-    def deaf(self: Any, delivery: Any) -> None:
-        hear(self, delivery)
-        self._source_watermark_us = None
+    def deaf(self: Any, word: Any) -> None:
+        mute = word.said._replace(watermark_us=WATERMARK_NONE)
+        hear(self, word._replace(said=mute) if word.producer is None else word)
 
-    return swapped((Vertex, "_hear", deaf))
+    return swapped((PortTime, "hear", deaf))
 
 
 def _last_voice_only() -> AbstractContextManager[None]:

@@ -16,7 +16,8 @@ from penstock.log.record import START, Append, Position, Record
 from penstock.operators.chain import Chain, ChainOutput
 from penstock.runtime import assembly
 from penstock.runtime.appending import PendingAppend
-from penstock.runtime.inputs import Delivery, SourceInput, StreamInput, Watermarks
+from penstock.runtime.event_time import Watermarks
+from penstock.runtime.inputs import Delivery, SourceInput, StreamInput
 from penstock.runtime.markers import WATERMARK_NONE, Marker, decode_marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.vertex import Vertex, VertexParts, VertexState
@@ -243,8 +244,8 @@ def _watermark_ahead() -> AbstractContextManager[None]:
     process = Vertex._process
 
     def hear_first(self: Any, delivery: Delivery) -> None:
-        self._hear(delivery)
-        self._advance_watermark(self._input_watermark())
+        self._parts.time.hear(delivery.words)
+        self._advance_time()
         process(self, delivery)
 
     return swapped((Vertex, "_process", hear_first))
@@ -264,8 +265,8 @@ def _greatest_watermark() -> AbstractContextManager[None]:
 def _late_not_counted() -> AbstractContextManager[None]:
     emit = Vertex._emit
 
-    def silent(self: Vertex, output: ChainOutput) -> None:
-        emit(self, replace(output, late_rows=0))
+    def silent(self: Vertex, port: int, output: ChainOutput) -> None:
+        emit(self, port, replace(output, late_rows=0))
 
     return swapped((Vertex, "_emit", silent))
 
@@ -273,8 +274,8 @@ def _late_not_counted() -> AbstractContextManager[None]:
 def _late_not_streamed() -> AbstractContextManager[None]:
     emit = Vertex._emit
 
-    def dropping(self: Vertex, output: ChainOutput) -> None:
-        emit(self, replace(output, late=None))
+    def dropping(self: Vertex, port: int, output: ChainOutput) -> None:
+        emit(self, port, replace(output, late=None))
 
     return swapped((Vertex, "_emit", dropping))
 

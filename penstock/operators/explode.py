@@ -1,9 +1,8 @@
-"""The steps of a chain that keep nothing between batches: fused blocks and explode."""
+"""Explode: one row per element of an array."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,54 +14,12 @@ from penstock.expressions.frame import row_error
 from penstock.expressions.regex import plain_text
 from penstock.expressions.tree import Call, Expression
 from penstock.expressions.types import Schema, arrow_schema
-from penstock.kernels.block import Block, BlockSpec
-from penstock.kernels.cache import KernelCache
+from penstock.kernels.block import StepRows
 from penstock.kernels.coding import coded_pieces
 from penstock.kernels.columns import plain
 from penstock.operators.specs import GenerateSpec
 
 Rows = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class StepRows:
-    """What a step made of a batch: the output rows of an input row, one or more, stand together.
-
-    `rows` are the input rows that have some, None: all; `ends` is where those of each end, None:
-    each has one.
-    """
-
-    batch: pa.RecordBatch
-    rows: Rows | None
-    max_event_time_us: int | None = None
-    bad_rows: tuple[int, ...] = ()
-    ends: Rows | None = None
-
-    def origin(self, row: int) -> int:
-        """The input row that an output row comes from."""
-        if self.ends is not None:
-            row = int(np.searchsorted(self.ends, row, side="right"))
-        return row if self.rows is None else int(self.rows[row])
-
-
-class FusedStep:
-    """Adjacent filters and projections as one block."""
-
-    def __init__(self, spec: BlockSpec, cache: KernelCache | None) -> None:
-        self._block = Block(spec, cache)
-
-    def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:
-        done = self._block.project(batch, collect_bad)
-        return StepRows(done.batch, done.rows, done.max_event_time_us, done.bad_rows)
-
-    def row_errors(self, batch: pa.RecordBatch, rows: Sequence[int]) -> list[RowError]:
-        return self._block.row_errors(batch, rows)
-
-    def explain(self) -> list[tuple[str, str]]:
-        return self._block.explain_block()
-
-    def ask_for_kernels(self) -> None:
-        self._block.ask_for_kernels()
 
 
 class Explode:
@@ -135,6 +92,9 @@ class Explode:
 
     def explain(self) -> list[tuple[str, str]]:
         return [(f"explode({self._spec.expression})", "arrow")]
+
+    def ask_for_kernels(self) -> None:
+        """It has none."""
 
 
 def _separator(expression: Expression) -> int | None:

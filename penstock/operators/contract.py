@@ -1,0 +1,90 @@
+"""What an operator with state promises, and all that a chain knows of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import RowError
+from penstock.expressions.types import Schema
+from penstock.kernels.block import Block
+from penstock.kernels.cache import KernelCache
+from penstock.state.contract import State
+
+Batches = tuple[pa.RecordBatch, ...]
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What operators are built with."""
+
+    cache: KernelCache | None
+    state_bytes_max: int
+    want_late: bool  # late rows are handed on, not only counted
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What an operator has computed of a batch, before anything of it reaches a state."""
+
+    rows: Any  # what its `process` takes
+    late_rows: int = 0
+    late: pa.RecordBatch | None = None  # these rows, where they are wanted
+    max_event_time_us: int | None = None
+    bad: Mapping[int, RowError] = field(default_factory=dict)  # by row of the batch
+
+
+class Operator(ABC):
+    """A step of a chain that keeps state between batches.
+
+    Between two markers it is called in this order: `prepare` and `process` for each batch of each
+    port, `on_watermark` when event time has come further, `on_commit`; then the runtime takes the
+    changes of `states` and stores `progress`. To come back it restores the states and calls
+    `restore_progress`. An operator has no clock, no thread and no file, so the same calls always
+    give the same rows.
+    """
+
+    states: Mapping[str, State]
+    late_schema: Schema | None = None  # of the rows that it finds late, if it can hand them on
+
+    @abstractmethod
+    def prepare(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
+    ) -> Prepared:
+        """Compute what a batch of a port means, and change nothing.
+
+        A row that fails raises, or is named. Rows are late by the newer of `watermark_us` and the
+        last `on_watermark`.
+        """
+
+    @abstractmethod
+    def process(self, port: int, prepared: Prepared) -> Batches:
+        """Take what was prepared; return the rows that it gives at once."""
+
+    @abstractmethod
+    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+        """Emit what event time finishes, in order: that of all ports together, and of each."""
+
+    def on_commit(self) -> Batches:
+        """Emit what is owed at a commit."""
+        return ()
+
+    def owes_whole_result(self) -> bool:
+        """Whether `on_commit` is to emit all rows of the result, be it none."""
+        return False
+
+    @abstractmethod
+    def progress(self) -> Any:
+        """What a marker must hold beside the states, as plain JSON."""
+
+    @abstractmethod
+    def restore_progress(self, progress: Any) -> None:
+        """Go on from a marker; the states have been restored to it. None: it had nothing."""
+
+    def blocks(self) -> Sequence[Block]:
+        """What it computes expressions with."""
+        return ()

@@ -1,0 +1,248 @@
+"""What is done with rows before an operator takes them, or behind one: stateless steps, fused.
+
+Adjacent filters and projections become one block. The last block in front of an operator that can
+compute what it needs by itself is left to that operator, so that one loop does both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from penstock.errors import ExpressionError, RowError
+from penstock.expressions.evaluate import may_fail
+from penstock.expressions.tree import Column, Expression, columns_of
+from penstock.expressions.types import Field, Schema
+from penstock.kernels.block import AggregateSpec as BlockAggregate
+from penstock.kernels.block import Block, BlockSpec, StepRows, inline
+from penstock.kernels.support import conjuncts
+from penstock.operators.contract import Tools
+from penstock.operators.explode import Explode
+from penstock.operators.partial import PartialGroups
+from penstock.operators.specs import (
+    AggregateSpec,
+    FilterSpec,
+    GenerateSpec,
+    OperatorSpec,
+    PartialAggregateSpec,
+    ProjectSpec,
+    StatelessSpec,
+    WatermarkSpec,
+    accumulators_of,
+    column_of,
+    columns_read,
+)
+
+
+class Step(Protocol):
+    """Makes rows of rows, and keeps nothing between batches that a result depends on."""
+
+    def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:
+        """Compute a batch. A row that fails raises, or is left out and named."""
+
+    def row_errors(self, batch: pa.RecordBatch, rows: Sequence[int]) -> list[RowError]:
+        """Why rows of a batch fail."""
+
+    def explain(self) -> list[tuple[str, str]]:
+        """Each expression and what computes it: `numba` or `arrow`."""
+
+    def ask_for_kernels(self) -> None:
+        """Load what is compiled, or have it compiled, before a batch needs it."""
+
+
+class Fusion:
+    """Filters, projections and a watermark on their way to become one block."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.columns: dict[str, Expression] = {field.name: column_of(field) for field in schema}
+        self.filters: list[Expression] = []
+        self.event_time: tuple[Expression, int] | None = None
+
+    def add(self, spec: FilterSpec | ProjectSpec | WatermarkSpec) -> None:
+        if isinstance(spec, FilterSpec):
+            self.filters.append(self.inlined(spec.condition))
+        elif isinstance(spec, ProjectSpec):
+            self.columns = {name: self.inlined(e) for name, e in spec.columns}
+        else:
+            self.event_time = (self.columns[spec.column], len(self.filters))
+
+    @property
+    def output_schema(self) -> Schema:
+        return tuple(Field(name, e.type, e.nullable) for name, e in self.columns.items())
+
+    def inlined(self, expression: Expression) -> Expression:
+        return inline(expression, self.columns)
+
+    @property
+    def is_identity(self) -> bool:
+        same = {field.name: column_of(field) for field in self.schema}
+        in_order = list(self.columns.items()) == list(same.items())
+        return in_order and not self.filters and self.event_time is None
+
+    def projection(self) -> BlockSpec:
+        outputs = tuple(self.columns.items())
+        return BlockSpec(self.schema, tuple(self.filters), outputs, self.event_time)
+
+    def aggregation(self, spec: AggregateSpec | PartialAggregateSpec) -> BlockSpec:
+        window = spec.window
+        accumulators = tuple(
+            (a.function, None if a.argument is None else self.inlined(a.argument))
+            for a in accumulators_of(spec.aggregates)
+        )
+        aggregate = BlockAggregate(
+            keys=tuple(self.inlined(key) for _, key in spec.keys),
+            time=None if window is None else self.inlined(window.time),
+            pane_us=0 if window is None else window.pane_us,
+            start_us=0 if window is None else window.start_us,
+            aggregates=accumulators,
+            times_us=None if window is None else window.times_us,
+        )
+        filters = tuple(self.filters)
+        return BlockSpec(self.schema, filters, (), self.event_time, aggregate)
+
+
+class Front:
+    """Stateless steps in a row, and what is left to fuse behind them."""
+
+    def __init__(
+        self,
+        specs: Sequence[StatelessSpec],
+        schema: Schema,
+        tools: Tools,
+        behind: Sequence[OperatorSpec] = (),
+    ) -> None:
+        """`behind` are the operators that follow: what they do not read need not be made."""
+        self.delay_us: int | None = None  # of the watermark that these steps define
+        self._steps: list[Step] = []
+        self._tools = tools
+        self.schema = schema  # of what comes out
+        self.fusion = Fusion(schema)
+        for at, spec in enumerate(specs):
+            before, self.schema = self.schema, spec.output_schema(self.schema)
+            if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
+                if isinstance(spec, WatermarkSpec):
+                    self._note_delay(spec)
+                self.fusion.add(spec)
+                continue
+            if isinstance(spec, GenerateSpec):
+                self.close()
+                after = (*specs[at + 1 :], *behind)
+                read = columns_read(after, before, tools.want_late)
+                is_key = spec.output in _keys(after, self.schema)
+                self._steps.append(Explode(spec, before, read, is_key))
+            else:
+                if specs[at + 1 :]:
+                    raise ExpressionError("nothing can follow a partial aggregate in its chain")
+                block = Block(self.fusion.aggregation(spec), tools.cache)
+                self._steps.append(PartialGroups(spec, block))
+            self.fusion = Fusion(self.schema)
+
+    def close(self) -> None:
+        """Nothing behind will fuse with the last filters and projections."""
+        if not self.fusion.is_identity:
+            self._steps.append(Block(self.fusion.projection(), self._tools.cache))
+            self.fusion = Fusion(self.schema)
+
+    def run(
+        self, batch: pa.RecordBatch, collect_bad: bool
+    ) -> tuple[list[StepRows], dict[int, RowError]]:
+        """What each step made of a batch, and the rows of it that fail."""
+        made = [StepRows(batch)]
+        bad: dict[int, RowError] = {}
+        for step in self._steps:
+            result = step.run(made[-1].batch, collect_bad)
+            note_bad(bad, made, failures(step, made[-1].batch, result.bad_rows))
+            made.append(result)
+        return made, bad
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return tuple(self._steps)
+
+    @property
+    def rows_passed(self) -> int:
+        """How many rows were not aggregated before an exchange, as there is little to gain."""
+        return sum(
+            step.reduction.rows_passed for step in self._steps if isinstance(step, PartialGroups)
+        )
+
+    def _note_delay(self, spec: WatermarkSpec) -> None:
+        if self.delay_us is not None:
+            raise ExpressionError("a chain has one watermark; this one has two: drop one of them")
+        self.delay_us = spec.delay_us
+
+
+def failures(step: Step, batch: pa.RecordBatch, rows: Sequence[int]) -> dict[int, RowError]:
+    """Why these rows of a batch fail."""
+    if not rows:
+        return {}  # to ask for no row costs something too
+    return dict(zip(rows, step.row_errors(batch, rows), strict=True))
+
+
+def note_bad(
+    bad: dict[int, RowError], made: Sequence[StepRows], errors: Mapping[int, RowError]
+) -> None:
+    """Keep the first error of each row that came in, of errors by rows behind these steps."""
+    for row, error in errors.items():
+        origin = row
+        for result in reversed(made):
+            origin = result.origin(origin)
+        bad.setdefault(origin, error)
+
+
+# --- texts as codes -------------------------------------------------------------------------------
+
+
+def _keys(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[str]:
+    """Which of these columns are keys, as they are, of the aggregate that these operators end in.
+
+    As such they may come coded.
+    """
+    fusion = Fusion(schema)
+    for spec in specs:
+        if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
+            fusion.add(spec)
+            continue
+        if isinstance(spec, AggregateSpec | PartialAggregateSpec) and spec.fuses:
+            keys = [fusion.inlined(key) for _, key in spec.keys]
+            return frozenset(key.name for key in keys if isinstance(key, Column))
+        break
+    return frozenset()
+
+
+def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[str]:
+    """Which texts that these operators read may as well come coded.
+
+    Those that are keys as they are, or that are looked at by themselves, which is done once for
+    each distinct one; and that nothing reads together with other columns.
+    """
+    fusion = Fusion(schema)
+    uses: list[Expression] = []
+    mixed: set[str] = set()
+    worthwhile = set(_keys(specs, schema))
+    for spec in specs:
+        if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
+            fusion.add(spec)
+            continue
+        if isinstance(spec, GenerateSpec):
+            mixed.update(column.name for column in columns_of(fusion.inlined(spec.expression)))
+        elif spec.fuses:
+            uses += fusion.aggregation(spec).results
+        else:
+            worthwhile.update(name for name, _ in spec.keys)
+        break
+    else:
+        uses += fusion.columns.values()
+    if fusion.event_time is not None:
+        uses.append(fusion.event_time[0])
+    for use in (*uses, *(part for each in fusion.filters for part in conjuncts(each))):
+        names = {column.name for column in columns_of(use)}
+        if len(names) > 1 or may_fail(use):
+            mixed |= names
+        elif not isinstance(use, Column):
+            worthwhile |= names
+    texts = {field.name for field in schema if field.type.kind in ("string", "binary")}
+    return frozenset(texts & worthwhile - mixed)
