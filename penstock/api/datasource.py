@@ -99,7 +99,7 @@ class PenstockDataSource(DataSource):
         return StreamAppender(self._path(options), _stream(options), options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from penstock.api.datasource_sink import StreamSink  # noqa: PLC0415
+        from penstock.api.datasource_sink import StreamMicroBatchWriter  # noqa: PLC0415
 
         options = self._options("a streaming write", _STREAM_WRITE)
         if overwrite:
@@ -107,7 +107,7 @@ class PenstockDataSource(DataSource):
                 "outputMode('complete') replaces what was written, and a stream only grows: use "
                 "outputMode('append') or 'update'"
             )
-        return StreamSink(self._path(options), _stream(options), options, schema)
+        return StreamMicroBatchWriter(self._path(options), _stream(options), options, schema)
 
     def _options(self, doing: str, known: tuple[str, ...] | dict[str, None]) -> Options:
         options = Options(FORMAT, self.options)

@@ -68,7 +68,7 @@ SINK_INSTANCE = 1  # of all drivers: they share one order of sequences
 logger = logging.getLogger(__name__)
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class StreamMicroBatchWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches to a stream. Spark makes one anew for each batch and each commit."""
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:

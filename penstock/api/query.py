@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from penstock.api.progress import ProgressLog
 from penstock.api.sink_runner import SinkRunner, sink_error
-from penstock.api.sinks import Sink
+from penstock.api.sinks import SinkChoice
 from penstock.arguments import check_type
 from penstock.clock import SystemClock
 from penstock.errors import InvalidArgument, StreamError
@@ -40,7 +40,7 @@ class Request:
     """What a user asked for: two that are the same would run the same."""
 
     program: Program
-    sink: Sink
+    sink: SinkChoice
     options: dict[str, Any]
     available_now: bool
 
@@ -283,7 +283,7 @@ class StreamingQuery:
     def _sink_error(self, gone: StreamError | None) -> StreamError | None:
         if self._sink is None or self._sink.failure is None:
             return None
-        return gone or sink_error(self._name, self._sink_text, self._sink.failure)
+        return gone or sink_error(self._name, self.request.sink, self._sink.failure)
 
     def _is_through(self) -> bool:
         """Whether every vertex has done all that was there at the start, and committed it."""

@@ -24,9 +24,9 @@ from collections import deque
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
-from penstock.api.guarantees import FOREACH_BATCH
-from penstock.api.sinks import BatchRows, Delivery, Staged
+from penstock.api.sinks import ForeachBatchSink, SinkChoice
 from penstock.clock import Clock, SystemClock
+from penstock.connectors.contract import BatchRows, Sink, Staged
 from penstock.errors import (
     JobFailed,
     QueryActive,
@@ -174,7 +174,7 @@ class SinkRunner:
         query: str,
         tags: tuple[str, ...],
         schema: Schema,
-        delivery: Delivery,
+        sink: Sink,
         *,
         run: int,
         trigger: Trigger | None = None,
@@ -186,7 +186,7 @@ class SinkRunner:
         self._query = query
         self._run_number = run
         self._schema = arrow_schema(schema)
-        self._delivery = delivery
+        self._sink = sink
         self._tags = tags
         self._trigger = trigger
         self._replaces = replaces
@@ -212,7 +212,7 @@ class SinkRunner:
         )
 
     def start(self) -> None:
-        self._stages_aside = self._delivery.ahead > 1
+        self._stages_aside = self._sink.ahead > 1
         self._thread.start()
 
     def stop(self) -> None:
@@ -281,6 +281,7 @@ class SinkRunner:
             self._failure = self._failure or SinkFailure(error)
         finally:
             self._drop_ahead()
+            self._sink.close()
 
     def _feed(self) -> bool:
         """Deliver until the end; return whether it was reached, else it is to be tried again."""
@@ -322,10 +323,10 @@ class SinkRunner:
         """Begin where the log says that the sink is, as its owner."""
         self._drop_ahead()
         self._progress: StoredProgress | None = None
-        if self._delivery.is_kept:
+        if self._sink.is_kept:
             self._progress = take_over_sink(self._log, self._query, self._run_number)
         facts = SinkProgress() if self._progress is None else self._progress.facts
-        self._done = max(self._done, facts.done, Position(self._delivery.last_epoch() or START))
+        self._done = max(self._done, facts.done, Position(self._sink.last_epoch() or START))
         self._planned = facts.planned
         self._batch = _Batch(replaces=self._replaces)
         # What was delivered is passed over, unless it is a part of the next result.
@@ -344,10 +345,10 @@ class SinkRunner:
         self._tail = self._log.tail()
         self._is_busy = True
         found = self._collect()
-        has_room = len(self._ahead) < self._delivery.ahead
+        has_room = len(self._ahead) < self._sink.ahead
         if has_room and self._batch.has_news and (stopping or self._is_due()):
             self._stage()
-            if len(self._ahead) < self._delivery.ahead:
+            if len(self._ahead) < self._sink.ahead:
                 return True
         if self._ahead:
             is_staged = self._ahead[0][1].done()
@@ -415,15 +416,15 @@ class SinkRunner:
     def _is_full(self) -> bool:
         """Whether more would be for the next batch, which is staged beside this one."""
         is_all = self._batch.is_all and self._trigger is None
-        delivery = self._delivery
-        return self._batch.bytes >= (delivery.bytes_enough if is_all else delivery.bytes_max)
+        sink = self._sink
+        return self._batch.bytes >= (sink.bytes_enough if is_all else sink.bytes_max)
 
     def _is_due(self) -> bool:
         if self._hurried.is_set() or self._is_full():
             return True
         if self._trigger is None:
             waited_s = self._clock.monotonic_s() - self._batch.begun_s
-            return waited_s >= self._delivery.patience_s
+            return waited_s >= self._sink.patience_s
         now_us = self._clock.now_us()
         begun_us = now_us - now_us % self._trigger.interval_us
         spoken = {name for name, at_us in self._batch.spoken_us.items() if at_us >= begun_us}
@@ -439,7 +440,7 @@ class SinkRunner:
 
         def stage() -> None:
             try:
-                staging.set_result(self._delivery.stage(int(cut.epoch), rows))
+                staging.set_result(self._sink.stage(int(cut.epoch), rows))
             except BaseException as error:
                 staging.set_exception(error)
 
@@ -464,7 +465,7 @@ class SinkRunner:
             staged = staging.result()
             rows = staged.num_rows
             self._under_way = (int(cut.epoch), rows, self._clock.monotonic_s())
-            self._delivery.deliver(int(cut.epoch), staged)
+            self._sink.publish(int(cut.epoch), staged)
         except BaseException as error:
             self._failure = SinkFailure(error, int(cut.epoch), rows)
             raise
@@ -478,7 +479,7 @@ class SinkRunner:
         while self._ahead:
             _, staging = self._ahead.popleft()
             if staging.exception() is None:
-                self._delivery.discard(staging.result())
+                self._sink.discard(staging.result())
 
     def _pass_empty(self) -> None:
         """Note epochs without rows, once there are many: what holds them can be trimmed."""
@@ -514,12 +515,11 @@ class SinkRunner:
             logger.warning("what query %s has delivered cannot be trimmed: %s", self._query, error)
 
 
-def sink_error(query: str, sink: str, failure: SinkFailure) -> StreamError:
+def sink_error(query: str, sink: SinkChoice, failure: SinkFailure) -> StreamError:
     """The query's error for a sink or a user's function that raised, with its traceback."""
     error = failure.error
     if isinstance(error, QueryActive):
         return error
-    what = "the foreachBatch function" if sink == FOREACH_BATCH else f"the sink {sink}"
     where = ""
     if failure.epoch is not None:
         where = (
@@ -528,7 +528,7 @@ def sink_error(query: str, sink: str, failure: SinkFailure) -> StreamError:
         )
     shown = "".join(_user_traceback(error))[-TRACEBACK_CHARACTERS_MAX:]
     return JobFailed(
-        f"{what} of query {query} failed{where}: {_brief(error)}. The query has "
+        f"{sink.blamed(query)} of query {query} failed{where}: {_brief(error)}. The query has "
         "stopped, its rows are in the log, and its next start begins with this epoch: mend the "
         f"cause and start it again\n{shown}",
         query=query,
@@ -554,4 +554,4 @@ def _user_traceback(error: BaseException) -> list[str]:
 
 
 def _is_own(module: str) -> bool:
-    return module in (__name__, Delivery.__module__)
+    return module in (__name__, ForeachBatchSink.__module__)

@@ -1,98 +1,59 @@
-"""Sinks: where the rows of a query go, and how they get there from the query's output stream.
+"""Where the rows of a query go: what a user may choose, and the sinks that live in a session.
 
 A query always writes to a stream of the log first. A sink outside the log gets its rows from
-there, in batches that `sink_runner` makes: each is named by an epoch, and once an epoch is decided
-its rows never change, whoever delivers them and however often. So delivering an epoch twice can be
-told from delivering two, which is all that a sink needs to be exactly once.
-
-Delivering has two steps. What `stage` does is seen by nobody, so it may be done beforehand, for
-several batches at a time, and be thrown away; `deliver` is done for decided epochs, in their order.
+there, in batches that `sink_runner` makes: `connectors/contract.py` says what it must do for that.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import reduce
 from types import FunctionType
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.api.guarantees import FOREACH_BATCH
-from penstock.connectors.folder_sink import FolderSink, StagedFile
-from penstock.errors import InvalidName, QueryMismatch
+from penstock.connectors.contract import Sink
+from penstock.connectors.folder_sink import FolderSink
+from penstock.errors import InvalidName, InvalidOption
 from penstock.expressions.types import arrow_schema
-from penstock.log import punit
-from penstock.log.record import Body
-from penstock.names import NAME_MAX
+from penstock.kernels.support import numba_supported
+from penstock.names import NAME_MAX, check_name
+from penstock.plan.explain import explain
 from penstock.runtime.queries import StoredQuery
-from penstock.stages.program import sink_stream
+from penstock.stages.program import Program, sink_stream
 
-BATCH_BYTES_MAX = 256 << 20  # as the log has them: what a driver may take into its memory
-FILE_BYTES = 64 << 20  # as the log has them: files of the parquet sink are closed at about this
-FILE_S = 3.0  # and after this time, where no trigger says otherwise
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
-ForeachBatch = Callable[[DataFrame, int], None]
-Staged: TypeAlias = Any  # what a delivery is ready to hand over, with `num_rows`: a table or a file
+ForeachBatch: TypeAlias = "Callable[[DataFrame, int], None]"
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRows:
-    """The rows of a batch as the log has them; they are decoded when somebody asks for them."""
+class Asked:
+    """What a writer was told of the place for its rows."""
 
-    bodies: tuple[Body, ...]
-    schema: pa.Schema
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for body in self.bodies:
-            yield punit.conform(punit.decode(body, is_sound=True), self.schema)
-
-    def table(self) -> pa.Table:
-        if not self.bodies:
-            return self.schema.empty_table()  # with a chunk, which PySpark needs for a DataFrame
-        return pa.Table.from_batches(self, self.schema)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    query: str | None = None
+    stream: str | None = None
+    function: ForeachBatch | None = None
 
 
-class Delivery(ABC):
-    """How batches of rows reach one sink of a running query."""
-
-    bytes_max: ClassVar[int] = BATCH_BYTES_MAX  # a batch is not made much larger
-    patience_s: ClassVar[float] = 0.0  # how long rows wait for more, where there is no trigger
-    bytes_enough: ClassVar[int] = BATCH_BYTES_MAX  # nor larger if who wrote it has no more for now
-    is_kept: ClassVar[bool] = True  # False: it begins anew with each run, and gets everything again
-    ahead: int = 1  # how many batches are staged before the first of them is delivered
-
-    def stage(self, epoch: int, rows: BatchRows) -> Staged:
-        """Do what can be done before the epoch is decided; may be called by several threads."""
-        return rows.table()
-
-    @abstractmethod
-    def deliver(self, epoch: int, rows: Staged) -> None:
-        """Hand over what was staged for an epoch, in the epochs' order.
-
-        Raises if it may not have arrived. In complete mode the rows are the whole result.
-        """
-
-    def discard(self, rows: Staged) -> None:  # noqa: B027 (most stage nothing outside)
-        """Forget what was staged and will not be delivered."""
-
-    def last_epoch(self) -> int | None:
-        """The newest epoch that the sink itself knows to have; None if it keeps no record."""
-        return None
-
-
-class Sink(ABC):
+class SinkChoice(ABC):
     """What a user chose: complete in itself, and nothing is made before `open`."""
 
     kind: ClassVar[str]
-    runs_jobs: ClassVar[bool] = False  # delivering takes task slots of the Spark application
+    guarantee: ClassVar[str | None] = None  # what holds on the way from the output stream to it
+    is_outside: ClassVar[bool] = True  # of the log
+    runs_jobs: ClassVar[bool] = False  # feeding it takes task slots of the Spark application
+
+    @classmethod
+    @abstractmethod
+    def of(cls, asked: Asked) -> SinkChoice:
+        """The choice with all that it needs; InvalidOption names what is missing."""
 
     def stream(self, query: str) -> str:
         """The stream of the log that the query writes."""
@@ -102,16 +63,27 @@ class Sink(ABC):
         """Kind and place, as they are stored with the query; another text is another sink."""
         return self.kind
 
+    def blamed(self, query: str) -> str:
+        """What failed, if this did."""
+        return f"the sink {self.text(query)}"
+
     def query_name(self) -> str:
         """A name for a query that was given none."""
         return f"query_{uuid.uuid4().hex[:12]}"
 
-    def is_same(self, other: Sink) -> bool:
+    def is_same(self, other: SinkChoice) -> bool:
         """Whether a query would do the same with the other one."""
         return self == other
 
+    def refusal(self, stored: StoredQuery) -> str | None:
+        """Why it cannot take the place of a stored query's sink; None if it is the same."""
+        text = self.text(stored.name)
+        if stored.sink in (None, text):
+            return None
+        return f"it was {stored.sink} and is {text}, which lacks what the first one was given"
+
     @abstractmethod
-    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Delivery | None:
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink | None:
         """Prepare the sink of a stored query; None if its stream is all that is wanted.
 
         `replaces` says that each batch takes the place of the one before it (complete mode).
@@ -119,11 +91,19 @@ class Sink(ABC):
 
 
 @dataclass(frozen=True)
-class StreamSink(Sink):
+class StreamChoice(SinkChoice):
     """A stream of the log, and nothing beyond it."""
 
     kind = "penstock"
+    is_outside = False
     name: str
+
+    @classmethod
+    def of(cls, asked: Asked) -> StreamChoice:
+        stream = asked.stream or asked.options.get("stream")
+        if stream is None:
+            raise InvalidOption("name the output stream: toStream('name')")
+        return cls(check_name(stream, "stream"))
 
     def stream(self, query: str) -> str:
         return self.name
@@ -147,111 +127,115 @@ class StreamSink(Sink):
 
 
 @dataclass(frozen=True)
-class ParquetSink(Sink):
+class ParquetChoice(SinkChoice):
     """A folder of Parquet files."""
 
     kind = "parquet"
+    guarantee = "exactly once: rows are in one file, which appears whole or not at all"
     path: str
+
+    @classmethod
+    def of(cls, asked: Asked) -> ParquetChoice:
+        if "path" not in asked.options:
+            raise InvalidOption("the parquet sink needs a folder: start('path')")
+        return cls(asked.options["path"])
 
     def text(self, query: str) -> str:
         return f"{self.kind} {self.path}"
 
-    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Delivery:
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
         writers = len(stored.program.producers(stored.output))
-        return ParquetDelivery(self.path, stored.name, stored.id, writers=writers)
+        return FolderSink(self.path, stored.name, stored.id, writers=writers)
 
 
 @dataclass(frozen=True)
-class ConsoleSink(Sink):
+class ConsoleChoice(SinkChoice):
     """The driver's standard output."""
 
     kind = "console"
+    guarantee = "at least once: the newest epoch is printed again after a crash"
     runs_jobs = True
     rows_max: int
     truncate: bool | int
 
-    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Delivery:
-        return ConsoleDelivery(spark, self.rows_max, self.truncate)
+    @classmethod
+    def of(cls, asked: Asked) -> ConsoleChoice:
+        return cls(asked.options.get("numrows", 20), asked.options.get("truncate", True))
+
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        return ConsoleSink(spark, self.rows_max, self.truncate)
 
 
 @dataclass(frozen=True)
-class MemorySink(Sink):
+class MemoryChoice(SinkChoice):
     """A temporary view of the session, named like the query."""
 
     kind = "memory"
+    guarantee = "exactly once within a run; the view is built anew from the stream at each start"
+
+    @classmethod
+    def of(cls, asked: Asked) -> MemoryChoice:
+        if asked.query is None:
+            raise InvalidOption("the memory sink needs a queryName: it names the view")
+        return cls()
 
     def text(self, query: str) -> str:
         return f"{self.kind} {query}"
 
-    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Delivery:
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
         schema = arrow_schema(stored.program.stream(stored.output).schema)
-        return MemoryDelivery(spark, stored.name, schema, replaces=replaces)
+        return MemorySink(spark, stored.name, schema, replaces=replaces)
 
 
 @dataclass(frozen=True)
-class ForeachBatchSink(Sink):
+class ForeachBatchChoice(SinkChoice):
     """A function of the user's."""
 
-    kind = FOREACH_BATCH
+    kind = "foreachBatch"
+    guarantee = (
+        "at least once, with a stable epoch: after a crash the newest epoch may come again, with "
+        "the same number and the same rows; a function that skips epochs it has seen is exactly "
+        "once"
+    )
     runs_jobs = True
     function: ForeachBatch
 
-    def is_same(self, other: Sink) -> bool:
-        if not isinstance(other, ForeachBatchSink):
+    @classmethod
+    def of(cls, asked: Asked) -> ForeachBatchChoice:
+        assert asked.function is not None
+        return cls(asked.function)
+
+    def blamed(self, query: str) -> str:
+        return "the foreachBatch function"
+
+    def is_same(self, other: SinkChoice) -> bool:
+        if not isinstance(other, ForeachBatchChoice):
             return False
         return _is_same_function(self.function, other.function)
 
-    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Delivery:
-        return ForeachBatchDelivery(spark, self.function)
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        return ForeachBatchSink(spark, self.function)
 
 
-class ParquetDelivery(Delivery):
-    """Files that appear whole, named by query and epoch; an epoch that is there is not written."""
+CHOICES: tuple[type[SinkChoice], ...] = (
+    StreamChoice, ParquetChoice, ConsoleChoice, MemoryChoice, ForeachBatchChoice,
+)  # fmt: skip
+FORMATS = {choice.kind: choice for choice in CHOICES if choice is not ForeachBatchChoice}
 
-    bytes_max = FILE_BYTES
-    patience_s = FILE_S
-    bytes_enough = FILE_BYTES // 16
 
-    def __init__(self, path: str, query: str, query_id: str, *, writers: int = 1) -> None:
-        """`writers` vertices write what is delivered: as many files are written at a time."""
-        self._path = path
-        self._query = query
-        self._id = query_id
-        self._sink = FolderSink(path)
-        self._is_claimed = False
-        self._claiming = threading.Lock()
-        self._check_owner(self._sink.owner(query, query_id))
-        self.ahead = min(writers, os.cpu_count() or 1)
+def explain_with_sink(program: Program, durability: str, sink: str | None) -> str:
+    """Stages, state, what is kept and what is promised; `sink` is its text, as it is stored."""
+    text = explain(
+        program,
+        lambda expression, _schema: "numba" if numba_supported(expression) else "arrow",
+        durability,
+    )
+    promises = {choice.kind: choice.guarantee for choice in CHOICES}
+    promise = promises.get(sink.split(" ", 1)[0]) if sink is not None else None
+    return text if promise is None else f"{text}\nSink {sink}\n  {promise}\n"
 
-    def _check_owner(self, found: str | None) -> None:
-        if found != self._id:
-            raise QueryMismatch(
-                f"{self._path} holds files of another query {self._query!r} (id "
-                f"{(found or 'unknown')[:40]}, this one is {self._id}): choose another folder or "
-                "another queryName, or move the files away",
-                query=self._query,
-                path=self._path,
-            )
 
-    def stage(self, epoch: int, rows: BatchRows) -> StagedFile:
-        self._claim()
-        return self._sink.stage(self._query, epoch, rows)
-
-    def _claim(self) -> None:
-        """With the first file: by then the query's id is stored."""
-        with self._claiming:
-            if not self._is_claimed:
-                self._check_owner(self._sink.claim(self._query, self._id))
-                self._is_claimed = True
-
-    def deliver(self, epoch: int, rows: StagedFile) -> None:
-        self._sink.publish(rows)
-
-    def discard(self, rows: StagedFile) -> None:
-        self._sink.discard(rows)
-
-    def last_epoch(self) -> int | None:
-        return self._sink.last_epoch(self._query)
+# --- sinks of a session ---------------------------------------------------------------------------
 
 
 def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
@@ -260,10 +244,13 @@ def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     Left to itself PySpark takes a time without a zone for one of the session's, which not every
     such time is.
     """
+    # Not above: `penstock explain` says what a sink promises without loading Spark.
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+
     return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
 
-class ConsoleDelivery(Delivery):
+class ConsoleSink(Sink):
     """Prints batches as Spark's console sink does."""
 
     def __init__(self, spark: SparkSession, rows_max: int, truncate: bool | int) -> None:
@@ -271,15 +258,15 @@ class ConsoleDelivery(Delivery):
         self._rows_max = rows_max
         self._truncate = truncate
 
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
+    def publish(self, epoch: int, staged: pa.Table) -> None:
         line = "-" * 43
         print(f"{line}\nEpoch: {epoch}\n{line}")
-        shown = rows.slice(0, self._rows_max + 1)  # one more: Spark says so if there are more
+        shown = staged.slice(0, self._rows_max + 1)  # one more: Spark says so if there are more
         frame = _frame(self._spark, shown)
         frame.show(self._rows_max, truncate=self._truncate)
 
 
-class MemoryDelivery(Delivery):
+class MemorySink(Sink):
     """A temporary view of the query's output stream; for tests and notebooks."""
 
     is_kept = False
@@ -293,11 +280,12 @@ class MemoryDelivery(Delivery):
         self._parts: list[tuple[pa.Table, DataFrame]] = []
         self._show(schema.empty_table())  # with a chunk: PySpark rebuilds columns from theirs
 
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
+    def publish(self, epoch: int, staged: pa.Table) -> None:
         if self._replaces:
             self._parts.clear()
         # Each part has at least twice the rows of the next one. So there are few of them, and a
         # batch does not cost as much as all that came before it.
+        rows = staged
         while self._parts and self._parts[-1][0].num_rows < 2 * rows.num_rows:
             rows = pa.concat_tables([self._parts.pop()[0], rows])
         self._show(rows)
@@ -305,18 +293,18 @@ class MemoryDelivery(Delivery):
     def _show(self, rows: pa.Table) -> None:
         self._parts.append((rows, _frame(self._spark, rows)))
         frames = (frame for _, frame in self._parts)
-        reduce(DataFrame.union, frames).createOrReplaceTempView(self._view)
+        reduce(lambda one, other: one.union(other), frames).createOrReplaceTempView(self._view)
 
 
-class ForeachBatchDelivery(Delivery):
+class ForeachBatchSink(Sink):
     """Calls the user's function with a DataFrame and the epoch."""
 
     def __init__(self, spark: SparkSession, function: ForeachBatch) -> None:
         self._spark = spark
         self._function = function
 
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
-        self._function(_frame(self._spark, rows), epoch)
+    def publish(self, epoch: int, staged: pa.Table) -> None:
+        self._function(_frame(self._spark, staged), epoch)
 
 
 def _is_same_function(one: ForeachBatch, other: ForeachBatch) -> bool:

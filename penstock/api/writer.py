@@ -17,26 +17,24 @@ from urllib.parse import unquote, urlparse
 from pyspark.sql import DataFrame
 
 from penstock.api.datasource_options import Options
-from penstock.api.guarantees import explain_with_sink
 from penstock.api.launcher import SparkLauncher, prepare_kernels
 from penstock.api.query import Request, StreamingQuery
 from penstock.api.registry import STARTED
 from penstock.api.session import Attached, attached_log
 from penstock.api.sink_runner import SinkRunner, Trigger
 from penstock.api.sinks import (
-    ConsoleSink,
-    Delivery,
+    FORMATS,
+    Asked,
     ForeachBatch,
-    ForeachBatchSink,
-    MemorySink,
-    ParquetSink,
-    Sink,
-    StreamSink,
+    ForeachBatchChoice,
+    SinkChoice,
+    explain_with_sink,
 )
 from penstock.api.task_slots import SlotWish, control_host, grant_standbys
 from penstock.arguments import check_type
 from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.translate import translate
+from penstock.connectors.contract import Sink
 from penstock.errors import (
     InvalidOption,
     LogReadOnly,
@@ -68,7 +66,6 @@ from penstock.stages.compare import compare
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 
-FORMATS = ("penstock", "parquet", "console", "memory")
 OUTPUT_MODES = ("append", "update", "complete")
 
 logger = logging.getLogger(__name__)
@@ -224,7 +221,7 @@ class DataStreamWriter:
 
     def format(self, source: str) -> DataStreamWriter:
         """penstock (a stream of the log), parquet, console or memory."""
-        if source not in FORMATS:
+        if source not in tuple(FORMATS):
             raise InvalidOption(
                 f"there is no sink {source!r}; known: {', '.join(FORMATS)}, and foreachBatch"
             )
@@ -274,7 +271,7 @@ class DataStreamWriter:
         stored = stored_query(attached.log, name)
         if stored is not None:
             print(compare(stored.program, program))
-            if (refusal := _sink_refusal(stored, sink)) is not None:
+            if (refusal := sink.refusal(stored)) is not None:
                 print(f"  sink refused: {refusal}")
         print(_explanation(attached, program, sink))
 
@@ -328,7 +325,7 @@ class DataStreamWriter:
 
     # Planning ---------------------------------------------------------------------------------
 
-    def _query_name(self, log: Log, sink: Sink) -> str:
+    def _query_name(self, log: Log, sink: SinkChoice) -> str:
         """The name that was given, or that of the query which the location or the id belongs to."""
         location = self._options.get("checkpointlocation")
         known: dict[str, StoredQuery] = {}
@@ -354,36 +351,18 @@ class DataStreamWriter:
         words = re.sub(r"[^A-Za-z0-9_]", "_", Path(location).name)[:20]
         return f"{words}_{hashlib.sha256(location.encode()).hexdigest()[:12]}"
 
-    def _sink(self) -> Sink:
+    def _sink(self) -> SinkChoice:
         """The sink that was asked for, complete, before anything is planned, stored or made."""
-        if self._function is None and self._format == "penstock":
-            stream = self._stream or self._options.get("stream")
-            if stream is None:
-                raise InvalidOption("name the output stream: toStream('name')")
-            return StreamSink(check_name(stream, "stream"))
-        sink = self._sink_outside()
-        if self._stream is not None:
+        chosen = FORMATS[self._format] if self._function is None else ForeachBatchChoice
+        sink = chosen.of(Asked(self._options, self._name, self._stream, self._function))
+        if self._stream is not None and sink.is_outside:
             raise InvalidOption(
                 f"a query has one sink, and both toStream({self._stream!r}) and {sink.kind} were "
                 f"asked for: start two queries, or let the second one read stream {self._stream!r}"
             )
         return sink
 
-    def _sink_outside(self) -> Sink:
-        options = self._options
-        if self._function is not None:
-            return ForeachBatchSink(self._function)
-        if self._format == "parquet":
-            if "path" not in options:
-                raise InvalidOption("the parquet sink needs a folder: start('path')")
-            return ParquetSink(options["path"])
-        if self._format == "memory":
-            if self._name is None:
-                raise InvalidOption("the memory sink needs a queryName: it names the view")
-            return MemorySink()
-        return ConsoleSink(options.get("numrows", 20), options.get("truncate", True))
-
-    def _program(self, attached: Attached, name: str, sink: Sink) -> Program:
+    def _program(self, attached: Attached, name: str, sink: SinkChoice) -> Program:
         unknown: list[StreamNotFound] = []
 
         stored = stored_query(attached.log, name)
@@ -430,7 +409,7 @@ class DataStreamWriter:
                 given[setting] = self._options[option]
         return replace(Settings(), trigger_interval_ms=self._trigger_ms, **given)
 
-    def _compared(self, log: Log, name: str, program: Program, sink: Sink) -> StoredQuery:
+    def _compared(self, log: Log, name: str, program: Program, sink: SinkChoice) -> StoredQuery:
         """The query as it is to be stored: checked against the stored one, with that one's id."""
         location = self._options.get("checkpointlocation")
         before = stored_query(log, name)
@@ -443,7 +422,7 @@ class DataStreamWriter:
                     query=name,
                 )
             compare(before.program, program).check()
-            if (refusal := _sink_refusal(before, sink)) is not None:
+            if (refusal := sink.refusal(before)) is not None:
                 raise ProgramIncompatible(
                     f"query {name} cannot go on with another sink: {refusal}. Start it under a new "
                     "name, or with the stored sink",
@@ -469,11 +448,11 @@ class DataStreamWriter:
         for all of it, the sink and the vertices, so of two runs one has both.
         """
         spark, log, program = attached.spark, attached.log, stored.program
-        delivery = request.sink.open(spark, stored, replaces=self._mode == "complete")
+        sink = request.sink.open(spark, stored, replaces=self._mode == "complete")
         numbers = begin_run(log, stored)
         runner = None
-        if delivery is not None:
-            runner = self._runner(log, stored, delivery, numbers.run)
+        if sink is not None:
+            runner = self._runner(log, stored, sink, numbers.run)
         run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
         launcher = SparkLauncher(
             spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot"
@@ -522,7 +501,7 @@ class DataStreamWriter:
             given = replace(given, step_s=step_us / 1e6, recovery_s=10 * step_us / 1e6)
         return given
 
-    def _slot_wish(self, program: Program, sink: Sink) -> SlotWish:
+    def _slot_wish(self, program: Program, sink: SinkChoice) -> SlotWish:
         """How many slots are to work, and how many to wait to take over."""
         slots = self._options.get("slots", self._options.get("parallelism", 1))
         return SlotWish(
@@ -532,7 +511,7 @@ class DataStreamWriter:
             runs_jobs=sink.runs_jobs,
         )
 
-    def _runner(self, log: Log, stored: StoredQuery, delivery: Delivery, run: int) -> SinkRunner:
+    def _runner(self, log: Log, stored: StoredQuery, sink: Sink, run: int) -> SinkRunner:
         program, facts = stored.program, describe_stream(log, stored.output)
         trigger = None
         if self._trigger_ms is not None:
@@ -543,7 +522,7 @@ class DataStreamWriter:
             stored.name,
             facts.tags,
             facts.schema,
-            delivery,
+            sink,
             run=run,
             trigger=trigger,
             replaces=self._mode == "complete",
@@ -558,15 +537,7 @@ def writeStream(df: DataFrame) -> DataStreamWriter:
     return DataStreamWriter(df)
 
 
-def _sink_refusal(stored: StoredQuery, sink: Sink) -> str | None:
-    """Why the sink cannot take the place of the stored one; None if it is the same."""
-    text = sink.text(stored.name)
-    if stored.sink in (None, text):
-        return None
-    return f"it was {stored.sink} and is {text}, which lacks what the first one was given"
-
-
-def _explanation(attached: Attached, program: Program, sink: Sink) -> str:
+def _explanation(attached: Attached, program: Program, sink: SinkChoice) -> str:
     return explain_with_sink(program, attached.log.durability, sink.text(program.query))
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, InvalidOffset
+from penstock.log import punit
+from penstock.log.record import Body
 
 # An int, a str, a list or a dict of these: what JSON carries there and back unchanged, so that an
 # offset can stand in a marker.
@@ -141,23 +143,66 @@ class DealtSource(Source):
         """Return another source of the same pieces, all of them."""
 
 
-class Sink(ABC):
-    """A system outside the log that takes rows exactly once.
+BATCH_BYTES_MAX = 256 << 20  # as the log has them: what a driver may take into its memory
+Staged: TypeAlias = Any  # what is ready to be published, with `num_rows`: a table or a file
 
-    Order of calls, per writer: `last_epoch` when it starts, then `write` with epochs that only
-    rise. The rows of an epoch become visible all together or not at all, and an epoch at or below
-    the last one is not written again: a writer that restarts may repeat what it is not sure of.
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The rows of a batch as the log has them; they are decoded when somebody asks for them."""
+
+    bodies: tuple[Body, ...]
+    schema: pa.Schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for body in self.bodies:
+            yield punit.conform(punit.decode(body, is_sound=True), self.schema)
+
+    def table(self) -> pa.Table:
+        if not self.bodies:
+            return self.schema.empty_table()  # with a chunk, which PySpark needs for a DataFrame
+        return pa.Table.from_batches(self, self.schema)
+
+
+class Sink(ABC):
+    """A system outside the log that takes the batches of one query, each under its epoch.
+
+    Order of calls: `last_epoch` when the feeding begins; `stage`, for some batches ahead; for each
+    of them `publish`, in the order of the epochs, which only rise, or `discard`; `close`.
+
+    What `stage` does is seen by nobody, so it may be done beforehand and be thrown away. Once an
+    epoch is published for the first time its rows never change, whoever publishes them and however
+    often: a sink that knows which epochs it has, and does not take them again, is exactly once.
     """
 
-    @abstractmethod
-    def write(self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
-        """Store an epoch's rows; return whether they were new. Durable when it returns."""
+    bytes_max: ClassVar[int] = BATCH_BYTES_MAX  # a batch is not made much larger
+    patience_s: ClassVar[float] = 0.0  # how long rows wait for more, where there is no trigger
+    bytes_enough: ClassVar[int] = BATCH_BYTES_MAX  # nor larger if who wrote it has no more for now
+    is_kept: ClassVar[bool] = True  # False: it begins anew with each run, and gets everything again
+    ahead: int = 1  # how many batches are staged before the first of them is published
+
+    def stage(self, epoch: int, rows: BatchRows) -> Staged:
+        """Do what can be done before the epoch is decided; may be called by several threads."""
+        return rows.table()
 
     @abstractmethod
-    def last_epoch(self, writer: str) -> int | None:
-        """Return the newest epoch with rows of this writer that is in the sink, or None."""
+    def publish(self, epoch: int, staged: Staged) -> None:
+        """Make what was staged for an epoch visible, all of it or nothing; durable when it returns.
 
-    def close(self) -> None:  # noqa: B027 (a sink may hold nothing)
+        Raises if it may not have arrived. In complete mode the rows are the whole result.
+        """
+
+    def discard(self, staged: Staged) -> None:  # noqa: B027 (most stage nothing outside)
+        """Forget what was staged and will not be published."""
+
+    def last_epoch(self) -> int | None:
+        """The newest epoch with rows that the sink itself knows to have; None if it has no record.
+
+        An epoch at or below it is not taken again.
+        """
+        return None
+
+    def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release what the sink holds. Closing twice is harmless."""
 
 
@@ -187,6 +232,7 @@ def offset_refused(offset: Offset, why: str) -> InvalidOffset:
     )
 
 
-def epoch_refused(epoch: int) -> InvalidArgument:
-    """Return the error for an epoch that no vertex has."""
-    return InvalidArgument(f"epoch {epoch} is not possible: epochs start at 0", epoch=epoch)
+def check_epoch(epoch: int) -> None:
+    """Raise InvalidArgument for an epoch that no batch has."""
+    if epoch < 0:
+        raise InvalidArgument(f"epoch {epoch} is not possible: epochs start at 0", epoch=epoch)

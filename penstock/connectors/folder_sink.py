@@ -1,4 +1,4 @@
-"""A sink that keeps one Parquet file per writer and epoch in a folder."""
+"""A sink that keeps one Parquet file per epoch of a query in a folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import secrets
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,69 +17,75 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.connectors.contract import Sink, epoch_refused
-from penstock.errors import SinkError
+from penstock.connectors.contract import Sink, check_epoch
+from penstock.errors import QueryMismatch, SinkError
 from penstock.names import check_any_name
 
 _FILE = re.compile(r"([A-Za-z0-9_.]+)-([0-9]{20})\.parquet")
 _OWNER_KEY = b"penstock.owner"  # in the metadata of every file: the rows know whose they are
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+FILE_BYTES = 64 << 20  # as the log has them: files are closed at about this
+FILE_S = 3.0  # and after this time, where no trigger says otherwise
 ROW_GROUP_BYTES = 64 << 20  # before encoding: what a writer has in memory, and a reader in a task
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """An epoch that is written and synced, under a name that readers pass over."""
+    """Rows that are written and synced, under a name that readers pass over."""
 
-    writer: str
-    epoch: int
     path: str | None  # None: there is no row, or the sink has the epoch already
     num_rows: int = 0
 
 
 class FolderSink(Sink):
-    """Rows as files named by writer and epoch: `hot-00000000000000000012.parquet`.
+    """Rows as files named by query and epoch: `hot-00000000000000000012.parquet`.
 
     A file appears whole under its name, by a link to a finished and synced temporary file, and an
     existing one is never replaced. So whoever lists the folder at any moment sees each epoch once,
     and a zombie and its heir can both write the same epoch: the first one stays. Temporary files
-    begin with a dot, which directory readers skip; those of a writer are cleared when it asks for
+    begin with a dot, which directory readers skip; those of a query are cleared when it asks for
     the last epoch for the first time. Modes are those that the process's umask allows.
 
-    `write` is `stage`, which several threads may do for several epochs at a time, and `publish`, in
-    the order of the epochs.
+    Epochs have a meaning for the query of one id only: to any other, those that are there would
+    look written. The id stands in a file that readers of Parquet pass over, and in each file's own
+    metadata, which counts where the first is missing or was never filled.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    bytes_max = FILE_BYTES
+    patience_s = FILE_S
+    bytes_enough = FILE_BYTES // 16
+
+    def __init__(
+        self, folder: str | os.PathLike[str], query: str, query_id: str, *, writers: int = 1
+    ) -> None:
+        """`writers` vertices write what is fed: as many files are written at a time."""
         self._folder = Path(folder)
-        self._last: dict[str, int | None] = {}
-        self._owners: dict[str, str] = {}
+        self._query = check_any_name(query, "query")
+        self._id = query_id
+        self._last: int | None = None
+        self._has_looked = False  # for the last one
+        self._is_claimed = False
+        self._claiming = threading.Lock()
+        self.ahead = min(writers, os.cpu_count() or 1)
         with _told("create the folder", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
+        self._check_owner()
 
-    def write(self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> bool:
-        return self.publish(self.stage(writer, epoch, batches))
+    def stage(self, epoch: int, rows: Iterable[pa.RecordBatch]) -> StagedFile:
+        check_epoch(epoch)
+        self._claim()
+        return StagedFile(None) if self._has(epoch) else self._write_temporary(epoch, rows)
 
-    def stage(self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]) -> StagedFile:
-        """Write and sync an epoch's rows, which nobody sees before `publish`."""
-        if epoch < 0:
-            raise epoch_refused(epoch)
-        if self._has(writer, epoch):
-            return StagedFile(writer, epoch, None)
-        return self._write_temporary(writer, epoch, batches)
-
-    def publish(self, staged: StagedFile) -> bool:
-        """Make an epoch visible, durably; return whether it was new."""
+    def publish(self, epoch: int, staged: StagedFile) -> None:
         if staged.path is None:
-            return False
+            return
         try:
-            if self._has(staged.writer, staged.epoch):
-                return False
-            new = _publish(staged.path, self._file(staged.writer, staged.epoch))
+            if self._has(epoch):
+                return
+            _publish(staged.path, self._file(epoch))
         finally:
             self.discard(staged)
-        self._last[staged.writer] = staged.epoch
-        return new
+        self._last = epoch
 
     def discard(self, staged: StagedFile) -> None:
         """Remove what was staged, if it is still there; what is published stays."""
@@ -86,73 +93,76 @@ class FolderSink(Sink):
             with suppress(FileNotFoundError):
                 os.unlink(staged.path)
 
-    def _has(self, writer: str, epoch: int) -> bool:
-        last = self.last_epoch(writer)
+    def last_epoch(self) -> int | None:
+        if not self._has_looked:
+            self._clear_temporary()
+            self._last, self._has_looked = self._find_last(), True
+        return self._last
+
+    def _has(self, epoch: int) -> bool:
+        last = self.last_epoch()
         return last is not None and epoch <= last
 
-    def last_epoch(self, writer: str) -> int | None:
-        check_any_name(writer, "writer")
-        if writer not in self._last:
-            self._clear_temporary(writer)
-            self._last[writer] = self._find_last(writer)
-        return self._last[writer]
+    def _claim(self) -> None:
+        """Take the query's files for this id; with the first file, as by then the id is stored."""
+        with self._claiming:
+            if self._is_claimed:
+                return
+            self._check_owner()
+            if not self._written_owner():
+                self._write_owner()
+            self._is_claimed = True
 
-    def claim(self, writer: str, owner: str) -> str | None:
-        """Take a writer's files for an owner; return whose they are, None if they do not say.
+    def _check_owner(self) -> None:
+        """Nothing is cleared before it is known: what is being written may be the true owner's."""
+        owner = self._written_owner() or self._owner_of_newest()
+        if owner != self._id:
+            raise QueryMismatch(
+                f"{self._folder} holds files of another query {self._query!r} (id "
+                f"{(owner or 'unknown')[:40]}, this one is {self._id}): choose another folder or "
+                "another queryName, or move the files away",
+                query=self._query,
+                path=str(self._folder),
+            )
 
-        Epochs have a meaning for their owner only: to anybody else's, those that are there would
-        look written. The owner stands in a file that readers of Parquet pass over, and in each
-        file's own metadata, which counts where the first is missing or was never filled.
-        """
-        found = self.owner(writer, owner)
-        if found == owner:
-            self._owners[writer] = owner
-            if not self._written_owner(writer):
-                self._put(writer, self._owner_file(writer), owner.encode("ascii"))
-        return found
+    def _written_owner(self) -> str:
+        with _told("look whose the folder is", self._owner_file):
+            if not self._owner_file.exists():
+                return ""
+            return self._owner_file.read_text("ascii", "replace")
 
-    def owner(self, writer: str, wanted: str) -> str | None:
-        """Whose a writer's files are, None if they do not say; `wanted` where there are none."""
-        return self._written_owner(writer) or self._owner_of_newest(writer, wanted)
+    @property
+    def _owner_file(self) -> Path:
+        return self._folder / f"_penstock_{self._query}"
 
-    def _written_owner(self, writer: str) -> str:
-        place = self._owner_file(writer)
-        with _told("look whose the folder is", place):
-            return place.read_text("ascii", "replace") if place.exists() else ""
-
-    def _owner_file(self, writer: str) -> Path:
-        return self._folder / f"_penstock_{check_any_name(writer, 'writer')}"
-
-    def _owner_of_newest(self, writer: str, owner: str) -> str | None:
-        """Whose the newest file is; `owner` may have a folder that has none.
-
-        Nothing is cleared before that is known: what is being written may be the true owner's.
-        """
-        if (last := self._find_last(writer)) is None:
-            return owner
-        with _told("read", file := self._file(writer, last)):
+    def _owner_of_newest(self) -> str | None:
+        """Whose the newest file is, None if it does not say; where there is none, anybody's."""
+        if (last := self._find_last()) is None:
+            return self._id
+        with _told("read", file := self._file(last)):
             metadata = pq.read_schema(file).metadata or {}
         return metadata.get(_OWNER_KEY, b"").decode("ascii", "replace") or None
 
-    def _put(self, writer: str, place: Path, content: bytes) -> None:
-        """Write a small file, whole or not at all, also after a power cut."""
-        temporary = str(self._folder / f".{writer}-owner-{secrets.token_hex(8)}.tmp")
-        with _told("write", place):
+    def _write_owner(self) -> None:
+        """Write the small file, whole or not at all, also after a power cut."""
+        temporary = str(self._folder / f".{self._query}-owner-{secrets.token_hex(8)}.tmp")
+        with _told("write", self._owner_file):
             with _created(temporary) as file:
-                file.write(content)
-            os.replace(temporary, place)
+                file.write(self._id.encode("ascii"))
+            os.replace(temporary, self._owner_file)
             _sync_folder(self._folder)
 
-    def _file(self, writer: str, epoch: int) -> Path:
-        return self._folder / f"{writer}-{epoch:020d}.parquet"
+    def _file(self, epoch: int) -> Path:
+        return self._folder / f"{self._query}-{epoch:020d}.parquet"
 
-    def _find_last(self, writer: str) -> int | None:
+    def _find_last(self) -> int | None:
         found = (_FILE.fullmatch(name) for name in self._names())
-        return max((int(each[2]) for each in found if each and each[1] == writer), default=None)
+        epochs = (int(each[2]) for each in found if each and each[1] == self._query)
+        return max(epochs, default=None)
 
-    def _clear_temporary(self, writer: str) -> None:
+    def _clear_temporary(self) -> None:
         for name in self._names():
-            if name.startswith(f".{writer}-") and name.endswith(".tmp"):
+            if name.startswith(f".{self._query}-") and name.endswith(".tmp"):
                 with _told("clear", self._folder / name), suppress(FileNotFoundError):
                     os.unlink(self._folder / name)
 
@@ -160,17 +170,13 @@ class FolderSink(Sink):
         with _told("list the folder", self._folder):
             return os.listdir(self._folder)
 
-    def _write_temporary(
-        self, writer: str, epoch: int, batches: Iterable[pa.RecordBatch]
-    ) -> StagedFile:
+    def _write_temporary(self, epoch: int, batches: Iterable[pa.RecordBatch]) -> StagedFile:
         groups = _row_groups(batches)
         first = next(groups, None)
         if first is None:
-            return StagedFile(writer, epoch, None)
-        kept = first.schema.metadata or {}
-        if (owner := self._owners.get(writer)) is not None:
-            kept = {**kept, _OWNER_KEY: owner.encode("ascii")}
-        path = str(self._folder / f".{writer}-{epoch:020d}-{secrets.token_hex(8)}.tmp")
+            return StagedFile(None)
+        kept = {**(first.schema.metadata or {}), _OWNER_KEY: self._id.encode("ascii")}
+        path = str(self._folder / f".{self._query}-{epoch:020d}-{secrets.token_hex(8)}.tmp")
         rows = 0
         try:
             with (
@@ -186,7 +192,7 @@ class FolderSink(Sink):
             with suppress(FileNotFoundError):
                 os.unlink(path)
             raise
-        return StagedFile(writer, epoch, path, rows)
+        return StagedFile(path, rows)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -225,24 +231,20 @@ def _check_schema(schema: pa.Schema, expected: pa.Schema) -> None:
         )
 
 
-def _publish(temporary: str, final: Path) -> bool:
-    """Give a finished file its name unless the name is taken; return whether it was free."""
+def _publish(temporary: str, final: Path) -> None:
+    """Give a finished file its name unless the name is taken."""
     with _told("publish", final):
         try:
             os.link(temporary, final)
-            new = True
         except FileExistsError:
-            new = False
+            pass  # another writer was first; what follows is for its name too
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             # No hard links here: a rename is atomic too, but two writers need the check before it.
-            new = not final.exists()
-            if new:
+            if not final.exists():
                 os.rename(temporary, final)
-        # Also when another writer was first: its rename may not be durable yet.
         _sync_folder(final.parent)
-    return new
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from penstock.api.sink_runner import SinkRunner
-from penstock.api.sinks import Delivery
+from penstock.connectors.contract import Sink
 from penstock.errors import SinkError, StreamError
 from penstock.log.contract import Log
 from penstock.runtime.host import PASSING
@@ -33,7 +33,7 @@ class Outside:
         return max((epoch for epoch, _ in self.delivered), default=None)
 
 
-class Hand(Delivery):
+class Hand(Sink):
     """Hands batches over for one driver, who may die or be held up before and after."""
 
     bytes_max: ClassVar[int] = 2_000
@@ -44,7 +44,7 @@ class Hand(Delivery):
         self._driver = driver
         self._schedule = schedule
 
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
+    def publish(self, epoch: int, staged: pa.Table) -> None:
         self._driver.at("deliver")
         if self._outside.fails and self._schedule.rng.random() < 0.3:
             self._schedule.faults["sink fails"] += 1
@@ -52,7 +52,7 @@ class Hand(Delivery):
         if self._outside.keeps_record and any(e == epoch for e, _ in self._outside.delivered):
             self._schedule.sometimes["sink has an epoch already"] += 1
             return
-        lines = rows.to_pylist()
+        lines = staged.to_pylist()
         plain = tuple(tuple(plain_value(value) for value in line.values()) for line in lines)
         self._outside.delivered.append((epoch, plain))
         self._driver.at("delivered")

@@ -19,7 +19,12 @@ from penstock.api import datasource_sink
 from penstock.api.datasource import PenstockDataSource
 from penstock.api.datasource_append import StagedRows, stage_rows, writable_stream
 from penstock.api.datasource_options import Options
-from penstock.api.datasource_sink import StreamSink, commit_batch, newest_batch, sink_name
+from penstock.api.datasource_sink import (
+    StreamMicroBatchWriter,
+    commit_batch,
+    newest_batch,
+    sink_name,
+)
 from penstock.errors import Fenced, SinkError
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
@@ -160,7 +165,7 @@ def test_a_retry_with_fewer_partitions_leaves_nothing_that_readers_wait_for(path
 
 def test_a_batch_that_is_aborted_leaves_nothing(path: str) -> None:
     staged = stage(path, 0)
-    StreamSink(path, "out", Options("penstock", {}), IDS).abort([*staged, None], 0)
+    StreamMicroBatchWriter(path, "out", Options("penstock", {}), IDS).abort([*staged, None], 0)
     with open_log(path) as log:
         assert (is_waiting(log), open_writes(log, "out")) == (False, [])
         with pytest.raises(Fenced):
@@ -202,7 +207,7 @@ def test_rows_of_no_query_are_refused() -> None:
 # --- through Spark --------------------------------------------------------------------------------
 
 
-class KilledSink(StreamSink):
+class KilledSink(StreamMicroBatchWriter):
     """A sink whose driver process is killed when it is about to commit, if told so."""
 
     def commit(self, messages: Any, batchId: int) -> None:

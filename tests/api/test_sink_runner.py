@@ -16,8 +16,10 @@ import pytest
 
 from penstock.api import sink_runner
 from penstock.api.sink_runner import STRAGGLERS_S, SinkRunner, Trigger
-from penstock.api.sinks import BatchRows, Delivery, ForeachBatchSink, ParquetDelivery, Staged
+from penstock.api.sinks import ForeachBatchChoice
 from penstock.config import LogConfig
+from penstock.connectors.contract import BatchRows, Sink, Staged
+from penstock.connectors.folder_sink import FolderSink
 from penstock.errors import LogBusy, QueryActive
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import LocalLog, open_log
@@ -60,7 +62,7 @@ def log(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> 
     log.close()
 
 
-class Collected(Delivery):
+class Collected(Sink):
     """Keeps what it is given: the epoch and the numbers of each batch."""
 
     def __init__(self) -> None:
@@ -70,8 +72,8 @@ class Collected(Delivery):
     def numbers(self) -> list[int]:
         return [number for _, numbers in self.batches for number in numbers]
 
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
-        self.batches.append((epoch, rows.column("x").to_pylist()))
+    def publish(self, epoch: int, staged: pa.Table) -> None:
+        self.batches.append((epoch, staged.column("x").to_pylist()))
 
 
 class Blocked(Collected):
@@ -82,33 +84,33 @@ class Blocked(Collected):
         self.has_begun = threading.Event()
         self.may_return = threading.Event()
 
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
-        super().deliver(epoch, rows)
+    def publish(self, epoch: int, staged: pa.Table) -> None:
+        super().publish(epoch, staged)
         self.has_begun.set()
         assert self.may_return.wait(WAIT_S)
 
 
 class Failing(Collected):
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
-        super().deliver(epoch, rows)
+    def publish(self, epoch: int, staged: pa.Table) -> None:
+        super().publish(epoch, staged)
         raise ConnectionError("the driver dies here")
 
 
-class DyingParquet(ParquetDelivery):
+class DyingParquet(FolderSink):
     """Dies when a file is there and nobody has noted it yet."""
 
     patience_s = 0.0
     bytes_max = 1  # an epoch is a file
     files_left = 7
 
-    def deliver(self, epoch: int, rows: pa.Table) -> None:
-        super().deliver(epoch, rows)
+    def publish(self, epoch: int, staged: pa.Table) -> None:
+        super().publish(epoch, staged)
         self.files_left -= 1
         if not self.files_left:
             raise ConnectionError("the driver dies here")
 
 
-class SmallFiles(ParquetDelivery):
+class SmallFiles(FolderSink):
     """An epoch is a file, and some are staged before the first is published."""
 
     patience_s = 0.0
@@ -119,7 +121,7 @@ class SmallFiles(ParquetDelivery):
         self.ahead = 3
 
 
-def parquet(folder: Path, kind: type[ParquetDelivery] = ParquetDelivery) -> ParquetDelivery:
+def parquet(folder: Path, kind: type[FolderSink] = FolderSink) -> FolderSink:
     return kind(str(folder), "q", "id")
 
 
@@ -131,22 +133,22 @@ def publish(log: Log, first: int, epochs: int, vertex: str = "vertex") -> None:
         writer.write(rows)
 
 
-def begun(log: Log, delivery: Delivery, **options: Any) -> SinkRunner:
+def begun(log: Log, sink: Sink, **options: Any) -> SinkRunner:
     """A runner of a new run, whose thread is not started."""
     facts = describe_stream(log, "fed")
     run = InstanceNumbers(log, "q", []).run
-    return SinkRunner(log, "q", facts.tags, facts.schema, delivery, run=run, **options)
+    return SinkRunner(log, "q", facts.tags, facts.schema, sink, run=run, **options)
 
 
-def runner(log: Log, delivery: Delivery, **options: Any) -> SinkRunner:
-    made = begun(log, delivery, **options)
+def runner(log: Log, sink: Sink, **options: Any) -> SinkRunner:
+    made = begun(log, sink, **options)
     made.start()
     return made
 
 
-def deliver(log: Log, delivery: Delivery, **options: Any) -> SinkRunner:
+def deliver(log: Log, sink: Sink, **options: Any) -> SinkRunner:
     """Deliver everything that is committed."""
-    made = runner(log, delivery, **options)
+    made = runner(log, sink, **options)
     made.stop()
     assert made.wait_ended(WAIT_S)
     return made
@@ -172,7 +174,7 @@ def test_a_delivered_stream_is_trimmed_and_each_row_is_written_once(
     left = []
     for life in range(6):
         publish(log, life * 20, 20)
-        kind = DyingParquet if life % 2 else ParquetDelivery
+        kind = DyingParquet if life % 2 else FolderSink
         made = deliver(log, parquet(folder, kind))
         assert (made.failure is not None) == bool(life % 2)
         left.append(kept(log))
@@ -252,11 +254,11 @@ def test_a_file_that_a_twin_writes_late_is_there_once(log: LocalLog, tmp_path: P
     folder = tmp_path / "files"
     has_begun, may_write = threading.Event(), threading.Event()
 
-    class Late(ParquetDelivery):
-        def deliver(self, epoch: int, rows: pa.Table) -> None:
+    class Late(FolderSink):
+        def publish(self, epoch: int, staged: pa.Table) -> None:
             has_begun.set()
             assert may_write.wait(WAIT_S)
-            super().deliver(epoch, rows)
+            super().publish(epoch, staged)
 
     publish(log, 0, 5)
     old = runner(log, parquet(folder, Late))
@@ -399,14 +401,14 @@ def test_a_file_holds_all_epochs_of_some_seconds(
     made = runner(log, parquet(folder), clock=clock)
     publish(log, 1, 50)
     wait_for("the rows", lambda: made._batch.epochs == 50)
-    clock.advance(ParquetDelivery.patience_s * 0.9)
+    clock.advance(FolderSink.patience_s * 0.9)
     publish(log, 51, 50)
     wait_for("the rows", lambda: made._batch.epochs == 100)
     assert numbers_in(folder) == []
     assert not made.is_drained()
     lag = made.lag()
     assert (lag.epochs, lag.rows_under_way) == (100, 0)
-    clock.advance(ParquetDelivery.patience_s * 0.2)
+    clock.advance(FolderSink.patience_s * 0.2)
     wait_for("the file", made.is_drained)
     assert len(list(folder.glob("*.parquet"))) == 1
     assert made.lag().epochs == 0
@@ -424,8 +426,8 @@ def test_who_has_no_more_for_now_does_not_wait_for_the_others(tmp_path: Path) ->
     class Patient(Collected):
         patience_s = 1e9
 
-        def deliver(self, epoch: int, rows: pa.Table) -> None:
-            self.batches.append((epoch, rows.column("value").to_pylist()))
+        def publish(self, epoch: int, staged: pa.Table) -> None:
+            self.batches.append((epoch, staged.column("value").to_pylist()))
 
     class Content(Patient):
         bytes_enough = 1
@@ -443,12 +445,12 @@ def test_who_has_no_more_for_now_does_not_wait_for_the_others(tmp_path: Path) ->
     with SingleProcess(program, tmp_path / "log", log_config=UNSYNCED) as process:
         process.run_available()
         found = []
-        for delivery in (Patient(), Content()):
-            made = begun(process.log, delivery)
+        for sink in (Patient(), Content()):
+            made = begun(process.log, sink)
             made.begin()
             while made.turn():
                 pass
-            found.append([set(texts) for _, texts in delivery.batches])
+            found.append([set(texts) for _, texts in sink.batches])
     assert found[0] == []
     one, other = found[1]
     assert one | other == set("abcdefghij")
@@ -566,14 +568,14 @@ def test_a_function_that_is_only_defined_again_is_the_same() -> None:
     def made(bound: object, text: str) -> Any:
         namespace: dict[str, Any] = {"bound": bound}
         exec(text, namespace)
-        return ForeachBatchSink(namespace["f"])
+        return ForeachBatchChoice(namespace["f"])
 
     text = "def f(frame, epoch):\n    print(bound, [e for e in (1, 2)])"
     assert made(1, text).is_same(made(1, text))
     assert not made(1, text).is_same(made(1, text.replace("2", "3")))
 
-    def closed(bound: object) -> ForeachBatchSink:
-        return ForeachBatchSink(lambda frame, epoch: print(bound))
+    def closed(bound: object) -> ForeachBatchChoice:
+        return ForeachBatchChoice(lambda frame, epoch: print(bound))
 
     assert closed(text).is_same(closed(text))
     assert not closed(text).is_same(closed([]))
@@ -622,8 +624,8 @@ def test_what_was_delivered_and_could_not_be_noted_is_noted_with_the_next_batch(
     store: MemoryStore,
 ) -> None:
     class DyingSecond(OneByOne):
-        def deliver(self, epoch: int, rows: pa.Table) -> None:
-            super().deliver(epoch, rows)
+        def publish(self, epoch: int, staged: pa.Table) -> None:
+            super().publish(epoch, staged)
             if len(self.batches) == 2:
                 raise ConnectionError("the driver dies here")
 
@@ -673,8 +675,8 @@ def test_a_log_that_is_busy_for_a_while_does_not_end_a_sink(
 
 def test_a_function_that_finds_a_log_busy_has_failed(store: MemoryStore) -> None:
     class Reading(Collected):
-        def deliver(self, epoch: int, rows: pa.Table) -> None:
-            super().deliver(epoch, rows)
+        def publish(self, epoch: int, staged: pa.Table) -> None:
+            super().publish(epoch, staged)
             raise LogBusy("of the user's own")
 
     publish(MemoryLog(store), 1, 2)

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.api.session import Attached
-from penstock.api.sinks import StreamSink
+from penstock.api.sinks import StreamChoice
 from penstock.api.task_slots import SlotWish, grant_standbys, task_slots_of
 from penstock.errors import (
     InvalidName,
@@ -260,9 +260,9 @@ def test_a_stream_that_another_log_has_is_not_looked_for_here(
 
 
 def test_a_name_that_would_have_to_be_cut_is_asked_for() -> None:
-    assert StreamSink("s" * 61).query_name() == "to_" + "s" * 61
+    assert StreamChoice("s" * 61).query_name() == "to_" + "s" * 61
     with pytest.raises(InvalidName, match=r"\.queryName"):
-        StreamSink("s" * 62).query_name()
+        StreamChoice("s" * 62).query_name()
 
 
 # --- which query ----------------------------------------------------------------------------------

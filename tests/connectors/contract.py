@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.connectors.contract import REJECTED_SCHEMA, Offset, Sink, Source
-from penstock.errors import InvalidArgument, InvalidName, InvalidOffset
+from penstock.connectors.contract import REJECTED_SCHEMA, BatchRows, Offset, Sink, Source
+from penstock.errors import InvalidArgument, InvalidOffset
+from penstock.log import punit
 
 READS_MAX = 100_000
 
@@ -179,8 +180,33 @@ class SourceContract:
         return source.split(self.parts)
 
 
+SINK_SCHEMA = pa.schema([("value", pa.int64())])
+
+
+def batch(*values: int) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(values, pa.int64())], schema=SINK_SCHEMA)
+
+
+def sink_rows(*batches: pa.RecordBatch) -> BatchRows:
+    return BatchRows(tuple(punit.encode(each) for each in batches), SINK_SCHEMA)
+
+
+def write(sink: Sink, epoch: int, *batches: pa.RecordBatch) -> None:
+    """Both steps, one after the other."""
+    sink.publish(epoch, sink.stage(epoch, sink_rows(*batches)))
+
+
+class BrokenRows(BatchRows):
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        yield batch(1)
+        raise RuntimeError("upstream broke")
+
+
 class SinkContract:
-    """Subclasses provide `open_sink`, which opens the same sink again, and `contents` of it."""
+    """What a sink passes that knows which epochs it has.
+
+    Subclasses provide `open_sink`, which opens the same sink again, and `contents` of it.
+    """
 
     @pytest.fixture
     def open_sink(self) -> Callable[[], Sink]:
@@ -190,81 +216,72 @@ class SinkContract:
     def contents(self) -> Callable[[], list[int]]:
         raise NotImplementedError
 
-    @staticmethod
-    def batch(*values: int) -> pa.RecordBatch:
-        return pa.record_batch({"value": pa.array(values, pa.int64())})
-
     def test_an_epoch_is_there_once(
         self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
     ) -> None:
         sink = open_sink()
-        assert sink.last_epoch("count_0") is None
-        assert sink.write("count_0", 1, [self.batch(1, 2), self.batch(3)])
-        assert not sink.write("count_0", 1, [self.batch(1, 2), self.batch(3)])
-        assert sink.last_epoch("count_0") == 1
+        assert sink.last_epoch() is None
+        for _ in range(2):
+            write(sink, 1, batch(1, 2), batch(3))
+            assert sink.last_epoch() == 1
+            assert sorted(contents()) == [1, 2, 3]
+
+    def test_what_is_staged_is_seen_once_it_is_published(
+        self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
+    ) -> None:
+        sink = open_sink()
+        second = sink.stage(2, sink_rows(batch(3)))
+        first, dropped = (sink.stage(1, sink_rows(batch(1, 2))) for _ in range(2))
+        assert (contents(), first.num_rows) == ([], 2)
+        sink.publish(1, first)
+        assert sorted(contents()) == [1, 2]
+        sink.publish(2, second)
+        sink.discard(dropped)
         assert sorted(contents()) == [1, 2, 3]
 
     def test_a_new_handle_knows_the_last_epoch(
         self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
     ) -> None:
         first = open_sink()
-        first.write("count_0", 7, [self.batch(1)])
-        first.write("count_0", 12, [self.batch(2)])
+        write(first, 7, batch(1))
+        write(first, 12, batch(2))
         first.close()
         second = open_sink()
-        assert second.last_epoch("count_0") == 12
-        assert not second.write("count_0", 12, [self.batch(99)])
-        assert not second.write("count_0", 8, [self.batch(99)])
-        assert second.write("count_0", 13, [self.batch(3)])
+        assert second.last_epoch() == 12
+        write(second, 12, batch(99))
+        write(second, 8, batch(99))
+        write(second, 13, batch(3))
         assert sorted(contents()) == [1, 2, 3]
 
-    def test_two_writers_of_one_epoch_store_it_once(
+    def test_two_who_publish_one_epoch_store_it_once(
         self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
     ) -> None:
         zombie, heir = open_sink(), open_sink()
-        assert zombie.last_epoch("count_0") is heir.last_epoch("count_0") is None
-        assert zombie.write("count_0", 0, [self.batch(1)])
-        assert not heir.write("count_0", 0, [self.batch(1)])
+        assert zombie.last_epoch() is heir.last_epoch() is None
+        write(zombie, 0, batch(1))
+        write(heir, 0, batch(1))
         assert contents() == [1]
-
-    def test_vertices_do_not_meet(
-        self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
-    ) -> None:
-        sink = open_sink()
-        sink.write("count", 5, [self.batch(1)])
-        sink.write("count_0", 3, [self.batch(2)])
-        assert (sink.last_epoch("count"), sink.last_epoch("count_0")) == (5, 3)
-        assert sorted(contents()) == [1, 2]
 
     def test_nothing_to_write_leaves_nothing(
         self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
     ) -> None:
         sink = open_sink()
-        assert not sink.write("count_0", 1, [])
-        assert not sink.write("count_0", 2, [self.batch()])
-        assert sink.last_epoch("count_0") is None
+        write(sink, 1)
+        write(sink, 2, batch())
+        assert sink.last_epoch() is None
         assert contents() == []
 
     def test_a_failing_epoch_leaves_nothing(
         self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
     ) -> None:
-        def breaks() -> Iterator[pa.RecordBatch]:
-            yield self.batch(1)
-            raise RuntimeError("upstream broke")
-
         sink = open_sink()
         with pytest.raises(RuntimeError, match="upstream broke"):
-            sink.write("count_0", 1, breaks())
+            sink.stage(1, BrokenRows((b"",), SINK_SCHEMA))
         assert contents() == []
-        assert sink.last_epoch("count_0") is None
-        assert sink.write("count_0", 1, [self.batch(1)])
+        assert sink.last_epoch() is None
+        write(sink, 1, batch(1))
         assert contents() == [1]
 
-    def test_impossible_arguments_are_refused(self, open_sink: Callable[[], Sink]) -> None:
-        sink = open_sink()
-        with pytest.raises(InvalidName):
-            sink.write("../count", 1, [self.batch(1)])
-        with pytest.raises(InvalidName):
-            sink.last_epoch("a-1")
+    def test_impossible_epochs_are_refused(self, open_sink: Callable[[], Sink]) -> None:
         with pytest.raises(InvalidArgument):
-            sink.write("count_0", -1, [self.batch(1)])
+            write(open_sink(), -1, batch(1))

@@ -1,4 +1,4 @@
-"""The sinks in memory and in a folder: each epoch once, whole or not at all."""
+"""Sinks that know their epochs: each one once, whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,36 +14,48 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.connectors import folder_sink
-from penstock.connectors.collect import MemorySink
-from penstock.connectors.contract import Sink
+from penstock.connectors.contract import BatchRows, Sink, check_epoch
 from penstock.connectors.folder_sink import FolderSink
-from penstock.errors import SinkError
-from tests.connectors.contract import SinkContract
+from penstock.errors import InvalidName, QueryMismatch, SinkError
+from tests.connectors.contract import SinkContract, batch, sink_rows, write
 
 
-class TestMemorySink(SinkContract):
+class KeptRows(Sink):
+    """Keeps every epoch in memory; all handles are one."""
+
+    def __init__(self) -> None:
+        self.epochs: dict[int, pa.Table] = {}
+
+    def stage(self, epoch: int, rows: BatchRows) -> pa.Table:
+        check_epoch(epoch)
+        return rows.table()
+
+    def publish(self, epoch: int, staged: pa.Table) -> None:
+        if staged.num_rows and epoch > max(self.epochs, default=-1):
+            self.epochs[epoch] = staged
+
+    def last_epoch(self) -> int | None:
+        return max(self.epochs, default=None)
+
+
+class TestKeptRows(SinkContract):
     @pytest.fixture
-    def sink(self) -> MemorySink:
-        return MemorySink()
+    def sink(self) -> KeptRows:
+        return KeptRows()
 
     @pytest.fixture
-    def open_sink(self, sink: MemorySink) -> Callable[[], Sink]:
+    def open_sink(self, sink: KeptRows) -> Callable[[], Sink]:
         return lambda: sink
 
     @pytest.fixture
-    def contents(self, sink: MemorySink) -> Callable[[], list[int]]:
-        return lambda: [value for batch in sink.batches() for value in batch[0].to_pylist()]
-
-    def test_all_rows_as_one_table(self, sink: MemorySink) -> None:
-        sink.write("b", 1, [self.batch(3)])
-        sink.write("a", 1, [self.batch(1), self.batch(2)])
-        assert sink.table().column("value").to_pylist() == [1, 2, 3]
+    def contents(self, sink: KeptRows) -> Callable[[], list[int]]:
+        return lambda: [v for rows in sink.epochs.values() for v in rows["value"].to_pylist()]
 
 
 class TestFolderSink(SinkContract):
     @pytest.fixture
     def open_sink(self, tmp_path: Path) -> Callable[[], Sink]:
-        return lambda: FolderSink(tmp_path / "out")
+        return lambda: FolderSink(tmp_path / "out", "count_0", "id-1")
 
     @pytest.fixture
     def contents(self, tmp_path: Path) -> Callable[[], list[int]]:
@@ -53,13 +65,13 @@ class TestFolderSink(SinkContract):
         self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]], tmp_path: Path
     ) -> None:
         sink = open_sink()
-        sink.write("count_0", 1, [self.batch(1)])
+        write(sink, 1, batch(1))
         torn = tmp_path / "out" / f".count_0-{2:020d}-abcd.tmp"
         others = tmp_path / "out" / f".count-{2:020d}-abcd.tmp"
         torn.write_bytes(b"PAR1 half of it")
-        others.write_bytes(b"another vertex is writing this one")
+        others.write_bytes(b"another query is writing this one")
         assert contents() == [1]
-        assert open_sink().last_epoch("count_0") == 1
+        assert open_sink().last_epoch() == 1
         assert not torn.exists()
         assert others.exists()
 
@@ -69,36 +81,34 @@ class TestFolderSink(SinkContract):
         sink = open_sink()
         (tmp_path / "out" / "count_0-9.parquet").write_bytes(b"")
         (tmp_path / "out" / f"count_0-{9:020d}.parquet.bak").write_bytes(b"")
-        assert sink.last_epoch("count_0") is None
+        assert sink.last_epoch() is None
 
     def test_writers_at_the_same_time_store_an_epoch_once(
         self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
     ) -> None:
         start = threading.Barrier(4)
-        new: list[bool] = []
 
-        def write(sink: Sink, value: int) -> None:
-            sink.last_epoch("count_0")
+        def race(sink: Sink, value: int) -> None:
+            sink.last_epoch()
             start.wait(timeout=30)
-            new.append(sink.write("count_0", 1, [self.batch(value)] * 3))
+            write(sink, 1, *[batch(value)] * 3)
 
         # Handles are made first: making one clears what crashed writers left.
         sinks = [open_sink() for _ in range(4)]
         threads = [
-            threading.Thread(target=write, args=(sink, value)) for value, sink in enumerate(sinks)
+            threading.Thread(target=race, args=(sink, value)) for value, sink in enumerate(sinks)
         ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(timeout=60)
-        assert sorted(new) == [False, False, False, True]
         assert len(set(contents())) == 1
         assert len(contents()) == 3
 
     def test_an_epoch_of_many_small_batches_is_one_row_group(
         self, open_sink: Callable[[], Sink], tmp_path: Path
     ) -> None:
-        open_sink().write("count_0", 1, [self.batch(number) for number in range(1_000)])
+        write(open_sink(), 1, *[batch(number) for number in range(1_000)])
         (file,) = (tmp_path / "out").glob("*.parquet")
         assert pq.ParquetFile(file).num_row_groups == 1
         assert pq.read_table(file).column("value").to_pylist() == list(range(1_000))
@@ -107,32 +117,46 @@ class TestFolderSink(SinkContract):
         self, open_sink: Callable[[], Sink], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         monkeypatch.setattr(folder_sink, "ROW_GROUP_BYTES", 24)
-        open_sink().write("count_0", 1, [self.batch(number) for number in range(7)])
+        write(open_sink(), 1, *[batch(number) for number in range(7)])
         (file,) = (tmp_path / "out").glob("*.parquet")
         groups = pq.ParquetFile(file).metadata
         assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [3, 3, 1]
 
-    def test_what_is_staged_is_seen_once_it_is_published(
+    def test_a_file_that_is_discarded_is_gone(
+        self, open_sink: Callable[[], Sink], tmp_path: Path
+    ) -> None:
+        sink = open_sink()
+        write(sink, 1, batch(1))
+        left = sorted((tmp_path / "out").iterdir())
+        sink.discard(sink.stage(2, sink_rows(batch(3))))
+        assert sorted((tmp_path / "out").iterdir()) == left
+
+    def test_queries_of_one_folder_do_not_meet(
         self, contents: Callable[[], list[int]], tmp_path: Path
     ) -> None:
-        sink = FolderSink(tmp_path / "out")
-        second = sink.stage("count_0", 2, [self.batch(3)])
-        first, dropped = (sink.stage("count_0", 1, [self.batch(1, 2)]) for _ in range(2))
-        assert (contents(), first.num_rows) == ([], 2)
-        assert sink.publish(first)
-        assert contents() == [1, 2]
-        assert sink.publish(second)
-        sink.discard(dropped)
-        assert not sink.publish(sink.stage("count_0", 2, [self.batch(9)]))
-        assert contents() == [1, 2, 3]
-        assert len(list((tmp_path / "out").iterdir())) == 2
+        long, short = (FolderSink(tmp_path / "out", name, "id") for name in ("count_0", "count"))
+        write(short, 5, batch(1))
+        write(long, 3, batch(2))
+        assert (short.last_epoch(), long.last_epoch()) == (5, 3)
+        assert sorted(contents()) == [1, 2]
 
-    def test_who_only_asks_for_the_owner_clears_nothing(self, tmp_path: Path) -> None:
-        sink, other = FolderSink(tmp_path), FolderSink(tmp_path)
-        sink.claim("count_0", "one")
-        staged = sink.stage("count_0", 1, [self.batch(1)])
-        assert other.owner("count_0", "two") == other.claim("count_0", "two") == "one"
-        assert sink.publish(staged)
+    def test_a_query_without_a_possible_name_is_refused(self, tmp_path: Path) -> None:
+        for name in ("../count", "a-1"):
+            with pytest.raises(InvalidName):
+                FolderSink(tmp_path, name, "id")
+
+    def test_who_is_refused_clears_nothing(self, tmp_path: Path) -> None:
+        sink = FolderSink(tmp_path, "count_0", "one")
+        staged = sink.stage(1, sink_rows(batch(1)))
+        refused(tmp_path, "count_0", "two", owner="one")
+        sink.publish(1, staged)
+        assert _values(tmp_path) == [1]
+
+    def test_who_was_overtaken_before_its_first_file_is_refused(self, tmp_path: Path) -> None:
+        first, second = (FolderSink(tmp_path, "q", owner) for owner in ("one", "two"))
+        write(first, 1, batch(1))
+        with pytest.raises(QueryMismatch, match="id one, this one is two"):
+            second.stage(1, sink_rows(batch(2)))
 
     def test_a_file_system_without_links(
         self,
@@ -146,11 +170,12 @@ class TestFolderSink(SinkContract):
 
         monkeypatch.setattr(os, "link", no_link)
         zombie, heir = open_sink(), open_sink()
-        assert zombie.last_epoch("count_0") is heir.last_epoch("count_0") is None
-        assert zombie.write("count_0", 1, [self.batch(1)])
-        assert not heir.write("count_0", 1, [self.batch(2)])
+        assert zombie.last_epoch() is heir.last_epoch() is None
+        write(zombie, 1, batch(1))
+        write(heir, 1, batch(2))
         assert contents() == [1]
-        assert [path.name for path in (tmp_path / "out").iterdir()] == [f"count_0-{1:020d}.parquet"]
+        names = sorted(path.name for path in (tmp_path / "out").iterdir())
+        assert names == ["_penstock_count_0", f"count_0-{1:020d}.parquet"]
 
     def test_a_full_disk_is_told_and_the_epoch_can_be_repeated(
         self,
@@ -166,23 +191,24 @@ class TestFolderSink(SinkContract):
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", full)
             with pytest.raises(SinkError, match="No space left") as caught:
-                sink.write("count_0", 4, [self.batch(1)])
+                write(sink, 4, batch(1))
         assert caught.value.details["errno"] == errno.ENOSPC
         assert contents() == []
-        assert sink.write("count_0", 4, [self.batch(1)])
+        write(sink, 4, batch(1))
         assert contents() == [1]
 
     def test_rows_of_another_schema_are_told(
-        self, open_sink: Callable[[], Sink], contents: Callable[[], list[int]]
+        self, open_sink: Callable[[], FolderSink], contents: Callable[[], list[int]]
     ) -> None:
+        sink = open_sink()
         with pytest.raises(SinkError, match="schema"):
-            open_sink().write("count_0", 1, [self.batch(1), pa.record_batch({"other": ["x"]})])
+            sink.stage(1, [batch(1), pa.record_batch({"other": ["x"]})])
         assert contents() == []
 
     def test_a_plain_reader_gets_typed_rows(
         self, open_sink: Callable[[], Sink], tmp_path: Path
     ) -> None:
-        open_sink().write("count_0", 1, [self.batch(1, 2)])
+        write(open_sink(), 1, batch(1, 2))
         table = ds.dataset(tmp_path / "out", format="parquet").to_table()
         assert table.schema.field("value").type == pa.int64()
         assert table.num_rows == 2
@@ -190,24 +216,23 @@ class TestFolderSink(SinkContract):
     @pytest.mark.parametrize("left", ["whole", "empty", "none"])
     def test_a_folder_knows_its_owner(self, tmp_path: Path, left: str) -> None:
         """By a file of its own; if a power cut took what is in it, by the rows."""
-        sink = FolderSink(tmp_path)
-        assert sink.claim("q", "id-1") == "id-1"
+        sink = FolderSink(tmp_path, "q", "id-1")
+        assert list(tmp_path.iterdir()) == []  # until there are rows
+        write(sink, 7, batch(1))
         owner = tmp_path / "_penstock_q"
         assert owner.read_text() == "id-1"
-        assert FolderSink(tmp_path).claim("q", "id-2") == "id-1"
-        sink.write("q", 7, [self.batch(1)])
         if left != "whole":
             owner.unlink()
         if left == "empty":
             owner.touch()
-        assert FolderSink(tmp_path).claim("q", "id-2") == "id-1"
-        assert FolderSink(tmp_path).claim("q", "id-1") == "id-1"
+        refused(tmp_path, "q", "id-2", owner="id-1")
+        write(FolderSink(tmp_path, "q", "id-1"), 8, batch(2))
         assert owner.read_text() == "id-1"
         assert [path.name for path in tmp_path.glob(".*")] == []
 
     def test_rows_that_say_nothing_of_an_owner_are_nobodys(self, tmp_path: Path) -> None:
-        FolderSink(tmp_path).write("q", 7, [self.batch(1)])
-        assert FolderSink(tmp_path).claim("q", "id-1") is None
+        pq.write_table(pa.Table.from_batches([batch(1)]), tmp_path / f"q-{7:020d}.parquet")
+        refused(tmp_path, "q", "id-1", owner="unknown")
 
     def test_the_owner_is_as_durable_as_the_rows(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -220,7 +245,7 @@ class TestFolderSink(SinkContract):
             sync(fd)
 
         monkeypatch.setattr(os, "fsync", noted)
-        FolderSink(tmp_path).claim("q", "id-1")
+        FolderSink(tmp_path, "q", "id-1").stage(1, sink_rows())
         (file, folder) = synced
         assert file.startswith(".q-owner-")
         assert folder == tmp_path.name
@@ -229,9 +254,7 @@ class TestFolderSink(SinkContract):
     def test_files_obey_the_umask(self, tmp_path: Path, mask: int) -> None:
         before = os.umask(mask)
         try:
-            sink = FolderSink(tmp_path / "out")
-            sink.claim("q", "id-1")
-            sink.write("q", 7, [self.batch(1)])
+            write(FolderSink(tmp_path / "out", "q", "id-1"), 7, batch(1))
         finally:
             os.umask(before)
         modes = {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
@@ -240,10 +263,15 @@ class TestFolderSink(SinkContract):
     def test_a_folder_that_cannot_be_made_is_told(self, tmp_path: Path) -> None:
         (tmp_path / "taken").write_text("a file")
         with pytest.raises(SinkError, match="taken"):
-            FolderSink(tmp_path / "taken" / "out")
+            FolderSink(tmp_path / "taken" / "out", "q", "id-1")
+
+
+def refused(folder: Path, query: str, query_id: str, owner: str) -> None:
+    with pytest.raises(QueryMismatch, match=f"id {owner}, this one is {query_id}"):
+        FolderSink(folder, query, query_id)
 
 
 def _values(folder: Path) -> list[int]:
     """What a reader sees who lists the folder and knows nothing of epochs."""
-    files = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    files = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
     return [value for path in files for value in pq.read_table(path)["value"].to_pylist()]

@@ -17,13 +17,9 @@ import penstock
 from penstock.api import query as query_module
 from penstock.api.launcher import SparkLauncher
 from penstock.api.session import Attached
-from penstock.api.sinks import (
-    ConsoleDelivery,
-    ForeachBatchDelivery,
-    MemoryDelivery,
-    ParquetDelivery,
-)
+from penstock.api.sinks import ConsoleSink, ForeachBatchSink, MemorySink
 from penstock.cli.queries import look_at
+from penstock.connectors.folder_sink import FolderSink
 from penstock.errors import JobFailed, QueryActive, QueryMismatch, QueryNotFound, TooFewSlots
 from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
@@ -211,7 +207,7 @@ def test_the_memory_sink_shows_windows(spark: SparkSession) -> None:
 def test_the_memory_sink_does_not_make_all_of_its_view_anew_for_each_batch(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    delivery = MemoryDelivery(spark, "pieces", NUMBERS, replaces=False)
+    sink = MemorySink(spark, "pieces", NUMBERS, replaces=False)
     made = []
     create = spark.createDataFrame
 
@@ -221,7 +217,7 @@ def test_the_memory_sink_does_not_make_all_of_its_view_anew_for_each_batch(
 
     monkeypatch.setattr(spark, "createDataFrame", noted)
     for first in range(0, 640, 10):
-        delivery.deliver(first, pa.table({"n": range(first, first + 10)}, NUMBERS))
+        sink.publish(first, pa.table({"n": range(first, first + 10)}, NUMBERS))
     assert [row.n for row in spark.table("pieces").collect()] == list(range(640))
     assert sum(rows.num_rows for rows in made) < 10 * 640  # 20,800 if each were all so far
 
@@ -239,13 +235,13 @@ def test_times_without_a_zone_stay_what_they_are_in_every_sink(
     batches: list[DataFrame] = []
     try:
         spark.conf.set(zone, "America/New_York")
-        ForeachBatchDelivery(spark, lambda frame, _: batches.append(frame)).deliver(1, rows)
-        memory = MemoryDelivery(spark, "zoneless", rows.schema, replaces=False)
-        memory.deliver(1, rows)
+        ForeachBatchSink(spark, lambda frame, _: batches.append(frame)).publish(1, rows)
+        memory = MemorySink(spark, "zoneless", rows.schema, replaces=False)
+        memory.publish(1, rows)
         for frame in (batches[0], spark.table("zoneless")):
             assert frame.dtypes == [("at", "timestamp_ntz"), ("both", "struct<at:timestamp_ntz>")]
             assert [str(row.at) for row in frame.collect()] == times
-        ConsoleDelivery(spark, 20, True).deliver(1, rows)
+        ConsoleSink(spark, 20, True).publish(1, rows)
         shown = capsys.readouterr().out
         assert all(time in shown for time in times)
     finally:
@@ -256,8 +252,8 @@ def test_times_without_a_zone_stay_what_they_are_in_every_sink(
 def test_files_that_are_written_side_by_side_hold_each_row_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ParquetDelivery, "bytes_max", 1 << 12)
-    monkeypatch.setattr(ParquetDelivery, "patience_s", 0.0)
+    monkeypatch.setattr(FolderSink, "bytes_max", 1 << 12)
+    monkeypatch.setattr(FolderSink, "patience_s", 0.0)
     events, rate = 100_000, 10_000
     reader = spark.readStream.format("nexmark").option("events", events).option("rate", rate)
     counted = reader.option("unpaced", "true").load().groupBy("auction").count()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from penstock.api.sinks import BatchRows, ParquetDelivery
+from penstock.connectors.contract import BatchRows
+from penstock.connectors.folder_sink import FolderSink
 from penstock.errors import QueryMismatch, SinkError
 from penstock.log import punit
 from tests.spark_session import shared_session
@@ -23,27 +24,27 @@ ROOT = Path(__file__).parents[2]
 DYING = """
 import os, signal, sys
 import pyarrow as pa
-from tests.spark.test_parquet_sink import deliver, opened
+from tests.spark.test_parquet_sink import opened, publish
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 sink = opened(sys.argv[1])
-deliver(sink, 10, 1, 2)
-deliver(sink, 11, 3)
+publish(sink, 10, 1, 2)
+publish(sink, 11, 3)
 setattr(os, sys.argv[2], die)
-deliver(sink, 12, 4, 5)
+publish(sink, 12, 4, 5)
 """
 SCHEMA = pa.schema([("n", pa.int64())])
 
 
-def opened(folder: object, query_id: str = "id-1") -> ParquetDelivery:
-    return ParquetDelivery(str(folder), "q", query_id)
+def opened(folder: object, query_id: str = "id-1") -> FolderSink:
+    return FolderSink(str(folder), "q", query_id)
 
 
-def deliver(sink: ParquetDelivery, epoch: int, *numbers: int) -> None:
+def publish(sink: FolderSink, epoch: int, *numbers: int) -> None:
     body = punit.encode(pa.record_batch([numbers], schema=SCHEMA))
-    sink.deliver(epoch, sink.stage(epoch, BatchRows((body,), SCHEMA)))
+    sink.publish(epoch, sink.stage(epoch, BatchRows((body,), SCHEMA)))
 
 
 def values(spark: SparkSession, folder: Path) -> list[int]:
@@ -70,19 +71,19 @@ def test_a_driver_that_is_killed_leaves_whole_files_only(
     assert values(spark, folder) == seen
     again = opened(folder)
     assert again.last_epoch() == (12 if len(seen) == 5 else 11)
-    deliver(again, 12, 4, 5)
-    deliver(again, 13, 6)
-    deliver(again, 13, 6)  # once more changes nothing
+    publish(again, 12, 4, 5)
+    publish(again, 13, 6)
+    publish(again, 13, 6)  # once more changes nothing
     assert values(spark, folder) == [1, 2, 3, 4, 5, 6]
     assert not left[0].exists()
 
 
 def test_a_folder_of_another_query_is_refused(tmp_path: Path) -> None:
     first = opened(tmp_path)
-    deliver(first, 10, 1)
+    publish(first, 10, 1)
     with pytest.raises(QueryMismatch, match=r"id id-1, this one is id-2\): choose another folder"):
         opened(tmp_path, "id-2")
-    ParquetDelivery(str(tmp_path), "other", "id-3")  # beside it
+    FolderSink(tmp_path, "other", "id-3")  # beside it
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def _sink_plans_nothing() -> AbstractContextManager[None]:
 
     def hand_over(self: Any) -> None:
         cut, staging = self._ahead[0]
-        self._delivery.deliver(int(cut.epoch), staging.result())
+        self._sink.publish(int(cut.epoch), staging.result())
         self._ahead.popleft()
         self._note_done(cut)
 
