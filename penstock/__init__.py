@@ -15,8 +15,8 @@ content; those that are not there yet keep their place in the list.
     state        keyed state, key ranges, changes, checkpoints
     log          records, sequencer, segments, p-units: one total order that everything stands on
 
-Anyone may import `errors`, `config`, `clock`, `names` and `arguments`. `testing`, `sim`, `bench`,
-`cli` and `dashboard` stand outside: they may import anything, and nothing imports them.
+Anyone may import `errors`, `config`, `clock`, `names`, `arguments` and `options`. `testing`, `sim`,
+`bench`, `cli` and `dashboard` stand outside: they may import anything, and nothing imports them.
 """
 
 from __future__ import annotations

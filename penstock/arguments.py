@@ -36,6 +36,13 @@ def check_folder(path: Any, what: str) -> Path:
     return Path(given).absolute()
 
 
+def check_choice(value: Any, what: str, *possible: str) -> None:
+    """Raise InvalidArgument unless the value is one of some words."""
+    if value not in possible:
+        known = ", ".join(possible)
+        raise InvalidArgument(f"{what} is {value!r:.80}; possible are {known}", argument=what)
+
+
 def check_integer(value: Any, what: str, least: int, most: int = INTEGER_MAX) -> None:
     """Raise InvalidArgument unless the value is a whole number within bounds."""
     check_type(value, int, what, "a whole number")

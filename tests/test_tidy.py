@@ -32,7 +32,7 @@ LAYERS = (
     "state",
     "log",
 )
-FOR_EVERYONE = frozenset({"arguments", "errors", "config", "clock", "names"})
+FOR_EVERYONE = frozenset({"arguments", "errors", "config", "clock", "names", "options"})
 OUTSIDE = frozenset({"testing", "sim", "bench", "cli", "dashboard"})  # import all, imported by none
 ENTRIES = frozenset({"__init__", "__main__"})  # the package's own two files, outside as well
 

@@ -18,7 +18,7 @@ spark.read.format("penstock").option("state", query or vertex)
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -29,21 +29,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.api.datasource_options import Options
+from penstock.api import datasource_options as known
 from penstock.api.datasource_schema import spark_schema
-from penstock.errors import InvalidOption, UnsupportedPlan
+from penstock.errors import UnsupportedPlan
 from penstock.names import check_name
+from penstock.options import Option, Options, format_refusal
 
 FORMAT = "penstock"
-_PLACE = ("path", "stream")
-_BATCH_READ = (
-    *_PLACE, "state", "asOf", "after", "includeMetadata", "numPartitions", "timeZone",
-)  # fmt: skip
-_STREAM_READ = (
-    *_PLACE, "startingPosition", "maxRowsPerTrigger", "includeMetadata", "numPartitions",
-)  # fmt: skip
-_BATCH_WRITE = (*_PLACE, "compression", "substreams", "substreamsBy")
-_STREAM_WRITE = (*_BATCH_WRITE, "checkpointLocation", "queryName")
 
 
 class PenstockDataSource(DataSource):
@@ -62,35 +54,37 @@ class PenstockDataSource(DataSource):
         from penstock.api.datasource_read import describe_for  # noqa: PLC0415
         from penstock.api.datasource_rows import readable_schema  # noqa: PLC0415
 
-        options = self._options("reading", dict.fromkeys((*_BATCH_READ, *_STREAM_READ)))
-        if options.has("state"):
+        options = self._options("reading", (*known.BATCH_READ, *known.STREAM_READ))
+        if known.STATE in options:
             from penstock.api.datasource_state import state_schema  # noqa: PLC0415
 
             return spark_schema(state_schema(self._path(options), _state_name(options)))
         facts = describe_for(self._path(options), _stream(options))
-        return spark_schema(readable_schema(facts, options.flag("includeMetadata")))
+        return spark_schema(readable_schema(facts, options[known.INCLUDE_METADATA]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.api.datasource_read import StreamBatchReader  # noqa: PLC0415
 
-        options = self._options("a batch read", _BATCH_READ)
+        options = self._options("a batch read", known.BATCH_READ)
         path = self._path(options)
-        if options.has("state"):
+        if known.STATE in options:
             from penstock.api.datasource_state import StateReader  # noqa: PLC0415
 
-            return StateReader(path, _state_name(options), options, schema)
+            state = _state_name(options)
+            self._options("reading state", known.STATE_READ)  # no other means anything
+            return StateReader(path, state, schema)
         return StreamBatchReader(path, _stream(options), options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.api.datasource_stream_read import StreamMicroBatchReader  # noqa: PLC0415
 
-        options = self._options("a streaming read", _STREAM_READ)
+        options = self._options("a streaming read", known.STREAM_READ)
         return StreamMicroBatchReader(self._path(options), _stream(options), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.api.datasource_append import StreamAppender  # noqa: PLC0415
 
-        options = self._options("a batch write", _BATCH_WRITE)
+        options = self._options("a batch write", known.BATCH_WRITE)
         if overwrite:
             raise UnsupportedPlan(
                 "a stream cannot be overwritten, it only grows: use .mode('append'), or write to a "
@@ -101,7 +95,7 @@ class PenstockDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.api.datasource_sink import StreamMicroBatchWriter  # noqa: PLC0415
 
-        options = self._options("a streaming write", _STREAM_WRITE)
+        options = self._options("a streaming write", known.STREAM_WRITE)
         if overwrite:
             raise UnsupportedPlan(
                 "outputMode('complete') replaces what was written, and a stream only grows: use "
@@ -109,13 +103,11 @@ class PenstockDataSource(DataSource):
             )
         return StreamMicroBatchWriter(self._path(options), _stream(options), options, schema)
 
-    def _options(self, doing: str, known: tuple[str, ...] | dict[str, None]) -> Options:
-        options = Options(FORMAT, self.options)
-        options.check_names(doing, known)
-        return options
+    def _options(self, doing: str, declared: tuple[Option[Any], ...]) -> Options:
+        return Options(doing, declared, self.options, format_refusal(FORMAT))
 
     def _path(self, options: Options) -> str:
-        return options.folder("path", self.default_path)
+        return options[known.PATH] or self.default_path or options.needed(known.PATH, "path/to/log")
 
 
 def data_source_for(path: str) -> type[PenstockDataSource]:
@@ -128,12 +120,10 @@ def data_source_for(path: str) -> type[PenstockDataSource]:
 
 
 def _stream(options: Options) -> str:
-    return check_name(options.needed("stream", "name"), "stream")
+    return check_name(options.needed(known.STREAM, "name"), "stream")
 
 
 def _state_name(options: Options) -> str:
-    if options.has("stream"):
-        raise InvalidOption(
-            f"format {FORMAT!r}: options 'stream' and 'state' exclude each other", option="state"
-        )
-    return options.needed("state", "query")
+    if known.STREAM in options:
+        raise options.refusal(known.STATE, "and option 'stream' exclude each other")
+    return options.needed(known.STATE, "query")

@@ -21,13 +21,14 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from penstock.api.datasource_options import Options
+from penstock.api import datasource_options as known
 from penstock.api.datasource_schema import check_writable, into_stream, schema_of_spark
 from penstock.errors import RecordTooLarge, StreamConflict
 from penstock.log import punit
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log, append_surely
 from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
+from penstock.options import Options
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import check_rows, partitioner, pieces
 from penstock.runtime.processes import ancestor
@@ -43,7 +44,7 @@ from penstock.runtime.streams import (
     described_or_new,
     raise_substreams,
 )
-from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag
+from penstock.stages.tags import marker_tag
 
 APPEND_BYTES = 8 << 20
 APPEND_ENTRIES = 256
@@ -125,10 +126,9 @@ def writable_stream(
 
 def target_of(path: str, stream: str, schema: StructType, options: Options) -> StreamTarget:
     """The stream that a job writes, as its options say."""
-    codec = options.choice("compression", punit.CODECS, "none")
-    substreams = options.integer("substreams", 1, SUBSTREAMS_MAX)
-    keys = filter(None, (name.strip() for name in (options.text("substreamsBy") or "").split(",")))
-    return writable_stream(path, stream, schema, codec, substreams, tuple(keys))
+    codec, substreams = options[known.COMPRESSION], options[known.SUBSTREAMS]
+    keys = tuple(name for name in options[known.SUBSTREAMS_BY] if name)
+    return writable_stream(path, stream, schema, codec, substreams, keys)
 
 
 def stage_rows(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from datetime import datetime
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.api import datasource_options as known
 from penstock.api.datasource_filters import as_expression
-from penstock.api.datasource_options import Options, is_integer
 from penstock.api.datasource_ranges import (
     LogRange,
     lowest_needed,
@@ -24,17 +25,15 @@ from penstock.errors import Trimmed
 from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.log.record import START
+from penstock.options import NUM_PARTITIONS, TIME_ZONE, Options, since_1970_us
 from penstock.runtime.streams import StreamFacts, describe_stream
-
-PARTITIONS_MAX = 65_536
 
 
 class StreamBatchReader(DataSourceReader):
     """Plans ranges of the log on the driver and reads them in tasks."""
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
-        partitions = options.integer("numPartitions", 1, PARTITIONS_MAX)
-        with_metadata = options.flag("includeMetadata")
+        with_metadata = options[known.INCLUDE_METADATA]
         with open_log(path, read_only=True) as log:
             facts = describe_stream(log, stream)
             kept_from = trimmed_upto(log, facts)
@@ -43,7 +42,7 @@ class StreamBatchReader(DataSourceReader):
             low = lowest_needed(log, facts, after, upto)
         self._filterable = readable_schema(facts, with_metadata)
         self._reading = row_reading(path, facts, schema, with_metadata)
-        self._ranges = plan_ranges(low, after, upto, partitions, kept_from)
+        self._ranges = plan_ranges(low, after, upto, options[NUM_PARTITIONS], kept_from)
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:
@@ -93,20 +92,18 @@ class OfferedPushdown:
 def _as_of(log: Log, facts: StreamFacts, options: Options) -> int:
     """Up to where to read: everything now, everything at a position, or at a moment."""
     tail = int(log.tail())
-    value = options.text("asOf")
-    if value is None:
+    wanted = options[known.AS_OF]
+    if wanted is None:
         return tail
-    if not is_integer(value):
-        return min(position_at(log, facts, options.instant_us("asOf")), tail)
-    position = options.integer("asOf", 0)
-    assert position is not None
-    if position > tail:
-        raise options.refused("asOf", f"is {position}, and the log ends at {tail}")
-    return position
+    if isinstance(wanted, datetime):
+        return min(position_at(log, facts, since_1970_us(wanted, options[TIME_ZONE])), tail)
+    if wanted > tail:
+        raise options.refusal(known.AS_OF, f"is {wanted}, and the log ends at {tail}")
+    return wanted
 
 
 def _after(log: Log, facts: StreamFacts, options: Options) -> int:
-    after = options.integer("after", 0)
+    after = options[known.AFTER]
     if after is None:
         return START
     kept_from = rows_trimmed_upto(log, facts)

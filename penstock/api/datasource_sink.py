@@ -45,12 +45,12 @@ from penstock.api.datasource_append import (
     commit_markers,
     target_of,
 )
-from penstock.api.datasource_options import Options
 from penstock.errors import Fenced, MarkerDamaged, SequenceConflict, SinkError, Trimmed
 from penstock.log.contract import Log, append_surely
 from penstock.log.local import open_log
 from penstock.log.record import Entry, RecordKind
 from penstock.names import own_name
+from penstock.options import Options
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.processes import ancestor
 from penstock.runtime.staging import (

@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.api.datasource_options import Options
 from penstock.api.datasource_schema import (
     check_readable,
     into_spark,
@@ -77,8 +76,7 @@ class VertexPartition(InputPartition):
 class StateReader(DataSourceReader):
     """Reads each vertex's state in a task of its own."""
 
-    def __init__(self, path: str, name: str, options: Options, schema: StructType) -> None:
-        options.check_names("reading state", ("path", "state"))
+    def __init__(self, path: str, name: str, schema: StructType) -> None:
         self._path = path
         self._schema = schema
         with open_log(path, read_only=True) as log:

@@ -22,9 +22,8 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.api.datasource_options import Options
+from penstock.api import datasource_options as known
 from penstock.api.datasource_ranges import plan_ranges, rows_trimmed_upto, trimmed_upto
-from penstock.api.datasource_read import PARTITIONS_MAX
 from penstock.api.datasource_rows import RangePartition, row_reading
 from penstock.errors import InvalidOffset, Trimmed
 from penstock.log import punit
@@ -32,6 +31,7 @@ from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.log.record import Position
+from penstock.options import MAX_ROWS_PER_TRIGGER, NUM_PARTITIONS, Options
 from penstock.runtime.streams import StreamFacts, describe_stream
 from penstock.runtime.substreams import stream_tags
 from penstock.stages.tags import marker_tag
@@ -44,13 +44,12 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
         self._path = path
-        self._partitions = options.integer("numPartitions", 1, PARTITIONS_MAX)
-        self._rows_max = options.integer("maxRowsPerTrigger", 1)
-        self._start = _starting(options)
+        self._partitions = options[NUM_PARTITIONS]
+        self._rows_max = options[MAX_ROWS_PER_TRIGGER]
+        self._start = options[known.STARTING_POSITION]
         with open_log(path, read_only=True) as log:
             self._facts = describe_stream(log, stream)
-        with_metadata = options.flag("includeMetadata")
-        self._reading = row_reading(path, self._facts, schema, with_metadata)
+        self._reading = row_reading(path, self._facts, schema, options[known.INCLUDE_METADATA])
         self._target: int | None = None  # with availableNow: nothing beyond this is read
         self._follower: Follower | None = None  # never travels: only the driver's copy has one
 
@@ -60,7 +59,7 @@ class StreamMicroBatchReader(DataSourceStreamReader, SupportsTriggerAvailableNow
             position = kept_from
             if self._start == "latest":
                 position = max(kept_from, _last_marker(log, self._facts))
-            elif self._start is not None:
+            elif self._start != "earliest":
                 _check_kept(log, self._facts, int(self._start))
                 position = int(self._start)
         return {"position": position, "resume": min(kept_from, position)}
@@ -164,13 +163,6 @@ class Follower:
             first = self._held.records[0] if self._held.records else self._held.marker
             resume = min(resume, first.position - 1)
         return resume
-
-
-def _starting(options: Options) -> int | str | None:
-    text = (options.text("startingPosition") or "earliest").strip().lower()
-    if text == "earliest":
-        return None
-    return text if text == "latest" else options.integer("startingPosition", 0)
 
 
 def _last_marker(log: Log, facts: StreamFacts) -> int:

@@ -22,7 +22,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.api.datasource_options import Options
 from penstock.api.datasource_schema import (
     check_readable,
     into_spark,
@@ -31,16 +30,13 @@ from penstock.api.datasource_schema import (
     spark_schema,
 )
 from penstock.clock import SystemClock
+from penstock.connectors import generator_options as known
 from penstock.connectors.nexmark import EVENT_ID_MAX, Kind, NexmarkSettings, NexmarkSource
-from penstock.errors import InvalidOffset, InvalidOption
+from penstock.errors import InvalidOffset
 from penstock.expressions.types import schema_from_arrow
+from penstock.options import MAX_ROWS_PER_TRIGGER, NUM_PARTITIONS, Option, Options, format_refusal
 
 FORMAT = "nexmark"
-_SHARED = (
-    "seed", "rate", "events", "kind", "columns", "startingTime", "timeZone", "numPartitions",
-)  # fmt: skip
-_STREAM_ONLY = ("unpaced", "maxRowsPerTrigger")
-_KINDS = ("all", "persons", "auctions", "bids")
 RANGE_EVENTS = 100_000  # worth a task of its own
 RANGES_MAX = 64
 READ_ROWS = 8_192
@@ -60,44 +56,32 @@ class NexmarkDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(schema_from_arrow(self._events((*_SHARED, *_STREAM_ONLY)).arrow()))
+        return spark_schema(schema_from_arrow(_events(self._options(known.NEXMARK_STREAM)).arrow()))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        events = self._events(_SHARED)
-        if events.settings.events_max is None:
-            raise InvalidOption(
-                f"format {FORMAT!r}: option 'events' is missing: add .option(\"events\", 1000), or "
-                "use readStream, which does not end",
-                option="events",
+        options = self._options(known.NEXMARK_BATCH)
+        if options[known.EVENTS] is None:
+            raise options.refusal(
+                known.EVENTS,
+                'is missing: add .option("events", 1000), or use readStream, which does not end',
             )
-        return NexmarkReader(events.asked(schema), self._partitions())
+        return NexmarkReader(_events(options).asked(schema), options[NUM_PARTITIONS])
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        events = self._events((*_SHARED, *_STREAM_ONLY)).asked(schema)
-        options = Options(FORMAT, self.options)
-        unpaced = options.flag("unpaced")
-        if unpaced and events.settings.events_max is None:
-            raise options.refused("unpaced", "is true, which needs option 'events': how many")
-        rows_max = options.integer("maxRowsPerTrigger", 1)
-        return NexmarkStreamReader(events, self._partitions(), unpaced, rows_max)
+        options = self._options(known.NEXMARK_STREAM)
+        unpaced, partitions = options[known.UNPACED], options[NUM_PARTITIONS]
+        if unpaced and options[known.EVENTS] is None:
+            raise options.refusal(known.UNPACED, "is true, which needs option 'events': how many")
+        events = _events(options).asked(schema)
+        return NexmarkStreamReader(events, partitions, unpaced, options[MAX_ROWS_PER_TRIGGER])
 
-    def _events(self, known: tuple[str, ...]) -> Events:
-        options = Options(FORMAT, self.options)
-        options.check_names("this read", known)
-        settings = NexmarkSettings(events_max=options.integer("events", 0, EVENT_ID_MAX))
-        if (seed := options.integer("seed", 0)) is not None:
-            settings = replace(settings, seed=seed)
-        if (rate := options.number("rate")) is not None:
-            settings = replace(settings, rate=rate)
-        if options.has("startingTime"):
-            settings = replace(settings, base_ms=options.instant_us("startingTime") // 1000)
-        kind = cast(Kind, options.choice("kind", _KINDS, "bids"))
-        columns = options.text("columns")
-        names = None if columns is None else tuple(name.strip() for name in columns.split(","))
-        return Events(settings, kind, names)
+    def _options(self, declared: tuple[Option[Any], ...]) -> Options:
+        return Options("this read", declared, self.options, format_refusal(FORMAT))
 
-    def _partitions(self) -> int | None:
-        return Options(FORMAT, self.options).integer("numPartitions", 1, 65_536)
+
+def _events(options: Options) -> Events:
+    settings = NexmarkSettings(**known.nexmark_settings(options))
+    return Events(settings, cast(Kind, options[known.KIND]), options[known.COLUMNS])
 
 
 @dataclass(frozen=True)

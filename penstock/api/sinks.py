@@ -6,10 +6,11 @@ there, in batches that `sink_runner` makes: `connectors/contract.py` says what i
 
 from __future__ import annotations
 
+import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -22,6 +23,7 @@ from penstock.errors import InvalidName, InvalidOption
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.support import numba_supported
 from penstock.names import NAME_MAX, check_name
+from penstock.options import Option, Options, is_elsewhere, local_path, whole
 from penstock.plan.explain import explain
 from penstock.runtime.queries import StoredQuery
 from penstock.stages.program import Program, sink_stream
@@ -32,20 +34,37 @@ if TYPE_CHECKING:
 ForeachBatch: TypeAlias = "Callable[[DataFrame, int], None]"
 
 
+def _folder(text: str) -> str:
+    if not text or is_elsewhere(text):
+        raise ValueError("files are written to folders of this machine; elsewhere in foreachBatch")
+    return os.path.abspath(local_path(text))
+
+
+def _truncation(text: str) -> bool | int:
+    return int(text) if text.isdecimal() else text.lower() != "false"
+
+
+STREAM = Option("stream", str, None)
+PATH = Option("path", _folder, None)
+NUM_ROWS = Option("numRows", whole(0), 20)
+TRUNCATE: Option[bool | int] = Option("truncate", _truncation, True)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a writer was told of the place for its rows."""
 
-    options: Mapping[str, Any] = field(default_factory=dict)
-    query: str | None = None
-    stream: str | None = None
-    function: ForeachBatch | None = None
+    options: Options
+    query: str | None
+    stream: str | None
+    function: ForeachBatch | None
 
 
 class SinkChoice(ABC):
     """What a user chose: complete in itself, and nothing is made before `open`."""
 
     kind: ClassVar[str]
+    options: ClassVar[tuple[Option[Any], ...]] = ()
     guarantee: ClassVar[str | None] = None  # what holds on the way from the output stream to it
     is_outside: ClassVar[bool] = True  # of the log
     runs_jobs: ClassVar[bool] = False  # feeding it takes task slots of the Spark application
@@ -95,12 +114,13 @@ class StreamChoice(SinkChoice):
     """A stream of the log, and nothing beyond it."""
 
     kind = "penstock"
+    options = (STREAM,)
     is_outside = False
     name: str
 
     @classmethod
     def of(cls, asked: Asked) -> StreamChoice:
-        stream = asked.stream or asked.options.get("stream")
+        stream = asked.stream or asked.options[STREAM]
         if stream is None:
             raise InvalidOption("name the output stream: toStream('name')")
         return cls(check_name(stream, "stream"))
@@ -131,14 +151,15 @@ class ParquetChoice(SinkChoice):
     """A folder of Parquet files."""
 
     kind = "parquet"
+    options = (PATH,)
     guarantee = "exactly once: rows are in one file, which appears whole or not at all"
     path: str
 
     @classmethod
     def of(cls, asked: Asked) -> ParquetChoice:
-        if "path" not in asked.options:
+        if (path := asked.options[PATH]) is None:
             raise InvalidOption("the parquet sink needs a folder: start('path')")
-        return cls(asked.options["path"])
+        return cls(path)
 
     def text(self, query: str) -> str:
         return f"{self.kind} {self.path}"
@@ -153,6 +174,7 @@ class ConsoleChoice(SinkChoice):
     """The driver's standard output."""
 
     kind = "console"
+    options = (NUM_ROWS, TRUNCATE)
     guarantee = "at least once: the newest epoch is printed again after a crash"
     runs_jobs = True
     rows_max: int
@@ -160,7 +182,7 @@ class ConsoleChoice(SinkChoice):
 
     @classmethod
     def of(cls, asked: Asked) -> ConsoleChoice:
-        return cls(asked.options.get("numrows", 20), asked.options.get("truncate", True))
+        return cls(asked.options[NUM_ROWS], asked.options[TRUNCATE])
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
         return ConsoleSink(spark, self.rows_max, self.truncate)

@@ -8,15 +8,14 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 from pyspark.sql import DataFrame
 
-from penstock.api.datasource_options import Options
+from penstock.api import writer_options
+from penstock.api.datasource_options import log_folder
 from penstock.api.launcher import SparkLauncher, prepare_kernels
 from penstock.api.query import Request, StreamingQuery
 from penstock.api.registry import STARTED
@@ -47,6 +46,7 @@ from penstock.errors import (
 from penstock.expressions.durations import parse_duration
 from penstock.log.contract import Log
 from penstock.names import check_name
+from penstock.options import Options
 from penstock.plan.build import Rows, query
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.job import Job
@@ -69,62 +69,6 @@ from penstock.stages.settings import Settings
 OUTPUT_MODES = ("append", "update", "complete")
 
 logger = logging.getLogger(__name__)
-
-_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-
-
-def _count(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        number = int(text)
-        if number < least:
-            raise ValueError(f"it is a whole number from {least} on")
-        return number
-
-    return read
-
-
-def _location(text: str) -> str:
-    """A name for a query: the same for all ways to write a path of this machine."""
-    if not text:
-        raise ValueError("it is a folder, or any other name for the place of this query")
-    if text.startswith("file:"):
-        return os.path.abspath(unquote(urlparse(text).path))
-    return text if _ADDRESS.match(text) else os.path.abspath(text)
-
-
-def _local_folder(text: str) -> str:
-    folder = _location(text)
-    if not os.path.isabs(folder):
-        raise ValueError("files are written to folders of this machine; elsewhere in foreachBatch")
-    return folder
-
-
-def _truncation(text: str) -> bool | int:
-    return int(text) if text.isdecimal() else text.lower() != "false"
-
-
-# Options of ours: how each one's text becomes a value.
-_OPTIONS: dict[str, Callable[[str], Any]] = {
-    "checkpointlocation": _location,
-    "queryid": str,
-    "commitinterval": parse_duration,
-    "parallelism": _count(1),
-    "slots": _count(1),
-    "standbyslots": _count(0),
-    "starttimeout": parse_duration,
-    "steptimeout": parse_duration,
-    "latestream": str,
-    "deadletterstream": str,
-    "idletimeout": parse_duration,
-    "checkpointinterval": int,
-    "statebytesmax": int,
-    "steprowsmax": int,
-    "undeliveredbytesmax": int,
-    "numrows": _count(0),
-    "truncate": _truncation,
-    "path": _local_folder,
-    "stream": str,
-}
 
 
 def _trigger_ms(text: str) -> int | None:
@@ -150,7 +94,7 @@ class DataStreamWriter:
         self._name: str | None = None
         self._stream: str | None = None
         self._function: ForeachBatch | None = None
-        self._options: dict[str, Any] = {}
+        self._options = Options("a query", writer_options.WRITER_OPTIONS)
         self._trigger_ms: int | None = None
         self._available_now = False
 
@@ -172,22 +116,10 @@ class DataStreamWriter:
     def option(self, key: str, value: Any) -> DataStreamWriter:
         """Set an option; names are not case-sensitive."""
         check_type(key, str, "the name of an option", "a text")
-        name = key.lower()
-        if name not in _OPTIONS:
-            known = "checkpointLocation, queryId, commitInterval, parallelism, slots, "
-            known += "standbySlots, startTimeout, stepTimeout, lateStream, deadLetterStream, "
-            known += "idleTimeout, checkpointInterval, stateBytesMax, stepRowsMax, "
-            known += "undeliveredBytesMax, numRows, truncate, path, stream"
-            raise InvalidOption(f"there is no option {key!r}; known: {known}", option=key)
         check_type(
             value, (str, int, float, bool, os.PathLike), f"option {key}", "a text or a number"
         )
-        try:
-            self._options[name] = _OPTIONS[name](str(value))
-        except (ValueError, TypeError, PlanError) as error:
-            raise InvalidOption(
-                f"option {key} cannot be {value!r}: {error}", option=key, value=str(value)[:200]
-            ) from error
+        self._options.add(key, str(value))
         return self
 
     def options(self, **options: Any) -> DataStreamWriter:
@@ -292,7 +224,7 @@ class DataStreamWriter:
         sink = self._sink()
         name = self._query_name(attached.log, sink)
         program = self._program(attached, name, sink)
-        request = Request(program, sink, dict(self._options), self._available_now)
+        request = Request(program, sink, dict(self._options.values), self._available_now)
         if (running := _running_already(attached.path, name, request)) is not None:
             return running
         guard = _lock_query(attached.path, name)
@@ -327,9 +259,9 @@ class DataStreamWriter:
 
     def _query_name(self, log: Log, sink: SinkChoice) -> str:
         """The name that was given, or that of the query which the location or the id belongs to."""
-        location = self._options.get("checkpointlocation")
+        location = self._options[writer_options.CHECKPOINT_LOCATION]
         known: dict[str, StoredQuery] = {}
-        if (query_id := self._options.get("queryid")) is not None:
+        if (query_id := self._options[writer_options.QUERY_ID]) is not None:
             known[f"queryId {query_id}"] = query_with_id(log, query_id)
         if location is not None:
             _refuse_spark_checkpoint(location)
@@ -386,32 +318,18 @@ class DataStreamWriter:
         output = sink.stream(name)
         count, keys = _substreams_of(attached.log, output)
         write = Rows(translated.relation).to_stream(output, count, keys)
-        parallelism = self._options.get("parallelism", 1)
+        parallelism = self._options[writer_options.PARALLELISM]
         return plan_program(query(name, write, parallelism=parallelism, settings=self._settings()))
 
     def _settings(self) -> Settings:
-        given: dict[str, Any] = {"available_now": self._available_now}
-        for option, setting, scale in (
-            ("commitinterval", "commit_interval_ms", 1_000),
-            ("idletimeout", "idle_timeout_ms", 1_000),
-            ("checkpointinterval", "checkpoint_interval_commits", 1),
-            ("statebytesmax", "state_bytes_max", 1),
-            ("steprowsmax", "step_rows_max", 1),
-            ("undeliveredbytesmax", "undelivered_bytes_max", 1),
-        ):
-            if option in self._options:
-                given[setting] = self._options[option] // scale
-        for option, setting in (
-            ("latestream", "late_stream"),
-            ("deadletterstream", "dead_letter_stream"),
-        ):
-            if option in self._options:
-                given[setting] = self._options[option]
-        return replace(Settings(), trigger_interval_ms=self._trigger_ms, **given)
+        given = self._options.arguments()
+        return Settings(
+            available_now=self._available_now, trigger_interval_ms=self._trigger_ms, **given
+        )
 
     def _compared(self, log: Log, name: str, program: Program, sink: SinkChoice) -> StoredQuery:
         """The query as it is to be stored: checked against the stored one, with that one's id."""
-        location = self._options.get("checkpointlocation")
+        location = self._options[writer_options.CHECKPOINT_LOCATION]
         before = stored_query(log, name)
         query_id = str(uuid.uuid4())
         if before is not None:
@@ -495,19 +413,22 @@ class DataStreamWriter:
 
     def _patience(self) -> Patience:
         given = Patience()
-        if (start_us := self._options.get("starttimeout")) is not None:
-            given = replace(given, start_s=start_us / 1e6)
-        if (step_us := self._options.get("steptimeout")) is not None:
-            given = replace(given, step_s=step_us / 1e6, recovery_s=10 * step_us / 1e6)
+        if (start_s := self._options[writer_options.START_TIMEOUT]) is not None:
+            given = replace(given, start_s=start_s)
+        if (step_s := self._options[writer_options.STEP_TIMEOUT]) is not None:
+            given = replace(given, step_s=step_s, recovery_s=10 * step_s)
         return given
 
     def _slot_wish(self, program: Program, sink: SinkChoice) -> SlotWish:
         """How many slots are to work, and how many to wait to take over."""
-        slots = self._options.get("slots", self._options.get("parallelism", 1))
+        options = self._options
         return SlotWish(
-            slots=min(slots, len(program.vertices)),
-            standbys=self._options.get("standbyslots", 1),
-            must_have_standbys="standbyslots" in self._options,
+            slots=min(
+                options[writer_options.SLOTS] or options[writer_options.PARALLELISM],
+                len(program.vertices),
+            ),
+            standbys=options[writer_options.STANDBY_SLOTS],
+            must_have_standbys=writer_options.STANDBY_SLOTS in options,
             runs_jobs=sink.runs_jobs,
         )
 
@@ -608,7 +529,7 @@ def _check_same_log(scan: ScanOrigin, attached: Path) -> None:
     path = {name.lower(): value for name, value in scan.options}.get("path")
     if scan.stream is None or path is None:
         return
-    folder = Path(Options("penstock", {"path": path}).folder("path", None))
+    folder = Path(log_folder(path))
     if os.path.realpath(folder) != os.path.realpath(attached):
         raise InvalidOption(
             f"stream {scan.stream!r} is read from the log {folder}, and this session is attached "

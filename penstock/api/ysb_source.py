@@ -16,7 +16,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock.api.datasource_options import Options
 from penstock.api.datasource_schema import (
     check_readable,
     into_spark,
@@ -25,14 +24,14 @@ from penstock.api.datasource_schema import (
     spark_schema,
 )
 from penstock.api.nexmark_source import EventRange, event_ranges
-from penstock.connectors.ysb import RATE, RATE_MAX, YSB_SCHEMA, YsbSource
+from penstock.connectors import generator_options as known
+from penstock.connectors.ysb import RATE, YSB_SCHEMA, YsbSource
 from penstock.errors import InvalidOffset
 from penstock.expressions.types import schema_from_arrow
+from penstock.options import NUM_PARTITIONS, Options, format_refusal
 
 FORMAT = "ysb"
 READ_ROWS = 65_536
-ROWS_MAX = 1 << 52
-_NAMES = ("rows", "rate", "numPartitions")
 
 
 class YsbDataSource(DataSource):
@@ -56,14 +55,10 @@ class YsbDataSource(DataSource):
         return YsbStreamReader(self._rows(schema))
 
     def _rows(self, schema: StructType) -> YsbRows:
-        options = Options(FORMAT, self.options)
-        options.check_names("this read", _NAMES)
+        options = Options("this read", known.YSB, self.options, format_refusal(FORMAT))
         check_readable(FORMAT, schema_of_spark(schema), schema_from_arrow(YSB_SCHEMA))
-        rate = options.integer("rate", 1, RATE_MAX) or RATE
-        rows = options.integer("rows", 0, ROWS_MAX)
-        if rows is None:
-            raise options.refused("rows", 'is missing: add .option("rows", 1000000)')
-        return YsbRows(rate, rows, options.integer("numPartitions", 1, 65_536), schema)
+        rows = options.needed(known.YSB_ROWS, "1000000")
+        return YsbRows(options[known.YSB_RATE] or RATE, rows, options[NUM_PARTITIONS], schema)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Literal
 
 import pyarrow as pa
 
+from penstock.arguments import check_choice, check_integer
 from penstock.clock import Clock, SystemClock
 from penstock.connectors.contract import (
     AGAIN_S,
@@ -101,27 +102,12 @@ class FolderOptions:
         )
 
     def __post_init__(self) -> None:
-        if self.mode not in ("fail", "deadletter"):
-            raise InvalidArgument(f"mode is {self.mode!r}, possible are fail and deadletter")
-        if self.changed not in ("fail", "skip", "continue"):
-            raise InvalidArgument(
-                f"changed is {self.changed!r}, possible are fail, skip and continue"
-            )
-        if not 0 <= self.settle_ms <= SETTLE_MS_LIMIT:
-            raise InvalidArgument(
-                f"settle_ms is {self.settle_ms}, 0 to {SETTLE_MS_LIMIT} is possible"
-            )
-        if self.part_bytes < 1:
-            raise InvalidArgument(f"part_bytes is {self.part_bytes}, at least 1 is needed")
-        if not BLOCK_BYTES_MIN <= self.block_bytes <= LINE_BYTES_LIMIT:
-            raise InvalidArgument(
-                f"block_bytes is {self.block_bytes}, "
-                f"{BLOCK_BYTES_MIN} to {LINE_BYTES_LIMIT} is possible"
-            )
-        if not 1 <= self.line_bytes_max <= LINE_BYTES_LIMIT:
-            raise InvalidArgument(
-                f"line_bytes_max is {self.line_bytes_max}, 1 to {LINE_BYTES_LIMIT} is possible"
-            )
+        check_choice(self.mode, "mode", "fail", "deadletter")
+        check_choice(self.changed, "changed", "fail", "skip", "continue")
+        check_integer(self.settle_ms, "settle_ms", 0, SETTLE_MS_LIMIT)
+        check_integer(self.part_bytes, "part_bytes", 1)
+        check_integer(self.block_bytes, "block_bytes", BLOCK_BYTES_MIN, LINE_BYTES_LIMIT)
+        check_integer(self.line_bytes_max, "line_bytes_max", 1, LINE_BYTES_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from penstock.arguments import check_choice
 from penstock.clock import Clock
 from penstock.connectors import nexmark_kernels as kernels
 from penstock.connectors.contract import (
@@ -118,8 +119,7 @@ class NexmarkSource(DealtSource):
         clock: Clock | None = None,
         start_us: int = 0,
     ) -> None:
-        if kind != "all" and kind not in KINDS:
-            raise InvalidArgument(f"kind is {kind!r}, possible are all, {', '.join(KINDS)}")
+        check_choice(kind, "kind", "all", *KINDS)
         self.settings = settings if settings is not None else NexmarkSettings()
         self._kind: Kind = kind
         self._columns = columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict, DataSource, DataSourceRe
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from penstock.api.datasource import PenstockDataSource, data_source_for
-from penstock.api.datasource_options import Options
+from penstock.api.datasource_options import AS_OF
 from penstock.api.datasource_schema import schema_of_spark, spark_schema
 from penstock.api.nexmark_source import NexmarkDataSource
 from penstock.errors import (
@@ -22,6 +23,7 @@ from penstock.errors import (
     StreamNotFound,
     UnsupportedPlan,
 )
+from penstock.options import TIME_ZONE, Options, since_1970_us
 from tests.api.datasource_logs import EVENTS, Scenario
 
 
@@ -68,6 +70,7 @@ def test_what_is_not_there_is_named(scenario: Scenario, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"stream": "events"}, "option 'path' is missing"),
+        ({"stream": "events", "path": ""}, "option 'path' is missing"),
         ({"path": "P"}, "option 'stream' is missing"),
         ({"path": "hdfs://host/log", "stream": "events"}, "option 'path' is 'hdfs://host/log'"),
         ({"path": "P", "stream": "events", "asof": "soon"}, "option 'asOf' is 'soon'"),
@@ -103,7 +106,10 @@ def test_options_of_a_streaming_read(scenario: Scenario) -> None:
 
 def test_times_with_and_without_a_zone() -> None:
     def micros(text: str, **more: str) -> int:
-        return Options("x", {"asOf": text} | more).instant_us("asOf")
+        options = Options("a test", (AS_OF, TIME_ZONE), {"asOf": text} | more)
+        moment = options[AS_OF]
+        assert isinstance(moment, datetime)
+        return since_1970_us(moment, options[TIME_ZONE])
 
     assert micros("1970-01-01 00:00:01.000002") == 1_000_002
     assert micros("1970-01-01T01:00:01+01:00") == 1_000_000
@@ -172,7 +178,7 @@ def test_what_a_stream_cannot_do_is_refused(scenario: Scenario) -> None:
         ({"events": "1", "rate": "0"}, "rate is 0.0"),
         ({"events": "1", "columns": "prize"}, "no column 'prize'"),
         ({"events": "1", "startingTime": "noon"}, "option 'startingTime' is 'noon'"),
-        ({"events": "1", "sead": "1"}, "option 'sead' is not one"),
+        ({"events": "1", "sead": "1"}, r"'sead' is not one for this read \(did you mean seed\?\)"),
         ({"events": "1", "unpaced": "true"}, "option 'unpaced' is not one"),
     ],
 )

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from penstock.api import datasource_sink
 from penstock.api.datasource import PenstockDataSource
 from penstock.api.datasource_append import StagedRows, stage_rows, writable_stream
-from penstock.api.datasource_options import Options
+from penstock.api.datasource_options import STREAM_WRITE
 from penstock.api.datasource_sink import (
     StreamMicroBatchWriter,
     commit_batch,
@@ -30,6 +30,7 @@ from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.log.record import START, RecordKind
+from penstock.options import Options
 from penstock.runtime.processes import name_of
 from penstock.runtime.retention import plan_cut
 from penstock.runtime.staging import (
@@ -165,7 +166,8 @@ def test_a_retry_with_fewer_partitions_leaves_nothing_that_readers_wait_for(path
 
 def test_a_batch_that_is_aborted_leaves_nothing(path: str) -> None:
     staged = stage(path, 0)
-    StreamMicroBatchWriter(path, "out", Options("penstock", {}), IDS).abort([*staged, None], 0)
+    writer = StreamMicroBatchWriter(path, "out", Options("a test", STREAM_WRITE), IDS)
+    writer.abort([*staged, None], 0)
     with open_log(path) as log:
         assert (is_waiting(log), open_writes(log, "out")) == (False, [])
         with pytest.raises(Fenced):
@@ -226,10 +228,10 @@ class KilledDataSource(PenstockDataSource):
         return "penstock_killed"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        from penstock.api.datasource_options import Options  # noqa: PLC0415
+        from penstock.api.datasource_options import STREAM, STREAM_WRITE  # noqa: PLC0415
 
-        options = Options("penstock", self.options)
-        stream = options.needed("stream", "name")
+        options = self._options("a test", STREAM_WRITE)
+        stream = options.needed(STREAM, "name")
         return KilledSink(self._path(options), stream, options, schema)
 
 

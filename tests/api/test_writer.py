@@ -84,9 +84,13 @@ def words() -> dict[str, tuple[str, Callable[[DataStreamWriter], Any]]]:
     """By name: what the error must say, and the call."""
     return {
         "mode": ("known: append, update, complete", lambda w: w.outputMode("retract")),
-        "option": ("known: checkpointLocation, queryId", lambda w: w.option("batchSize", 1)),
-        "number": ("option slots cannot be 'many'", lambda w: w.option("slots", "many")),
+        "option": ("possible are checkpointLocation, queryId", lambda w: w.option("batchSize", 1)),
+        "number": (
+            "option 'slots' is 'many'; it is",
+            lambda w: w.option("slots", "many"),
+        ),
         "no slot": ("a whole number from 1 on", lambda w: w.option("slots", 0)),
+        "misspelt": (r"did you mean slots\?", lambda w: w.option("slot", 1)),
         "time": ("'soon' is not a length of time", lambda w: w.trigger(processingTime="soon")),
         "address": ("folders of this machine", lambda w: w.option("path", "s3://bucket/x")),
         "format": ("known: penstock, parquet", lambda w: w.format("kafka")),

@@ -1,0 +1,46 @@
+"""The options of the generators, as Spark's readers and the queries of Penstock both know them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.connectors.nexmark import EVENT_ID_MAX, KINDS
+from penstock.connectors.ysb import RATE_MAX
+from penstock.options import (
+    MAX_ROWS_PER_TRIGGER,
+    NUM_PARTITIONS,
+    TIME_ZONE,
+    Option,
+    Options,
+    choice,
+    flag,
+    moment,
+    names,
+    number,
+    since_1970_us,
+    whole,
+)
+
+EVENTS = Option("events", whole(0, EVENT_ID_MAX), None, "events_max")
+KIND = Option("kind", choice("all", *KINDS), "bids")
+COLUMNS = Option("columns", names, None)
+UNPACED = Option("unpaced", flag, False)
+_STARTING_TIME = Option("startingTime", moment, None)
+NEXMARK_BATCH: tuple[Option[Any], ...] = (
+    Option("seed", whole(0), None, "seed"),
+    Option("rate", number, None, "rate"),
+    *(EVENTS, KIND, COLUMNS, _STARTING_TIME, TIME_ZONE, NUM_PARTITIONS),
+)
+NEXMARK_STREAM = (*NEXMARK_BATCH, UNPACED, MAX_ROWS_PER_TRIGGER)
+
+YSB_ROWS = Option("rows", whole(0, 1 << 52), None, "rows_total")
+YSB_RATE = Option("rate", whole(1, RATE_MAX), None, "rate")
+YSB = (YSB_ROWS, YSB_RATE, NUM_PARTITIONS)
+
+
+def nexmark_settings(options: Options) -> dict[str, Any]:
+    """What was given of what decides the events, by the names of `NexmarkSettings`."""
+    settings = options.arguments()
+    if (first := options[_STARTING_TIME]) is not None:
+        settings["base_ms"] = since_1970_us(first, options[TIME_ZONE]) // 1_000
+    return settings
