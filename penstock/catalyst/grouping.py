@@ -16,14 +16,20 @@ from penstock.catalyst.rows import (
     is_watermarked,
     made,
     named,
-    passed_on,
     selected,
 )
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Column, Expression, call
-from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
-from penstock.plan.nodes import Aggregate, Project, Relation
+from penstock.operators.specs import (
+    AggregateCall,
+    NamedExpression,
+    PartialAggregateSpec,
+    ProjectSpec,
+    WindowSpec,
+)
+from penstock.plan.event_time import watermark_ends
+from penstock.plan.nodes import Relation, aggregate, column_refs, step
 
 
 class Grouping:
@@ -145,19 +151,13 @@ class Grouping:
             self.calls.calls.append(AggregateCall("count", None, self.names.give("rows")))
         if self.mode == "append" and not self.is_watermarked:
             raise self._endless()
-        aggregate = made(
-            self.node,
-            lambda: Aggregate(
-                self.rows.relation,
-                tuple(self.keys),
-                self.window,
-                tuple(self.calls.calls),
-                self.mode,
-            ),
-        )
-        if self.mode != "complete" and aggregate.is_watermarked != self.is_watermarked:
-            raise self._judged_otherwise(aggregate.is_watermarked)
-        return aggregate
+        rows = self.rows.relation
+        spec = PartialAggregateSpec(tuple(self.keys), self.window, tuple(self.calls.calls))
+        aggregated = made(self.node, lambda: aggregate(spec, rows, self.mode))
+        here = watermark_ends(self.window, rows.event_time)
+        if self.mode != "complete" and here != self.is_watermarked:
+            raise self._judged_otherwise(here)
+        return aggregated
 
     def _endless(self) -> UnsupportedPlan:
         """Append mode where no group ever ends."""
@@ -199,9 +199,10 @@ class Grouping:
         whole = call("struct", shifted_time(end, -span.size_us), end, names=["start", "end"])
         columns = tuple(
             (name, whole if name == window.output else column)
-            for name, column in passed_on(rows.relation)
+            for name, column in column_refs(rows.relation.schema)
         )
-        return replace(rows, relation=made(self.node, lambda: Project(rows.relation, columns)))
+        relation = made(self.node, lambda: step(ProjectSpec(columns), rows.relation))
+        return replace(rows, relation=relation)
 
     def _with_conditions(self, rows: Rows) -> Rows:
         """What was asked of the window before it was there."""

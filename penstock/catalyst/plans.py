@@ -24,8 +24,8 @@ from penstock.catalyst.windows import (
     window_struct,
 )
 from penstock.expressions.tree import Column, Expression, call
-from penstock.operators.specs import NamedExpression
-from penstock.plan.nodes import Generate, Relation, UnionAll, Watermark
+from penstock.operators.specs import GenerateSpec, NamedExpression, WatermarkSpec
+from penstock.plan.nodes import Relation, UnionAll, step
 
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
@@ -191,11 +191,8 @@ class PlanReader:
         names = Names(rows.names)
         given = [names.give(str(item.read("name"))) for item in outputs]
         position = given[0] if generator.kind == "PosExplode" else None
-        relation = made(
-            node,
-            lambda: Generate(rows.relation, array, given[-1], bool(node.read("outer")), position),
-            generator,
-        )
+        spec = GenerateSpec(array, given[-1], bool(node.read("outer")), position)
+        relation = made(node, lambda: step(spec, rows.relation), generator)
         added = {column.name: column for column in relation.schema}
         columns = dict(rows.columns)
         for item, name in zip(outputs, given, strict=True):
@@ -241,8 +238,8 @@ class PlanReader:
         column = self._expressions(node, rows).read(attribute, name)
         if not isinstance(column, Column):
             raise unsupported(node.kind, "a watermark needs a column of the rows", column=name)
-        delay_us = _delay_us(node)
-        relation = made(node, lambda: Watermark(rows.relation, column.name, delay_us), attribute)
+        spec = WatermarkSpec(column.name, _delay_us(node))
+        relation = made(node, lambda: step(spec, rows.relation), attribute)
         return replace(rows, relation=relation)
 
     def expand(self, node: JvmNode) -> Rows:

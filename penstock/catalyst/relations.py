@@ -30,7 +30,7 @@ from penstock.expressions.durations import parse_duration
 from penstock.expressions.types import Field, Schema
 from penstock.names import check_name
 from penstock.options import Option, Options, choice, flag, whole
-from penstock.plan.nodes import Scan, Source, StreamRef
+from penstock.plan.nodes import Scan, SourceRef, StreamRef, scan
 from penstock.stages.program import ConnectorSpec, connector_spec
 
 _UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "Etc/GMT", "UCT", "Etc/UCT"})
@@ -60,13 +60,13 @@ class ScanOrigin:
     def stream(self) -> str | None:
         """The stream of the log that is read, if it is one."""
         relation = self.scan.relation
-        return None if isinstance(relation, Source) else relation[0].name
+        return None if isinstance(relation, SourceRef) else relation[0].name
 
     @property
     def connector(self) -> ConnectorSpec | None:
         """The connector that is read, if it is one."""
         relation = self.scan.relation
-        return relation.spec if isinstance(relation, Source) else None
+        return relation.spec if isinstance(relation, SourceRef) else None
 
 
 def read_relation(node: JvmNode, session: SessionFacts, substreams: SubstreamCount) -> ScanOrigin:
@@ -83,7 +83,7 @@ def read_relation(node: JvmNode, session: SessionFacts, substreams: SubstreamCou
         )
     declared, connector = _GENERATORS[source]
     spec = connector(_options(source, declared, given))
-    return _origin(Source(spec, None), _schema(node), source, given)
+    return _origin(SourceRef(spec, None), _schema(node), source, given)
 
 
 def _options(source: str, declared: tuple[Option[Any], ...], given: Mapping[str, str]) -> Options:
@@ -94,13 +94,16 @@ def _options(source: str, declared: tuple[Option[Any], ...], given: Mapping[str,
 
 
 def _origin(
-    relation: Source | tuple[StreamRef, ...], schema: Schema, source: str, given: Mapping[str, str]
+    relation: SourceRef | tuple[StreamRef, ...],
+    schema: Schema,
+    source: str,
+    given: Mapping[str, str],
 ) -> ScanOrigin:
     try:
-        scan = Scan(relation, schema)
+        found = scan(relation, schema)
     except PlanError as error:
         raise unsupported(f"source {source}", error.message) from error
-    return ScanOrigin(scan, source, tuple(sorted(given.items())))
+    return ScanOrigin(found, source, tuple(sorted(given.items())))
 
 
 def _schema(node: JvmNode) -> Schema:
@@ -259,7 +262,7 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
         **_ALWAYS_SAID.get(file_format, {}) | options.arguments(),
         **({"case_sensitive": True} if session.case_sensitive else {}),
     )
-    return _origin(Source(spec, None), schema, source, given)
+    return _origin(SourceRef(spec, None), schema, source, given)
 
 
 def _local_path(options: Options, paths: list[Any]) -> str:

@@ -12,9 +12,9 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import ExpressionError, PlanError, UnsupportedPlan
-from penstock.expressions.tree import Column, Expression
-from penstock.operators.specs import NamedExpression
-from penstock.plan.nodes import Filter, Project, Relation
+from penstock.expressions.tree import Expression
+from penstock.operators.specs import FilterSpec, NamedExpression, ProjectSpec
+from penstock.plan.nodes import Relation, column_refs, step
 
 _SLIDING = "a window that overlaps others has a value only once an aggregate has grouped by it"
 
@@ -105,15 +105,12 @@ def is_watermarked(attribute: JvmNode) -> bool:
     return bool(attribute.read("metadata").contains(_WATERMARK_MARK))
 
 
-def passed_on(relation: Relation) -> tuple[NamedExpression, ...]:
-    """All columns of a relation as they are."""
-    return tuple((f.name, Column(f.name, f.type, f.nullable)) for f in relation.schema)
-
-
 def selected(relation: Relation, columns: tuple[NamedExpression, ...]) -> Relation:
     """A projection, left out where it would change nothing."""
-    return relation if columns == passed_on(relation) else Project(relation, columns)
+    if columns == column_refs(relation.schema):
+        return relation
+    return step(ProjectSpec(columns), relation)
 
 
 def filtered(node: JvmNode, rows: Rows, condition: Expression) -> Rows:
-    return replace(rows, relation=made(node, lambda: Filter(rows.relation, condition)))
+    return replace(rows, relation=made(node, lambda: step(FilterSpec(condition), rows.relation)))

@@ -13,8 +13,8 @@ from penstock.catalyst.rows import made
 from penstock.catalyst.session import Plans, SessionFacts, plans_of
 from penstock.errors import InvalidArgument, UnsupportedPlan
 from penstock.names import check_name
-from penstock.operators.specs import MODES
-from penstock.plan.nodes import Aggregate, Relation, walk
+from penstock.operators.specs import MODES, AggregateSpec
+from penstock.plan.nodes import Relation, spec_of, walk
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _folded(name: str, session: SessionFacts) -> str:
 
 
 def _check_mode(output_mode: str, relation: Relation, root: JvmNode) -> None:
-    aggregates = any(isinstance(node, Aggregate) for node in walk(relation))
+    aggregates = any(isinstance(spec_of(node), AggregateSpec) for node in walk(relation))
     if output_mode == "complete" and not aggregates:
         raise UnsupportedPlan(
             f"{root.kind}: complete mode needs an aggregate, in Structured Streaming too; use "

@@ -18,7 +18,16 @@ from penstock.errors import ExpressionError, PlanError
 from penstock.expressions.durations import parse_duration
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import Field, Schema, parse_type
-from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
+from penstock.operators.specs import (
+    AggregateCall,
+    FilterSpec,
+    GenerateSpec,
+    NamedExpression,
+    PartialAggregateSpec,
+    ProjectSpec,
+    WatermarkSpec,
+    WindowSpec,
+)
 from penstock.plan.columns import (
     ColumnExpression,
     Named,
@@ -29,17 +38,14 @@ from penstock.plan.columns import (
     col,
 )
 from penstock.plan.nodes import (
-    Aggregate,
-    Filter,
-    Generate,
-    Project,
     Relation,
-    Scan,
-    Source,
+    SourceRef,
     StreamRef,
     UnionAll,
-    Watermark,
+    scan,
+    step,
 )
+from penstock.plan.nodes import aggregate as aggregate_over
 from penstock.plan.query import Query, Write
 from penstock.stages.program import ConnectorSpec, connector_spec
 from penstock.stages.settings import Settings
@@ -50,7 +56,7 @@ SomeColumn = str | ColumnExpression | Named
 def scan_stream(name: str, schema: str | Schema, substreams: int = 1) -> Rows:
     """Rows of a stream of the log."""
     _check_count(substreams, "scan_stream", "substreams")
-    return Rows(Scan((StreamRef(name, substreams),), parse_schema(schema)))
+    return Rows(scan((StreamRef(name, substreams),), parse_schema(schema)))
 
 
 def scan_source(
@@ -64,7 +70,7 @@ def scan_source(
         _check_count(partitions, "scan_source", "partitions")
     spec = connector_spec(source, **options) if isinstance(source, str) else source
     _check_kind(spec, ConnectorSpec, "scan_source", "source", "a connector or its name")
-    return Rows(Scan(Source(spec, partitions), parse_schema(schema)))
+    return Rows(scan(SourceRef(spec, partitions), parse_schema(schema)))
 
 
 def query(
@@ -89,11 +95,11 @@ class Rows:
         return self.relation.schema
 
     def filter(self, condition: ColumnExpression) -> Rows:
-        return Rows(Filter(self.relation, self._typed(condition, "filter")))
+        return Rows(step(FilterSpec(self._typed(condition, "filter")), self.relation))
 
     def select(self, *columns: SomeColumn) -> Rows:
         named = tuple(self._named(column, "select") for column in columns)
-        return Rows(Project(self.relation, named))
+        return Rows(step(ProjectSpec(named), self.relation))
 
     def with_column(self, name: str, column: ColumnExpression) -> Rows:
         """The same columns, with one more or one replaced."""
@@ -105,7 +111,7 @@ class Rows:
         ]
         if all(f.name != name for f in self.schema):
             kept.append(added)
-        return Rows(Project(self.relation, tuple(kept)))
+        return Rows(step(ProjectSpec(tuple(kept)), self.relation))
 
     def explode(
         self, array: SomeColumn, output: str, outer: bool = False, position: str | None = None
@@ -115,7 +121,7 @@ class Rows:
         if position is not None:
             check_name_given(position, "explode", "position")
         expression = self._named(array, "explode")[1]
-        return Rows(Generate(self.relation, expression, output, outer, position))
+        return Rows(step(GenerateSpec(expression, output, outer, position), self.relation))
 
     def union(self, *others: Rows) -> Rows:
         for other in others:
@@ -123,7 +129,7 @@ class Rows:
         return Rows(UnionAll((self.relation, *(other.relation for other in others))))
 
     def with_watermark(self, column: str, delay: str | int) -> Rows:
-        return Rows(Watermark(self.relation, column, parse_duration(delay)))
+        return Rows(step(WatermarkSpec(column, parse_duration(delay)), self.relation))
 
     def group_by(self, *keys: SomeColumn, window: WindowColumn | None = None) -> Grouped:
         if window is not None:
@@ -157,7 +163,8 @@ class Grouped:
         for call in calls:
             _check_kind(call, AggregateColumn, "agg", "calls", "aggregates such as count()")
         resolved = tuple(call.resolve(self.relation.schema) for call in calls)
-        return Rows(Aggregate(self.relation, self.keys, self.window, resolved, mode))
+        grouping = PartialAggregateSpec(self.keys, self.window, resolved)
+        return Rows(aggregate_over(grouping, self.relation, mode))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import ExpressionError, InvalidArgument, UnknownColumn
+from penstock.errors import ExpressionError, InvalidArgument
 from penstock.expressions.tree import Expression, call, cast, column, literal
 from penstock.expressions.types import (
     BIGINT,
@@ -30,6 +30,7 @@ from penstock.expressions.types import (
     decimal_type,
     parse_type,
 )
+from penstock.plan.nodes import field_of
 
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "eq_null_safe", "in"})
 ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide", "int_divide", "remainder", "pmod"})
@@ -139,10 +140,8 @@ class Reference(ColumnExpression):
     name: str
 
     def resolve(self, schema: Schema, node: str) -> Expression:
-        for candidate in schema:
-            if candidate.name == self.name:
-                return column(candidate.name, candidate.type, candidate.nullable)
-        raise unknown_column(self.name, node, schema)
+        found = field_of(schema, self.name, node)
+        return column(found.name, found.type, found.nullable)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,17 +245,6 @@ def check_name_given(name: Any, call: str, argument: str) -> None:
 def as_column(value: Any) -> ColumnExpression:
     """The value itself if it is a column expression, else a constant."""
     return value if isinstance(value, ColumnExpression) else Constant(value)
-
-
-def unknown_column(name: str, node: str, schema: Schema) -> UnknownColumn:
-    """The error for a column that a relation does not have."""
-    available = [candidate.name for candidate in schema]
-    return UnknownColumn(
-        f"{node}: there is no column {name!r}; there are {', '.join(available) or 'none'}",
-        column=name,
-        node=node,
-        available=available,
-    )
 
 
 def _anchor(function: str, resolved: Sequence[Expression | None]) -> DataType | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.expressions.evaluate import may_fail
 from penstock.expressions.tree import call
-from penstock.plan.nodes import Filter, Relation
+from penstock.operators.specs import FilterSpec
+from penstock.plan.nodes import Relation, Step, step
 from penstock.plan.query import Query, rewrite_query
 
 
@@ -17,6 +18,11 @@ def combine_filters(query: Query) -> Query:
 
 
 def _combined(node: Relation) -> Relation:
-    if isinstance(node, Filter) and isinstance(node.child, Filter) and not may_fail(node.condition):
-        return Filter(node.child.child, call("and", node.child.condition, node.condition))
-    return node
+    if not isinstance(node, Step) or not isinstance(node.child, Step):
+        return node
+    upper, lower = node.spec, node.child.spec
+    if not isinstance(upper, FilterSpec) or not isinstance(lower, FilterSpec):
+        return node
+    if may_fail(upper.condition):
+        return node
+    return step(FilterSpec(call("and", lower.condition, upper.condition)), node.child.child)

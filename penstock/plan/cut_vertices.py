@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.operators.specs import AggregateSpec
 from penstock.plan.nodes import (
-    Aggregate,
     Relation,
     Scan,
-    Source,
+    SourceRef,
     StreamRef,
     rewrite,
     scans_of,
+    spec_of,
     walk,
 )
 from penstock.plan.query import Query, Write
@@ -47,11 +48,11 @@ def cut_vertices(query: Query) -> Query:
 
 def _vertices(write: Write, parallelism: int, substreams: dict[str, int], by_key: set[str]) -> int:
     scan = scans_of(write.child)[0]
-    if isinstance(scan.relation, Source):
+    if isinstance(scan.relation, SourceRef):
         parts = scan.relation.partitions or parallelism
     else:
         parts = max(substreams.get(s.name, s.substreams) for s in scan.relation)
-    if any(isinstance(node, Aggregate) for node in walk(write.child)):
+    if any(isinstance(spec_of(node), AggregateSpec) for node in walk(write.child)):
         exchanged = isinstance(scan.relation, tuple) and scan.relation[0].name in by_key
         return parts if exchanged else 1
     return min(parts, parallelism)

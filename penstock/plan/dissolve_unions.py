@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.plan.nodes import STATELESS, Relation, Scan, Source, UnionAll, rewrite
+from penstock.operators.specs import FilterSpec, GenerateSpec, ProjectSpec, WatermarkSpec
+from penstock.plan.nodes import Relation, Scan, SourceRef, Step, UnionAll, rewrite, scan, step
 from penstock.plan.query import Query, Write
+
+STATELESS = (FilterSpec, ProjectSpec, GenerateSpec, WatermarkSpec)
 
 
 def dissolve_unions(query: Query) -> Query:
@@ -26,10 +29,11 @@ def dissolve_unions(query: Query) -> Query:
 def _dissolved(node: Relation) -> Relation:
     if isinstance(node, UnionAll):
         return _flat(node)
-    if isinstance(node, STATELESS) and isinstance(node.child, UnionAll):
-        branches = tuple(_dissolved(replace(node, child=branch)) for branch in node.child.inputs)
-        return UnionAll(branches)
-    return node
+    if not isinstance(node, Step) or not isinstance(node.spec, STATELESS):
+        return node
+    if not isinstance(node.child, UnionAll):
+        return node
+    return UnionAll(tuple(_dissolved(step(node.spec, branch)) for branch in node.child.inputs))
 
 
 def _flat(union: UnionAll) -> Relation:
@@ -48,10 +52,10 @@ def _joined(left: Relation, right: Relation) -> Relation | None:
     """One scan of the streams of two, unless a stream is in both: a stage reads a row once."""
     if not isinstance(left, Scan) or not isinstance(right, Scan):
         return None
-    if isinstance(left.relation, Source) or isinstance(right.relation, Source):
+    if isinstance(left.relation, SourceRef) or isinstance(right.relation, SourceRef):
         return None
     streams = (*left.relation, *right.relation)
     distinct = len({stream.name for stream in streams}) == len(streams)
     if not distinct or left.event_time != right.event_time:
         return None
-    return Scan(streams, UnionAll((left, right)).schema, left.event_time)
+    return scan(streams, UnionAll((left, right)).schema, left.event_time)

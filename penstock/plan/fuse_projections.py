@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.expressions.tree import Column, Expression, Literal, transform, walk
-from penstock.operators.specs import NamedExpression
-from penstock.plan.nodes import Project, Relation, column_refs
+from penstock.operators.specs import NamedExpression, ProjectSpec
+from penstock.plan.nodes import Relation, Step, column_refs, step
 from penstock.plan.query import Query, rewrite_query
 
 
@@ -16,13 +16,15 @@ def fuse_projections(query: Query) -> Query:
 
 
 def _fused(node: Relation) -> Relation:
-    if not isinstance(node, Project):
+    if not isinstance(node, Step) or not isinstance(node.spec, ProjectSpec):
         return node
-    if isinstance(node.child, Project) and _is_simple(node.columns, node.child.columns):
-        inner = dict(node.child.columns)
-        columns = tuple((name, _inlined(item, inner)) for name, item in node.columns)
-        return _fused(Project(node.child.child, columns))
-    return node.child if node.columns == column_refs(node.child.schema) else node
+    child, outer = node.child, node.spec.columns
+    if isinstance(child, Step) and isinstance(child.spec, ProjectSpec):
+        inner = child.spec.columns
+        if _is_simple(outer, inner):
+            columns = tuple((name, _inlined(item, dict(inner))) for name, item in outer)
+            return _fused(step(ProjectSpec(columns), child.child))
+    return child if outer == column_refs(child.schema) else node
 
 
 def _is_simple(outer: tuple[NamedExpression, ...], inner: tuple[NamedExpression, ...]) -> bool:

@@ -8,10 +8,10 @@ from penstock.names import own_name
 from penstock.plan.nodes import (
     Exchange,
     Relation,
-    Scan,
     StreamRef,
     UnionAll,
     children,
+    scan,
     scans_of,
     stream_names,
     walk,
@@ -52,7 +52,7 @@ class _Cutter:
         stream = StreamRef(own_name(self.query, "exchange", self.streams), internal=True)
         self.streams += 1
         self.writes.extend(Write(branch, stream, node.keys) for branch in fed)
-        return Scan((stream,), node.schema, node.event_time)
+        return scan((stream,), node.schema, node.event_time)
 
     def take_writes(self) -> list[Write]:
         taken, self.writes = self.writes, []

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.types import Field, Schema
-from penstock.operators.specs import OperatorSpec, cut_at_state
+from penstock.operators.specs import AggregateSpec, OperatorSpec, cut_at_state
 from penstock.plan.nodes import (
-    Aggregate,
-    Exchange,
     Relation,
     Scan,
-    Source,
-    UnionAll,
+    SourceRef,
+    Step,
     walk,
 )
 from penstock.plan.place_exchanges import KEY_PREFIX
@@ -48,10 +46,10 @@ def _stage(name: str, write: Write) -> Stage:
     assert isinstance(leaf, Scan)
     specs: list[OperatorSpec] = []
     for node in reversed(nodes[:-1]):
-        assert not isinstance(node, Scan | UnionAll | Exchange), "lower takes fused stages"
+        assert isinstance(node, Step), "lower takes fused stages"
         specs.append(node.spec)
-    source = leaf.relation.spec if isinstance(leaf.relation, Source) else None
-    read = () if isinstance(leaf.relation, Source) else tuple(s.name for s in leaf.relation)
+    source = leaf.relation.spec if isinstance(leaf.relation, SourceRef) else None
+    read = () if isinstance(leaf.relation, SourceRef) else tuple(s.name for s in leaf.relation)
     front, operators = cut_at_state(specs)
     return Stage(
         name,
@@ -125,6 +123,8 @@ def _late_stream(query: Query) -> tuple[StreamSpec, ...]:
 
 
 def _late_rows(node: Relation) -> Schema | None:
-    if not isinstance(node, Aggregate) or not node.spec.forgets:
+    if not isinstance(node, Step) or not isinstance(node.spec, AggregateSpec):
+        return None
+    if not node.spec.forgets:
         return None
     return tuple(f for f in node.child.schema if not f.name.startswith(KEY_PREFIX))

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
 
 from penstock.expressions.tree import Column
-from penstock.operators.specs import NamedExpression
+from penstock.operators.specs import (
+    AggregateSpec,
+    NamedExpression,
+    OperatorSpec,
+    PartialAggregateSpec,
+    ProjectSpec,
+)
 from penstock.plan.nodes import (
-    Aggregate,
     Exchange,
-    PartialAggregate,
-    Project,
     Relation,
     Scan,
-    Source,
+    SourceRef,
+    Step,
     UnionAll,
+    aggregate,
     children,
     column_refs,
+    spec_of,
+    step,
 )
 from penstock.plan.query import Query, rewrite_query
 
@@ -33,22 +40,24 @@ def place_exchanges(query: Query) -> Query:
     keep_late = query.settings.late_stream is not None
 
     def change(node: Relation) -> Relation:
-        if not isinstance(node, Aggregate) or isinstance(node.child, Exchange):
+        if not isinstance(node, Step) or not isinstance(node.spec, AggregateSpec):
             return node
-        if not _needs_exchange(node, query.parallelism):
+        if isinstance(node.child, Exchange):
+            return node
+        if not _needs_exchange(node.spec, node.child, query.parallelism):
             return node
         if keep_late or _stateful(node.child):
-            return _exchange_rows(node)
-        return _exchange_partials(node)
+            return _exchange_rows(node.spec, node.child)
+        return _exchange_partials(node.spec, node.child)
 
     return rewrite_query(query, change)
 
 
-def _needs_exchange(node: Aggregate, parallelism: int) -> bool:
+def _needs_exchange(spec: AggregateSpec, child: Relation, parallelism: int) -> bool:
     return (
-        (parallelism > 1 and bool(node.keys))
-        or _stateful(node.child)
-        or _producers(node.child, parallelism) > 1
+        (parallelism > 1 and bool(spec.keys))
+        or _stateful(child)
+        or _producers(child, parallelism) > 1
     )
 
 
@@ -62,7 +71,7 @@ def _stage_of(relation: Relation) -> list[Relation]:
 
 
 def _stateful(relation: Relation) -> bool:
-    return any(isinstance(node, Aggregate) for node in _stage_of(relation))
+    return any(isinstance(spec_of(node), AggregateSpec) for node in _stage_of(relation))
 
 
 def _producers(relation: Relation, parallelism: int) -> int:
@@ -72,28 +81,24 @@ def _producers(relation: Relation, parallelism: int) -> int:
     leaf = nodes[-1]
     if not isinstance(leaf, Scan):
         return 1
-    if isinstance(leaf.relation, Source):
+    if isinstance(leaf.relation, SourceRef):
         return min(parallelism, leaf.relation.partitions or parallelism)
     return min(parallelism, max(stream.substreams for stream in leaf.relation))
 
 
-def _exchange_partials(node: Aggregate) -> Relation:
-    branches = node.child.inputs if isinstance(node.child, UnionAll) else (node.child,)
-    partials = tuple(
-        PartialAggregate(branch, node.keys, node.window, node.aggregates) for branch in branches
-    )
-    below: Relation = partials[0] if len(partials) == 1 else UnionAll(partials)
-    keys = tuple(name for name, _ in node.keys)
-    return replace(node, child=Exchange(below, keys), merge_partials=True)
+def _exchange_partials(spec: AggregateSpec, child: Relation) -> Relation:
+    grouping = spec.partial
+    below = _in_each_branch(child, lambda branch: grouping)
+    exchange = Exchange(below, grouping.key_names)
+    return aggregate(grouping, exchange, spec.mode, merge_partials=True)
 
 
-def _exchange_rows(node: Aggregate) -> Relation:
+def _exchange_rows(spec: AggregateSpec, child: Relation) -> Relation:
     """Rows travel with their keys as columns, because an exchange goes by columns."""
-    child = node.child
     taken = {f.name for f in child.schema}
     keys: list[NamedExpression] = []
     computed: list[NamedExpression] = []
-    for name, key in node.keys:
+    for name, key in spec.keys:
         if isinstance(key, Column):
             keys.append((name, key))
             continue
@@ -101,11 +106,18 @@ def _exchange_rows(node: Aggregate) -> Relation:
         computed.append((fresh, key))
         keys.append((name, Column(fresh, key.type, key.nullable)))
     if computed:
-        branches = child.inputs if isinstance(child, UnionAll) else (child,)
-        wider = tuple(Project(b, (*column_refs(b.schema), *computed)) for b in branches)
-        child = wider[0] if len(wider) == 1 else UnionAll(wider)
+        added = tuple(computed)
+        child = _in_each_branch(child, lambda b: ProjectSpec((*column_refs(b.schema), *added)))
     by = tuple(key.name for _, key in keys if isinstance(key, Column))
-    return replace(node, child=Exchange(child, by), keys=tuple(keys))
+    grouping = PartialAggregateSpec(tuple(keys), spec.window, spec.aggregates)
+    return aggregate(grouping, Exchange(child, by), spec.mode)
+
+
+def _in_each_branch(child: Relation, spec: Callable[[Relation], OperatorSpec]) -> Relation:
+    """An operator over a relation; over a union, in each of its branches."""
+    if not isinstance(child, UnionAll):
+        return step(spec(child), child)
+    return UnionAll(tuple(step(spec(branch), branch) for branch in child.inputs))
 
 
 def _fresh_name(taken: set[str]) -> str:

@@ -7,20 +7,24 @@ from dataclasses import replace
 
 from penstock.expressions.tree import Expression, columns_of
 from penstock.expressions.types import INTEGER_BITS, Field, Schema
-from penstock.operators.specs import AggregateCall
+from penstock.operators.specs import (
+    AggregateSpec,
+    FilterSpec,
+    GenerateSpec,
+    OperatorSpec,
+    PartialAggregateSpec,
+    ProjectSpec,
+    WatermarkSpec,
+)
 from penstock.plan.nodes import (
-    Aggregate,
     Exchange,
-    Filter,
-    Generate,
-    PartialAggregate,
-    Project,
     Relation,
     Scan,
     UnionAll,
-    Watermark,
     column_refs,
+    scan,
     scans_of,
+    step,
     stream_names,
 )
 from penstock.plan.query import Query, Write
@@ -54,18 +58,7 @@ def _pruned(node: Relation, needed: set[str], keep_late: bool) -> Relation:
         kept = _kept(node.schema, needed) or (_narrowest(node.schema),)
         names = {f.name for f in kept}
         timed = tuple(name for name in node.event_time if name in names)
-        return Scan(node.relation, kept, timed)
-    if isinstance(node, Filter):
-        return replace(node, child=_pruned(node.child, needed | _read(node.condition), keep_late))
-    if isinstance(node, Watermark):
-        return replace(node, child=_pruned(node.child, needed | {node.column}, keep_late))
-    if isinstance(node, Project):
-        return _pruned_project(node, needed, keep_late)
-    if isinstance(node, Generate):
-        below = needed - {node.output, node.position} | _read(node.expression)
-        return replace(
-            node, child=_pruned(node.child, below & _names(node.child.schema), keep_late)
-        )
+        return scan(node.relation, kept, timed)
     if isinstance(node, UnionAll):
         kept = _kept(node.schema, needed) or (_narrowest(node.schema),)
         names = {f.name for f in kept}
@@ -74,32 +67,43 @@ def _pruned(node: Relation, needed: set[str], keep_late: bool) -> Relation:
         )
     if isinstance(node, Exchange):
         return replace(node, child=_pruned(node.child, needed | set(node.keys), keep_late))
-    return _pruned_aggregate(node, needed, keep_late)
+    spec = _narrowed(node.spec, node.schema, needed)
+    below = _needed_below(spec, node.child.schema, needed, keep_late)
+    return step(spec, _pruned(node.child, below, keep_late))
 
 
-def _pruned_project(node: Project, needed: set[str], keep_late: bool) -> Relation:
-    kept = tuple((name, item) for name, item in node.columns if name in needed)
-    if not kept:  # rows are still counted: keep the column that costs least
-        name = _narrowest(node.schema).name
-        kept = tuple((other, item) for other, item in node.columns if other == name)
-    below = _pruned(node.child, _read(*(item for _, item in kept)), keep_late)
-    return Project(below, kept)
+def _narrowed(spec: OperatorSpec, schema: Schema, needed: set[str]) -> OperatorSpec:
+    """The operator without the results that nobody needs."""
+    if isinstance(spec, ProjectSpec):
+        # Rows are still counted where no column is needed: keep the one that costs least.
+        names = needed & _names(schema) or {_narrowest(schema).name}
+        return ProjectSpec(tuple((name, item) for name, item in spec.columns if name in names))
+    if isinstance(spec, AggregateSpec) and not spec.merge_partials:
+        kept = tuple(call for call in spec.aggregates if call.name in needed)
+        return replace(spec, aggregates=kept or spec.aggregates[:1])
+    return spec
 
 
-def _pruned_aggregate(
-    node: Aggregate | PartialAggregate, needed: set[str], keep_late: bool
-) -> Relation:
-    if isinstance(node, PartialAggregate) or node.merge_partials:
-        below = _names(node.child.schema)
-        return replace(node, child=_pruned(node.child, below, keep_late))
-    kept: tuple[AggregateCall, ...] = tuple(c for c in node.aggregates if c.name in needed)
-    calls = kept or node.aggregates[:1]
-    read = [item for _, item in node.keys]
-    read += [call.argument for call in calls if call.argument is not None]
-    if node.window is not None:
-        read.append(node.window.time)
-    below = _names(node.child.schema) if keep_late and node.window is not None else _read(*read)
-    return replace(node, child=_pruned(node.child, below, keep_late), aggregates=calls)
+def _needed_below(
+    spec: OperatorSpec, schema: Schema, needed: set[str], keep_late: bool
+) -> set[str]:
+    """The columns of its input that an operator reads or hands on."""
+    if isinstance(spec, FilterSpec):
+        return needed | _read(spec.condition)
+    if isinstance(spec, WatermarkSpec):
+        return needed | {spec.column}
+    if isinstance(spec, ProjectSpec):
+        return _read(*(item for _, item in spec.columns))
+    if isinstance(spec, GenerateSpec):
+        added = {spec.output, spec.position}
+        return (needed - added | _read(spec.expression)) & _names(schema)
+    if isinstance(spec, PartialAggregateSpec) or spec.merge_partials:
+        return _names(schema)
+    if keep_late and spec.window is not None:
+        return _names(schema)
+    read = [item for _, item in spec.keys]
+    read += [call.argument for call in spec.aggregates if call.argument is not None]
+    return _read(*read, *(() if spec.window is None else (spec.window.time,)))
 
 
 def _exactly(node: Relation, wanted: Schema) -> Relation:
@@ -107,7 +111,7 @@ def _exactly(node: Relation, wanted: Schema) -> Relation:
     if [f.name for f in node.schema] == [f.name for f in wanted]:
         return node
     fields = {f.name: f for f in node.schema}
-    return Project(node, column_refs(tuple(fields[f.name] for f in wanted)))
+    return step(ProjectSpec(column_refs(tuple(fields[f.name] for f in wanted))), node)
 
 
 def _kept(schema: Schema, needed: Iterable[str]) -> Schema:

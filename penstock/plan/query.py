@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.types import Schema
 from penstock.names import check_name
-from penstock.plan.columns import unknown_column
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -112,8 +111,7 @@ class Query:
                     continue
                 types = dict(shape(written[name]))
                 for column in scan.schema:
-                    if column.name not in types:
-                        raise unknown_column(column.name, scan.label, written[name])
+                    field_of(written[name], column.name, scan.label)
                     if types[column.name] != str(column.type):
                         raise PlanError(
                             f"{scan.label} reads {column.name} as {column.type}, but this query "

@@ -6,13 +6,15 @@ from collections import Counter
 from dataclasses import replace
 
 from penstock.names import own_name
+from penstock.operators.specs import AggregateSpec
 from penstock.plan.nodes import (
-    Aggregate,
     Relation,
     Scan,
-    Source,
+    SourceRef,
     StreamRef,
     children,
+    scan,
+    spec_of,
     walk,
     with_children,
 )
@@ -34,9 +36,9 @@ def share_subplans(query: Query) -> Query:
         if shared is None:
             return replace(query, writes=writes)
         stream = StreamRef(own_name(query.name, "shared", number), internal=True)
-        scan = Scan((stream,), shared.schema, shared.event_time)
+        reader = scan((stream,), shared.schema, shared.event_time)
         users = tuple(
-            replace(write, child=_replaced(write.child, shared, scan)) for write in writes
+            replace(write, child=_replaced(write.child, shared, reader)) for write in writes
         )
         writes = _before_readers(Write(shared, stream), users)
         number += 1
@@ -50,8 +52,8 @@ def _largest_repeated(writes: tuple[Write, ...]) -> Relation | None:
 
 def _worth_sharing(node: Relation) -> bool:
     return any(
-        isinstance(part, Aggregate)
-        or (isinstance(part, Scan) and isinstance(part.relation, Source))
+        isinstance(spec_of(part), AggregateSpec)
+        or (isinstance(part, Scan) and isinstance(part.relation, SourceRef))
         for part in walk(node)
     )
 

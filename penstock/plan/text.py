@@ -23,24 +23,33 @@ from penstock.errors import ExpressionError, PlanError
 from penstock.expressions.durations import parse_duration, show_duration
 from penstock.expressions.tree import Column
 from penstock.expressions.types import Schema
-from penstock.operators.specs import AggregateCall, NamedExpression, WindowSpec
+from penstock.operators.specs import (
+    AggregateCall,
+    AggregateSpec,
+    FilterSpec,
+    GenerateSpec,
+    NamedExpression,
+    PartialAggregateSpec,
+    ProjectSpec,
+    WatermarkSpec,
+    WindowSpec,
+)
 from penstock.plan.build import parse_schema
 from penstock.plan.columns import Reference
 from penstock.plan.expression_text import Cursor, take_expression
 from penstock.plan.nodes import (
-    Aggregate,
     Exchange,
-    Filter,
-    Generate,
-    PartialAggregate,
-    Project,
     Relation,
     Scan,
-    Source,
+    SourceRef,
+    Step,
     StreamRef,
     UnionAll,
-    Watermark,
+    aggregate,
     children,
+    scan,
+    spec_of,
+    step,
     walk,
 )
 from penstock.plan.query import Query, Write
@@ -69,7 +78,8 @@ def print_relation(relation: Relation) -> str:
 
 def node_line(relation: Relation) -> str:
     """One node without its children."""
-    return _PRINTERS[type(relation)](relation)
+    shown = relation.spec if isinstance(relation, Step) else relation
+    return _PRINTERS[type(shown)](shown)
 
 
 def _relation_lines(relation: Relation, level: int) -> list[str]:
@@ -106,7 +116,7 @@ def _connector_text(spec: ConnectorSpec) -> str:
 
 
 def _scan_line(scan: Scan) -> str:
-    if isinstance(scan.relation, Source):
+    if isinstance(scan.relation, SourceRef):
         parts = scan.relation.partitions
         shown = "" if parts == 1 else f" partitions {'any' if parts is None else parts}"
         return (
@@ -149,36 +159,35 @@ def show_call(call: AggregateCall) -> str:
     return f"{call.function}({argument}) as {call.name}"
 
 
-def show_grouping(node: Aggregate | PartialAggregate) -> str:
-    """Keys, window and aggregates of a node."""
-    text = f" by {show_named(node.keys)}" if node.keys else ""
-    if node.window is not None:
-        text += f" window {show_window(node.window)}"
-    return f"{text}: {', '.join(show_call(call) for call in node.aggregates)}"
+def _grouping_text(spec: AggregateSpec | PartialAggregateSpec) -> str:
+    text = f" by {show_named(spec.keys)}" if spec.keys else ""
+    if spec.window is not None:
+        text += f" window {show_window(spec.window)}"
+    return f"{text}: {', '.join(show_call(call) for call in spec.aggregates)}"
 
 
-def _aggregate_line(node: Aggregate) -> str:
-    if node.merge_partials:
-        return f"merge partials {node.mode}"
-    return f"aggregate {node.mode}{show_grouping(node)}"
+def _aggregate_line(spec: AggregateSpec) -> str:
+    if spec.merge_partials:
+        return f"merge partials {spec.mode}"
+    return f"aggregate {spec.mode}{_grouping_text(spec)}"
 
 
-def _generate_line(node: Generate) -> str:
-    line = f"explode {node.expression} as {node.output}"
-    if node.position is not None:
-        line += f" position {node.position}"
-    return line + (" outer" if node.outer else "")
+def _generate_line(spec: GenerateSpec) -> str:
+    line = f"explode {spec.expression} as {spec.output}"
+    if spec.position is not None:
+        line += f" position {spec.position}"
+    return line + (" outer" if spec.outer else "")
 
 
 _PRINTERS: dict[type, Callable[[Any], str]] = {
     Scan: _scan_line,
-    Filter: lambda node: f"filter {node.condition}",
-    Project: lambda node: f"project {show_named(node.columns)}",
-    Generate: _generate_line,
-    Watermark: lambda node: f"watermark {node.column} {show_duration(node.delay_us)}",
+    FilterSpec: lambda spec: f"filter {spec.condition}",
+    ProjectSpec: lambda spec: f"project {show_named(spec.columns)}",
+    GenerateSpec: _generate_line,
+    WatermarkSpec: lambda spec: f"watermark {spec.column} {show_duration(spec.delay_us)}",
+    PartialAggregateSpec: lambda spec: f"partial aggregate{_grouping_text(spec)}",
+    AggregateSpec: _aggregate_line,
     UnionAll: lambda node: "union",
-    PartialAggregate: lambda node: f"partial aggregate{show_grouping(node)}",
-    Aggregate: _aggregate_line,
     Exchange: lambda node: f"exchange{' by ' + ', '.join(node.keys) if node.keys else ''}",
 }
 
@@ -281,8 +290,8 @@ class _Reader:
         cursor = _after(head, "scan")
         kind = cursor.take("word")
         if kind == "source":
-            source = Source(connector_spec(cursor.name(), **options), _partitions(tail))
-            return Scan(source, parse_schema(columns))
+            source = SourceRef(connector_spec(cursor.name(), **options), _partitions(tail))
+            return scan(source, parse_schema(columns))
         streams = [_take_stream(cursor, kind == "internal")]
         while cursor.accept(","):
             streams.append(_take_stream(cursor, kind == "internal"))
@@ -290,27 +299,27 @@ class _Reader:
         if kind == "internal":
             return self._internal_scan(streams, [name.strip() for name in columns.split(",")])
         timed = tail.removeprefix(" event time ").split(", ") if tail else []
-        return Scan(tuple(streams), parse_schema(columns), tuple(timed))
+        return scan(tuple(streams), parse_schema(columns), tuple(timed))
 
     def _internal_scan(self, streams: list[StreamRef], names: list[str]) -> Scan:
         written = self.writer_of(streams[0].name).child
         fields = {f.name: f for f in written.schema}
         timed = tuple(name for name in written.event_time if name in names)
-        return Scan(tuple(streams), tuple(fields[name] for name in names), timed)
+        return scan(tuple(streams), tuple(fields[name] for name in names), timed)
 
     def filter(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "filter")
         condition = take_expression(cursor)
         cursor.end()
-        return Filter(child, condition.resolve(child.schema, "filter"))
+        return step(FilterSpec(condition.resolve(child.schema, "filter")), child)
 
     def project(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "project")
         columns = _take_named(cursor, child.schema, "project")
         cursor.end()
-        return Project(child, columns)
+        return step(ProjectSpec(columns), child)
 
     def explode(self, line: _Line) -> Relation:
         child = self._only_child(line)
@@ -321,14 +330,14 @@ class _Reader:
         position = cursor.name() if cursor.accept("position") else None
         outer = cursor.accept("outer")
         cursor.end()
-        return Generate(child, expression, output, outer, position)
+        return step(GenerateSpec(expression, output, outer, position), child)
 
     def watermark(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "watermark")
         column, delay_us = cursor.name(), _take_duration(cursor)
         cursor.end()
-        return Watermark(child, column, delay_us)
+        return step(WatermarkSpec(column, delay_us), child)
 
     def union(self, line: _Line) -> Relation:
         return UnionAll(tuple(self.relation(below) for below in line.below))
@@ -342,28 +351,27 @@ class _Reader:
     def partial(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "partial aggregate")
-        return PartialAggregate(child, *_take_grouping(cursor, child.schema))
+        return step(_take_grouping(cursor, child.schema), child)
 
     def aggregate(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "aggregate")
         mode = cursor.take("word")
-        return Aggregate(child, *_take_grouping(cursor, child.schema), mode)
+        return aggregate(_take_grouping(cursor, child.schema), child, mode)
 
     def merge(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "merge partials")
         mode = cursor.take("word")
         cursor.end()
-        partial = self._partial_below(child)
-        grouping = (partial.keys, partial.window, partial.aggregates)
-        return Aggregate(child, *grouping, mode, merge_partials=True)
+        return aggregate(self._partial_below(child), child, mode, merge_partials=True)
 
-    def _partial_below(self, relation: Relation) -> PartialAggregate:
+    def _partial_below(self, relation: Relation) -> PartialAggregateSpec:
         for node in walk(relation):
-            if isinstance(node, PartialAggregate):
-                return node
-            if isinstance(node, Scan) and not isinstance(node.relation, Source):
+            spec = spec_of(node)
+            if isinstance(spec, PartialAggregateSpec):
+                return spec
+            if isinstance(node, Scan) and not isinstance(node.relation, SourceRef):
                 return self._partial_below(self.writer_of(node.relation[0].name).child)
         raise PlanError("merge partials: no partial aggregate feeds it")
 
@@ -443,9 +451,7 @@ def _take_duration(cursor: Cursor) -> int:
     return parse_duration(f"{cursor.number()} {cursor.take('word')}")
 
 
-def _take_grouping(
-    cursor: Cursor, schema: Schema
-) -> tuple[tuple[NamedExpression, ...], WindowSpec | None, tuple[AggregateCall, ...]]:
+def _take_grouping(cursor: Cursor, schema: Schema) -> PartialAggregateSpec:
     keys = _take_named(cursor, schema, "aggregate") if cursor.accept("by") else ()
     try:
         window = _take_window(cursor, schema) if cursor.accept("window") else None
@@ -456,7 +462,7 @@ def _take_grouping(
     except ExpressionError as error:
         raise PlanError(f"aggregate: {error.message}", **error.details) from error
     cursor.end()
-    return keys, window, tuple(calls)
+    return PartialAggregateSpec(keys, window, tuple(calls))
 
 
 def _take_window(cursor: Cursor, schema: Schema) -> WindowSpec:
@@ -481,5 +487,5 @@ def _take_call(cursor: Cursor, schema: Schema) -> AggregateCall:
 
 __all__ = [
     "node_line", "parse_query", "print_query", "print_relation", "show_call",
-    "show_columns", "show_duration", "show_grouping", "show_named", "show_window",
+    "show_columns", "show_duration", "show_named", "show_window",
 ]  # fmt: skip

@@ -8,7 +8,8 @@ import pytest
 
 from penstock.catalyst.translate import translate
 from penstock.expressions.tree import Call, walk
-from penstock.plan.nodes import Filter, Project
+from penstock.operators.specs import FilterSpec, ProjectSpec
+from penstock.plan.nodes import spec_of
 from tests.catalyst.conftest import stream
 from tests.catalyst.expression_cases import CASES, COLUMNS
 
@@ -20,8 +21,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 def _translated_columns(spark: SparkSession, *selected: str) -> list[tuple[str, Any]]:
     translated = translate(stream(spark, COLUMNS).selectExpr(*selected), query="shown")
-    assert isinstance(translated.relation, Project)
-    return list(translated.relation.columns)
+    spec = spec_of(translated.relation)
+    assert isinstance(spec, ProjectSpec)
+    return list(spec.columns)
 
 
 def test_every_expression_has_the_expected_text(spark: SparkSession) -> None:
@@ -53,7 +55,7 @@ def test_an_inequality_is_one_function(spark: SparkSession) -> None:
 def test_a_condition_keeps_the_order_in_which_its_parts_are_tested(spark: SparkSession) -> None:
     """Spark tests from left to right, so that the left part may guard the right one."""
     frame = stream(spark, COLUMNS).where("b != 0 and a div b > 1")
-    relation = translate(frame, query="guarded").relation
-    assert isinstance(relation, Filter)
-    text = str(relation.condition)
+    spec = spec_of(translate(frame, query="guarded").relation)
+    assert isinstance(spec, FilterSpec)
+    text = str(spec.condition)
     assert text.index("(NOT (b = 0L))") < text.index("(a div b)")

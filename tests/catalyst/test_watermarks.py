@@ -9,7 +9,8 @@ import pytest
 
 from penstock.catalyst.translate import translate
 from penstock.errors import UnsupportedPlan
-from penstock.plan.nodes import Aggregate, walk
+from penstock.operators.specs import AggregateSpec
+from penstock.plan.nodes import Relation, spec_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,6 +122,11 @@ def _ended_by_spark(df: DataFrame) -> bool:
     )
 
 
+def _aggregates(relation: Relation) -> list[AggregateSpec]:
+    specs = [spec_of(node) for node in walk(relation)]
+    return [spec for spec in specs if isinstance(spec, AggregateSpec)]
+
+
 @pytest.mark.parametrize("mode", ["append", "update"])
 @pytest.mark.parametrize("name", LIKE_SPARK)
 def test_as_spark_does(spark: SparkSession, bids: DataFrame, name: str, mode: str) -> None:
@@ -130,8 +136,7 @@ def test_as_spark_does(spark: SparkSession, bids: DataFrame, name: str, mode: st
             translate(df, output_mode=mode, query="q")
         return
     relation = translate(df, output_mode=mode, query="q").relation
-    last = next(node for node in walk(relation) if isinstance(node, Aggregate))
-    assert last.spec.forgets == _ended_by_spark(df)
+    assert _aggregates(relation)[0].forgets == _ended_by_spark(df)
 
 
 @pytest.mark.parametrize("mode", ["append", "update"])
@@ -162,4 +167,4 @@ def test_in_complete_mode_nothing_ends(bids: DataFrame) -> None:
     relation = translate(
         _timed(bids).groupBy("ts").count(), output_mode="complete", query="q"
     ).relation
-    assert not any(node.spec.forgets for node in walk(relation) if isinstance(node, Aggregate))
+    assert not any(spec.forgets for spec in _aggregates(relation))

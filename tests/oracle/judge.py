@@ -18,7 +18,8 @@ from penstock.expressions.evaluate import evaluate_rows
 from penstock.expressions.tree import Expression, call, column, literal
 from penstock.expressions.types import INT, schema_from_arrow
 from penstock.kernels.block import inline
-from penstock.plan.nodes import Project, Relation, Scan
+from penstock.operators.specs import NamedExpression, ProjectSpec
+from penstock.plan.nodes import Relation, Scan, Step, step
 from tests.catalyst.conftest import stream
 from tests.oracle.engine import Manner, run_rows
 from tests.oracle.feeding import cut_into_rounds
@@ -47,14 +48,14 @@ class Judge:
         """What differs, as sentences; of the rows that we refuse so many are asked for per case."""
         rng = random.Random(manner.seed)
         translated = self._translated()
-        projection = _one_projection(translated.relation)
-        trees = [tree for _, tree in projection.columns[1:]]
+        scan, columns = _one_projection(translated.relation)
+        trees = [tree for _, tree in columns[1:]]
         refused = [evaluate_rows([tree], self.batch)[1] for tree in trees]
         guarded = [
             (f"c{index}", _guarded(tree, bad))
             for index, (tree, bad) in enumerate(zip(trees, refused, strict=True))
         ]
-        relation = replace(projection, columns=(projection.columns[0], *guarded))
+        relation = step(ProjectSpec((columns[0], *guarded)), scan)
         rounds = cut_into_rounds(self.batch, rng)
         ours = run_rows(replace(translated, relation=relation), rounds, folder, manner).rows
         found = self._values(ours.sort_by("row"), refused)
@@ -62,7 +63,7 @@ class Judge:
 
     def trees(self) -> list[Expression]:
         """The expressions as the front end reads them."""
-        return [tree for _, tree in _one_projection(self._translated().relation).columns[1:]]
+        return [tree for _, tree in _one_projection(self._translated().relation)[1][1:]]
 
     def _translated(self) -> Translated:
         """The query of all expressions, after the number of the row."""
@@ -143,14 +144,15 @@ class Judge:
         }
 
 
-def _one_projection(relation: Relation) -> Project:
+def _one_projection(relation: Relation) -> tuple[Scan, tuple[NamedExpression, ...]]:
     """Projections over a scan as one: Spark puts what is used twice into one of its own."""
-    assert isinstance(relation, Project)
+    assert isinstance(relation, Step)
+    assert isinstance(relation.spec, ProjectSpec)
     if isinstance(relation.child, Scan):
-        return relation
-    below = _one_projection(relation.child)
-    columns = tuple((name, inline(tree, dict(below.columns))) for name, tree in relation.columns)
-    return Project(below.child, columns)
+        return relation.child, relation.spec.columns
+    scan, below = _one_projection(relation.child)
+    inlined = ((name, inline(tree, dict(below))) for name, tree in relation.spec.columns)
+    return scan, tuple(inlined)
 
 
 def _guarded(tree: Expression, bad: Flags) -> Expression:

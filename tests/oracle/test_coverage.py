@@ -22,18 +22,19 @@ from penstock.expressions.functions import FUNCTIONS
 from penstock.expressions.tree import Call, Expression, column
 from penstock.expressions.tree import walk as walk_expression
 from penstock.expressions.types import DataType
-from penstock.operators.specs import KEY_KINDS_REFUSED, MODES, AggregateCall
-from penstock.plan.nodes import (
-    Aggregate,
-    Exchange,
-    Filter,
-    Generate,
-    PartialAggregate,
-    Project,
-    Relation,
-    StreamRef,
-    walk,
+from penstock.operators.specs import (
+    KEY_KINDS_REFUSED,
+    MODES,
+    AggregateCall,
+    AggregateSpec,
+    FilterSpec,
+    GenerateSpec,
+    OperatorSpec,
+    PartialAggregateSpec,
+    ProjectSpec,
+    WindowSpec,
 )
+from penstock.plan.nodes import Exchange, Relation, StreamRef, spec_of, walk
 from penstock.plan.place_exchanges import place_exchanges
 from penstock.plan.query import Query, Write
 from tests.catalyst.conftest import stream
@@ -64,24 +65,24 @@ class Reached:
             self.translated.append(planned.read(reader.load(str(folder))))
         self.expression_kinds = frozenset(planned.expression_kinds)
         self.node_kinds = frozenset(planned.node_kinds)
-        self.nodes = [node for each in self.translated for node in walk(each.relation)]
+        self.specs = [spec_of(node) for each in self.translated for node in walk(each.relation)]
 
     def expressions(self) -> Iterable[Expression]:
-        for node in self.nodes:
-            if isinstance(node, Project):
-                yield from (tree for _, tree in node.columns)
-            elif isinstance(node, Filter):
-                yield node.condition
-            elif isinstance(node, Generate):
-                yield node.expression
-            elif isinstance(node, Aggregate):
-                yield from (key for _, key in node.keys)
-                yield from (call.argument for call in node.aggregates if call.argument is not None)
-                if node.window is not None:
-                    yield node.window.time
+        for spec in self.specs:
+            if isinstance(spec, ProjectSpec):
+                yield from (tree for _, tree in spec.columns)
+            elif isinstance(spec, FilterSpec):
+                yield spec.condition
+            elif isinstance(spec, GenerateSpec):
+                yield spec.expression
+            elif isinstance(spec, AggregateSpec):
+                yield from (key for _, key in spec.keys)
+                yield from (call.argument for call in spec.aggregates if call.argument is not None)
+                if spec.window is not None:
+                    yield spec.window.time
 
-    def aggregates(self) -> list[Aggregate]:
-        return [node for node in self.nodes if isinstance(node, Aggregate)]
+    def aggregates(self) -> list[AggregateSpec]:
+        return [spec for spec in self.specs if isinstance(spec, AggregateSpec)]
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +111,9 @@ def test_every_function_of_ours(reached: Reached) -> None:
 
 
 def test_every_node_of_ours(reached: Reached) -> None:
-    found = {type(node) for each in reached.translated for node in _planned(each)}
-    assert set(get_args(Relation)) - found == set()
+    nodes = [node for each in reached.translated for node in _planned(each)]
+    assert set(get_args(Relation)) - {type(node) for node in nodes} == set()
+    assert set(get_args(OperatorSpec)) - {type(spec_of(node)) for node in nodes} == set()
 
 
 def _planned(translated: Translated) -> list[Relation]:
@@ -122,33 +124,33 @@ def _planned(translated: Translated) -> list[Relation]:
 
 def test_every_way_to_explode(reached: Reached) -> None:
     ways = {
-        (node.outer, node.position is not None)
-        for node in reached.nodes
-        if isinstance(node, Generate)
+        (spec.outer, spec.position is not None)
+        for spec in reached.specs
+        if isinstance(spec, GenerateSpec)
     }
     assert ways == {(outer, position) for outer in (False, True) for position in (False, True)}
 
 
 def test_every_window_in_every_output_mode(reached: Reached) -> None:
-    found = {(node.mode, _shape(node)) for node in reached.aggregates()}
+    found = {(spec.mode, _shape(spec.window)) for spec in reached.aggregates()}
     endless = {("append", "none")}  # refused: a group without a window never ends
     shapes = ("none", "tumbling", "sliding", "uneven")
     assert {(mode, shape) for mode in MODES for shape in shapes} - found == endless
 
 
-def _shape(node: Aggregate) -> str:
-    if node.window is None:
+def _shape(window: WindowSpec | None) -> str:
+    if window is None:
         return "none"
-    if node.window.size_us == node.window.slide_us:
+    if window.size_us == window.slide_us:
         return "tumbling"
-    return "uneven" if node.window.size_us % node.window.slide_us else "sliding"
+    return "uneven" if window.size_us % window.slide_us else "sliding"
 
 
 def test_every_aggregate_of_every_type(reached: Reached) -> None:
     found = {
         (call.function, call.argument.type.kind)
-        for node in reached.aggregates()
-        for call in node.aggregates
+        for spec in reached.aggregates()
+        for call in spec.aggregates
         if call.argument is not None
     }
     assert _possible_aggregates() - found == set()
@@ -172,7 +174,7 @@ def _types() -> set[DataType]:
 
 
 def test_keys_of_every_type(reached: Reached) -> None:
-    found = {key.type.kind for node in reached.aggregates() for _, key in node.keys}
+    found = {key.type.kind for spec in reached.aggregates() for _, key in spec.keys}
     assert {kind.kind for kind in _types()} - KEY_KINDS_REFUSED - found == set()
 
 
@@ -185,10 +187,10 @@ def test_the_matrix_has_every_type_that_is_not_nested() -> None:
 def test_partials_are_exchanged(reached: Reached) -> None:
     """Both ways to an aggregate: as partials, and as rows where another aggregate made them."""
     exchanged = [
-        type(node.child)
+        type(spec_of(node.child))
         for each in reached.translated
         for node in _planned(each)
         if isinstance(node, Exchange)
     ]
-    assert PartialAggregate in exchanged
-    assert {kind for kind in exchanged if kind is not PartialAggregate}
+    assert PartialAggregateSpec in exchanged
+    assert {kind for kind in exchanged if kind is not PartialAggregateSpec}

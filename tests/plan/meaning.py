@@ -11,15 +11,16 @@ import pyarrow as pa
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.log.memory import MemoryLog
 from penstock.operators.chain import Chain
+from penstock.operators.specs import AggregateSpec
 from penstock.plan.build import query as query_of
 from penstock.plan.build import scan_source
 from penstock.plan.nodes import (
-    Aggregate,
-    Exchange,
     Relation,
     Scan,
-    Source,
+    SourceRef,
+    Step,
     UnionAll,
+    spec_of,
     stream_names,
     walk,
 )
@@ -70,7 +71,7 @@ def tables_of(query: Query) -> dict[str, pa.Table]:
 
 def _names(scan: Scan) -> tuple[str, ...]:
     relation = scan.relation
-    return (relation.spec.connector,) if isinstance(relation, Source) else stream_names(scan)
+    return (relation.spec.connector,) if isinstance(relation, SourceRef) else stream_names(scan)
 
 
 # --- node by node ---------------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def _evaluate(node: Relation, tables: dict[str, pa.Table]) -> pa.Table:
         return pa.concat_tables(parts)
     if isinstance(node, UnionAll):
         return pa.concat_tables([_evaluate(part, tables).cast(schema) for part in node.inputs])
-    assert not isinstance(node, Exchange), "queries are evaluated as users write them"
+    assert isinstance(node, Step), "queries are evaluated as users write them"
     chain = Chain.linear((node.spec,), node.child.schema, None)
     batches: list[pa.RecordBatch] = []
     for batch in _evaluate(node.child, tables).combine_chunks().to_batches():
@@ -157,16 +158,13 @@ def plain(table: pa.Table) -> list[Row]:
 def settled(query: Query, stream: str, rows: Iterable[Row]) -> list[str]:
     """What counts of a result: every row, or of a group that comes again the last one."""
     written = [write.child for write in query.writes if write.stream == stream]
-    groups = next((node for child in written for node in walk(child) if _comes_again(node)), None)
-    if groups is None:
+    specs = [spec_of(node) for child in written for node in walk(child)]
+    again = [s for s in specs if isinstance(s, AggregateSpec) and s.mode != "append"]
+    if not again:
         return sorted(map(repr, rows))
-    assert isinstance(groups, Aggregate)
+    groups = again[0]
     names = {name for name, _ in groups.keys} | (
         {groups.window.output} if groups.window is not None else set()
     )
     last = {repr([item for item in row if item[0] in names]): repr(row) for row in rows}
     return sorted(last.values())
-
-
-def _comes_again(node: Relation) -> bool:
-    return isinstance(node, Aggregate) and node.mode != "append"

@@ -10,6 +10,7 @@ import pytest
 from penstock.errors import InvalidName, PlanError, UnknownColumn, UnsupportedPlan
 from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import BIGINT, Field, parse_type
+from penstock.operators.specs import AggregateSpec, FilterSpec
 from penstock.plan.build import (
     Rows,
     col,
@@ -22,7 +23,8 @@ from penstock.plan.build import (
     window,
 )
 from penstock.plan.columns import ColumnExpression, apply
-from penstock.plan.nodes import Aggregate, Filter, Scan, StreamRef, UnionAll, carries_time
+from penstock.plan.event_time import carries_time
+from penstock.plan.nodes import StreamRef, UnionAll, scan, spec_of, step
 from penstock.plan.query import Query, Write
 from penstock.stages.program import sink_stream
 from penstock.stages.settings import Settings
@@ -52,19 +54,19 @@ def test_unknown_column_names_column_node_and_what_there_is() -> None:
     with pytest.raises(UnknownColumn, match="group_by"):
         BIDS.group_by("seller")
     with pytest.raises(UnknownColumn, match="filter: there is no column 'gone'"):
-        Filter(BIDS.relation, column("gone", "boolean"))
+        step(FilterSpec(column("gone", "boolean")), BIDS.relation)
 
 
 def test_a_column_of_another_type_is_refused() -> None:
     condition = call("gt", column("price", "int"), literal(3, "int"))
     with pytest.raises(PlanError, match="filter: column 'price' is bigint, not int"):
-        Filter(BIDS.relation, condition)
+        step(FilterSpec(condition), BIDS.relation)
 
 
 def test_columns_take_the_nullability_of_the_input() -> None:
     rows = scan_stream("s", "flag boolean not null")
-    node = Filter(rows.relation, column("flag", "boolean", nullable=True))
-    assert node.condition == column("flag", "boolean", nullable=False)
+    node = step(FilterSpec(column("flag", "boolean", nullable=True)), rows.relation)
+    assert node.spec == FilterSpec(column("flag", "boolean", nullable=False))
 
 
 @pytest.mark.parametrize(
@@ -179,9 +181,9 @@ def test_a_watermark_says_nothing_about_what_is_computed(
     rows = timed().with_column("at", time()).group_by(window=window("at", 10))
     with pytest.raises(UnsupportedPlan, match="append mode needs a watermark on the window's time"):
         rows.agg(count())
-    aggregate = rows.agg(count(), mode="update").relation
-    assert isinstance(aggregate, Aggregate)
-    assert not aggregate.spec.forgets
+    spec = spec_of(rows.agg(count(), mode="update").relation)
+    assert isinstance(spec, AggregateSpec)
+    assert not spec.forgets
 
 
 def test_one_watermark_on_the_way_to_a_window() -> None:
@@ -277,8 +279,7 @@ def test_equal_plans_are_equal_and_hash_alike() -> None:
 def test_nested_nullability_is_not_part_of_a_plan() -> None:
     inner = parse_type("struct<a:int>")
     strict = type(inner)("struct", fields=(Field("a", parse_type("int"), False),))
-    scan = Scan((StreamRef("s"),), (Field("x", strict),))
-    assert scan.schema[0].type == inner
+    assert scan((StreamRef("s"),), (Field("x", strict),)).schema[0].type == inner
 
 
 def test_partition_columns_must_exist() -> None:

@@ -1,0 +1,81 @@
+"""Event time through a plan: of which columns the watermark speaks behind each operator."""
+
+from __future__ import annotations
+
+from penstock.expressions.tree import Call, Column, Expression, Literal
+from penstock.operators.specs import (
+    PANE_COLUMN,
+    AggregateSpec,
+    OperatorSpec,
+    PartialAggregateSpec,
+    ProjectSpec,
+    WatermarkSpec,
+    WindowSpec,
+)
+
+EventTime = tuple[str, ...]
+
+
+def event_time_after(spec: OperatorSpec, before: EventTime) -> EventTime:
+    """The columns that the watermark speaks of behind an operator."""
+    if isinstance(spec, WatermarkSpec):
+        return (spec.column,)
+    if isinstance(spec, ProjectSpec):
+        return tuple(name for name, item in spec.columns if carries_time(item, before))
+    if isinstance(spec, PartialAggregateSpec):
+        return (PANE_COLUMN,) if watermark_ends(spec.window, before) else ()
+    if isinstance(spec, AggregateSpec):
+        return (spec.window.output,) if spec.mode == "append" and spec.window is not None else ()
+    return before
+
+
+def watermark_ends(
+    window: WindowSpec | None, before: EventTime, merge_partials: bool = False
+) -> bool:
+    """Whether the watermark speaks of a window's time; else no group of it ever ends."""
+    if window is None:
+        return False
+    if merge_partials:
+        return PANE_COLUMN in before
+    return carries_time(window.time, before)
+
+
+def carries_time(expression: Expression, event_time: EventTime) -> bool:
+    """Whether what the watermark says of its columns holds for what an expression gives.
+
+    It holds for the column itself and for the end of a window that the watermark has closed; also
+    for a microsecond before that end, which is the last instant inside the window. A window's start
+    lies behind the watermark, and so may anything that is computed from a time.
+    """
+    if isinstance(expression, Column):
+        return expression.name in event_time
+    if not isinstance(expression, Call):
+        return False
+    if _is_end(expression, event_time):
+        return True
+    if expression.function == "struct":  # the same windows, shown with another start
+        members = dict(zip(expression.option("names"), expression.args, strict=True))
+        return set(members) == {"start", "end"} and _is_end(members["end"], event_time)
+    return _is_end(_before_last_instant(expression), event_time)
+
+
+def _is_end(expression: Expression | None, event_time: EventTime) -> bool:
+    return (
+        isinstance(expression, Call)
+        and expression.function == "get_field"
+        and expression.option("name") == "end"
+        and carries_time(expression.args[0], event_time)
+    )
+
+
+def _before_last_instant(expression: Call) -> Expression | None:
+    """x of timestamp_micros(unix_micros(x) - 1), or + -1."""
+    moved = expression.args[0] if expression.function == "timestamp_micros" else None
+    if not isinstance(moved, Call) or moved.function not in ("add", "subtract"):
+        return None
+    micros, by = moved.args
+    if not isinstance(by, Literal) or by.value != (-1 if moved.function == "add" else 1):
+        return None
+    if not isinstance(micros, Call) or micros.function != "unix_micros":
+        return None
+    return micros.args[0]
