@@ -12,14 +12,15 @@ from penstock.operators.specs import (
     AggregateSpec,
     FilterSpec,
     GenerateSpec,
+    NamedExpression,
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
     WatermarkSpec,
+    WindowSpec,
     accumulators_of,
     is_stateful,
 )
-from penstock.plan.text import show_call, show_named, show_window
 from penstock.stages.program import Port, Program, Stage, StreamSpec
 from penstock.stages.settings import Settings
 
@@ -278,3 +279,30 @@ def _aligned(rows: Iterator[tuple[str, str]]) -> list[str]:
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+# --- operators in words ---------------------------------------------------------------------------
+
+
+def show_named(columns: tuple[NamedExpression, ...]) -> str:
+    """Output columns: a bare name where a column is passed on."""
+    return ", ".join(
+        name if isinstance(item, Column) and item.name == name else f"{item} as {name}"
+        for name, item in columns
+    )
+
+
+def show_window(window: WindowSpec) -> str:
+    """A window in words."""
+    text = f"{window.time} {show_duration(window.size_us)}"
+    if window.slide_us != window.size_us:
+        text += f" every {show_duration(window.slide_us)}"
+    if window.start_us:
+        text += f" from {show_duration(window.start_us)}"
+    return f"{text} as {window.output}"
+
+
+def show_call(call: AggregateCall) -> str:
+    """An aggregate with its name."""
+    argument = "*" if call.argument is None else str(call.argument)
+    return f"{call.function}({argument}) as {call.name}"

@@ -11,9 +11,9 @@ from penstock.errors import InvalidArgument, InvalidName
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write
-from penstock.plan.text import print_relation
 from tests.catalyst.conftest import BIDS, stream
 from tests.catalyst.plan_cases import GOLDEN, plan_cases
+from tests.plan.text import print_relation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.translate import translate
 from penstock.errors import UnsupportedPlan
 from penstock.plan.nodes import StreamRef
-from penstock.plan.text import print_relation
 from tests.catalyst.conftest import stream
+from tests.plan.text import print_relation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,8 +11,8 @@ from penstock.expressions.types import Schema
 from penstock.plan.build import query, scan_stream
 from penstock.plan.explain import explain
 from penstock.plan.optimizer import plan_program
-from penstock.plan.text import parse_query
 from tests.plan.case_files import Case, read_cases
+from tests.plan.text import parse_query
 
 GOLDEN = Path(__file__).parent / "explanations.txt"
 

@@ -9,9 +9,9 @@ import pytest
 from penstock.plan.nodes import Exchange, UnionAll, walk
 from penstock.plan.optimizer import RULES, Rule, optimize, plan_program
 from penstock.plan.query import Query
-from penstock.plan.text import parse_query, print_query
 from tests.plan.case_files import FOLDER, Case, read_cases
 from tests.plan.meaning import direct_results, program_results, settled, tables_of
+from tests.plan.text import parse_query, print_query
 
 CASES = [
     pytest.param(rule, case, id=f"{rule.__name__}: {case}")

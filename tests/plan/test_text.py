@@ -21,8 +21,8 @@ from penstock.plan.build import (
 from penstock.plan.columns import ColumnExpression, apply
 from penstock.plan.optimizer import optimize
 from penstock.plan.query import Query
-from penstock.plan.text import parse_query, print_query
 from penstock.stages.settings import Settings
+from tests.plan.text import parse_query, print_query
 from tests.thoroughness import examples
 
 SCHEMA = "k bigint, v bigint, d double, t string, ts timestamp not null, tags array<string>"

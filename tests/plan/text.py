@@ -1,4 +1,4 @@
-"""Plans as indented text, printed and read back: the form of test cases and of explanations.
+"""Plans as indented text, printed and read back: the form of test cases.
 
     query hot parallelism 4
       write stream hot_auctions
@@ -21,7 +21,6 @@ from typing import Any
 
 from penstock.errors import ExpressionError, PlanError
 from penstock.expressions.durations import parse_duration, show_duration
-from penstock.expressions.tree import Column
 from penstock.expressions.types import Schema
 from penstock.operators.specs import (
     AggregateCall,
@@ -36,7 +35,7 @@ from penstock.operators.specs import (
 )
 from penstock.plan.build import parse_schema
 from penstock.plan.columns import Reference
-from penstock.plan.expression_text import Cursor, take_expression
+from penstock.plan.explain import show_call, show_named, show_window
 from penstock.plan.nodes import (
     Exchange,
     Relation,
@@ -55,6 +54,7 @@ from penstock.plan.nodes import (
 from penstock.plan.query import Query, Write
 from penstock.stages.program import ConnectorSpec, connector_spec
 from penstock.stages.settings import Settings
+from tests.plan.expression_text import Cursor, take_expression
 
 INDENT = "  "
 
@@ -133,30 +133,6 @@ def show_columns(schema: Schema) -> str:
     """Columns as a scan declares them."""
     shown = [f"{f.name} {f.type}{'' if f.nullable else ' not null'}" for f in schema]
     return f"({', '.join(shown)})"
-
-
-def show_named(columns: tuple[NamedExpression, ...]) -> str:
-    """Output columns: a bare name where a column is passed on."""
-    return ", ".join(
-        name if isinstance(item, Column) and item.name == name else f"{item} as {name}"
-        for name, item in columns
-    )
-
-
-def show_window(window: WindowSpec) -> str:
-    """A window in words."""
-    text = f"{window.time} {show_duration(window.size_us)}"
-    if window.slide_us != window.size_us:
-        text += f" every {show_duration(window.slide_us)}"
-    if window.start_us:
-        text += f" from {show_duration(window.start_us)}"
-    return f"{text} as {window.output}"
-
-
-def show_call(call: AggregateCall) -> str:
-    """An aggregate with its name."""
-    argument = "*" if call.argument is None else str(call.argument)
-    return f"{call.function}({argument}) as {call.name}"
 
 
 def _grouping_text(spec: AggregateSpec | PartialAggregateSpec) -> str:
@@ -483,9 +459,3 @@ def _take_call(cursor: Cursor, schema: Schema) -> AggregateCall:
     cursor.expect(")")
     name = cursor.name() if cursor.accept("as") else function
     return AggregateCall(function, argument, name)
-
-
-__all__ = [
-    "node_line", "parse_query", "print_query", "print_relation", "show_call",
-    "show_columns", "show_duration", "show_named", "show_window",
-]  # fmt: skip
