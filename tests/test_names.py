@@ -88,7 +88,7 @@ def test_no_stage_is_named_like_another_kind_of_producer(small_program: Program)
 
 @pytest.fixture
 def small_program() -> Program:
-    from penstock.plan.build import query, scan_stream  # noqa: PLC0415
     from penstock.plan.optimizer import plan_program  # noqa: PLC0415
+    from penstock.testing.plans import query, scan_stream  # noqa: PLC0415
 
     return plan_program(query("q", scan_stream("a", "x bigint").to_stream("b")))

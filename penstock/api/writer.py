@@ -47,8 +47,9 @@ from penstock.expressions.durations import parse_duration
 from penstock.log.contract import Log
 from penstock.names import check_name
 from penstock.options import Options
-from penstock.plan.build import Rows, query
+from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Query, Write
 from penstock.runtime.job import Job
 from penstock.runtime.placement import Patience
 from penstock.runtime.queries import (
@@ -317,9 +318,9 @@ class DataStreamWriter:
             raise unknown[0]
         output = sink.stream(name)
         count, keys = _substreams_of(attached.log, output)
-        write = Rows(translated.relation).to_stream(output, count, keys)
+        write = Write(translated.relation, StreamRef(output, count), keys)
         parallelism = self._options[writer_options.PARALLELISM]
-        return plan_program(query(name, write, parallelism=parallelism, settings=self._settings()))
+        return plan_program(Query(name, (write,), parallelism, self._settings()))
 
     def _settings(self) -> Settings:
         given = self._options.arguments()

@@ -24,12 +24,12 @@ from penstock.bench.report import Report, machine_facts, median
 from penstock.kernels.cache import KernelCache
 from penstock.log import open_log
 from penstock.log.record import Entry, RecordKind
-from penstock.plan.build import Rows, count, query, scan_source, sum_, window
-from penstock.plan.columns import Named, apply, col
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.single import SingleProcess
 from penstock.stages.settings import Settings
+from penstock.testing.columns import Named, apply, col
+from penstock.testing.plans import Draft, count, query, scan_source, sum_, window
 
 TITLE = "queries in one process, beside a hand-written loop"
 ADS = 1000
@@ -120,7 +120,7 @@ def _campaign() -> Named:
     return apply("lookup", col("ad"), table=campaigns, value_type="int").alias("campaign")
 
 
-def _ads() -> Rows:
+def _ads() -> Draft:
     return scan_source("replay", COLUMNS, partitions=1)
 
 

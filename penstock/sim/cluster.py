@@ -12,7 +12,6 @@ from penstock.errors import StreamError
 from penstock.kernels.cache import KernelCache
 from penstock.log.memory import SimulatedCrash
 from penstock.log.record import Position
-from penstock.plan.build import parse_schema
 from penstock.runtime.control import Message
 from penstock.runtime.slot import Slot
 from penstock.runtime.sources import SourceBuilder
@@ -38,6 +37,7 @@ from penstock.sim.scenario import BatchKind, Scenario
 from penstock.sim.schedule import Schedule
 from penstock.sim.sinks import Feeder, Hand, Outside
 from penstock.stages.program import Program
+from penstock.testing.plans import parse_schema
 
 DEPTH_MAX = 2  # how many actors may be held up in the middle of an action
 HOLD_ACTIONS_MAX = 8  # of the others, while one is held up

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from penstock.plan.build import (
-    Rows,
+from penstock.plan.nodes import Relation, Scan, rewrite
+from penstock.plan.optimizer import plan_program
+from penstock.sim.data import COLUMNS, SECOND_US
+from penstock.stages.program import Program, sink_stream
+from penstock.stages.settings import Settings
+from penstock.testing.columns import apply, col
+from penstock.testing.plans import (
+    Draft,
     count,
     max_,
     min_,
@@ -18,12 +24,6 @@ from penstock.plan.build import (
     sum_,
     window,
 )
-from penstock.plan.columns import apply, col
-from penstock.plan.nodes import Relation, Scan, rewrite
-from penstock.plan.optimizer import plan_program
-from penstock.sim.data import COLUMNS, SECOND_US
-from penstock.stages.program import Program, sink_stream
-from penstock.stages.settings import Settings
 
 Answer = Literal["rows", "running", "windows"]
 Variant = Literal["first", "changed", "refused"]
@@ -46,7 +46,7 @@ class Shape:
     """A query, and what must be known about it to answer it in plain Python."""
 
     name: str
-    build: Callable[[], Rows]
+    build: Callable[[], Draft]
     answer: Answer
     keys: tuple[str, ...] = ()
     feeds: int = 1
@@ -57,7 +57,7 @@ class Shape:
     dead_letters: bool = False
     explodes: bool = False
     producers: int = 0  # programs outside, each with a feed, that publish what the query reads
-    first: Callable[[], Rows] | None = None  # a query of its own that feeds the other one
+    first: Callable[[], Draft] | None = None  # a query of its own that feeds the other one
     then: Answer | None = None  # a second aggregate over the first one's output
     then_window_us: tuple[int, int] | None = None
 
@@ -67,72 +67,72 @@ class Shape:
         return self.window_us is not None and several and not (self.producers or self.first)
 
 
-def _feed(number: int, parts: int = 1) -> Rows:
+def _feed(number: int, parts: int = 1) -> Draft:
     return scan_source(CONNECTOR, COLUMNS, parts, feed=number)
 
 
-def _timed(number: int, parts: int = 1) -> Rows:
+def _timed(number: int, parts: int = 1) -> Draft:
     return _feed(number, parts).with_watermark("ts", DELAY_US)
 
 
-def _windows(rows: Rows, key: str, size_us: int, slide_us: int | None = None) -> Rows:
+def _windows(rows: Draft, key: str, size_us: int, slide_us: int | None = None) -> Draft:
     return rows.group_by(key, window=window("ts", size_us, slide_us)).agg(*AGGREGATES)
 
 
-def _filter_map() -> Rows:
+def _filter_map() -> Draft:
     return _feed(0, 2).filter(col("v") > 0).select("rid", "k", (col("v") * 2 + col("g")).alias("w"))
 
 
-def _union_rows() -> Rows:
+def _union_rows() -> Draft:
     both = _feed(0).union(_feed(1))
     return both.filter(col("v") > 0).select("rid", "k", (col("v") * 2 + col("g")).alias("w"))
 
 
-def _running() -> Rows:
+def _running() -> Draft:
     return _feed(0).union(_feed(1)).group_by("k").agg(*AGGREGATES, mode="update")
 
 
-def _running_parts() -> Rows:
+def _running_parts() -> Draft:
     return _feed(0, 2).group_by("g").agg(*AGGREGATES, mode="update")
 
 
-def _running_one() -> Rows:
+def _running_one() -> Draft:
     return _feed(0).group_by("k", "g").agg(*AGGREGATES, mode="update")
 
 
-def _complete() -> Rows:
+def _complete() -> Draft:
     return _feed(0).group_by("g").agg(*AGGREGATES, mode="complete")
 
 
-def _words() -> Rows:
+def _words() -> Draft:
     return _feed(0).explode("words", "word").group_by("word").agg(*AGGREGATES, mode="update")
 
 
-def _tumbling() -> Rows:
+def _tumbling() -> Draft:
     return _windows(_timed(0, 2), "k", 6 * SECOND_US)
 
 
-def _tumbling_one() -> Rows:
+def _tumbling_one() -> Draft:
     return _windows(_timed(0), "g", 6 * SECOND_US)
 
 
-def _hopping() -> Rows:
+def _hopping() -> Draft:
     return _windows(_timed(0).union(_timed(1)), "g", 6 * SECOND_US, 2 * SECOND_US)
 
 
-def _hopping_one() -> Rows:
+def _hopping_one() -> Draft:
     return _windows(_timed(0), "k", 6 * SECOND_US, 2 * SECOND_US)
 
 
-def _late_side() -> Rows:
+def _late_side() -> Draft:
     return _windows(_timed(0).union(_timed(1)), "k", 4 * SECOND_US)
 
 
-def _late_side_one() -> Rows:
+def _late_side_one() -> Draft:
     return _windows(_timed(0), "k", 4 * SECOND_US)
 
 
-def _cascade() -> Rows:
+def _cascade() -> Draft:
     """Windows per key, then how many of them there are and what they add up to."""
     first = _windows(_timed(0, 2), "k", 4 * SECOND_US)
     return first.group_by("k").agg(
@@ -141,7 +141,7 @@ def _cascade() -> Rows:
     )  # fmt: skip
 
 
-def _cascade_windows() -> Rows:
+def _cascade_windows() -> Draft:
     """Small windows per key, then larger windows over their ends."""
     first = _windows(_timed(0).union(_timed(1)), "g", 4 * SECOND_US)
     begun = first.select(col("window")["end"].alias("at"), "g", "n", "top")
@@ -150,60 +150,60 @@ def _cascade_windows() -> Rows:
     )
 
 
-def _divided(number: int, parts: int = 1) -> Rows:
+def _divided(number: int, parts: int = 1) -> Draft:
     quotient = apply("int_divide", col("v"), col("d")).alias("v")
     return _feed(number, parts).select("rid", "k", quotient, "ts")
 
 
-def _dead_running() -> Rows:
+def _dead_running() -> Draft:
     return _divided(0, 2).group_by("k").agg(*AGGREGATES, mode="update")
 
 
-def _dead_rows() -> Rows:
+def _dead_rows() -> Draft:
     return _divided(0).union(_divided(1)).select("rid", "k", col("v").alias("w"))
 
 
-def _dead_windows() -> Rows:
+def _dead_windows() -> Draft:
     return _windows(_divided(0).with_watermark("ts", DELAY_US), "k", 4 * SECOND_US)
 
 
-def _other_time() -> Rows:
+def _other_time() -> Draft:
     """Windows of a time that the watermark does not speak of: no row is ever late for them."""
     rows = _timed(0).union(_timed(1))
     return rows.group_by("k", window=window("u", 6 * SECOND_US)).agg(*AGGREGATES, mode="update")
 
 
-def _published() -> Rows:
+def _published() -> Draft:
     return scan_stream(PUBLISHED, COLUMNS)
 
 
-def _published_rows() -> Rows:
+def _published_rows() -> Draft:
     rows = _published().filter(col("v") > 0)
     return rows.select("rid", "k", (col("v") * 2 + col("g")).alias("w"))
 
 
-def _published_running() -> Rows:
+def _published_running() -> Draft:
     return _published().group_by("k").agg(*AGGREGATES, mode="update")
 
 
-def _published_windows() -> Rows:
+def _published_windows() -> Draft:
     return _windows(_published().with_watermark("ts", DELAY_US), "g", 6 * SECOND_US)
 
 
-def _handed_on() -> Rows:
+def _handed_on() -> Draft:
     return _feed(0, 2).filter(col("rid") >= 0)
 
 
-def _handed_on_union() -> Rows:
+def _handed_on_union() -> Draft:
     return _feed(0).union(_feed(1)).filter(col("rid") >= 0)
 
 
-def _chained_running() -> Rows:
+def _chained_running() -> Draft:
     rows = scan_stream(BETWEEN, COLUMNS, substreams=2)
     return rows.group_by("k", "g").agg(*AGGREGATES, mode="update")
 
 
-def _chained_windows() -> Rows:
+def _chained_windows() -> Draft:
     rows = scan_stream(BETWEEN, COLUMNS).with_watermark("ts", DELAY_US)
     return _windows(rows, "k", 4 * SECOND_US)
 
@@ -273,14 +273,14 @@ def programs_of(
     return (plan_program(query(f"{shape.name}_first", feeding, parallelism=shape.parts)), answer)
 
 
-def _as(variant: Variant, rows: Rows) -> Rows:
+def _as(variant: Variant, rows: Draft) -> Draft:
     if variant == "refused":
         return rows.select(rows.schema[0].name)
     if variant == "changed":
-        return Rows(rewrite(rows.relation, _all_rows))
+        return Draft(rewrite(rows.relation, _all_rows))
     return rows
 
 
 def _all_rows(node: Relation) -> Relation:
     """Filter what is scanned by a condition that every row meets."""
-    return Rows(node).filter(col("rid") >= 0).relation if isinstance(node, Scan) else node
+    return Draft(node).filter(col("rid") >= 0).relation if isinstance(node, Scan) else node

@@ -23,7 +23,6 @@ from penstock.errors import Fenced, RecordTooLarge, SchemaMismatch, StreamConfli
 from penstock.log.committed import CommittedReader
 from penstock.log.local import open_log
 from penstock.log.record import RecordKind
-from penstock.plan.build import parse_schema, query, scan_stream
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.outputs import UNIT_BYTES_MAX
 from penstock.runtime.staging import OpenWrite, begin_write, open_writes
@@ -33,6 +32,7 @@ from penstock.runtime.streams import (
     describe_stream,
     register_streams,
 )
+from penstock.testing.plans import parse_schema, query, scan_stream
 from tests.api.datasource_logs import EVENTS, PROCESS, STREAM, Scenario, committed_ids
 from tests.api.test_datasource_read import in_order, load
 

@@ -29,8 +29,6 @@ from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore
 from penstock.log.power_cut import power_cuts
 from penstock.log.record import START, Position, Record
 from penstock.log.survey import list_tags
-from penstock.plan.build import count, query, scan_source, scan_stream, window
-from penstock.plan.columns import col
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.backlog import SinkProgress, StoredProgress, sink_progress, take_over_sink
 from penstock.runtime.instances import InstanceNumbers
@@ -40,6 +38,8 @@ from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, 
 from penstock.stages.settings import Settings
 from penstock.stages.tags import marker_tag
 from penstock.testing.clock import ManualClock
+from penstock.testing.columns import col
+from penstock.testing.plans import count, query, scan_source, scan_stream, window
 from tests.spark.waiting import wait_for
 
 WAIT_S = 30.0

@@ -26,10 +26,10 @@ from penstock.errors import (
 )
 from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
-from penstock.plan.build import query, scan_source
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.queries import StoredQuery, stored_names, stored_query
 from penstock.runtime.streams import create_stream
+from penstock.testing.plans import query, scan_source
 from tests.spark_session import shared_session
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from penstock.cli.main import main
 from penstock.errors import InvalidProgram, QueryNotFound
 from penstock.log import open_log
 from penstock.log.memory import MemoryLog
-from penstock.plan.build import col, count, query, scan_source, window
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.queries import (
     RunState,
@@ -34,6 +33,7 @@ from penstock.runtime.queries import (
 from penstock.runtime.single import run_program
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.testing.plans import col, count, query, scan_source, window
 
 BIDS = "auction bigint, price bigint, dateTime timestamp"
 EVENTS = 2_000

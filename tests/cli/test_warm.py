@@ -8,9 +8,9 @@ import pytest
 
 from penstock.cli.main import main
 from penstock.log import open_log
-from penstock.plan.build import col, query, scan_source
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.queries import StoredQuery
+from penstock.testing.plans import col, query, scan_source
 
 
 def test_kernels_of_stored_queries_are_compiled(

@@ -10,7 +10,7 @@ from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.rejects import with_plain_texts
 from penstock.expressions.types import arrow_schema
-from penstock.plan.build import parse_schema
+from penstock.testing.plans import parse_schema
 from tests.oracle.file_cases import GROUPS, MALFORMED, Group, answers, file_name, shown
 from tests.oracle.verdict import Row, plain
 

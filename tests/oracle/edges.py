@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.expressions.types import INTEGER_BITS, DataType, Schema, arrow_schema
-from penstock.plan.build import parse_schema
+from penstock.testing.plans import parse_schema
 from tests.catalyst.expression_cases import COLUMNS
 from tests.expressions.spark_cases import DATE_TEXTS, NUMBER_TEXTS, TEXTS, instants
 

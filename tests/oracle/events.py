@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.expressions.types import Schema, arrow_schema
-from penstock.plan.build import parse_schema
+from penstock.testing.plans import parse_schema
 from tests.oracle.feeding import SECOND_US
 
 EVENT_COLUMNS = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.errors import PlanError
 from penstock.expressions.types import parse_type
-from penstock.plan.columns import ColumnExpression, Constant, Reference, apply, negated
+from penstock.testing.columns import ColumnExpression, Constant, Reference, apply, negated
 
 DEPTH_MAX = 100
 DIGITS_MAX = 40  # beyond any type that a literal can have

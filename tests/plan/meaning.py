@@ -12,8 +12,6 @@ from penstock.expressions.types import Schema, arrow_schema
 from penstock.log.memory import MemoryLog
 from penstock.operators.chain import Chain
 from penstock.operators.specs import AggregateSpec
-from penstock.plan.build import query as query_of
-from penstock.plan.build import scan_source
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -34,6 +32,8 @@ from penstock.runtime.streams import StreamReader
 from penstock.stages.program import Program, StreamSpec
 from penstock.state.checkpoints import CheckpointStore
 from penstock.testing.clock import ManualClock
+from penstock.testing.plans import query as query_of
+from penstock.testing.plans import scan_source
 from tests.runtime.laboratory import table_source
 
 ROWS = 600

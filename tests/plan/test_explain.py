@@ -8,9 +8,9 @@ import pytest
 
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import Schema
-from penstock.plan.build import query, scan_stream
 from penstock.plan.explain import explain
 from penstock.plan.optimizer import plan_program
+from penstock.testing.plans import query, scan_stream
 from tests.plan.case_files import Case, read_cases
 from tests.plan.text import parse_query
 

@@ -8,16 +8,16 @@ import pytest
 
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.operators.specs import AggregateSpec, FilterSpec, PartialAggregateSpec, WatermarkSpec
-from penstock.plan.build import Rows, col, count, query, scan_source, scan_stream, window
 from penstock.plan.optimizer import plan_program
 from penstock.stages.key_ranges import KEY_SPACE
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.testing.plans import Draft, col, count, query, scan_source, scan_stream, window
 
 BIDS = scan_stream("bids", "auction bigint, price bigint not null, ts timestamp")
 
 
-def hot(rows: Rows = BIDS) -> Rows:
+def hot(rows: Draft = BIDS) -> Draft:
     grouped = rows.with_watermark("ts", "1 second").group_by("auction", window=window("ts", 10, 2))
     return grouped.agg(count().alias("n"))
 

@@ -11,8 +11,14 @@ from penstock.errors import InvalidName, PlanError, UnknownColumn, UnsupportedPl
 from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import BIGINT, Field, parse_type
 from penstock.operators.specs import AggregateSpec, FilterSpec
-from penstock.plan.build import (
-    Rows,
+from penstock.plan.event_time import carries_time
+from penstock.plan.nodes import StreamRef, UnionAll, scan, spec_of, step
+from penstock.plan.query import Query, Write
+from penstock.stages.program import sink_stream
+from penstock.stages.settings import Settings
+from penstock.testing.columns import ColumnExpression, apply
+from penstock.testing.plans import (
+    Draft,
     col,
     count,
     max_,
@@ -22,12 +28,6 @@ from penstock.plan.build import (
     sum_,
     window,
 )
-from penstock.plan.columns import ColumnExpression, apply
-from penstock.plan.event_time import carries_time
-from penstock.plan.nodes import StreamRef, UnionAll, scan, spec_of, step
-from penstock.plan.query import Query, Write
-from penstock.stages.program import sink_stream
-from penstock.stages.settings import Settings
 
 BIDS = scan_stream(
     "bids",
@@ -36,7 +36,7 @@ BIDS = scan_stream(
 )
 
 
-def timed(rows: Rows = BIDS) -> Rows:
+def timed(rows: Draft = BIDS) -> Draft:
     return rows.with_watermark("ts", "1 second")
 
 

@@ -7,8 +7,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import PlanError, StreamError
-from penstock.plan.build import (
-    Rows,
+from penstock.plan.optimizer import optimize
+from penstock.plan.query import Query
+from penstock.stages.settings import Settings
+from penstock.testing.columns import ColumnExpression, apply
+from penstock.testing.plans import (
+    Draft,
     col,
     count,
     max_,
@@ -18,10 +22,6 @@ from penstock.plan.build import (
     sum_,
     window,
 )
-from penstock.plan.columns import ColumnExpression, apply
-from penstock.plan.optimizer import optimize
-from penstock.plan.query import Query
-from penstock.stages.settings import Settings
 from tests.plan.text import parse_query, print_query
 from tests.thoroughness import examples
 
@@ -66,14 +66,14 @@ def conditions() -> st.SearchStrategy[ColumnExpression]:
 
 @st.composite
 def queries(draw: st.DrawFn) -> Query:
-    def source() -> Rows:
+    def source() -> Draft:
         if draw(st.booleans()):
             return scan_stream(draw(st.sampled_from("ab")), SCHEMA, draw(st.integers(1, 3)))
         return scan_source("gen", SCHEMA, draw(st.sampled_from([None, 1, 4])), seed=1, path="a (b)")
 
     is_early = draw(st.booleans())  # the watermark stands near the sources, or before the windows
 
-    def rows() -> Rows:
+    def rows() -> Draft:
         made = source()
         for step in draw(st.lists(st.sampled_from("fp"), max_size=3)):
             if step == "f":

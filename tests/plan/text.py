@@ -33,8 +33,6 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
 )
-from penstock.plan.build import parse_schema
-from penstock.plan.columns import Reference
 from penstock.plan.explain import show_call, show_named, show_window
 from penstock.plan.nodes import (
     Exchange,
@@ -54,6 +52,8 @@ from penstock.plan.nodes import (
 from penstock.plan.query import Query, Write
 from penstock.stages.program import ConnectorSpec, connector_spec
 from penstock.stages.settings import Settings
+from penstock.testing.columns import Reference
+from penstock.testing.plans import parse_schema
 from tests.plan.expression_text import Cursor, take_expression
 
 INDENT = "  "

@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from penstock.kernels.cache import KernelCache
-from penstock.plan.build import count, query, scan_source, sum_, window
 from penstock.plan.query import Query
 from penstock.stages.settings import Settings
+from penstock.testing.plans import count, query, scan_source, sum_, window
 from tests.connectors.nexmark_reference import Reference
 from tests.runtime.laboratory import SECOND_US, Laboratory
 

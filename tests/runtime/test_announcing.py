@@ -8,7 +8,13 @@ from penstock.connectors.arrow import ArrowSource
 from penstock.log import LocalLog, open_log
 from penstock.log.committed import CommittedReader
 from penstock.log.record import START, RecordKind
-from penstock.plan.build import (
+from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
+from penstock.runtime.markers import Marker, decode_marker
+from penstock.runtime.sources import SourceBuilder
+from penstock.runtime.streams import StreamWriter, create_stream
+from penstock.stages.settings import Settings
+from penstock.testing.clock import ManualClock
+from penstock.testing.plans import (
     col,
     count,
     parse_schema,
@@ -17,12 +23,6 @@ from penstock.plan.build import (
     scan_stream,
     window,
 )
-from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
-from penstock.runtime.markers import Marker, decode_marker
-from penstock.runtime.sources import SourceBuilder
-from penstock.runtime.streams import StreamWriter, create_stream
-from penstock.stages.settings import Settings
-from penstock.testing.clock import ManualClock
 from tests.runtime.laboratory import SECOND_US, UNSYNCED, Laboratory
 
 ROWS = 2_000

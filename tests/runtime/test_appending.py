@@ -16,7 +16,6 @@ from penstock.kernels.cache import KernelCache
 from penstock.log.contract import Outcome, take_over
 from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.log.record import Append, Entry, Fence, Position, RecordKind
-from penstock.plan.build import count, query, scan_source
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Write
 from penstock.runtime.appending import AppendQueue, Appends, BackgroundAppends, PendingAppend
@@ -29,6 +28,7 @@ from penstock.runtime.vertex import APPEND_PATIENCE_S, COMMIT_GAP_S, VertexState
 from penstock.stages.settings import Settings
 from penstock.state.checkpoints import MemoryCheckpoints
 from penstock.testing.clock import ManualClock
+from penstock.testing.plans import count, query, scan_source
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 

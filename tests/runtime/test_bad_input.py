@@ -29,20 +29,20 @@ from penstock.errors import (
 )
 from penstock.log import open_log, punit
 from penstock.log.record import Entry, Fence, RecordKind
-from penstock.plan.build import Rows, count, parse_schema, query, scan_source, scan_stream
-from penstock.plan.columns import apply, col
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.markers import Marker
 from penstock.runtime.streams import StreamWriter, create_stream
 from penstock.stages.program import Program
 from penstock.stages.settings import MIB, Settings
+from penstock.testing.columns import apply, col
+from penstock.testing.plans import Draft, count, parse_schema, query, scan_source, scan_stream
 from tests.runtime.laboratory import Laboratory, table, table_source
 
 NUMBERS = "id bigint not null, a bigint, b bigint, word string"
 
 
-def copied(rows: Rows, name: str = "copy", **settings: Any) -> Query:
+def copied(rows: Draft, name: str = "copy", **settings: Any) -> Query:
     return query(name, rows.to_stream("out"), settings=Settings(**settings))
 
 

@@ -15,8 +15,8 @@ from penstock.connectors.parquet_pages import CODED_ROWS_MIN
 from penstock.kernels import coding
 from penstock.operators import aggregate
 from penstock.operators.specs import AggregateSpec
-from penstock.plan.build import col, count, query, scan_source, window
 from penstock.state.keyed import KeyedState
+from penstock.testing.plans import col, count, query, scan_source, window
 from tests.runtime.laboratory import SECOND_US, TIMESTAMP, Laboratory, table, table_source
 
 

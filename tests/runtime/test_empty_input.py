@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.plan.build import Rows, count, query, scan_source, sum_
-from penstock.plan.columns import col
 from penstock.plan.query import Query
 from penstock.stages.settings import Settings
+from penstock.testing.columns import col
+from penstock.testing.plans import Draft, count, query, scan_source, sum_
 from tests.runtime.laboratory import Laboratory
 
 NOTHING = (0, None)
@@ -35,13 +35,13 @@ def put(path: Path, numbers: Sequence[int], **how: Any) -> None:
     hidden.rename(path)
 
 
-def scan(folder: Path, format: str) -> Rows:
+def scan(folder: Path, format: str) -> Draft:
     folder.mkdir()
     options = {"header": True} if format == "csv" else {}
     return scan_source("folder", "n bigint", None, path=str(folder), format=format, **options)
 
 
-def totals(rows: Rows, mode: str = "complete", parallelism: int = 1, **settings: Any) -> Query:
+def totals(rows: Draft, mode: str = "complete", parallelism: int = 1, **settings: Any) -> Query:
     counted = rows.group_by().agg(count().alias("c"), sum_("n").alias("s"), mode=mode)
     return query(
         "totals",

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.plan.build import Rows, count, query, scan_source, scan_stream, window
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.single import SingleProcess
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.testing.plans import Draft, count, query, scan_source, scan_stream, window
 from tests.runtime.laboratory import SECOND_US, Laboratory, table, table_source
 
 DELAY_US, WINDOW_US = 5 * SECOND_US, 10 * SECOND_US
@@ -28,12 +28,12 @@ def put(folder: Path, name: str, seconds: list[int]) -> None:
     hidden.rename(folder / name)
 
 
-def scan(folder: Path) -> Rows:
+def scan(folder: Path) -> Draft:
     rows = scan_source("folder", "ts timestamp", None, path=str(folder), format="jsonl")
     return rows.with_watermark("ts", DELAY_US)
 
 
-def windows(rows: Rows, parallelism: int, *, available_now: bool = True) -> Program:
+def windows(rows: Draft, parallelism: int, *, available_now: bool = True) -> Program:
     grouped = rows.group_by(window=window("ts", WINDOW_US)).agg(count().alias("n"))
     settings = Settings(
         available_now=available_now, commit_interval_ms=0, checkpoint_interval_commits=3

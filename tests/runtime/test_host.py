@@ -14,10 +14,10 @@ from penstock.connectors.contract import AGAIN_S
 from penstock.connectors.folder_events import FolderEvents
 from penstock.connectors.folder_listing import LOOK_S, TICK_S
 from penstock.log import open_log
-from penstock.plan.build import parse_schema, query, scan_source, scan_stream
 from penstock.runtime import host as host_module
 from penstock.runtime.streams import StreamWriter, create_stream
 from penstock.testing.clock import ManualClock
+from penstock.testing.plans import parse_schema, query, scan_source, scan_stream
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 ORDERS = "item bigint not null"

@@ -15,11 +15,11 @@ from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import APPEND_ENTRIES_MAX
 from penstock.log.record import START, Fence, RecordKind
-from penstock.plan.build import count, query, scan_source
-from penstock.plan.columns import col
 from penstock.runtime.outputs import UNIT_BYTES_MAX, Outputs, partitioner
 from penstock.stages.key_ranges import split_key_space
 from penstock.stages.settings import Settings
+from penstock.testing.columns import col
+from penstock.testing.plans import count, query, scan_source
 from tests.runtime.laboratory import UNSYNCED, Laboratory, multiset, table, table_source
 
 

@@ -9,7 +9,6 @@ import pytest
 from penstock.errors import Fenced, JobFailed, StreamError, TooFewSlots
 from penstock.log.contract import register
 from penstock.log.memory import MemoryLog, MemoryStore
-from penstock.plan.build import count, query, scan_source
 from penstock.plan.optimizer import plan_program
 from penstock.runtime import placement
 from penstock.runtime.instances import InstanceNumbers
@@ -28,6 +27,7 @@ from penstock.runtime.placement import (
     StopSlot,
 )
 from penstock.stages.program import Program
+from penstock.testing.plans import count, query, scan_source
 
 PATIENCE = Patience(silence_s=3, step_s=60, recovery_s=600, start_s=120, stop_s=30)
 

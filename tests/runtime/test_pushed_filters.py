@@ -13,9 +13,9 @@ import pytest
 from penstock.connectors.parquet_statistics import AllOf, AnyOf, ColumnTest
 from penstock.expressions.tree import Expression, call, column, literal
 from penstock.operators.specs import FilterSpec, WatermarkSpec
-from penstock.plan.build import query, scan_source
-from penstock.plan.columns import col
 from penstock.runtime.pushed_filters import pushed_condition
+from penstock.testing.columns import col
+from penstock.testing.plans import query, scan_source
 from tests.runtime.laboratory import Laboratory
 
 N, T = column("n", "int"), column("t", "string")

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 
 from penstock.config import LogConfig
-from penstock.plan.build import Rows, count, max_, min_, query, scan_source, sum_, window
-from penstock.plan.columns import apply, col, lit
 from penstock.plan.query import Query, Write
 from penstock.runtime.sources import SourceBuilder
 from penstock.stages.settings import Settings
+from penstock.testing.columns import apply, col, lit
+from penstock.testing.plans import Draft, count, max_, min_, query, scan_source, sum_, window
 from tests.connectors.nexmark_reference import Reference
 from tests.runtime.laboratory import (
     SECOND_US,
@@ -106,7 +106,7 @@ def reference_bids(seed: int, events: int = EVENTS) -> Iterator[Row]:
             yield {k: row[k] for k in ("auction", "bidder", "price")} | {"dateTime": time_us}
 
 
-def bids(seed: int, group: int = 1, events: int = EVENTS) -> Rows:
+def bids(seed: int, group: int = 1, events: int = EVENTS) -> Draft:
     return scan_source(
         "nexmark", BID, partitions=None, kind="bids", seed=seed, events_max=events, group=group
     )
@@ -211,7 +211,7 @@ def measured(
     return made, table_source(pa.concat_tables(pieces))
 
 
-def scanned(source: str, partitions: int | None = None) -> Rows:
+def scanned(source: str, partitions: int | None = None) -> Draft:
     return scan_source(source, "key bigint, value bigint, ts timestamp", partitions=partitions)
 
 

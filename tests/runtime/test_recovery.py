@@ -17,7 +17,6 @@ from penstock.errors import ChangeLogBroken, Fenced
 from penstock.log import open_log
 from penstock.log.contract import Log
 from penstock.log.record import Position
-from penstock.plan.build import count, query, scan_source, sum_
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime import recovery
@@ -33,6 +32,7 @@ from penstock.stages.tags import change_tag, marker_tag, task_tag
 from penstock.state.checkpoints import MANIFEST, CheckpointStore
 from penstock.state.keyed import KeyedState
 from penstock.state.snapshot import COPY_ROWS_MAX
+from penstock.testing.plans import count, query, scan_source, sum_
 from tests.runtime.laboratory import Laboratory, table, table_source
 
 WAIT_S = 30.0

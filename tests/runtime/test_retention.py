@@ -14,7 +14,6 @@ from penstock.errors import InvalidName, StreamNotFound
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.record import Fence, Position, RecordKind
-from penstock.plan.build import query, scan_stream
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.queries import StoredQuery
@@ -22,6 +21,7 @@ from penstock.runtime.retention import Cut, cut, plan_cut
 from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.stages.program import sink_stream
+from penstock.testing.plans import query, scan_stream
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 SCHEMA = pa.schema([pa.field("x", pa.int64(), False)])

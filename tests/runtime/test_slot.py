@@ -19,7 +19,6 @@ from penstock.log.contract import instance_key, take_over
 from penstock.log.local import open_log
 from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.log.record import Entry, Fence, Position
-from penstock.plan.build import count, max_, query, scan_source, window
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue
@@ -34,6 +33,7 @@ from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.state.checkpoints import MemoryCheckpoints
 from penstock.testing.clock import ManualClock
+from penstock.testing.plans import count, max_, query, scan_source, window
 from tests.runtime.laboratory import TIMESTAMP, plain, table, table_source
 
 ROWS = 200

@@ -20,7 +20,6 @@ from penstock.log.contract import UNKNOWN_RETRIES, Log, register
 from penstock.log.fsck import fsck
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, Position, RecordKind
-from penstock.plan.build import count, query, scan_stream
 from penstock.runtime import processes
 from penstock.runtime.markers import Marker
 from penstock.runtime.processes import ancestor, is_gone, name_of
@@ -37,6 +36,7 @@ from penstock.runtime.staging import (
 from penstock.runtime.streams import StreamReader, create_stream, describe_stream
 from penstock.stages.tags import marker_tag, substream_tag
 from penstock.testing.clock import ManualClock
+from penstock.testing.plans import count, query, scan_stream
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 SCHEMA = (Field("x", BIGINT, False),)

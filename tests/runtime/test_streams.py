@@ -20,7 +20,6 @@ from penstock.errors import (
 from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.memory import MemoryLog
 from penstock.log.record import Fence, Position, RecordKind
-from penstock.plan.build import count, parse_schema, query, scan_stream, window
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs
@@ -34,6 +33,7 @@ from penstock.runtime.streams import (
 )
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.testing.plans import count, parse_schema, query, scan_stream, window
 from tests.runtime.laboratory import UNSYNCED, Laboratory, plain
 
 ORDERS = parse_schema("item string, amount bigint not null")

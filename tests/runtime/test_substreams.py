@@ -13,7 +13,6 @@ from penstock.log import Log, open_log, punit
 from penstock.log.committed import CommittedReader
 from penstock.log.memory import MemoryLog
 from penstock.log.record import START
-from penstock.plan.build import count, query, scan_stream
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.outputs import TURN_ROWS
 from penstock.runtime.streams import (
@@ -25,6 +24,7 @@ from penstock.runtime.streams import (
 )
 from penstock.runtime.substreams import stream_tags
 from penstock.stages.tags import substream_tag
+from penstock.testing.plans import count, query, scan_stream
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 SCHEMA = (Field("key", parse_type("string"), True), Field("n", parse_type("bigint"), False))

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 
 from penstock.connectors.arrow import ArrowSource
-from penstock.plan.build import Rows, col, count, query, scan_source, window
-from penstock.plan.columns import apply
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.markers import WATERMARK_END
 from penstock.runtime.single import SingleProcess
 from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
+from penstock.testing.columns import apply
+from penstock.testing.plans import Draft, col, count, query, scan_source, window
 from tests.runtime.laboratory import (
     SECOND_US,
     TIMESTAMP,
@@ -41,7 +41,7 @@ def arrivals(rng: random.Random, rows: int) -> list[Arrival]:
     return made
 
 
-def counted(source: str = "rows") -> Rows:
+def counted(source: str = "rows") -> Draft:
     return scan_source(
         source, "id bigint not null, key bigint not null, ts timestamp not null", partitions=None
     ).with_watermark("ts", DELAY_US)

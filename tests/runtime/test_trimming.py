@@ -19,8 +19,6 @@ from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.record import Entry, Fence, Position, RecordKind
 from penstock.log.segments import frame_bytes
 from penstock.log.survey import list_tags, summarise
-from penstock.plan.build import count, query, scan_source, sum_
-from penstock.plan.columns import col
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.outputs import Outputs
@@ -30,6 +28,8 @@ from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.stages.tags import task_tag
+from penstock.testing.columns import col
+from penstock.testing.plans import count, query, scan_source, sum_
 from tests.runtime.laboratory import UNSYNCED, Laboratory, table, table_source
 from tests.thoroughness import some
 

@@ -18,13 +18,13 @@ from penstock.errors import TooFewSlots
 from penstock.log import open_log
 from penstock.log.blockers import blockers
 from penstock.log.local import LocalLog
-from penstock.plan.build import count, query, scan_source
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.job import Job
 from penstock.runtime.placement import Patience
 from penstock.runtime.streams import register_streams
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.testing.plans import count, query, scan_source
 from tests.spark.process_slots import ROOT, ProcessLauncher
 from tests.spark.waiting import wait_for
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.plan.build import (
-    Rows,
+from penstock.plan.optimizer import plan_program
+from penstock.stages.program import Program
+from penstock.stages.settings import Settings
+from penstock.testing.columns import apply
+from penstock.testing.plans import (
+    Draft,
     col,
     count,
     max_,
@@ -13,19 +17,15 @@ from penstock.plan.build import (
     sum_,
     window,
 )
-from penstock.plan.columns import apply
-from penstock.plan.optimizer import plan_program
-from penstock.stages.program import Program
-from penstock.stages.settings import Settings
 
 
-def bids() -> Rows:
+def bids() -> Draft:
     return scan_stream(
         "bids", "auction bigint, price bigint, name string, m decimal(8,2), ts timestamp"
     )
 
 
-def hot(rows: Rows, size: str = "10 seconds") -> Rows:
+def hot(rows: Draft, size: str = "10 seconds") -> Draft:
     timed = rows.with_watermark("ts", "1 second")
     grouped = timed.group_by("auction", window=window("ts", size, "2 seconds"))
     return grouped.agg(count().alias("n"), max_("price").alias("top"))

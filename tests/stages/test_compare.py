@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import ProgramIncompatible
-from penstock.plan.build import Rows, avg, col, count, max_, query, scan_source, window
 from penstock.plan.optimizer import plan_program
 from penstock.stages.compare import Comparison, compare
 from penstock.stages.program import Program
+from penstock.testing.plans import Draft, avg, col, count, max_, query, scan_source, window
 from tests.stages.programs import bids, hot, rich
 
 
-def plan(rows: Rows, name: str = "q", stream: str = "out", parallelism: int = 2) -> Program:
+def plan(rows: Draft, name: str = "q", stream: str = "out", parallelism: int = 2) -> Program:
     return plan_program(query(name, rows.to_stream(stream), parallelism=parallelism))
 
 
@@ -26,7 +26,7 @@ def verdicts(comparison: Comparison) -> list[str]:
 STORED = plan(hot(bids()))
 
 
-def grouped(mode: str) -> Rows:
+def grouped(mode: str) -> Draft:
     timed = bids().with_watermark("ts", "1 second")
     calls = (count().alias("n"), max_("price").alias("top"))
     return timed.group_by("auction", window=window("ts", "10 seconds", "2 seconds")).agg(

@@ -15,11 +15,11 @@ from penstock.bench.files.queries import QUERIES
 from penstock.catalyst.translate import translate
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.private_folder import private_kernels_folder
-from penstock.plan.build import Rows, query
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.single import SingleProcess
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.testing.plans import Draft, query
 
 TOP = 25
 _PACKAGE = os.path.dirname(os.path.dirname(penstock.__file__)) + os.sep
@@ -38,7 +38,7 @@ def profile_query(
         rows = QUERIES[name].stream(spark, str(place.input))
         mode = QUERIES[name].output
         relation = translate(rows, output_mode=mode, query=name, substreams=lambda _: 1).relation
-        write = Rows(relation).to_stream("result")
+        write = Draft(relation).to_stream("result")
         settings = Settings(available_now=True)
         program = plan_program(query(name, write, parallelism=parallelism, settings=settings))
     kernels = KernelCache(private_kernels_folder())

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.errors import StreamError
-from penstock.plan.build import (
+from penstock.testing.columns import apply
+from penstock.testing.plans import (
     aggregate,
     col,
     count,
@@ -19,7 +20,6 @@ from penstock.plan.build import (
     sum_,
     window,
 )
-from penstock.plan.columns import apply
 
 ROWS = scan_stream("b", "a bigint, xs array<int>, ts timestamp")
 WRONG: tuple[Any, ...] = (None, -1, 1.5, b"x", [], {}, object(), True, "")

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import ExpressionError, PlanError, UnknownColumn
 from penstock.expressions.durations import parse_duration, show_duration
-from penstock.plan.build import Rows, count, parse_schema, scan_stream, window
-from penstock.plan.columns import apply, col, lit
+from penstock.testing.columns import apply, col, lit
+from penstock.testing.plans import Draft, count, parse_schema, scan_stream, window
 
 SCHEMA = parse_schema(
     "i int, b bigint, s smallint, d double, f float, m decimal(8,2), t string, ts timestamp, "
@@ -108,7 +108,9 @@ def test_durations(text: str | int, length_us: int, shown: str) -> None:
         lambda rows: rows.group_by(window=window("ts", "999999999999 days")).agg(count()),
     ],
 )
-def test_a_length_beyond_the_bound_is_told_as_it_was_written(made: Callable[[Rows], Rows]) -> None:
+def test_a_length_beyond_the_bound_is_told_as_it_was_written(
+    made: Callable[[Draft], Draft],
+) -> None:
     with pytest.raises(PlanError, match=r"\b999999999999 days") as caught:
         made(scan_stream("s", "ts timestamp"))
     assert "at most 13000000 days" in caught.value.message

@@ -1,4 +1,4 @@
-"""A fluent way to write plans in tests, notebooks and the simulator, with no Spark at all.
+"""A fluent way to write plans in tests, benchmarks and the simulator, with no Spark at all.
 
 bids = scan_stream("bids", "auction bigint, price bigint, ts timestamp")
 hot = (bids.filter(col("price") > 100)
@@ -28,15 +28,6 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
 )
-from penstock.plan.columns import (
-    ColumnExpression,
-    Named,
-    Reference,
-    as_column,
-    check_argument,
-    check_name_given,
-    col,
-)
 from penstock.plan.nodes import (
     Relation,
     SourceRef,
@@ -49,14 +40,23 @@ from penstock.plan.nodes import aggregate as aggregate_over
 from penstock.plan.query import Query, Write
 from penstock.stages.program import ConnectorSpec, connector_spec
 from penstock.stages.settings import Settings
+from penstock.testing.columns import (
+    ColumnExpression,
+    Named,
+    Reference,
+    as_column,
+    check_argument,
+    check_name_given,
+    col,
+)
 
 SomeColumn = str | ColumnExpression | Named
 
 
-def scan_stream(name: str, schema: str | Schema, substreams: int = 1) -> Rows:
+def scan_stream(name: str, schema: str | Schema, substreams: int = 1) -> Draft:
     """Rows of a stream of the log."""
     _check_count(substreams, "scan_stream", "substreams")
-    return Rows(scan((StreamRef(name, substreams),), parse_schema(schema)))
+    return Draft(scan((StreamRef(name, substreams),), parse_schema(schema)))
 
 
 def scan_source(
@@ -64,13 +64,13 @@ def scan_source(
     schema: str | Schema,
     partitions: int | None = 1,
     **options: Any,
-) -> Rows:
+) -> Draft:
     """Rows of a connector, given by name and options."""
     if partitions is not None:
         _check_count(partitions, "scan_source", "partitions")
     spec = connector_spec(source, **options) if isinstance(source, str) else source
     _check_kind(spec, ConnectorSpec, "scan_source", "source", "a connector or its name")
-    return Rows(scan(SourceRef(spec, partitions), parse_schema(schema)))
+    return Draft(scan(SourceRef(spec, partitions), parse_schema(schema)))
 
 
 def query(
@@ -85,7 +85,7 @@ def query(
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Draft:
     """A relation to go on from; every method gives a new one."""
 
     relation: Relation
@@ -94,14 +94,14 @@ class Rows:
     def schema(self) -> Schema:
         return self.relation.schema
 
-    def filter(self, condition: ColumnExpression) -> Rows:
-        return Rows(step(FilterSpec(self._typed(condition, "filter")), self.relation))
+    def filter(self, condition: ColumnExpression) -> Draft:
+        return Draft(step(FilterSpec(self._typed(condition, "filter")), self.relation))
 
-    def select(self, *columns: SomeColumn) -> Rows:
+    def select(self, *columns: SomeColumn) -> Draft:
         named = tuple(self._named(column, "select") for column in columns)
-        return Rows(step(ProjectSpec(named), self.relation))
+        return Draft(step(ProjectSpec(named), self.relation))
 
-    def with_column(self, name: str, column: ColumnExpression) -> Rows:
+    def with_column(self, name: str, column: ColumnExpression) -> Draft:
         """The same columns, with one more or one replaced."""
         check_name_given(name, "with_column", "name")
         added = (name, self._typed(column, "with_column"))
@@ -111,25 +111,25 @@ class Rows:
         ]
         if all(f.name != name for f in self.schema):
             kept.append(added)
-        return Rows(step(ProjectSpec(tuple(kept)), self.relation))
+        return Draft(step(ProjectSpec(tuple(kept)), self.relation))
 
     def explode(
         self, array: SomeColumn, output: str, outer: bool = False, position: str | None = None
-    ) -> Rows:
+    ) -> Draft:
         check_name_given(output, "explode", "output")
         _check_kind(outer, bool, "explode", "outer", "True or False")
         if position is not None:
             check_name_given(position, "explode", "position")
         expression = self._named(array, "explode")[1]
-        return Rows(step(GenerateSpec(expression, output, outer, position), self.relation))
+        return Draft(step(GenerateSpec(expression, output, outer, position), self.relation))
 
-    def union(self, *others: Rows) -> Rows:
+    def union(self, *others: Draft) -> Draft:
         for other in others:
-            _check_kind(other, Rows, "union", "others", "rows to add")
-        return Rows(UnionAll((self.relation, *(other.relation for other in others))))
+            _check_kind(other, Draft, "union", "others", "rows to add")
+        return Draft(UnionAll((self.relation, *(other.relation for other in others))))
 
-    def with_watermark(self, column: str, delay: str | int) -> Rows:
-        return Rows(step(WatermarkSpec(column, parse_duration(delay)), self.relation))
+    def with_watermark(self, column: str, delay: str | int) -> Draft:
+        return Draft(step(WatermarkSpec(column, parse_duration(delay)), self.relation))
 
     def group_by(self, *keys: SomeColumn, window: WindowColumn | None = None) -> Grouped:
         if window is not None:
@@ -159,12 +159,12 @@ class Grouped:
     keys: tuple[NamedExpression, ...]
     window: WindowSpec | None
 
-    def agg(self, *calls: AggregateColumn, mode: str = "append") -> Rows:
+    def agg(self, *calls: AggregateColumn, mode: str = "append") -> Draft:
         for call in calls:
             _check_kind(call, AggregateColumn, "agg", "calls", "aggregates such as count()")
         resolved = tuple(call.resolve(self.relation.schema) for call in calls)
         grouping = PartialAggregateSpec(self.keys, self.window, resolved)
-        return Rows(aggregate_over(grouping, self.relation, mode))
+        return Draft(aggregate_over(grouping, self.relation, mode))
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +321,6 @@ def _checked(node: str, make: Callable[[], T]) -> T:
 
 
 __all__: Sequence[str] = (
-    "AggregateColumn", "Grouped", "Rows", "WindowColumn", "aggregate", "avg", "col", "count",
+    "AggregateColumn", "Draft", "Grouped", "WindowColumn", "aggregate", "avg", "col", "count",
     "max_", "min_", "parse_schema", "query", "scan_source", "scan_stream", "sum_", "window",
 )  # fmt: skip
