@@ -9,10 +9,10 @@ import pytest
 from penstock.errors import InvalidName
 from penstock.expressions.types import BIGINT, Field
 from penstock.log.contract import instance_key
-from penstock.log.memory import MemoryLog
 from penstock.names import check_any_name, check_name, check_own_name, check_path, own_name
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
 from penstock.stages.program import Program, sink_stream, vertex_name
+from penstock.testing.memory_log import MemoryLog
 
 SCHEMA = (Field("x", BIGINT, False),)
 GIVEN = ["a", "A_9", "0", "_", "x" * 64]

@@ -39,7 +39,8 @@ from penstock.operators.specs import (
 from penstock.runtime.recovery import restore_states
 from penstock.runtime.slot import CHECKPOINTS_FOLDER
 from penstock.stages.program import Program, VertexProgram
-from penstock.state.checkpoints import CheckpointStore, MemoryCheckpoints
+from penstock.state.checkpoint_files import LocalFiles
+from penstock.state.checkpoints import CheckpointStore
 from penstock.state.columns import PANE_NAME
 from penstock.state.keyed import KeyedState
 
@@ -153,7 +154,7 @@ def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram)
 
 def _checkpoints(folder: Path) -> CheckpointStore:
     """The store, without making its folder: reading leaves no trace."""
-    return CheckpointStore(folder) if folder.is_dir() else MemoryCheckpoints()
+    return CheckpointStore(folder, files=LocalFiles(folder))
 
 
 def _as_rows(groups: pa.RecordBatch, state: FoundState, vertex: str) -> pa.RecordBatch:

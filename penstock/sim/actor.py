@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.log.memory import SimulatedCrash
 from penstock.sim.logs import ProcessLog
+from penstock.testing.memory_log import SimulatedCrash
 
 Point = Callable[["Actor", str], None]
 

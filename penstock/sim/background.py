@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import Fenced
-from penstock.log.memory import SimulatedCrash
 from penstock.runtime.checkpointing import Work
 from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob
@@ -17,6 +16,7 @@ from penstock.sim.history import History
 from penstock.sim.process import Process
 from penstock.sim.schedule import Schedule
 from penstock.stages.tags import change_tag
+from penstock.testing.memory_log import SimulatedCrash
 
 
 class Background:

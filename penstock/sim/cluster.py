@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from penstock.errors import StreamError
 from penstock.kernels.cache import KernelCache
-from penstock.log.memory import SimulatedCrash
 from penstock.log.record import Position
 from penstock.runtime.control import Message
 from penstock.runtime.slot import Slot
@@ -37,6 +36,7 @@ from penstock.sim.scenario import BatchKind, Scenario
 from penstock.sim.schedule import Schedule
 from penstock.sim.sinks import Feeder, Hand, Outside
 from penstock.stages.program import Program
+from penstock.testing.memory_log import SimulatedCrash
 from penstock.testing.plans import parse_schema
 
 DEPTH_MAX = 2  # how many actors may be held up in the middle of an action

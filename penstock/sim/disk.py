@@ -14,7 +14,8 @@ from penstock.sim.process import Process
 from penstock.sim.schedule import Schedule
 from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath
-from penstock.state.checkpoints import MANIFEST, CheckpointId, MemoryCheckpoints
+from penstock.state.checkpoints import MANIFEST, CheckpointId
+from penstock.testing.memory_checkpoints import MemoryCheckpoints
 
 KEPT = 2  # checkpoints of a vertex, at the least
 FAULTY_STEPS = frozenset({"make_folder", "create", "write", "sync_file", "rename", "read"})

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from enum import Enum
 
 from penstock.errors import DiskFull, LogBusy, LogError, LogIOError
-from penstock.log.memory import Effect, Fault
 from penstock.sim.scenario import Troubles
 from penstock.sim.schedule import Schedule
+from penstock.testing.memory_log import Effect, Fault
 
 # What an effect of a log may raise having done nothing, and what a read may raise.
 DEFINITE: tuple[type[LogError], ...] = (LogBusy, DiskFull, LogIOError)

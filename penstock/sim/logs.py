@@ -20,10 +20,10 @@ from penstock.errors import LogError, OutcomeUnknown, Trimmed
 from penstock.log import local
 from penstock.log.contract import Log, LogStatistics, Outcome
 from penstock.log.local import LocalLog, open_log
-from penstock.log.memory import Effect, Fault, MemoryLog, MemoryStore, SimulatedCrash
 from penstock.log.record import Append, Entry, Fence, Position, Record, Versioned
 from penstock.sim.history import History
 from penstock.sim.swaps import swapped
+from penstock.testing.memory_log import Effect, Fault, MemoryLog, MemoryStore, SimulatedCrash
 
 T = TypeVar("T")
 

@@ -41,9 +41,7 @@ from penstock.state.checkpoint_files import (
     CheckpointFiles,
     FilePath,
     LocalFiles,
-    MemoryFiles,
     Part,
-    StepHook,
 )
 
 FORMAT = "penstock-checkpoint"
@@ -380,24 +378,6 @@ class CheckpointStore:
             return False  # something of someone else's is in it: leave it
         self._files.sync_folder(path[:-1])
         return True
-
-
-class MemoryCheckpoints(CheckpointStore):
-    """The same store over files in memory, which fail, tear and vanish when told to."""
-
-    def __init__(self, before_step: StepHook | None = None) -> None:
-        self.files = MemoryFiles(before_step)
-        super().__init__(Path("memory"), files=self.files, codec=punit.Codec.NONE)
-
-    def damage(self, checkpoint: CheckpointId, at: int = 0, file: str = MANIFEST) -> None:
-        """Flip a bit of one of its files."""
-        self.files.damage((*checkpoint.path, file), at)
-
-    def lose(self, checkpoint: CheckpointId) -> None:
-        """Let a checkpoint vanish as if it had never been synced."""
-        for name in self.files.list_folder(checkpoint.path):
-            self.files.remove_file((*checkpoint.path, name))
-        self.files.remove_folder(checkpoint.path)
 
 
 @contextmanager

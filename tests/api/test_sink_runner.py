@@ -25,7 +25,6 @@ from penstock.expressions.types import BIGINT, Field
 from penstock.log import LocalLog, open_log
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
-from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore
 from penstock.log.power_cut import power_cuts
 from penstock.log.record import START, Position, Record
 from penstock.log.survey import list_tags
@@ -39,6 +38,7 @@ from penstock.stages.settings import Settings
 from penstock.stages.tags import marker_tag
 from penstock.testing.clock import ManualClock
 from penstock.testing.columns import col
+from penstock.testing.memory_log import Fault, Faults, MemoryLog, MemoryStore
 from penstock.testing.plans import count, query, scan_source, scan_stream, window
 from tests.spark.waiting import wait_for
 

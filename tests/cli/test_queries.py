@@ -16,7 +16,6 @@ import pytest
 from penstock.cli.main import main
 from penstock.errors import InvalidProgram, QueryNotFound
 from penstock.log import open_log
-from penstock.log.memory import MemoryLog
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.queries import (
     RunState,
@@ -33,6 +32,7 @@ from penstock.runtime.queries import (
 from penstock.runtime.single import run_program
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import col, count, query, scan_source, window
 
 BIDS = "auction bigint, price bigint, dateTime timestamp"

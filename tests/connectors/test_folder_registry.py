@@ -15,7 +15,7 @@ from penstock.connectors import folder_registry
 from penstock.connectors.folder_registry import KnownFiles, MemoryRegistry
 from penstock.connectors.folder_shares import FoundFile
 from penstock.errors import InvalidName, OutcomeUnknown, SourceError
-from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore, SimulatedCrash
+from penstock.testing.memory_log import Fault, Faults, MemoryLog, MemoryStore, SimulatedCrash
 
 
 def listed(known: KnownFiles) -> list[str]:

@@ -31,8 +31,8 @@ from penstock.log.contract import (
     instance_key,
     take_over,
 )
-from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.log.record import START, Append, Body, Entry, Fence, Position, Record, RecordKind
+from penstock.testing.memory_log import MemoryLog, MemoryStore
 
 BACKENDS = ("memory", "local-synced", "local-process")
 PATIENCE_S = 30.0  # how long a test waits for what must come; passing tests never use it up

@@ -9,8 +9,8 @@ import pytest
 from penstock.errors import Trimmed
 from penstock.log import committed
 from penstock.log.committed import CommittedReader
-from penstock.log.memory import MemoryLog
 from penstock.log.record import START, Entry, Position, Record, RecordKind
+from penstock.testing.memory_log import MemoryLog
 
 ROWS, MARKERS = "S/s/0", "S/s/m"
 TAGS = (ROWS, MARKERS)

@@ -13,7 +13,6 @@ import pyarrow as pa
 from penstock.catalyst.translate import Translated
 from penstock.expressions.types import schema_from_arrow
 from penstock.kernels.cache import KernelCache
-from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.operators.specs import AggregateSpec, WatermarkSpec
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
@@ -26,6 +25,7 @@ from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.state.checkpoints import CheckpointStore
 from penstock.testing.clock import ManualClock
+from penstock.testing.memory_log import MemoryLog, MemoryStore
 from tests.oracle.feeding import Round
 
 Feed = Callable[[], object]

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from penstock.catalyst.translate import translate
-from penstock.log.memory import MemoryLog
+from penstock.testing.memory_log import MemoryLog
 from tests.oracle.engine import Manner, program_of, run
 from tests.oracle.events import event_rows
 from tests.oracle.verdict import as_mode, differences, plain, static_frame

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.expressions.types import Schema, arrow_schema
-from penstock.log.memory import MemoryLog
 from penstock.operators.chain import Chain
 from penstock.operators.specs import AggregateSpec
 from penstock.plan.nodes import (
@@ -32,6 +31,7 @@ from penstock.runtime.streams import StreamReader
 from penstock.stages.program import Program, StreamSpec
 from penstock.state.checkpoints import CheckpointStore
 from penstock.testing.clock import ManualClock
+from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import query as query_of
 from penstock.testing.plans import scan_source
 from tests.runtime.laboratory import table_source

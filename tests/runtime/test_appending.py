@@ -14,7 +14,6 @@ from penstock.connectors.arrow import ArrowSource
 from penstock.errors import Fenced, LogBusy, OutcomeUnknown, RecordTooLarge
 from penstock.kernels.cache import KernelCache
 from penstock.log.contract import Outcome, take_over
-from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.log.record import Append, Entry, Fence, Position, RecordKind
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Write
@@ -26,8 +25,9 @@ from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.streams import StreamReader, register_streams
 from penstock.runtime.vertex import APPEND_PATIENCE_S, COMMIT_GAP_S, VertexState
 from penstock.stages.settings import Settings
-from penstock.state.checkpoints import MemoryCheckpoints
 from penstock.testing.clock import ManualClock
+from penstock.testing.memory_checkpoints import MemoryCheckpoints
+from penstock.testing.memory_log import MemoryLog, MemoryStore
 from penstock.testing.plans import count, query, scan_source
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])

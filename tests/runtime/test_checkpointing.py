@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.log.contract import register
-from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, RecordKind
 from penstock.runtime.checkpointing import (
     BackgroundCheckpointer,
@@ -24,8 +23,10 @@ from penstock.runtime.markers import Marker
 from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob
 from penstock.state.checkpoint_files import FilePath
-from penstock.state.checkpoints import MANIFEST, MemoryCheckpoints
+from penstock.state.checkpoints import MANIFEST
 from penstock.state.snapshot import Snapshot
+from penstock.testing.memory_checkpoints import MemoryCheckpoints
+from penstock.testing.memory_log import MemoryLog
 
 WAIT_S = 30.0
 

@@ -9,7 +9,6 @@ import pytest
 
 from penstock.connectors.arrow import ArrowSource
 from penstock.errors import MarkerDamaged, QueryActive
-from penstock.log.memory import MemoryLog
 from penstock.log.record import Position
 from penstock.plan.query import Query
 from penstock.runtime.backlog import (
@@ -24,6 +23,7 @@ from penstock.runtime.vertex import COMMIT_GAP_S, DELIVERIES_PER_STEP_MAX
 from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
 from penstock.testing.columns import apply, col
+from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import count, query, scan_source, window
 from tests.runtime.laboratory import Laboratory, Row
 

@@ -6,9 +6,9 @@ import pytest
 
 from penstock.errors import Fenced, OutcomeUnknown
 from penstock.log.contract import instance_key, register
-from penstock.log.memory import Fault, Faults, MemoryLog, MemoryStore
 from penstock.runtime import instances
 from penstock.runtime.instances import COUNTER_BITS, InstanceNumbers, next_instance, run_key
+from penstock.testing.memory_log import Fault, Faults, MemoryLog, MemoryStore
 
 
 def registered(log: MemoryLog, vertex: str) -> int:

@@ -8,7 +8,6 @@ import pytest
 
 from penstock.errors import Fenced, JobFailed, StreamError, TooFewSlots
 from penstock.log.contract import register
-from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.plan.optimizer import plan_program
 from penstock.runtime import placement
 from penstock.runtime.instances import InstanceNumbers
@@ -27,6 +26,7 @@ from penstock.runtime.placement import (
     StopSlot,
 )
 from penstock.stages.program import Program
+from penstock.testing.memory_log import MemoryLog, MemoryStore
 from penstock.testing.plans import count, query, scan_source
 
 PATIENCE = Patience(silence_s=3, step_s=60, recovery_s=600, start_s=120, stop_s=30)

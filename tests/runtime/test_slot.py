@@ -17,7 +17,6 @@ from penstock.errors import JobFailed, LogBusy
 from penstock.kernels.cache import KernelCache
 from penstock.log.contract import instance_key, take_over
 from penstock.log.local import open_log
-from penstock.log.memory import MemoryLog, MemoryStore
 from penstock.log.record import Entry, Fence, Position
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.assembly import Assembly
@@ -31,8 +30,9 @@ from penstock.runtime.standalone import RESTARTS_MAX, StandaloneHost
 from penstock.runtime.streams import StreamReader, register_streams
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
-from penstock.state.checkpoints import MemoryCheckpoints
 from penstock.testing.clock import ManualClock
+from penstock.testing.memory_checkpoints import MemoryCheckpoints
+from penstock.testing.memory_log import MemoryLog, MemoryStore
 from penstock.testing.plans import count, max_, query, scan_source, window
 from tests.runtime.laboratory import TIMESTAMP, plain, table, table_source
 

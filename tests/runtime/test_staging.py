@@ -18,7 +18,6 @@ from penstock.log import open_log, punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import UNKNOWN_RETRIES, Log, register
 from penstock.log.fsck import fsck
-from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, Position, RecordKind
 from penstock.runtime import processes
 from penstock.runtime.markers import Marker
@@ -36,6 +35,7 @@ from penstock.runtime.staging import (
 from penstock.runtime.streams import StreamReader, create_stream, describe_stream
 from penstock.stages.tags import marker_tag, substream_tag
 from penstock.testing.clock import ManualClock
+from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import count, query, scan_stream
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 

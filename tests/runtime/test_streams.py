@@ -18,7 +18,6 @@ from penstock.errors import (
     Trimmed,
 )
 from penstock.log import LocalLog, open_log, punit, take_over
-from penstock.log.memory import MemoryLog
 from penstock.log.record import Fence, Position, RecordKind
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.markers import Marker
@@ -33,6 +32,7 @@ from penstock.runtime.streams import (
 )
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import count, parse_schema, query, scan_stream, window
 from tests.runtime.laboratory import UNSYNCED, Laboratory, plain
 

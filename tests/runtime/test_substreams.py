@@ -11,7 +11,6 @@ from penstock.errors import InvalidArgument, StreamConflict
 from penstock.expressions.types import Field, parse_type
 from penstock.log import Log, open_log, punit
 from penstock.log.committed import CommittedReader
-from penstock.log.memory import MemoryLog
 from penstock.log.record import START
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.outputs import TURN_ROWS
@@ -24,6 +23,7 @@ from penstock.runtime.streams import (
 )
 from penstock.runtime.substreams import stream_tags
 from penstock.stages.tags import substream_tag
+from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import count, query, scan_stream
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 

@@ -22,12 +22,12 @@ from penstock.errors import (
 )
 from penstock.expressions.types import BIGINT, STRING, Field
 from penstock.log.contract import UNKNOWN_RETRIES
-from penstock.log.memory import MemoryLog
 from penstock.log.record import Entry, Fence, Position, Record, Versioned
 from penstock.runtime import outputs
 from penstock.runtime.outputs import ROW_BYTES_MAX
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.runtime.trimming import TRIM_COMMITS
+from penstock.testing.memory_log import MemoryLog
 
 SCHEMA = (Field("n", BIGINT, False), Field("text", STRING))
 T = TypeVar("T")

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from penstock.kernels.cache import KernelCache
-from penstock.log.memory import SimulatedCrash
 from penstock.sim.faults import AtPoint
 from penstock.sim.runner import check
 from penstock.sim.scenario import Scenario, make_scenario
 from penstock.sim.shapes import SHAPES
 from penstock.sim.world import World
 from penstock.state.checkpoint_files import FilePath
-from penstock.state.checkpoints import MemoryCheckpoints
+from penstock.testing.memory_checkpoints import MemoryCheckpoints
+from penstock.testing.memory_log import SimulatedCrash
 
 RUNNING = 2  # the seed of the first scenario of that shape
 

@@ -12,7 +12,8 @@ import pytest
 from penstock.errors import CheckpointDamaged, CheckpointError
 from penstock.log.punit import Codec
 from penstock.state.checkpoint_files import FilePath, LocalFiles
-from penstock.state.checkpoints import CheckpointId, CheckpointStore, MemoryCheckpoints
+from penstock.state.checkpoints import CheckpointId, CheckpointStore
+from penstock.testing.memory_checkpoints import MemoryCheckpoints
 from tests.state.checkpoint_contract import NUMBERS, CheckpointContract
 
 

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import pyarrow as pa
 
 from penstock.errors import StreamError
-from penstock.log import committed, index, memory, validate
+from penstock.log import committed, index, validate
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.record import Append, Fence, Position, Record, RecordKind
 from penstock.runtime import assembly
@@ -22,6 +22,7 @@ from penstock.runtime.vertex import Vertex, VertexParts
 from penstock.sim.mutants.mutant import Mutant
 from penstock.sim.scenario import Scenario
 from penstock.sim.swaps import swapped
+from penstock.testing import memory_log
 
 
 def _take_in(self: Any, records: list[Record]) -> None:
@@ -281,7 +282,7 @@ def _fence_off_by_one() -> AbstractContextManager[None]:
         if registered is None or int(registered) - 1 > fence.instance:
             check(fence, registered)
 
-    return swapped((memory, "check_fence", lenient), (index, "check_fence", lenient))
+    return swapped((memory_log, "check_fence", lenient), (index, "check_fence", lenient))
 
 
 def _wrong_substream() -> AbstractContextManager[None]:

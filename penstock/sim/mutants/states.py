@@ -22,9 +22,10 @@ from penstock.sim.mutants.mutant import Mutant
 from penstock.sim.swaps import swapped
 from penstock.stages.program import Program, VertexProgram
 from penstock.stages.tags import change_tag
-from penstock.state.checkpoint_files import FilePath, MemoryFiles
+from penstock.state.checkpoint_files import FilePath
 from penstock.state.checkpoints import CheckpointStore
 from penstock.state.keyed import KeyedState
+from penstock.testing.memory_checkpoints import MemoryFiles
 
 States = Mapping[str, KeyedState]
 

@@ -16,7 +16,8 @@ from penstock.errors import (
     Trimmed,
 )
 from penstock.log.contract import Log, take_over
-from penstock.log.memory import (
+from penstock.log.record import START, Fence, Position
+from penstock.testing.memory_log import (
     Effect,
     Fault,
     Faults,
@@ -24,7 +25,6 @@ from penstock.log.memory import (
     MemoryStore,
     SimulatedCrash,
 )
-from penstock.log.record import START, Fence, Position
 from tests.log.contract import PATIENCE_S, bodies, entry, everything, in_threads, positions
 
 EFFECTS = {
