@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -25,26 +24,6 @@ class Registry(Protocol):
 
     def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
         """Set a value if the key's version is `version` (0: no such key yet); say whether."""
-
-
-class MemoryRegistry:
-    """A registry that lives as long as the process, for tests and notebooks."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._values: dict[str, Versioned] = {}
-
-    def get(self, key: str) -> Versioned | None:
-        with self._lock:
-            return self._values.get(key)
-
-    def compare_and_set(self, key: str, version: int, value: bytes) -> bool:
-        with self._lock:
-            current = self._values.get(key)
-            if (current.version if current else 0) != version:
-                return False
-            self._values[key] = Versioned(value, version + 1)
-            return True
 
 
 class KnownFiles:

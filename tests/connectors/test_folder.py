@@ -22,7 +22,6 @@ from penstock.connectors import folder_shares
 from penstock.connectors.contract import Offset, Source
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_files import OpenFile
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.parquet_pages import BATCH_BYTES_MAX, PAGE_ROWS, ROW_BYTES_MAX
 from penstock.errors import (
     InvalidArgument,
@@ -36,6 +35,7 @@ from penstock.errors import (
     StreamError,
 )
 from penstock.testing.clock import ManualClock
+from penstock.testing.memory_log import MemoryLog
 from tests.connectors.contract import SourceContract, read_through
 
 PAIR = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -66,12 +66,8 @@ def content(format: str, first: int, end: int) -> bytes:
     return bytes(sink.getvalue())
 
 
-def text_source(
-    folder: Path, registry: MemoryRegistry | None = None, **options: Any
-) -> FolderSource:
-    return FolderSource(
-        folder, "text", registry or MemoryRegistry(), options=FolderOptions(**options)
-    )
+def text_source(folder: Path, registry: MemoryLog | None = None, **options: Any) -> FolderSource:
+    return FolderSource(folder, "text", registry or MemoryLog(), options=FolderOptions(**options))
 
 
 def values(source: Source, offset: Offset = None) -> list[str]:
@@ -96,7 +92,7 @@ class FolderContract(SourceContract):
                 lines[1:1] = [BAD[self.format]]
                 piece = b"".join([*lines, BAD[self.format], BAD[self.format]])
             drop(tmp_path, name, piece)
-        registry = MemoryRegistry()
+        registry = MemoryLog()
         options = FolderOptions(
             bounded=True,
             mode=self.mode,  # type: ignore[arg-type]
@@ -148,7 +144,7 @@ def test_files_of_any_name_are_read_in_the_order_they_were_found(tmp_path: Path)
 
 
 def test_a_later_process_reads_the_same_files_in_the_same_order(tmp_path: Path) -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     drop(tmp_path, "m", b"m1\nm2\n")
     before = read_through(text_source(tmp_path, registry), lambda: 1)
     drop(tmp_path, "a", b"a1\n")
@@ -159,7 +155,7 @@ def test_a_later_process_reads_the_same_files_in_the_same_order(tmp_path: Path) 
 
 
 def test_a_file_found_before_the_crash_and_never_committed_keeps_its_place(tmp_path: Path) -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     drop(tmp_path, "m", b"m1\n")
     doomed = text_source(tmp_path, registry)
     doomed.read(doomed.initial_offset(), 1)
@@ -168,7 +164,7 @@ def test_a_file_found_before_the_crash_and_never_committed_keeps_its_place(tmp_p
 
 
 def test_a_bounded_folder_ends_with_what_was_there_at_the_first_look(tmp_path: Path) -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     drop(tmp_path, "m", b"m1\n")
     source = text_source(tmp_path, registry, bounded=True)
     assert read_through(source, lambda: 9).ended
@@ -181,7 +177,7 @@ def test_a_bounded_folder_ends_with_what_was_there_at_the_first_look(tmp_path: P
 
 
 def test_parts_share_one_order_while_files_arrive(tmp_path: Path) -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     draw = random.Random(3)
     parts = text_source(tmp_path, registry).split(3)
     offsets = [part.initial_offset() for part in parts]
@@ -233,7 +229,7 @@ def test_a_file_that_does_not_stay_as_it_was_begun_stops_the_source(
     drop(tmp_path, "a", content(format, 0, 3))
     path = drop(tmp_path, "b", content(format, 3, 30))
     schema = None if format == "text" else PAIR
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     source = FolderSource(tmp_path, format, registry, schema)
     offset = source.read(source.initial_offset(), 3).next_offset
     offset = source.read(offset, 3).next_offset
@@ -252,7 +248,7 @@ def test_a_file_that_was_not_begun_is_read_as_it_is_then(tmp_path: Path, format:
     whole = content(format, 3, 30)
     path = drop(tmp_path, "b", whole[: len(whole) // 2])
     schema = None if format == "text" else PAIR
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     source = FolderSource(tmp_path, format, registry, schema)
     offset = source.read(source.initial_offset(), 3).next_offset
     assert offset == {"file": 1, "byte": 0, "row": 0}
@@ -278,7 +274,7 @@ def test_a_file_that_grows_while_it_is_read_is_told_before_it_is_left(tmp_path: 
 
 
 def test_a_changed_file_is_gone_on_with_as_asked(tmp_path: Path) -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     path = drop(tmp_path, "a", b"1\n2\n")
     drop(tmp_path, "b", b"9\n")
     source = text_source(tmp_path, registry)
@@ -330,7 +326,7 @@ def test_a_file_is_begun_when_nobody_has_written_to_it_for_a_while(
 ) -> None:
     clock = ManualClock(now_us=1_000_000_000)
     options = FolderOptions(settle_ms=100, bounded=bounded)
-    source = FolderSource(tmp_path, "text", MemoryRegistry(), options=options, clock=clock)
+    source = FolderSource(tmp_path, "text", MemoryLog(), options=options, clock=clock)
     ages_us = {"old": 100_000, "fresh": 99_999, "to-come": -2_000_000}
     for name, age_us in ages_us.items():
         path = drop(tmp_path, name, name.encode() + b"\n")
@@ -352,12 +348,12 @@ def test_names_are_shown_on_one_line_whatever_they_are_made_of(tmp_path: Path) -
         with open(path, "wb") as file:
             file.write(b"not json\n")
         with pytest.raises(MalformedInput) as caught:
-            values(FolderSource(folder, "jsonl", MemoryRegistry(), PAIR))
+            values(FolderSource(folder, "jsonl", MemoryLog(), PAIR))
         assert str(caught.value).isprintable()
         os.unlink(path)
         os.mkfifo(path)
         with pytest.raises(PathRefused) as refused:
-            values(FolderSource(folder, "jsonl", MemoryRegistry(), PAIR))
+            values(FolderSource(folder, "jsonl", MemoryLog(), PAIR))
         assert str(refused.value).isprintable()
 
 
@@ -418,7 +414,7 @@ def test_a_link_that_is_turned_outside_later_is_refused(tmp_path: Path) -> None:
     os.utime(secret, ns=(5, 5))
     os.utime(folder / "_real", ns=(5, 5))
     (folder / "link").symlink_to(folder / "_real")
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     source = text_source(folder, registry)
     drop(folder, "a", b"first\n")
     offset = source.read(source.initial_offset(), 1).next_offset
@@ -445,7 +441,7 @@ def test_a_malformed_line_stops_the_source_and_is_named(tmp_path: Path, format: 
     drop(tmp_path, "ok", content(format, 0, 3))
     drop(tmp_path, "wrong", content(format, 0, 9) + BAD[format] * 2 + content(format, 9, 20))
     schema = None if format == "text" else PAIR
-    source = FolderSource(tmp_path, format, MemoryRegistry(), schema)
+    source = FolderSource(tmp_path, format, MemoryLog(), schema)
     with pytest.raises(MalformedInput, match="line 10 of wrong") as caught:
         read_through(source, lambda: 1000)
     assert caught.value.details["file"] == "wrong"
@@ -458,14 +454,14 @@ def test_a_malformed_line_stops_the_source_and_is_named(tmp_path: Path, format: 
 def test_the_text_in_an_error_is_cut(tmp_path: Path) -> None:
     drop(tmp_path, "a", b"x" * 100_000 + b"\n")
     with pytest.raises(MalformedInput) as caught:
-        values(FolderSource(tmp_path, "jsonl", MemoryRegistry(), PAIR))
+        values(FolderSource(tmp_path, "jsonl", MemoryLog(), PAIR))
     assert len(str(caught.value)) < 1_000
 
 
 def test_a_header_that_does_not_serve_stops_the_source(tmp_path: Path) -> None:
     drop(tmp_path, "a", b"\na,c\n1,2\n")
     options = FolderOptions(header=True, check_header=True)
-    source = FolderSource(tmp_path, "csv", MemoryRegistry(), PAIR, options)
+    source = FolderSource(tmp_path, "csv", MemoryLog(), PAIR, options)
     with pytest.raises(MalformedInput, match="where the schema has the column b") as caught:
         read_through(source, lambda: 10)
     assert caught.value.details["line"] == 2
@@ -477,7 +473,7 @@ def test_compressed_lines_are_set_aside_by_their_name(tmp_path: Path, format: Fo
     drop(tmp_path, "b", content(format, 0, 3))
     schema = None if format == "text" else PAIR
     options = FolderOptions(mode="deadletter", bounded=True)
-    source = FolderSource(tmp_path, format, MemoryRegistry(), schema, options)
+    source = FolderSource(tmp_path, format, MemoryLog(), schema, options)
     seen = read_through(source, lambda: 10)
     assert len(seen.rows) == 3
     assert [(entry["file"], entry["line"]) for entry in seen.rejected] == [("a.GZ", 0)]
@@ -513,7 +509,7 @@ def parts_of(folder: Path, format: Format, part_bytes: int, readers: int, **opti
     """The rows and rejects of a folder whose files are read in parts, in any order."""
     schema = {"text": None, "csv": pa.schema([("a", pa.int64())])}.get(format, PAIR)
     chosen = FolderOptions(mode="deadletter", bounded=True, part_bytes=part_bytes, **options)
-    whole = FolderSource(folder, format, MemoryRegistry(), schema, chosen)
+    whole = FolderSource(folder, format, MemoryLog(), schema, chosen)
     rng = random.Random(part_bytes)
     seen = [read_through(part, lambda: rng.randint(1, 9)) for part in whole.split(readers)]
     rows = Counter(row for reading in seen for row in reading.rows)
@@ -554,7 +550,7 @@ def test_row_groups_are_dealt_fairly_however_files_are_cut(
         drop(tmp_path, f"{name}", rows)
     part_bytes = -(-len(rows) // parts)
     options = FolderOptions(bounded=True, part_bytes=part_bytes)
-    whole = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR, options)
+    whole = FolderSource(tmp_path, "parquet", MemoryLog(), PAIR, options)
     read = [len(read_through(part, lambda: 99).rows) / 7 for part in whole.split(readers)]
     assert sum(read) == files * groups
     in_a_part = max(1, groups // parts)
@@ -581,7 +577,7 @@ def test_a_file_that_is_set_aside_whole_is_so_once(
 
 def test_a_file_in_parts_stays_as_it_was_found(tmp_path: Path) -> None:
     path = drop(tmp_path, "one", b"1\n2\n3\n4\n")
-    registry = MemoryRegistry()
+    registry = MemoryLog()
 
     def second(**options: Any) -> Source:
         return text_source(tmp_path, registry, part_bytes=4, **options).split(2)[1]
@@ -618,11 +614,11 @@ def test_impossible_settings_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidArgument, match=next(iter(wrong))):
             FolderOptions(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="format"):
-        FolderSource(tmp_path, "xml", MemoryRegistry(), PAIR)  # type: ignore[arg-type]
+        FolderSource(tmp_path, "xml", MemoryLog(), PAIR)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="schema"):
-        FolderSource(tmp_path, "jsonl", MemoryRegistry())
+        FolderSource(tmp_path, "jsonl", MemoryLog())
     with pytest.raises(InvalidArgument, match="twice"):
-        FolderSource(tmp_path, "jsonl", MemoryRegistry(), pa.schema([PAIR[0], PAIR[0]]))
+        FolderSource(tmp_path, "jsonl", MemoryLog(), pa.schema([PAIR[0], PAIR[0]]))
 
 
 def test_an_offset_is_small_however_many_files_there_are(tmp_path: Path) -> None:
@@ -650,7 +646,7 @@ def test_parquet_columns_are_cast_where_no_value_changes(tmp_path: Path) -> None
     write_parquet(tmp_path / "one", table)
     write_parquet(tmp_path / "two", pa.table({"A": pa.array([3, 4], pa.uint32())}))
     write_parquet(tmp_path / "zero", pa.table({"unused": [1, 2, 3]}))
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), PAIR)
     rows = read_through(source, lambda: 100).rows
     assert rows == [
         ("1", "'x'"),
@@ -699,13 +695,13 @@ def test_a_parquet_value_that_is_none_is_set_aside_alone(
     schema = pa.schema([("n", pa.int64()), ("a", wanted)])
     write_parquet(tmp_path / "one", pa.table({"n": range(5), "a": column}), version="2.6")
     options = FolderOptions(mode="deadletter", bounded=True)
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema, options)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), schema, options)
     for rows_max in (100, 2):
         seen = read_through(source, lambda rows_max=rows_max: rows_max)
         assert [row[0] for row in seen.rows] == ["0", "2", "4"]
         assert [entry["line"] for entry in seen.rejected] == [2, 4]
         assert shown in seen.rejected[0]["text"]
-    strict = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema)
+    strict = FolderSource(tmp_path, "parquet", MemoryLog(), schema)
     with pytest.raises(MalformedInput, match="line 2 of one"):
         strict.read(strict.initial_offset(), 10)
 
@@ -724,12 +720,12 @@ def test_a_parquet_file_of_another_schema_is_set_aside_whole(
     write_parquet(tmp_path / "one", table)
     write_parquet(tmp_path / "two", pa.table({"a": [7]}))
     options = FolderOptions(mode="deadletter")
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR, options)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), PAIR, options)
     seen = read_through(source, lambda: 10)
     assert [row[0] for row in seen.rows] == ["7"]
     assert [(entry["file"], entry["line"]) for entry in seen.rejected] == [("one", 0)]
     assert said in seen.rejected[0]["reason"]
-    strict = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR)
+    strict = FolderSource(tmp_path, "parquet", MemoryLog(), PAIR)
     with pytest.raises(MalformedInput, match="one does not fit"):
         strict.read(strict.initial_offset(), 10)
 
@@ -738,7 +734,7 @@ def test_a_missing_parquet_column_that_must_not_be_null(tmp_path: Path) -> None:
     write_parquet(tmp_path / "one", pa.table({"b": ["x"]}))
     schema = pa.schema([pa.field("a", pa.int64(), nullable=False)])
     with pytest.raises(MalformedInput, match="no column a"):
-        values(FolderSource(tmp_path, "parquet", MemoryRegistry(), schema))
+        values(FolderSource(tmp_path, "parquet", MemoryLog(), schema))
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1", b"not parquet at all" * 100])
@@ -746,12 +742,12 @@ def test_a_file_that_is_not_parquet_is_set_aside_whole(tmp_path: Path, damage: b
     drop(tmp_path, "one", damage)
     drop(tmp_path, "two", content("parquet", 0, 3))
     options = FolderOptions(mode="deadletter")
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR, options)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), PAIR, options)
     seen = read_through(source, lambda: 10)
     assert len(seen.rows) == 3
     assert [(entry["file"], entry["line"]) for entry in seen.rejected] == [("one", 0)]
     with pytest.raises(MalformedInput, match="not a readable Parquet file"):
-        values(FolderSource(tmp_path, "parquet", MemoryRegistry(), PAIR))
+        values(FolderSource(tmp_path, "parquet", MemoryLog(), PAIR))
 
 
 def test_a_damaged_row_group_is_set_aside_and_the_others_are_read(tmp_path: Path) -> None:
@@ -769,7 +765,7 @@ def test_a_damaged_row_group_is_set_aside_and_the_others_are_read(tmp_path: Path
     raw[start + size // 2 : start + size] = b"\xff" * (size - size // 2)
     drop(tmp_path, "one", bytes(raw))
     options = FolderOptions(mode="deadletter", bounded=True)
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     expected: list[Any] | None = None
     for rows_max in (1 << 20, 5_000, 1_111):
         source = FolderSource(tmp_path, "parquet", registry, table.schema, options)
@@ -782,7 +778,7 @@ def test_a_damaged_row_group_is_set_aside_and_the_others_are_read(tmp_path: Path
         assert f"rows {line} to {2 * rows} (row group 1)" in seen.rejected[0]["reason"]
         assert expected in (None, seen.rejected)
         expected = seen.rejected
-    strict = FolderSource(tmp_path, "parquet", MemoryRegistry(), table.schema)
+    strict = FolderSource(tmp_path, "parquet", MemoryLog(), table.schema)
     with pytest.raises(MalformedInput, match="cannot be read"):
         read_through(strict, lambda: 1 << 20)
 
@@ -791,7 +787,7 @@ def test_a_large_row_group_is_read_from_the_middle(tmp_path: Path) -> None:
     rows = 5 * PAGE_ROWS + 17
     table = pa.table({"a": pa.array(range(rows), pa.int64())})
     write_parquet(tmp_path / "one", table, row_group_size=rows)
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     for row in (0, 1, PAGE_ROWS - 1, PAGE_ROWS, 3 * PAGE_ROWS + 5, rows - 1):
         source = FolderSource(tmp_path, "parquet", registry, table.schema)
         offset = source.initial_offset()
@@ -808,7 +804,7 @@ def test_pages_are_joined_to_what_was_asked_for(tmp_path: Path) -> None:
     rows = 5 * PAGE_ROWS + 17
     table = pa.table({"a": [f"é{row}" for row in range(rows)]})
     write_parquet(tmp_path / "one", table, row_group_size=2 * PAGE_ROWS + 5)
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), table.schema)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), table.schema)
     answer = source.read(source.initial_offset(), 1 << 20)
     assert answer.batch["a"].equals(table["a"].combine_chunks())
     got, offset = [], source.initial_offset()
@@ -822,7 +818,7 @@ def test_pages_are_joined_to_what_was_asked_for(tmp_path: Path) -> None:
 def test_rows_of_columns_that_no_file_has_are_counted(tmp_path: Path) -> None:
     write_parquet(tmp_path / "one", pa.table({"a": range(30)}), row_group_size=7)
     schema = pa.schema([("b", pa.int64())])
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), schema)
     assert read_through(source, lambda: 100).rows == [("None",)] * 30
 
 
@@ -856,7 +852,7 @@ def test_what_fails_in_a_later_file_is_told_in_its_place(tmp_path: Path) -> None
     drop(tmp_path, "a", b"{}\n")
     drop(tmp_path, "b", b"{}\n?\n")
     drop(tmp_path, "c", b"{}\n")
-    source = FolderSource(tmp_path, "jsonl", MemoryRegistry(), PAIR)
+    source = FolderSource(tmp_path, "jsonl", MemoryLog(), PAIR)
     answer = source.read(source.initial_offset(), 100)
     assert answer.rows == 1
     assert answer.more
@@ -888,7 +884,7 @@ def test_a_text_that_is_stored_once_for_many_rows_is_built_in_bounded_batches(
     )  # fmt: skip
     assert (tmp_path / "one").stat().st_size < 50_000
     schema = pa.schema([("n", pa.int64()), ("s", kind)])
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), schema)
     before = pa.total_allocated_bytes()
     offset = source.initial_offset()
     for _ in range(3):
@@ -906,7 +902,7 @@ def test_pages_are_large_only_where_texts_are_short(tmp_path: Path) -> None:
         (tmp_path / f"{size}").mkdir()
         write_parquet(tmp_path / f"{size}" / "one", pa.table({"s": texts.cast(pa.string())}))
         schema = pa.schema([("s", pa.string())])
-        source = FolderSource(tmp_path / f"{size}", "parquet", MemoryRegistry(), schema)
+        source = FolderSource(tmp_path / f"{size}", "parquet", MemoryLog(), schema)
         before = pa.total_allocated_bytes()
         answer = source.read(source.initial_offset(), rows)
         assert pa.total_allocated_bytes() - before < BATCH_BYTES_MAX
@@ -922,7 +918,7 @@ def test_a_row_beyond_the_bound_is_set_aside(tmp_path: Path) -> None:
     write_parquet(tmp_path / "one", table, compression="zstd")
     schema = pa.schema([("n", pa.int64()), ("s", pa.list_(pa.string()))])
     options = FolderOptions(mode="deadletter", bounded=True)
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema, options)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), schema, options)
     offset, ended, rows, rejected = source.initial_offset(), False, [], []
     while not ended:
         answer = source.read(offset, 10)
@@ -942,7 +938,7 @@ def test_old_times_of_spark_2_are_set_aside(tmp_path: Path) -> None:
     )
     write_parquet(tmp_path / "one", table)
     options = FolderOptions(mode="deadletter", bounded=True)
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), schema, options)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), schema, options)
     seen = read_through(source, lambda: 10)
     assert len(seen.rows) == 2
     assert [entry["line"] for entry in seen.rejected] == [1, 2]
@@ -952,8 +948,8 @@ MUTATED = """
 import sys
 from pathlib import Path
 from penstock.connectors.folder import FolderOptions, FolderSource
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.errors import StreamError
+from penstock.testing.memory_log import MemoryLog
 import pyarrow.parquet as pq
 
 folder, step = Path(sys.argv[1]), int(sys.argv[2])
@@ -966,7 +962,7 @@ for place in range(0, len(whole), step):
     mutated[place] ^= 1 << place // step % 8
     (folder / "in" / "f").write_bytes(mutated)
     options = FolderOptions(mode="deadletter", bounded=True)
-    source = FolderSource(folder / "in", "parquet", MemoryRegistry(), schema, options)
+    source = FolderSource(folder / "in", "parquet", MemoryLog(), schema, options)
     offset, ended = source.initial_offset(), False
     try:
         while not ended:

@@ -12,10 +12,10 @@ from penstock.connectors import folder_events, folder_listing
 from penstock.connectors.folder import FolderOptions
 from penstock.connectors.folder_events import FolderEvents
 from penstock.connectors.folder_listing import LIST_S, LOOK_S, TICK_S, FolderListing, Selection
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.folder_shares import FoundFile
 from penstock.errors import LogBusy, PathRefused, SourceVanished
 from penstock.testing.clock import ManualClock
+from penstock.testing.memory_log import MemoryLog
 
 
 class Folder:
@@ -24,7 +24,7 @@ class Folder:
     def __init__(self, path: Path, **selection: int) -> None:
         self.path = path
         self.clock = ManualClock(now_us=1_000_000_000)
-        self.registry = MemoryRegistry()
+        self.registry = MemoryLog()
         self.listing = FolderListing(
             path, self.registry, "files", Selection(**selection), self.clock
         )
@@ -137,9 +137,7 @@ def test_a_look_takes_up_some_large_files_and_leaves_the_others(
     for number in range(5):
         (tmp_path / f"{number}").write_bytes(b"x" * number)
     selection = Selection(bounded=True, part_bytes=1)
-    listing = FolderListing(
-        tmp_path, MemoryRegistry(), "files", selection, ManualClock(), cut=halves
-    )
+    listing = FolderListing(tmp_path, MemoryLog(), "files", selection, ManualClock(), cut=halves)
     listing.look()
     assert listing.unsettled
     assert not listing.known.sealed

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.connectors import folder_registry
-from penstock.connectors.folder_registry import KnownFiles, MemoryRegistry
+from penstock.connectors.folder_registry import KnownFiles
 from penstock.connectors.folder_shares import FoundFile
 from penstock.errors import InvalidName, OutcomeUnknown, SourceError
 from penstock.testing.memory_log import Fault, Faults, MemoryLog, MemoryStore, SimulatedCrash
@@ -27,7 +27,7 @@ def found(names: Sequence[str]) -> list[FoundFile]:
 
 
 def test_additions_keep_their_order_and_never_repeat() -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     known = KnownFiles(registry, "job/files")
     known.add(found(["m", "z"]))
     known.add(found(["a", "m", "z"]))
@@ -41,7 +41,7 @@ def test_additions_keep_their_order_and_never_repeat() -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 1024, 2000])
 def test_long_lists_are_kept_in_chunks(count: int) -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     names = [f"{number:05d}" for number in range(count)]
     first = KnownFiles(registry, "files")
     first.add(found(names[: count // 3]))
@@ -56,7 +56,7 @@ def test_long_lists_are_kept_in_chunks(count: int) -> None:
 
 
 def test_names_that_are_not_utf8_come_back() -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     KnownFiles(registry, "files").add(found([name]))
     again = KnownFiles(registry, "files")
@@ -73,7 +73,7 @@ def test_names_that_are_not_utf8_come_back() -> None:
 def test_readers_in_any_interleaving_agree(moves: Sequence[tuple[int, list[str]]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(folder_registry, "CHUNK_FILES", 3)
-        registry = MemoryRegistry()
+        registry = MemoryLog()
         readers = [KnownFiles(registry, "files") for _ in range(3)]
         for reader, names in moves:
             before = listed(readers[reader])
@@ -88,7 +88,7 @@ def test_readers_in_any_interleaving_agree(moves: Sequence[tuple[int, list[str]]
 
 
 def test_readers_at_the_same_time_agree() -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     readers = [KnownFiles(registry, "files") for _ in range(4)]
     start = threading.Barrier(4)
 
@@ -134,7 +134,7 @@ def test_a_log_is_a_registry_and_its_faults_lose_and_double_nothing(fault: Fault
 
 def test_damage_is_told() -> None:
     for value in (b"", b"{}", b"[1]", b'{"version": 1, "files": [], "sealed": false}', b"\xff"):
-        registry = MemoryRegistry()
+        registry = MemoryLog()
         registry.compare_and_set("files/0", 0, value)
         with pytest.raises(SourceError, match="files"):
             KnownFiles(registry, "files").refresh()
@@ -146,14 +146,14 @@ def test_damage_is_told() -> None:
 def test_parts_that_cannot_be_are_refused(size: int, begins: list[Any]) -> None:
     listed = [["a", 5, 0, [0, 5]], ["b", size, 0, begins]]
     content = {"version": folder_registry.REGISTRY_VERSION, "sealed": False, "files": listed}
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     registry.compare_and_set("files/0", 0, json.dumps(content).encode())
     with pytest.raises(SourceError, match="files"):
         KnownFiles(registry, "files").refresh()
 
 
 def test_large_files_are_as_many_shares_as_they_have_parts() -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     KnownFiles(registry, "files").add(
         [FoundFile("a", 5), FoundFile("b", 100, 7, (0, 33, 66)), FoundFile("c")]
     )
@@ -167,10 +167,10 @@ def test_large_files_are_as_many_shares_as_they_have_parts() -> None:
 
 
 def test_a_rewritten_list_is_told() -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     known = KnownFiles(registry, "files")
     known.add(found(["a"]))
-    other = MemoryRegistry()
+    other = MemoryLog()
     KnownFiles(other, "files").add(found(["b"]))
     stored = other.get("files/0")
     assert stored is not None
@@ -181,4 +181,4 @@ def test_a_rewritten_list_is_told() -> None:
 
 def test_keys_follow_the_rule_for_names() -> None:
     with pytest.raises(InvalidName):
-        KnownFiles(MemoryRegistry(), "../files")
+        KnownFiles(MemoryLog(), "../files")

@@ -8,7 +8,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.connectors.folder_registry import KnownFiles, MemoryRegistry
+from penstock.connectors.folder_registry import KnownFiles
 from penstock.connectors.folder_shares import (
     FILE_COST_BYTES,
     Dealing,
@@ -17,6 +17,7 @@ from penstock.connectors.folder_shares import (
     even_begins,
     packed_begins,
 )
+from penstock.testing.memory_log import MemoryLog
 
 MIB = 1 << 20
 
@@ -34,7 +35,7 @@ def dealt(shares: Sequence[Share], readers: int) -> list[list[int]]:
 
 @given(st.lists(st.integers(0, 10 * FILE_COST_BYTES), max_size=40), st.integers(1, 5))
 def test_shares_are_dealt_by_size_once_and_for_ever(sizes: list[int], readers: int) -> None:
-    registry = MemoryRegistry()
+    registry = MemoryLog()
     files = [FoundFile(f"{number}", size) for number, size in enumerate(sizes)]
     known = KnownFiles(registry, "files")
     known.add(files[: len(files) // 2])

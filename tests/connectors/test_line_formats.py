@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.errors import InvalidArgument
+from penstock.testing.memory_log import MemoryLog
 from tests.thoroughness import examples
 
 PAIR = pa.schema([("a", pa.int64()), ("b", pa.string())])
@@ -28,7 +28,7 @@ def parse(
     """Read one file through a source: its rows, and (line, text, reason) of what was rejected."""
     (folder / "input").write_bytes(content)
     chosen = FolderOptions(mode="deadletter", bounded=True, **options)
-    source = FolderSource(folder, format, MemoryRegistry(), schema, chosen)
+    source = FolderSource(folder, format, MemoryLog(), schema, chosen)
     rows: list[dict[str, Any]] = []
     rejected: list[tuple[int, str, str]] = []
     offset, ended = source.initial_offset(), False
@@ -160,7 +160,7 @@ def test_a_null_where_none_may_be_is_set_aside(tmp_path: Path) -> None:
 def test_json_cannot_fill_every_schema(tmp_path: Path) -> None:
     schema = pa.schema([("m", pa.map_(pa.string(), pa.int64()))])
     with pytest.raises(InvalidArgument, match="map"):
-        FolderSource(tmp_path, "jsonl", MemoryRegistry(), schema)
+        FolderSource(tmp_path, "jsonl", MemoryLog(), schema)
 
 
 _PIECES = st.sampled_from(
@@ -351,10 +351,10 @@ def test_csv_with_another_delimiter(tmp_path: Path) -> None:
     for delimiter in ("", '"', ";;", "\n", "é"):
         options = FolderOptions(delimiter=delimiter)
         with pytest.raises(InvalidArgument, match="delimiter"):
-            FolderSource(tmp_path, "csv", MemoryRegistry(), PAIR, options)
+            FolderSource(tmp_path, "csv", MemoryLog(), PAIR, options)
     schema = pa.schema([("l", pa.list_(pa.int64()))])
     with pytest.raises(InvalidArgument, match="types of l"):
-        FolderSource(tmp_path, "csv", MemoryRegistry(), schema)
+        FolderSource(tmp_path, "csv", MemoryLog(), schema)
 
 
 def test_text_lines_are_kept_as_they_are(tmp_path: Path) -> None:
@@ -364,7 +364,7 @@ def test_text_lines_are_kept_as_they_are(tmp_path: Path) -> None:
     assert rejected == [(7, "\\xff\\xfe", rejected[0][2])]
     assert "UTF-8" in rejected[0][2]
     with pytest.raises(InvalidArgument, match="one string column"):
-        FolderSource(tmp_path, "text", MemoryRegistry(), PAIR)
+        FolderSource(tmp_path, "text", MemoryLog(), PAIR)
 
 
 def test_lines_longer_than_a_block_are_read_and_longer_than_the_bound_set_aside(

@@ -15,10 +15,10 @@ import pytest
 
 from penstock.connectors.folder import FolderOptions, FolderSource
 from penstock.connectors.folder_files import OpenFile
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.parquet_footer import DAMAGE, read_footer, stored_values
 from penstock.connectors.parquet_pages import BATCH_BYTES_MAX, CODED_ROWS_MIN
 from penstock.connectors.rejects import with_plain_texts
+from penstock.testing.memory_log import MemoryLog
 
 ROWS = CODED_ROWS_MIN
 SCHEMA = pa.schema([("name", pa.string()), ("n", pa.int64())])
@@ -39,7 +39,7 @@ def read(
 ) -> Any:
     """The batches of a folder, and what was set aside."""
     options = FolderOptions(mode="deadletter", bounded=True)
-    source = FolderSource(folder, "parquet", MemoryRegistry(), schema, options, coded=coded)
+    source = FolderSource(folder, "parquet", MemoryLog(), schema, options, coded=coded)
     offset, ended, batches, rejected = source.initial_offset(), False, [], []
     while not ended:
         answer = source.read(offset, rows_max)
@@ -168,7 +168,7 @@ def test_a_long_text_that_many_rows_share_is_built_in_bounded_batches(
     ) as writer:  # fmt: skip
         writer.write_table(pa.table({"name": pa.chunked_array([texts] * (rows // 100))}), rows)
     assert (tmp_path / "one").stat().st_size < 50_000
-    source = FolderSource(tmp_path, "parquet", MemoryRegistry(), SCHEMA)
+    source = FolderSource(tmp_path, "parquet", MemoryLog(), SCHEMA)
     before, offset = pa.total_allocated_bytes(), source.initial_offset()
     for _ in range(3):
         answer = source.read(offset, 1 << 20)

@@ -12,9 +12,9 @@ import pytest
 from penstock.connectors import parquet_footer
 from penstock.connectors.folder import FolderOptions, FolderSource
 from penstock.connectors.folder_files import OpenFile
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.parquet_footer import MAGIC, read_footer
 from penstock.connectors.parquet_statistics import ColumnTest
+from penstock.testing.memory_log import MemoryLog
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -42,7 +42,7 @@ def read(folder: Path, readers: int = 1) -> list[int]:
     """The numbers below 25, and those of their row groups, read by row group."""
     options = FolderOptions(bounded=True, part_bytes=1)
     condition = ColumnTest("n", "lt", 25)
-    whole = FolderSource(folder, "parquet", MemoryRegistry(), NUMBERS, options, condition=condition)
+    whole = FolderSource(folder, "parquet", MemoryLog(), NUMBERS, options, condition=condition)
     found: list[int] = []
     for source in whole.split(readers):
         offset, ended = source.initial_offset(), False

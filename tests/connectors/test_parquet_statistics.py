@@ -16,7 +16,6 @@ import pytest
 
 from penstock.connectors.folder import FolderOptions, FolderSource
 from penstock.connectors.folder_files import OpenFile
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.parquet_statistics import (
     AllOf,
     AnyOf,
@@ -26,6 +25,7 @@ from penstock.connectors.parquet_statistics import (
     excluded_groups,
     excludes,
 )
+from penstock.testing.memory_log import MemoryLog
 
 ROWS, GROUP_ROWS = 240, 20
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -103,7 +103,7 @@ def wanted_schema(table: pa.Table) -> pa.Schema:
 
 def read_rows(folder: Path, schema: pa.Schema, condition: Condition, rows_max: int) -> list[int]:
     options = FolderOptions(bounded=True)
-    source = FolderSource(folder, "parquet", MemoryRegistry(), schema, options, condition=condition)
+    source = FolderSource(folder, "parquet", MemoryLog(), schema, options, condition=condition)
     found: list[int] = []
     offset, ended = source.initial_offset(), False
     while not ended:

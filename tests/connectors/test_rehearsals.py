@@ -10,10 +10,10 @@ import pytest
 
 from penstock.connectors import line_kernels, line_stand_ins, text_kernels
 from penstock.connectors.folder import FolderSource, Format
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.rehearsals import rehearse_lines
 from penstock.kernels.background import BackgroundKernels, wanted
 from penstock.state.loops import loops_of
+from penstock.testing.memory_log import MemoryLog
 
 LINES_PACKAGE = {line_kernels: line_stand_ins.LINES, text_kernels: line_stand_ins.TEXTS}
 SCHEMA = pa.schema(
@@ -58,6 +58,6 @@ def test_reading_calls_nothing_that_was_not_rehearsed(form: Format, tmp_path: Pa
     folder = tmp_path / "input"
     folder.mkdir()
     (folder / "a").write_text(f"{LINES[form]}\n" * 3)
-    source = FolderSource(folder, form, MemoryRegistry(), schema)
+    source = FolderSource(folder, form, MemoryLog(), schema)
     assert source.read(source.initial_offset(), 10).rows == 3
     assert set(wanted(kernels)) == rehearsed

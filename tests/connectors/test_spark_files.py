@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
-from penstock.connectors.folder_registry import MemoryRegistry
 from penstock.connectors.rejects import with_plain_texts
 from penstock.expressions.types import arrow_schema
+from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import parse_schema
 from tests.oracle.file_cases import GROUPS, MALFORMED, Group, answers, file_name, shown
 from tests.oracle.verdict import Row, plain
@@ -28,7 +28,7 @@ def read_here(folder: Path, group: Group, coded: bool) -> str:
     source = FolderSource(
         folder,
         FORMATS[group.format],
-        MemoryRegistry(),
+        MemoryLog(),
         schema,
         FolderOptions(mode="deadletter", bounded=True, **given),  # type: ignore[arg-type]
         coded=frozenset(schema.names) if coded else frozenset(),

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.config import LogConfig
-from penstock.connectors.arrow import ArrowSource
 from penstock.connectors.contract import Source
 from penstock.kernels.cache import KernelCache
 from penstock.log import open_log
@@ -26,6 +25,7 @@ from penstock.runtime.streams import StreamReader
 from penstock.runtime.trimming import TRIM_COMMITS
 from penstock.stages.program import Program
 from penstock.stages.tags import task_tag
+from tests.connectors.arrow_source import ArrowSource
 
 UNSYNCED = LogConfig(durability="process")
 SECOND_US = 1_000_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.connectors.arrow import ArrowSource
 from penstock.log import LocalLog, open_log
 from penstock.log.committed import CommittedReader
 from penstock.log.record import START, RecordKind
@@ -23,6 +22,7 @@ from penstock.testing.plans import (
     scan_stream,
     window,
 )
+from tests.connectors.arrow_source import ArrowSource
 from tests.runtime.laboratory import SECOND_US, UNSYNCED, Laboratory
 
 ROWS = 2_000

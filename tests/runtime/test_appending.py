@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.config import LogConfig
-from penstock.connectors.arrow import ArrowSource
 from penstock.errors import Fenced, LogBusy, OutcomeUnknown, RecordTooLarge
 from penstock.kernels.cache import KernelCache
 from penstock.log.contract import Outcome, take_over
@@ -29,6 +28,7 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.memory_checkpoints import MemoryCheckpoints
 from penstock.testing.memory_log import MemoryLog, MemoryStore
 from penstock.testing.plans import count, query, scan_source
+from tests.connectors.arrow_source import ArrowSource
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 

@@ -7,7 +7,6 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from penstock.connectors.arrow import ArrowSource
 from penstock.errors import MarkerDamaged, QueryActive
 from penstock.log.record import Position
 from penstock.plan.query import Query
@@ -25,6 +24,7 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.columns import apply, col
 from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import count, query, scan_source, window
+from tests.connectors.arrow_source import ArrowSource
 from tests.runtime.laboratory import Laboratory, Row
 
 INTERVAL_S = 5

@@ -7,7 +7,6 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from penstock.connectors.arrow import ArrowSource
 from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
 from penstock.plan.optimizer import plan_program
@@ -19,6 +18,7 @@ from penstock.stages.settings import Settings
 from penstock.state.snapshot import COPY_ROWS_MAX
 from penstock.testing.clock import ManualClock
 from penstock.testing.plans import count, query, scan_source, scan_stream
+from tests.connectors.arrow_source import ArrowSource
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 NUMBERS = pa.schema([pa.field("v", pa.int64(), nullable=False)])

@@ -8,7 +8,6 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from penstock.connectors.arrow import ArrowSource
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.markers import WATERMARK_END
@@ -17,6 +16,7 @@ from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
 from penstock.testing.columns import apply
 from penstock.testing.plans import Draft, col, count, query, scan_source, window
+from tests.connectors.arrow_source import ArrowSource
 from tests.runtime.laboratory import (
     SECOND_US,
     TIMESTAMP,

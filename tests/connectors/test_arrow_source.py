@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from penstock.connectors.arrow import ArrowSource
 from penstock.connectors.contract import Source
 from penstock.errors import InvalidArgument, InvalidOffset, SchemaMismatch
+from tests.connectors.arrow_source import ArrowSource
 from tests.connectors.contract import SourceContract, read_through, rows_of
 
 

@@ -1,4 +1,4 @@
-"""A source over record batches in memory, for tests and notebooks."""
+"""A source over record batches in memory, for tests."""
 
 from __future__ import annotations
 
