@@ -1,5 +1,6 @@
-"""Catalyst's expressions in ours: one visible table from class name to builder.
+"""Catalyst's expressions in ours: a row of the table of functions names the class it comes from.
 
+What a class needs more than its children as arguments is a builder of its own, in `_BUILDERS`.
 Attributes are known by their exprId, never by name. What Spark computes in another way than the
 table's functions (legacy arithmetic, functions that turn errors into nulls, collations) is refused.
 """
@@ -15,6 +16,7 @@ from penstock.catalyst.literals import constant_value, internal_value, read_lite
 from penstock.catalyst.refusals import reason_for, unsupported
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError, UnsupportedPlan
+from penstock.expressions.functions import FUNCTIONS, Function
 from penstock.expressions.signatures import cast_needs_zone
 from penstock.expressions.tree import Call, Expression, Literal, call, cast, literal
 from penstock.expressions.types import BIGINT, BOOLEAN, INT, DataType, decimal_type
@@ -130,24 +132,29 @@ def _aggregate(place: _Place) -> Expression:
     return place.reader.aggregates.column(place.node)
 
 
-# --- arithmetic -----------------------------------------------------------------------------------
+# --- functions of the table -----------------------------------------------------------------------
 
 
-def plain(function: str) -> Builder:
-    """A function that takes Catalyst's children as they are."""
-    return lambda place: call(function, *place.args())
+def _direct(function: Function) -> Builder:
+    """A function that takes Catalyst's children as they are, and the zone if it asks for one."""
 
-
-def _arithmetic(function: str) -> Builder:
     def build(place: _Place) -> Expression:
-        _require_ansi(place)
-        return call(function, *place.args())
+        if function.ansi is not None:
+            _require_ansi(place, function.ansi)
+        args = place.args()
+        zoned = "time_zone" in function.options and args[0].type.kind == "timestamp"
+        return call(function.name, *args, **({"time_zone": place.zone()} if zoned else {}))
 
     return build
 
 
-def _require_ansi(place: _Place) -> None:
-    mode = str(place.read("evalMode").toString())
+def _require_ansi(place: _Place, field: str) -> None:
+    found = place.read(field)
+    if field != "evalMode":
+        if not found:
+            raise ExpressionError(_NOT_ANSI)
+        return
+    mode = str(found.toString())
     if mode == "TRY":
         raise ExpressionError("functions that give null instead of an error (try_…) are not known")
     if mode != "ANSI":
@@ -156,15 +163,7 @@ def _require_ansi(place: _Place) -> None:
         )
 
 
-def _failing(function: str) -> Builder:
-    """Functions of one number that raise on overflow in ANSI mode."""
-
-    def build(place: _Place) -> Expression:
-        if not place.read("failOnError"):
-            raise ExpressionError(_NOT_ANSI)
-        return call(function, place.arg(0))
-
-    return build
+# --- arithmetic -----------------------------------------------------------------------------------
 
 
 def _unscaled_value(place: _Place) -> Expression:
@@ -239,7 +238,7 @@ def _nan_or(place: _Place) -> Expression:
 def _cast(place: _Place) -> Expression:
     mode = str(place.read("evalMode").toString())
     if mode not in ("ANSI", "TRY"):
-        _require_ansi(place)
+        _require_ansi(place, "evalMode")
     arg, target = place.arg(0), spark_type(place.read("dataType"))
     options: dict[str, Any] = {"to": str(target)}
     if cast_needs_zone(arg.type, target):
@@ -283,10 +282,7 @@ def _concat_ws(place: _Place) -> Expression:
 
 
 def _round(place: _Place) -> Expression:
-    if not place.read("ansiEnabled"):
-        raise ExpressionError(
-            "it was written without ANSI mode; set spark.sql.ansi.enabled to true"
-        )
+    _require_ansi(place, "ansiEnabled")
     return call("round", place.arg(0), scale=place.constant(1, "the number of digits"))
 
 
@@ -297,15 +293,6 @@ def _logarithm(place: _Place) -> Expression:
 
 
 # --- dates and times ------------------------------------------------------------------------------
-
-
-def _zoned(function: str) -> Builder:
-    def build(place: _Place) -> Expression:
-        arg = place.arg(0)
-        options = {"time_zone": place.zone()} if arg.type.kind == "timestamp" else {}
-        return call(function, arg, **options)
-
-    return build
 
 
 _UNIT_NAMES: Mapping[str, str] = {
@@ -426,6 +413,8 @@ def _array(place: _Place) -> Expression:
 # --- the table ------------------------------------------------------------------------------------
 
 _BUILDERS: Mapping[str, Builder] = {
+    **{row.catalyst: _direct(row) for row in FUNCTIONS.values() if row.catalyst is not None},
+    # From here on: what is no function of ours, and what needs more than its children.
     # leaves and what only passes on
     "AttributeReference": _attribute,
     "Literal": _literal,
@@ -434,89 +423,32 @@ _BUILDERS: Mapping[str, Builder] = {
     "AggregateExpression": _aggregate,
     "MakeDecimal": _make_decimal,
     "UnscaledValue": _unscaled_value,
-    # arithmetic
-    "Add": _arithmetic("add"),
-    "Subtract": _arithmetic("subtract"),
-    "Multiply": _arithmetic("multiply"),
-    "Divide": _arithmetic("divide"),
-    "IntegralDivide": _arithmetic("int_divide"),
-    "Remainder": _arithmetic("remainder"),
-    "Pmod": _arithmetic("pmod"),
-    "UnaryMinus": _failing("negate"),
-    "Abs": _failing("abs"),
     # comparison
-    "EqualTo": plain("eq"),
-    "EqualNullSafe": plain("eq_null_safe"),
-    "LessThan": plain("lt"),
-    "LessThanOrEqual": plain("le"),
-    "GreaterThan": plain("gt"),
-    "GreaterThanOrEqual": plain("ge"),
-    "In": plain("in"),
     "InSet": _in_set,
-    "Greatest": plain("greatest"),
-    "Least": plain("least"),
     # logic, nulls, branches
-    "And": plain("and"),
-    "Or": plain("or"),
     "Not": _not,
-    "IsNull": plain("is_null"),
-    "IsNotNull": plain("is_not_null"),
-    "IsNaN": plain("is_nan"),
     "NaNvl": _nan_or,
-    "Coalesce": plain("coalesce"),
-    "If": plain("if"),
     "CaseWhen": _case_when,
     # casts
     "Cast": _cast,
     # strings
-    "Length": plain("length"),
-    "Substring": plain("substring"),
-    "Concat": plain("concat"),
     "ConcatWs": _concat_ws,
-    "Upper": plain("upper"),
-    "Lower": plain("lower"),
     "StringTrim": _trim("trim"),
     "StringTrimLeft": _trim("ltrim"),
     "StringTrimRight": _trim("rtrim"),
-    "StringReplace": plain("replace"),
-    "StringLPad": plain("lpad"),
-    "StringRPad": plain("rpad"),
-    "StartsWith": plain("starts_with"),
-    "EndsWith": plain("ends_with"),
-    "Contains": plain("contains"),
     "Like": _like,
     "RLike": _rlike,
     "StringSplit": _split,
     # mathematics
-    "Floor": plain("floor"),
-    "Ceil": plain("ceil"),
     "Round": _round,
-    "Sqrt": plain("sqrt"),
-    "Exp": plain("exp"),
-    "Log": plain("ln"),
     "Logarithm": _logarithm,
-    "Pow": plain("pow"),
     # dates and times
-    "Year": _zoned("year"),
-    "Month": _zoned("month"),
-    "DayOfMonth": _zoned("day"),
-    "DayOfWeek": _zoned("day_of_week"),
     "WeekDay": _weekday,
-    "Hour": _zoned("hour"),
-    "Minute": _zoned("minute"),
-    "Second": _zoned("second"),
     "TruncTimestamp": _date_trunc,
-    "DateAdd": plain("date_add"),
     "DateSub": _date_sub,
     "TimestampAddInterval": _add_interval,
     "UnixTimestamp": _unix_timestamp,
     "ToUnixTimestamp": _unix_timestamp,
-    "UnixSeconds": plain("unix_seconds"),
-    "UnixMillis": plain("unix_millis"),
-    "UnixMicros": plain("unix_micros"),
-    "SecondsToTimestamp": plain("timestamp_seconds"),
-    "MillisToTimestamp": plain("timestamp_millis"),
-    "MicrosToTimestamp": plain("timestamp_micros"),
     "PreciseTimestampConversion": _precise_conversion,
     # nested values
     "CreateNamedStruct": _named_struct,

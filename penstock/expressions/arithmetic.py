@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from penstock.expressions.decimals import align, half_up_quotient, power_of_ten
 from penstock.expressions.frame import Frame
-from penstock.expressions.tree import Call
+from penstock.expressions.nodes import Call
 from penstock.expressions.types import INTEGER_BITS, DataType
 from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
 

@@ -8,12 +8,12 @@ import pyarrow.compute as pc
 
 from penstock.expressions.comparison import compared
 from penstock.expressions.frame import Frame
-from penstock.expressions.tree import Call, Expression
+from penstock.expressions.nodes import Call, Expression
 from penstock.expressions.types import BOOLEAN, arrow_type
 from penstock.expressions.vectors import Mask, array_from, true_rows, valid_rows
 
 
-def and_or(node: Call, frame: Frame) -> pa.Array:
+def and_or(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     """The right side is not computed where the left one already decides."""
     left = frame.value(node.args[0])
     deciding = pc.invert(left) if node.function == "and" else left
@@ -34,7 +34,7 @@ def nan_test(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     return pc.is_nan(args[0]).fill_null(False)
 
 
-def coalesce(node: Call, frame: Frame) -> pa.Array:
+def coalesce(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     result = frame.value(node.args[0])
     for arg in node.args[1:]:
         if result.null_count == 0:
@@ -44,7 +44,7 @@ def coalesce(node: Call, frame: Frame) -> pa.Array:
     return result
 
 
-def case(node: Call, frame: Frame) -> pa.Array:
+def case(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     """if and case: each condition on the rows still undecided, each value on the rows it won."""
     args = node.args
     has_else = len(args) % 2 == 1
@@ -70,7 +70,7 @@ def _chosen(taken: Mask, chosen: pa.Array, otherwise: pa.Array) -> pa.Array:
     return pc.if_else(array_from(taken, None, BOOLEAN), chosen, otherwise)
 
 
-def nullif(node: Call, frame: Frame) -> pa.Array:
+def nullif(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     left = frame.value(node.args[0])
     right = frame.value_on(node.args[1], valid_rows(left))
     equal = compared("eq", left, right, node.type).fill_null(False)

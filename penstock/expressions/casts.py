@@ -18,6 +18,7 @@ from penstock.expressions.decimals import (
 )
 from penstock.expressions.frame import Frame
 from penstock.expressions.mathematics import saturated
+from penstock.expressions.nodes import Call
 from penstock.expressions.printing import (
     text_of_dates,
     text_of_decimals,
@@ -33,7 +34,6 @@ from penstock.expressions.reading import (
     micros_of_text,
 )
 from penstock.expressions.times import joined_micros, local_days, local_micros
-from penstock.expressions.tree import Call
 from penstock.expressions.types import (
     BIGINT,
     BOOLEAN,

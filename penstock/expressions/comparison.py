@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.expressions.arithmetic import both_valid
-from penstock.expressions.frame import Frame
-from penstock.expressions.tree import Call, Literal
-from penstock.expressions.types import BOOLEAN, DataType, arrow_type
+from penstock.expressions.frame import Frame, literal_array
+from penstock.expressions.nodes import Call, Literal
+from penstock.expressions.types import BOOLEAN, DataType
 from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
 
 _ARROW_NAMES = {
@@ -52,7 +52,7 @@ def eq_null_safe(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     return pc.or_(equal, both_null)
 
 
-def contained_in(node: Call, frame: Frame) -> pa.Array:
+def contained_in(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     """value IN (items): null if the value is null, or if nothing matches and some item is null."""
     value = frame.value(node.args[0])
     items = node.args[1:]
@@ -79,16 +79,6 @@ def _in_literals(value: pa.Array, node: Call) -> pa.Array:
     if known.null_count:
         unknown = pc.or_(unknown, pc.invert(found))
     return pc.if_else(unknown, pa.scalar(None, pa.bool_()), found)
-
-
-def literal_array(literal: Literal, rows: int) -> pa.Array:
-    """A constant as an array of that many rows."""
-    data_type = literal.type
-    if literal.value is None:
-        return pa.nulls(rows, arrow_type(data_type))
-    if data_type.kind in ("date", "timestamp", "timestamp_ntz"):
-        return array_from(np.full(rows, literal.value, dtype=np.int64), None, data_type)
-    return pa.repeat(pa.scalar(literal.value, type=arrow_type(data_type)), rows)
 
 
 def greatest_or_least(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,11 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.tree import Column, Expression
+from penstock.expressions.nodes import Arguments, Call, Column, Expression, Literal, may_fail
 from penstock.expressions.types import arrow_type
-from penstock.expressions.vectors import Mask
-
-Evaluator = Callable[[Expression, "Frame"], pa.Array]
+from penstock.expressions.vectors import Mask, array_from, valid_rows
 
 
 class Failures:
@@ -61,14 +58,36 @@ class Frame:
     batch: pa.RecordBatch
     rows: npt.NDArray[np.int64] | None  # index in the original batch of each row, None: the same
     failures: Failures
-    evaluator: Evaluator
 
     @property
     def num_rows(self) -> int:
         return int(self.batch.num_rows)
 
     def value(self, expression: Expression) -> pa.Array:
-        return self.evaluator(expression, self)
+        if isinstance(expression, Column):
+            return self.column(expression)
+        if isinstance(expression, Literal):
+            return literal_array(expression, self.num_rows)
+        return expression.row.evaluate(expression, self._arguments(expression), self)
+
+    def _arguments(self, node: Call) -> list[pa.Array]:
+        """The arguments in Spark's order, as the function's row says."""
+        wanted = node.row.arguments
+        if wanted is Arguments.BY_FUNCTION:
+            return []
+        if wanted is Arguments.ALL:
+            return [self.value(arg) for arg in node.args]
+        order = list(range(len(node.args)))
+        if wanted is Arguments.UNTIL_NULL_FROM_RIGHT:
+            order.reverse()
+        there: Mask = np.ones(self.num_rows, dtype=np.bool_)
+        values: dict[int, pa.Array] = {}
+        for index in order:
+            arg = node.args[index]
+            values[index] = self.value_on(arg, there) if may_fail(arg) else self.value(arg)
+            if values[index].null_count:
+                there = there & valid_rows(values[index])
+        return [values[index] for index in range(len(node.args))]
 
     def value_on(self, expression: Expression, taken: Mask) -> pa.Array:
         """The value on the taken rows; null elsewhere, where nothing is computed."""
@@ -81,7 +100,7 @@ class Frame:
     def narrow(self, taken: Mask) -> Frame:
         kept = np.flatnonzero(taken)
         rows = kept if self.rows is None else self.rows[kept]
-        return Frame(self.batch.take(pa.array(kept)), rows, self.failures, self.evaluator)
+        return Frame(self.batch.take(pa.array(kept)), rows, self.failures)
 
     def fail(self, bad: Mask, reason: str, expression: Expression) -> None:
         """Record that these rows of the frame failed."""
@@ -111,3 +130,13 @@ class Frame:
             found=str(array.type),
             wanted=str(wanted),
         )
+
+
+def literal_array(literal: Literal, rows: int) -> pa.Array:
+    """A constant as an array of that many rows."""
+    data_type = literal.type
+    if literal.value is None:
+        return pa.nulls(rows, arrow_type(data_type))
+    if data_type.kind in ("date", "timestamp", "timestamp_ntz"):
+        return array_from(np.full(rows, literal.value, dtype=np.int64), None, data_type)
+    return pa.repeat(pa.scalar(literal.value, type=arrow_type(data_type)), rows)

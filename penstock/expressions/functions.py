@@ -1,12 +1,25 @@
-"""The closed table of functions: what each takes, what type it gives, how it prints."""
+"""The closed table of functions: one row holds all that is known of a function."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.errors import ExpressionError
+from penstock.expressions import (
+    arithmetic,
+    branches,
+    casts,
+    comparison,
+    mathematics,
+    nested,
+    signatures,
+    strings,
+    times,
+    writers,
+)
+from penstock.expressions.nodes import Arguments, Call, Compiled, Function, always
 from penstock.expressions.options import (
     REQUIRED,
     Option,
@@ -24,256 +37,415 @@ from penstock.expressions.options import (
 )
 from penstock.expressions.signatures import (
     Operands,
-    array_of,
-    as_boolean,
-    bigint_from,
-    boolean_from,
-    boolean_from_anything,
-    branches,
-    cast_target,
-    comparison,
-    date_part,
-    date_plus_days,
-    decimal_or_double_quotient,
-    field_of,
-    first_of_equal_types,
-    integer_quotient,
-    item_of,
-    looked_up,
-    math_on_double,
-    null_if_equal,
-    numeric_operand,
-    padded,
-    pattern_match,
-    product,
-    remainder,
-    rounded,
-    size_of,
-    split_result,
-    string_from_strings,
-    struct_of,
-    sub_text,
-    sum_or_difference,
-    text_length,
-    time_part,
-    timestamp_from_integer,
-    truncated_time,
-    two_strings_to_boolean,
-    whole_number,
+    all_nullable,
+    always_nullable,
+    branch_nullable,
+    cast_nullable,
+    never_null,
 )
 from penstock.expressions.types import DataType
 
-__all__ = ["FUNCTIONS", "CheckedCall", "Function", "Option", "check_call", "print_call"]
-
-
-def _any_nullable(operands: Operands) -> bool:
-    return any(operands.nullables)
-
-
-def _never_null(_operands: Operands) -> bool:
-    return False
-
-
-def _always_nullable(_operands: Operands) -> bool:
-    return True
-
-
-def _all_nullable(operands: Operands) -> bool:
-    return all(operands.nullables)
-
-
-def _branch_nullable(operands: Operands) -> bool:
-    """`if` and `case`: a null condition only picks another branch, so only the values count."""
-    if operands.function == "if":
-        return any(operands.nullables[1:])
-    count = len(operands.nullables)
-    has_else = count % 2 == 1
-    values = list(operands.nullables[1::2]) + ([operands.nullables[-1]] if has_else else [])
-    return any(values) or not has_else
-
-
-def _cast_nullable(operands: Operands) -> bool:
-    """NaN and the infinities have no decimal: they become null."""
-    return operands.nullables[0] or (
-        operands.types[0].is_fractional and operands.options["to"].startswith("decimal")
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """One row of the table. `sql` is printed with the arguments and options put into its places."""
-
-    name: str
-    arity: tuple[int, int | None]
-    result: Callable[[Operands], DataType]
-    nullable: Callable[[Operands], bool] = _any_nullable
-    options: Mapping[str, OptionRule] = field(default_factory=dict)
-    sql: str | None = None  # None: name(arguments)
-
+__all__ = ["FUNCTIONS", "CheckedCall", "Function", "check_call", "function_named"]
 
 _ZONE = {"time_zone": OptionRule(check_time_zone, None)}
 _CAST = {"to": OptionRule(check_type_text, REQUIRED), **_ZONE}
 
-_TABLE: tuple[Function, ...] = (
-    # arithmetic
-    Function("add", (2, 2), sum_or_difference, sql="({0} + {1})"),
-    Function("subtract", (2, 2), sum_or_difference, sql="({0} - {1})"),
-    Function("multiply", (2, 2), product, sql="({0} * {1})"),
-    Function("divide", (2, 2), decimal_or_double_quotient, sql="({0} / {1})"),
-    Function("int_divide", (2, 2), integer_quotient, sql="({0} div {1})"),
-    Function("remainder", (2, 2), remainder, sql="({0} % {1})"),
-    Function("pmod", (2, 2), remainder),
-    Function("negate", (1, 1), numeric_operand, sql="(- {0})"),
-    Function("abs", (1, 1), numeric_operand),
-    # comparison
-    Function("eq", (2, 2), comparison, sql="({0} = {1})"),
-    Function("ne", (2, 2), comparison, sql="(NOT ({0} = {1}))"),
-    Function("lt", (2, 2), comparison, sql="({0} < {1})"),
-    Function("le", (2, 2), comparison, sql="({0} <= {1})"),
-    Function("gt", (2, 2), comparison, sql="({0} > {1})"),
-    Function("ge", (2, 2), comparison, sql="({0} >= {1})"),
-    Function("eq_null_safe", (2, 2), comparison, _never_null, sql="({0} <=> {1})"),
-    Function("in", (2, None), comparison, sql="({0} IN ({1...}))"),
-    Function("greatest", (2, None), first_of_equal_types, _all_nullable),
-    Function("least", (2, None), first_of_equal_types, _all_nullable),
-    # logic
-    Function("and", (2, 2), as_boolean, sql="({0} AND {1})"),
-    Function("or", (2, 2), as_boolean, sql="({0} OR {1})"),
-    Function("not", (1, 1), as_boolean, sql="(NOT {0})"),
-    # nulls and branches
-    Function("is_null", (1, 1), boolean_from_anything, _never_null, sql="({0} IS NULL)"),
-    Function("is_not_null", (1, 1), boolean_from_anything, _never_null, sql="({0} IS NOT NULL)"),
-    Function("is_nan", (1, 1), boolean_from("float", "double"), _never_null, sql="isnan({...})"),
-    Function("coalesce", (1, None), branches, _all_nullable),
-    Function("if", (3, 3), branches, _branch_nullable),
-    Function("case", (2, None), branches, _branch_nullable),
-    Function("nullif", (2, 2), null_if_equal, _always_nullable),
-    # casts
-    Function("cast", (1, 1), cast_target, _cast_nullable, _CAST, sql="CAST({0} AS {to})"),
+
+def _integer_result(call: Call) -> bool:
+    """Integers overflow; a decimal's result is typed so that it always fits."""
+    return call.type.is_integer
+
+
+def _cast_may_fail(call: Call) -> bool:
+    source, target = call.args[0].type, call.type
+    if source == target:
+        return False
+    if source.kind == "boolean":
+        return target.is_decimal  # 1 has no place in decimal(1,1)
+    return not (source.is_integer and (target.is_fractional or target.kind == "boolean"))
+
+
+def _print_case(args: Sequence[str]) -> str:
+    pairs = zip(args[0::2], args[1::2], strict=False)
+    text = "CASE" + "".join(f" WHEN {condition} THEN {value}" for condition, value in pairs)
+    return text + (f" ELSE {args[-1]}" if len(args) % 2 else "") + " END"
+
+
+_ARITHMETIC: tuple[Function, ...] = (
     Function(
-        "try_cast", (1, 1), cast_target, _always_nullable, _CAST, sql="TRY_CAST({0} AS {to})"
+        "add", (2, 2), signatures.sum_or_difference, arithmetic.add_subtract_multiply,
+        fails=_integer_result, sql="({0} + {1})", catalyst="Add", ansi="evalMode",
+        compiled=Compiled(writers.add, branchless=True),
     ),
-    # strings
-    Function("length", (1, 1), text_length),
-    Function("substring", (3, 3), sub_text),
-    Function("concat", (1, None), string_from_strings),
     Function(
-        "concat_ws",
-        (1, None),
-        string_from_strings,
-        _never_null,
+        "subtract", (2, 2), signatures.sum_or_difference, arithmetic.add_subtract_multiply,
+        fails=_integer_result, sql="({0} - {1})", catalyst="Subtract", ansi="evalMode",
+        compiled=Compiled(writers.subtract, branchless=True),
+    ),
+    Function(
+        "multiply", (2, 2), signatures.product, arithmetic.add_subtract_multiply,
+        fails=_integer_result, sql="({0} * {1})", catalyst="Multiply", ansi="evalMode",
+        compiled=Compiled(writers.multiply, branchless=True),
+    ),
+    Function(
+        "divide", (2, 2), signatures.decimal_or_double_quotient, arithmetic.divide,
+        arguments=Arguments.UNTIL_NULL_FROM_RIGHT, fails=always, sql="({0} / {1})",
+        catalyst="Divide", ansi="evalMode",
+        compiled=Compiled(writers.divide, when=writers.of_doubles),
+    ),
+    Function(
+        "int_divide", (2, 2), signatures.integer_quotient, arithmetic.int_divide,
+        arguments=Arguments.UNTIL_NULL_FROM_RIGHT, fails=always, sql="({0} div {1})",
+        catalyst="IntegralDivide", ansi="evalMode",
+        compiled=Compiled(writers.int_divide, when=writers.not_of_decimals),
+    ),
+    Function(
+        "remainder", (2, 2), signatures.remainder, arithmetic.remainder,
+        arguments=Arguments.UNTIL_NULL_FROM_RIGHT, fails=always, sql="({0} % {1})",
+        catalyst="Remainder", ansi="evalMode",
+        compiled=Compiled(writers.remainder, when=writers.not_of_decimals),
+    ),
+    Function(
+        "pmod", (2, 2), signatures.remainder, arithmetic.pmod,
+        arguments=Arguments.UNTIL_NULL_FROM_RIGHT, fails=always, catalyst="Pmod", ansi="evalMode",
+        compiled=Compiled(writers.strict("{} % {}"), when=writers.by_positive_literal),
+    ),
+    Function(
+        "negate", (1, 1), signatures.numeric_operand, arithmetic.negate_or_abs,
+        fails=_integer_result, sql="(- {0})", catalyst="UnaryMinus", ansi="failOnError",
+        compiled=Compiled(writers.one_number("-{}")),
+    ),
+    Function(
+        "abs", (1, 1), signatures.numeric_operand, arithmetic.negate_or_abs,
+        fails=_integer_result, catalyst="Abs", ansi="failOnError",
+        compiled=Compiled(writers.one_number("abs({})")),
+    ),
+)  # fmt: skip
+
+_COMPARED = Compiled(writers.comparison, branchless=True)
+
+_COMPARISON: tuple[Function, ...] = (
+    Function(
+        "eq", (2, 2), signatures.comparison, comparison.compare,
+        sql="({0} = {1})", catalyst="EqualTo", compiled=_COMPARED,
+    ),
+    Function(
+        "ne", (2, 2), signatures.comparison, comparison.compare,
+        sql="(NOT ({0} = {1}))", compiled=_COMPARED,
+    ),
+    Function(
+        "lt", (2, 2), signatures.comparison, comparison.compare,
+        sql="({0} < {1})", catalyst="LessThan", compiled=_COMPARED,
+    ),
+    Function(
+        "le", (2, 2), signatures.comparison, comparison.compare,
+        sql="({0} <= {1})", catalyst="LessThanOrEqual", compiled=_COMPARED,
+    ),
+    Function(
+        "gt", (2, 2), signatures.comparison, comparison.compare,
+        sql="({0} > {1})", catalyst="GreaterThan", compiled=_COMPARED,
+    ),
+    Function(
+        "ge", (2, 2), signatures.comparison, comparison.compare,
+        sql="({0} >= {1})", catalyst="GreaterThanOrEqual", compiled=_COMPARED,
+    ),
+    Function(
+        "eq_null_safe", (2, 2), signatures.comparison, comparison.eq_null_safe, never_null,
+        arguments=Arguments.ALL, sql="({0} <=> {1})", catalyst="EqualNullSafe",
+        compiled=Compiled(writers.eq_null_safe, branchless=True),
+    ),
+    Function(
+        "in", (2, None), signatures.comparison, comparison.contained_in,
+        arguments=Arguments.BY_FUNCTION, sql="({0} IN ({1...}))", catalyst="In",
+        compiled=Compiled(
+            writers.contained_in, when=writers.safe_later_arguments, branchless=True
+        ),
+    ),
+    Function(
+        "greatest", (2, None), signatures.ordered, comparison.greatest_or_least, all_nullable,
+        arguments=Arguments.ALL, catalyst="Greatest", compiled=Compiled(writers.extreme),
+    ),
+    Function(
+        "least", (2, None), signatures.ordered, comparison.greatest_or_least, all_nullable,
+        arguments=Arguments.ALL, catalyst="Least", compiled=Compiled(writers.extreme),
+    ),
+)  # fmt: skip
+
+_LOGIC_AND_BRANCHES: tuple[Function, ...] = (
+    Function(
+        "and", (2, 2), signatures.as_boolean, branches.and_or,
+        arguments=Arguments.BY_FUNCTION, sql="({0} AND {1})", catalyst="And",
+        compiled=Compiled(writers.and_or, branchless=True),
+    ),
+    Function(
+        "or", (2, 2), signatures.as_boolean, branches.and_or,
+        arguments=Arguments.BY_FUNCTION, sql="({0} OR {1})", catalyst="Or",
+        compiled=Compiled(writers.and_or, branchless=True),
+    ),
+    Function(
+        "not", (1, 1), signatures.as_boolean, branches.negation,
+        sql="(NOT {0})", catalyst="Not",
+        compiled=Compiled(writers.strict("not {}"), branchless=True),
+    ),
+    Function(
+        "is_null", (1, 1), signatures.boolean_from_anything, branches.null_test, never_null,
+        sql="({0} IS NULL)", catalyst="IsNull",
+        compiled=Compiled(writers.is_null, branchless=True),
+    ),
+    Function(
+        "is_not_null", (1, 1), signatures.boolean_from_anything, branches.null_test, never_null,
+        sql="({0} IS NOT NULL)", catalyst="IsNotNull",
+        compiled=Compiled(writers.is_not_null, branchless=True),
+    ),
+    Function(
+        "is_nan", (1, 1), signatures.boolean_from("float", "double"), branches.nan_test,
+        never_null, sql="isnan({...})", catalyst="IsNaN",
+        compiled=Compiled(writers.is_nan, branchless=True),
+    ),
+    Function(
+        "coalesce", (1, None), signatures.one_type, branches.coalesce, all_nullable,
+        arguments=Arguments.BY_FUNCTION, catalyst="Coalesce", compiled=Compiled(writers.coalesce),
+    ),
+    Function(
+        "if", (3, 3), signatures.branches, branches.case, branch_nullable,
+        arguments=Arguments.BY_FUNCTION, catalyst="If", compiled=Compiled(writers.case),
+    ),
+    Function(
+        "case", (2, None), signatures.branches, branches.case, branch_nullable,
+        arguments=Arguments.BY_FUNCTION, sql=_print_case, catalyst="CaseWhen",
+        compiled=Compiled(writers.case),
+    ),
+    Function(
+        "nullif", (2, 2), signatures.ordered, branches.nullif, always_nullable,
+        arguments=Arguments.BY_FUNCTION,
+        compiled=Compiled(writers.nullif, when=writers.safe_later_arguments),
+    ),
+    Function(
+        "cast", (1, 1), signatures.cast_target, casts.cast, cast_nullable, _CAST,
+        fails=_cast_may_fail, sql="CAST({0} AS {to})", catalyst="Cast", ansi="evalMode",
+        compiled=Compiled(writers.cast, when=writers.cast_of_numbers),
+    ),
+    Function(
+        "try_cast", (1, 1), signatures.cast_target, casts.cast, always_nullable, _CAST,
+        sql="TRY_CAST({0} AS {to})",
+    ),
+)  # fmt: skip
+
+_STRINGS: tuple[Function, ...] = (
+    Function("length", (1, 1), signatures.text_length, strings.length, catalyst="Length"),
+    Function("substring", (3, 3), signatures.sub_text, strings.substring, catalyst="Substring"),
+    Function(
+        "concat", (1, None), signatures.string_from_strings, strings.concat, catalyst="Concat"
+    ),
+    Function(
+        "concat_ws", (1, None), signatures.string_from_strings, strings.concat_ws, never_null,
         {"separator": OptionRule(check_text, REQUIRED)},
-        sql="concat_ws({separator!r}, {...})",
+        arguments=Arguments.ALL, sql="concat_ws({separator!r}, {...})", catalyst="ConcatWs",
     ),
-    Function("upper", (1, 1), string_from_strings),
-    Function("lower", (1, 1), string_from_strings),
-    Function("trim", (1, 1), string_from_strings),
-    Function("ltrim", (1, 1), string_from_strings),
-    Function("rtrim", (1, 1), string_from_strings),
-    Function("replace", (3, 3), string_from_strings),
-    Function("lpad", (3, 3), padded),
-    Function("rpad", (3, 3), padded),
-    Function("starts_with", (2, 2), two_strings_to_boolean, sql="startswith({...})"),
-    Function("ends_with", (2, 2), two_strings_to_boolean, sql="endswith({...})"),
-    Function("contains", (2, 2), two_strings_to_boolean),
     Function(
-        "like",
-        (1, 1),
-        pattern_match,
+        "upper", (1, 1), signatures.string_from_strings, strings.change_case, catalyst="Upper"
+    ),
+    Function(
+        "lower", (1, 1), signatures.string_from_strings, strings.change_case, catalyst="Lower"
+    ),
+    Function("trim", (1, 1), signatures.string_from_strings, strings.trim, catalyst="StringTrim"),
+    Function(
+        "ltrim", (1, 1), signatures.string_from_strings, strings.trim, catalyst="StringTrimLeft"
+    ),
+    Function(
+        "rtrim", (1, 1), signatures.string_from_strings, strings.trim, catalyst="StringTrimRight"
+    ),
+    Function(
+        "replace", (3, 3), signatures.string_from_strings, strings.replace,
+        catalyst="StringReplace",
+    ),
+    Function(
+        "lpad", (3, 3), signatures.padded, strings.pad, fails=always, catalyst="StringLPad"
+    ),
+    Function(
+        "rpad", (3, 3), signatures.padded, strings.pad, fails=always, catalyst="StringRPad"
+    ),
+    Function(
+        "starts_with", (2, 2), signatures.boolean_from_strings, strings.starts_or_ends_with,
+        sql="startswith({...})", catalyst="StartsWith",
+    ),
+    Function(
+        "ends_with", (2, 2), signatures.boolean_from_strings, strings.starts_or_ends_with,
+        sql="endswith({...})", catalyst="EndsWith",
+    ),
+    Function(
+        "contains", (2, 2), signatures.boolean_from_strings, strings.contains, catalyst="Contains"
+    ),
+    Function(
+        "like", (1, 1), signatures.like_match, strings.like,
         options={
             "pattern": OptionRule(check_text, REQUIRED),
             "escape": OptionRule(check_escape, "\\"),
         },
-        sql="({0} LIKE {pattern!r})",
+        sql="({0} LIKE {pattern!r})", catalyst="Like",
     ),
     Function(
-        "rlike",
-        (1, 1),
-        pattern_match,
+        "rlike", (1, 1), signatures.boolean_from_strings, strings.rlike,
         options={"pattern": OptionRule(check_match_pattern, REQUIRED)},
-        sql="({0} RLIKE {pattern!r})",
+        sql="({0} RLIKE {pattern!r})", catalyst="RLike",
     ),
     Function(
-        "split",
-        (1, 1),
-        split_result,
+        "split", (1, 1), signatures.split_result, strings.split,
         options={
             "pattern": OptionRule(check_split_pattern, REQUIRED),
             "limit": OptionRule(check_limit, -1),
         },
-        sql="split({0}, {pattern!r}, {limit})",
+        sql="split({0}, {pattern!r}, {limit})", catalyst="StringSplit",
     ),
-    # mathematics
-    Function("floor", (1, 1), whole_number),
-    Function("ceil", (1, 1), whole_number),
+)  # fmt: skip
+
+_MATHEMATICS: tuple[Function, ...] = (
     Function(
-        "round",
-        (1, 1),
-        rounded,
+        "floor", (1, 1), signatures.whole_number, mathematics.floor_or_ceil,
+        fails=always, catalyst="Floor",
+    ),
+    Function(
+        "ceil", (1, 1), signatures.whole_number, mathematics.floor_or_ceil,
+        fails=always, catalyst="Ceil",
+    ),
+    Function(
+        "round", (1, 1), signatures.rounded, mathematics.round_half_up,
         options={"scale": OptionRule(check_scale, 0)},
-        sql="round({0}, {scale})",
+        fails=always, sql="round({0}, {scale})", catalyst="Round", ansi="ansiEnabled",
     ),
-    Function("sqrt", (1, 1), math_on_double),
-    Function("exp", (1, 1), math_on_double),
-    Function("ln", (1, 1), math_on_double, _always_nullable),
-    Function("pow", (2, 2), math_on_double),
-    # dates and times
-    Function("year", (1, 1), date_part, options=_ZONE),
-    Function("month", (1, 1), date_part, options=_ZONE),
-    Function("day", (1, 1), date_part, options=_ZONE),
-    Function("day_of_week", (1, 1), date_part, options=_ZONE, sql="dayofweek({...})"),
-    Function("hour", (1, 1), time_part, options=_ZONE),
-    Function("minute", (1, 1), time_part, options=_ZONE),
-    Function("second", (1, 1), time_part, options=_ZONE),
     Function(
-        "date_trunc",
-        (1, 1),
-        truncated_time,
+        "sqrt", (1, 1), signatures.math_on_double, mathematics.real_function,
+        catalyst="Sqrt", compiled=Compiled(writers.strict("np.sqrt({})")),
+    ),
+    Function(
+        "exp", (1, 1), signatures.math_on_double, mathematics.real_function, catalyst="Exp"
+    ),
+    Function(
+        "ln", (1, 1), signatures.math_on_double, mathematics.real_function, always_nullable,
+        catalyst="Log",
+    ),
+    Function("pow", (2, 2), signatures.math_on_double, mathematics.power, catalyst="Pow"),
+)  # fmt: skip
+
+_TIMES: tuple[Function, ...] = (
+    Function(
+        "year", (1, 1), signatures.date_part, times.date_part, options=_ZONE, catalyst="Year"
+    ),
+    Function(
+        "month", (1, 1), signatures.date_part, times.date_part, options=_ZONE, catalyst="Month"
+    ),
+    Function(
+        "day", (1, 1), signatures.date_part, times.date_part, options=_ZONE,
+        catalyst="DayOfMonth",
+    ),
+    Function(
+        "day_of_week", (1, 1), signatures.date_part, times.date_part, options=_ZONE,
+        sql="dayofweek({...})", catalyst="DayOfWeek",
+    ),
+    Function(
+        "hour", (1, 1), signatures.time_part, times.time_part, options=_ZONE, catalyst="Hour"
+    ),
+    Function(
+        "minute", (1, 1), signatures.time_part, times.time_part, options=_ZONE, catalyst="Minute"
+    ),
+    Function(
+        "second", (1, 1), signatures.time_part, times.time_part, options=_ZONE, catalyst="Second"
+    ),
+    Function(
+        "date_trunc", (1, 1), signatures.truncated_time, times.date_trunc,
         options={"unit": OptionRule(check_date_unit, REQUIRED), **_ZONE},
-        sql="date_trunc({unit!r}, {0})",
+        sql="date_trunc({unit!r}, {0})", catalyst="TruncTimestamp",
     ),
-    Function("date_add", (2, 2), date_plus_days),
-    Function("unix_seconds", (1, 1), bigint_from("timestamp")),
-    Function("unix_millis", (1, 1), bigint_from("timestamp")),
-    Function("unix_micros", (1, 1), bigint_from("timestamp")),
-    Function("timestamp_seconds", (1, 1), timestamp_from_integer),
-    Function("timestamp_millis", (1, 1), timestamp_from_integer),
-    Function("timestamp_micros", (1, 1), timestamp_from_integer),
-    # nested values
+    Function("date_add", (2, 2), signatures.date_plus_days, times.date_add, catalyst="DateAdd"),
     Function(
-        "struct",
-        (1, None),
-        struct_of,
-        _never_null,
+        "unix_seconds", (1, 1), signatures.bigint_from("timestamp"), times.unix_time,
+        catalyst="UnixSeconds", compiled=Compiled(writers.strict("{} // 1000000")),
+    ),
+    Function(
+        "unix_millis", (1, 1), signatures.bigint_from("timestamp"), times.unix_time,
+        catalyst="UnixMillis", compiled=Compiled(writers.strict("{} // 1000")),
+    ),
+    Function(
+        "unix_micros", (1, 1), signatures.bigint_from("timestamp"), times.unix_time,
+        catalyst="UnixMicros", compiled=Compiled(writers.argument, branchless=True),
+    ),
+    Function(
+        "timestamp_seconds", (1, 1), signatures.timestamp_from_integer, times.timestamp_from,
+        fails=always, catalyst="SecondsToTimestamp",
+        compiled=Compiled(writers.scaled_time(1_000_000)),
+    ),
+    Function(
+        "timestamp_millis", (1, 1), signatures.timestamp_from_integer, times.timestamp_from,
+        fails=always, catalyst="MillisToTimestamp", compiled=Compiled(writers.scaled_time(1000)),
+    ),
+    Function(
+        "timestamp_micros", (1, 1), signatures.timestamp_from_integer, times.timestamp_from,
+        catalyst="MicrosToTimestamp", compiled=Compiled(writers.argument, branchless=True),
+    ),
+)  # fmt: skip
+
+_NESTED: tuple[Function, ...] = (
+    Function(
+        "struct", (1, None), signatures.struct_of, nested.make_struct, never_null,
         {"names": OptionRule(check_names, REQUIRED)},
+        arguments=Arguments.ALL, catalyst="CreateNamedStruct",
     ),
     Function(
-        "get_field", (1, 1), field_of, _always_nullable,
-        {"name": OptionRule(check_text, REQUIRED)}, sql="{0}.{name}",
+        "get_field", (1, 1), signatures.field_of, nested.get_field, always_nullable,
+        {"name": OptionRule(check_text, REQUIRED)},
+        sql="{0}.{name}", catalyst="GetStructField",
     ),
-    Function("array", (1, None), array_of, _never_null),
-    Function("get_item", (2, 2), item_of, _always_nullable, sql="{0}[{1}]"),
-    Function("size", (1, 1), size_of),
+    Function(
+        "array", (1, None), signatures.array_of, nested.make_array, never_null,
+        arguments=Arguments.ALL, catalyst="CreateArray",
+    ),
+    Function(
+        "get_item", (2, 2), signatures.item_of, nested.get_item, always_nullable,
+        fails=always, sql="{0}[{1}]", catalyst="GetArrayItem",
+    ),
+    Function("size", (1, 1), signatures.size_of, nested.size, catalyst="Size"),
     # a static table of (key, value) pairs; null for a key that is not in it
     Function(
-        "lookup",
-        (1, 1),
-        looked_up,
-        _always_nullable,
+        "lookup", (1, 1), signatures.looked_up, nested.lookup, always_nullable,
         {
             "table": OptionRule(lambda value: value, REQUIRED),
             "value_type": OptionRule(check_type_text, REQUIRED),
         },
+        catalyst="GetMapValue", compiled=Compiled(writers.lookup, when=writers.of_integers),
     ),
 )  # fmt: skip
 
-FUNCTIONS: Mapping[str, Function] = {function.name: function for function in _TABLE}
+FUNCTIONS: Mapping[str, Function] = {
+    function.name: function
+    for function in (
+        *_ARITHMETIC,
+        *_COMPARISON,
+        *_LOGIC_AND_BRANCHES,
+        *_STRINGS,
+        *_MATHEMATICS,
+        *_TIMES,
+        *_NESTED,
+    )
+}
+
+
+def function_named(name: str) -> Function:
+    """The row of that name; an ExpressionError that lists what there is."""
+    row = FUNCTIONS.get(name)
+    if row is None:
+        raise ExpressionError(
+            f"there is no function {name!r:.100}: Structured Streaming can run it, this engine "
+            f"knows {', '.join(sorted(FUNCTIONS))}",
+            function=str(name)[:100],
+        )
+    return row
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedCall:
-    """What checking a call gives: its type, whether it can be null, its options made complete."""
+    """What checking a call gives: its row, its type, whether it can be null, complete options."""
 
+    row: Function
     type: DataType
     nullable: bool
     options: tuple[tuple[str, Option], ...]
@@ -286,13 +458,7 @@ def check_call(
     options: Mapping[str, Any],
 ) -> CheckedCall:
     """Check one call against the table; an ExpressionError names what does not fit."""
-    entry = FUNCTIONS.get(function)
-    if entry is None:
-        raise ExpressionError(
-            f"there is no function {function!r:.100}: Structured Streaming can run it, this engine "
-            f"knows {', '.join(sorted(FUNCTIONS))}",
-            function=str(function)[:100],
-        )
+    entry = function_named(function)
     least, most = entry.arity
     if len(types) < least or (most is not None and len(types) > most):
         wanted = str(least) if least == most else f"{least} to {most or 'any number of'}"
@@ -305,7 +471,7 @@ def check_call(
     operands = Operands(function, tuple(types), tuple(nullables), complete)
     result = entry.result(operands)
     kept = {key: value for key, value in operands.options.items() if value is not None}
-    return CheckedCall(result, entry.nullable(operands), tuple(sorted(kept.items())))
+    return CheckedCall(entry, result, entry.nullable(operands), tuple(sorted(kept.items())))
 
 
 def _complete_options(entry: Function, given: Mapping[str, Any]) -> dict[str, Option]:
@@ -329,23 +495,3 @@ def _complete_options(entry: Function, given: Mapping[str, Any]) -> dict[str, Op
         else:
             complete[name] = rule.default
     return complete
-
-
-def print_call(function: str, args: Sequence[str], options: Mapping[str, Option]) -> str:
-    """One call as Spark SQL would show it."""
-    entry = FUNCTIONS[function]
-    if function == "case":
-        return _print_case(args)
-    if entry.sql is None:
-        return f"{function}({', '.join(args)})"
-    template = entry.sql.replace(
-        "{1...}", ", ".join(args[1:]).replace("{", "{{").replace("}", "}}")
-    )
-    template = template.replace("{...}", ", ".join(args).replace("{", "{{").replace("}", "}}"))
-    return template.format(*args, **options)
-
-
-def _print_case(args: Sequence[str]) -> str:
-    pairs = zip(args[0::2], args[1::2], strict=False)
-    text = "CASE" + "".join(f" WHEN {condition} THEN {value}" for condition, value in pairs)
-    return text + (f" ELSE {args[-1]}" if len(args) % 2 else "") + " END"

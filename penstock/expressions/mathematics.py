@@ -11,7 +11,7 @@ from penstock.expressions.arithmetic import both_valid, out_of_range, overflow_r
 from penstock.expressions.decimals import half_up_quotient, power_of_ten
 from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.frame import Frame
-from penstock.expressions.tree import Call
+from penstock.expressions.nodes import Call
 from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
 
 _FAST_SCALED_MAX = float(1 << 40)

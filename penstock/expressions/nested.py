@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from penstock.expressions.frame import Frame
 from penstock.expressions.lookup_table import LookupTable
-from penstock.expressions.tree import Call
+from penstock.expressions.nodes import Call
 from penstock.expressions.types import INT, arrow_type, parse_type
 from penstock.expressions.vectors import array_from, valid_rows, values_of
 

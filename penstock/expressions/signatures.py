@@ -61,6 +61,42 @@ class Operands:
         return types[0]
 
 
+# --- whether the result can be null ---------------------------------------------------------------
+
+
+def any_nullable(operands: Operands) -> bool:
+    return any(operands.nullables)
+
+
+def never_null(_operands: Operands) -> bool:
+    return False
+
+
+def always_nullable(_operands: Operands) -> bool:
+    return True
+
+
+def all_nullable(operands: Operands) -> bool:
+    return all(operands.nullables)
+
+
+def branch_nullable(operands: Operands) -> bool:
+    """if and case: a null condition only picks another branch, so only the values count."""
+    has_else = len(operands.nullables) % 2 == 1
+    values = list(operands.nullables[1::2]) + ([operands.nullables[-1]] if has_else else [])
+    return any(values) or not has_else
+
+
+def cast_nullable(operands: Operands) -> bool:
+    """NaN and the infinities have no decimal: they become null."""
+    return operands.nullables[0] or (
+        operands.types[0].is_fractional and operands.options["to"].startswith("decimal")
+    )
+
+
+# --- digits and numbers ---------------------------------------------------------------------------
+
+
 def _computed(operands: Operands, precision: int, scale: int) -> DataType:
     """A decimal that a call computes: one that Spark allows and that fits 64 bits."""
     if precision > ARITHMETIC_DIGITS_MAX:
@@ -192,15 +228,11 @@ def math_on_double(operands: Operands) -> DataType:
 
 
 def comparison(operands: Operands) -> DataType:
-    _ordered(operands)
+    ordered(operands)
     return BOOLEAN
 
 
-def first_of_equal_types(operands: Operands) -> DataType:
-    return _ordered(operands)
-
-
-def _ordered(operands: Operands) -> DataType:
+def ordered(operands: Operands) -> DataType:
     operand = operands.require_equal(operands.types)
     if operand.kind in _UNORDERED_KINDS:
         operands.refuse("values that are not nested")
@@ -232,20 +264,18 @@ def bigint_from(*kinds: str) -> Callable[[Operands], DataType]:
     return rule
 
 
+def one_type(operands: Operands) -> DataType:
+    return operands.require_equal(operands.types)
+
+
 def branches(operands: Operands) -> DataType:
-    """coalesce, if and case: boolean conditions, values of one type."""
+    """if and case: boolean conditions, values of one type."""
     types = operands.types
-    if operands.function == "coalesce":
-        return operands.require_equal(types)
     conditions = types[0::2] if len(types) % 2 == 0 else types[0:-1:2]
     values = types[1::2] if len(types) % 2 == 0 else (*types[1::2], types[-1])
     if any(condition != BOOLEAN for condition in conditions):
         operands.refuse("boolean conditions")
     return operands.require_equal(values)
-
-
-def null_if_equal(operands: Operands) -> DataType:
-    return _ordered(operands)
 
 
 # --- casts ----------------------------------------------------------------------------------------
@@ -316,15 +346,14 @@ def string_from_strings(operands: Operands) -> DataType:
     return STRING
 
 
-def two_strings_to_boolean(operands: Operands) -> DataType:
+def boolean_from_strings(operands: Operands) -> DataType:
     operands.require_kinds("string")
     return BOOLEAN
 
 
-def pattern_match(operands: Operands) -> DataType:
+def like_match(operands: Operands) -> DataType:
     operands.require_kinds("string")
-    if operands.function == "like":
-        like_pattern(operands.options["pattern"], operands.options["escape"])
+    like_pattern(operands.options["pattern"], operands.options["escape"])
     return BOOLEAN
 
 

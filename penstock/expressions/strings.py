@@ -8,9 +8,9 @@ import pyarrow.compute as pc
 
 from penstock.expressions.arithmetic import both_valid
 from penstock.expressions.frame import Frame
+from penstock.expressions.nodes import Call, Literal
 from penstock.expressions.regex import like_pattern, plain_text, search_pattern, split_pattern
 from penstock.expressions.searching import each_contains, each_replaced
-from penstock.expressions.tree import Call, Literal
 from penstock.expressions.types import BOOLEAN, INT
 from penstock.expressions.vectors import (
     Vector,

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from penstock.expressions.arithmetic import both_valid, overflow_reason
 from penstock.expressions.frame import Frame
-from penstock.expressions.tree import Call
+from penstock.expressions.nodes import Call
 from penstock.expressions.types import BIGINT, DATE, TIMESTAMP, DataType
 from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
 from penstock.expressions.zones import DAY_US, SECOND_US, Zone, load_zone

@@ -1,4 +1,4 @@
-"""Expressions as an immutable, typed, hashable tree: columns, literals and calls."""
+"""Expressions as an immutable, typed, hashable tree: built, changed, written as JSON and read."""
 
 from __future__ import annotations
 
@@ -7,96 +7,47 @@ import datetime
 import decimal
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Union
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from penstock.errors import ExpressionError
-from penstock.expressions.functions import Option, check_call, print_call
+from penstock.expressions.functions import check_call
+from penstock.expressions.nodes import (
+    EPOCH,
+    EPOCH_DATE,
+    MICROSECOND,
+    Call,
+    Column,
+    Expression,
+    Literal,
+    children,
+    columns_of,
+    may_fail,
+    walk,
+)
+from penstock.expressions.options import Option
 from penstock.expressions.types import INTEGER_BITS, DataType, parse_type
 
+__all__ = [
+    "Call",
+    "Column",
+    "Expression",
+    "Literal",
+    "call",
+    "cast",
+    "children",
+    "column",
+    "columns_of",
+    "from_json",
+    "literal",
+    "may_fail",
+    "to_json",
+    "transform",
+    "try_cast",
+    "walk",
+]
+
 TREE_DEPTH_MAX = 200  # read back from a program: bounded before the recursion that walks it
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the input batch, by name."""
-
-    name: str
-    type: DataType
-    nullable: bool = True
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Literal:
-    """A constant. `value` is None or the plain form of its type:
-
-    bool, int, float, str, bytes; decimal.Decimal with the type's scale; days since 1970-01-01 for
-    date; microseconds since then for timestamp and timestamp_ntz; a tuple of those for an array.
-    Build it with `literal`, which checks and converts.
-    """
-
-    value: Any
-    type: DataType
-
-    @property
-    def nullable(self) -> bool:
-        return self.value is None
-
-    def __str__(self) -> str:
-        return _print_value(self.value, self.type)
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Literal)
-            and self.type == other.type
-            and _identity(self.value) == _identity(other.value)
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.type, _identity(self.value)))
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A function of the closed table applied to arguments; `type` and `nullable` are computed.
-
-    `options` are the parts that are not expressions (target type of a cast, time zone, pattern),
-    sorted by name, every default filled in. Build it with `call`.
-    """
-
-    function: str
-    args: tuple[Expression, ...]
-    type: DataType
-    nullable: bool
-    options: tuple[tuple[str, Option], ...] = ()
-
-    def option(self, name: str) -> Any:
-        """The value of one option, None if the call has none of that name."""
-        for key, value in self.options:
-            if key == name:
-                return value
-        return None
-
-    def __str__(self) -> str:
-        return print_call(self.function, [str(arg) for arg in self.args], dict(self.options))
-
-
-Expression = Union[Column, Literal, Call]  # noqa: UP007 (a forward reference inside Call)
-
-
-def _identity(value: Any) -> Any:
-    """What makes two literals the same: bits for floats, so NaN is itself and -0.0 is not 0.0."""
-    if isinstance(value, float):
-        return struct.pack("<d", value)
-    if isinstance(value, tuple):
-        return tuple(_identity(item) for item in value)
-    if isinstance(value, decimal.Decimal):
-        return value.as_tuple()
-    return value
 
 
 # --- builders -------------------------------------------------------------------------------------
@@ -118,7 +69,7 @@ def call(function: str, *args: Expression, **options: Any) -> Call:
     checked = check_call(
         function, [arg.type for arg in args], [arg.nullable for arg in args], options
     )
-    return Call(function, tuple(args), checked.type, checked.nullable, checked.options)
+    return Call(checked.row, tuple(args), checked.type, checked.nullable, checked.options)
 
 
 def cast(arg: Expression, data_type: DataType | str, time_zone: str | None = None) -> Call:
@@ -142,24 +93,7 @@ def _as_type(data_type: DataType | str) -> DataType:
     return parse_type(data_type) if isinstance(data_type, str) else data_type
 
 
-# --- walking --------------------------------------------------------------------------------------
-
-
-def children(expression: Expression) -> tuple[Expression, ...]:
-    return expression.args if isinstance(expression, Call) else ()
-
-
-def walk(expression: Expression) -> Iterator[Expression]:
-    """The expression and everything below it, parents first."""
-    yield expression
-    for child in children(expression):
-        yield from walk(child)
-
-
-def columns_of(expression: Expression) -> tuple[Column, ...]:
-    """The distinct columns that an expression reads, in order of first use."""
-    found = (node for node in walk(expression) if isinstance(node, Column))
-    return tuple(dict.fromkeys(found))
+# --- changing -------------------------------------------------------------------------------------
 
 
 def transform(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
@@ -173,10 +107,7 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
 
 # --- values of literals ---------------------------------------------------------------------------
 
-_EPOCH_DATE = datetime.date(1970, 1, 1)
-_EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def _plain(value: Any, data_type: DataType) -> Any:
@@ -244,7 +175,7 @@ def _decimal(value: int | decimal.Decimal, data_type: DataType) -> decimal.Decim
 
 def _days(value: Any) -> int | None:
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
-        return (value - _EPOCH_DATE).days
+        return (value - EPOCH_DATE).days
     return value if _is_int(value, 32) else None
 
 
@@ -252,41 +183,8 @@ def _micros(value: Any, zoned: bool) -> int | None:
     if isinstance(value, datetime.datetime):
         if (value.tzinfo is not None) != zoned:
             return None
-        return (value - (_EPOCH_UTC if zoned else _EPOCH)) // _MICROSECOND
+        return (value - (_EPOCH_UTC if zoned else EPOCH)) // MICROSECOND
     return value if _is_int(value, 64) else None
-
-
-def _print_value(value: Any, data_type: DataType) -> str:
-    kind = data_type.kind
-    if value is None:
-        return "NULL"
-    if kind == "boolean":
-        return "true" if value else "false"
-    if kind == "string":
-        return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
-    if kind == "binary":
-        return f"X'{value.hex().upper()}'"
-    if kind == "date":
-        return f"DATE '{_shown(_EPOCH_DATE, datetime.timedelta(days=1), value)}'"
-    if kind in ("timestamp", "timestamp_ntz"):
-        zone = "Z" if kind == "timestamp" else ""
-        return f"{kind.upper()} '{_shown(_EPOCH, _MICROSECOND, value)}{zone}'"
-    if kind == "array":
-        assert data_type.element is not None
-        return f"array({', '.join(_print_value(item, data_type.element) for item in value)})"
-    if kind in ("float", "double"):
-        text = repr(value) if math.isfinite(value) else f"'{value}'"
-        return f"CAST({text} AS {kind.upper()})"
-    suffix = {"tinyint": "Y", "smallint": "S", "bigint": "L"}.get(kind, "")
-    return f"{value}{suffix}"
-
-
-def _shown(start: datetime.date, unit: datetime.timedelta, count: int) -> str:
-    """A date or time for a reader; the bare count where the calendar of Python ends."""
-    try:
-        return str(start + unit * count)
-    except OverflowError:
-        return str(count)
 
 
 # --- JSON -----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from penstock.errors import RowError, StateOverflow
 from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
 from penstock.expressions.frame import row_error
-from penstock.expressions.tree import Column, Expression, call, literal, transform
+from penstock.expressions.tree import Column, Expression, call, literal, may_fail, transform
 from penstock.expressions.types import BIGINT, BOOLEAN, INT, Field, Schema, arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.coding import coded
@@ -36,7 +36,7 @@ from penstock.kernels.compile import Loop
 from penstock.kernels.hashing import Hashes, string_words
 from penstock.kernels.loop import Grouping, LoopKey, LoopSpec
 from penstock.kernels.results import LoopGroups, Rows
-from penstock.kernels.support import can_fail, conjuncts, numba_supported
+from penstock.kernels.support import conjuncts, numba_supported
 
 PANE_NONE = -(1 << 63)  # no pane is closed
 
@@ -137,8 +137,8 @@ class _Phase:
         """Whether a loop filter may join: none that fails may change places with another."""
         if not self.arrow_filters and self.arrow_time is None:
             return True
-        movable = self.arrow_time is None and not can_fail(condition)
-        return movable and not any(can_fail(other) for other in self.arrow_filters)
+        movable = self.arrow_time is None and not may_fail(condition)
+        return movable and not any(may_fail(other) for other in self.arrow_filters)
 
 
 def _phases(spec: BlockSpec) -> list[_Phase]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.expressions.tree import Call, Expression
+from penstock.expressions.writers import table_shape
 from penstock.kernels import reference
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import Array, combined, dtype_of, raw_values, validity_of
@@ -36,7 +37,6 @@ from penstock.kernels.loop import (
     write_loop,
 )
 from penstock.kernels.results import LoopGroups, LoopRows, Rows
-from penstock.kernels.source import table_shape
 
 GROUPS_FIRST = 1024
 _SLOTS_PER_GROUP = 4

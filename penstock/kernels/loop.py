@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from penstock.expressions.emitter import INT64_MAX, INT64_MIN, Emitter, Value, wrapping
+from penstock.expressions.nodes import is_branchless
 from penstock.expressions.tree import Column, Expression, columns_of
 from penstock.expressions.types import INTEGER_BITS, DataType
+from penstock.expressions.writers import table_shape
 from penstock.kernels.columns import dtype_of
 from penstock.kernels.hashing import GOLDEN, MIX_1, MIX_2, NULL_WORD, SEED
-from penstock.kernels.source import INT64_MAX, INT64_MIN, Emitter, Value, table_shape, wrapping
-from penstock.kernels.support import is_branchless
 
 # Places in `meta`.
 GROUPS, LATEST, LATE, KEPT, STATUS, META_SIZE = range(6)

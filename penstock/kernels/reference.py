@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.expressions.emitter import INT64_MAX, INT64_MIN
 from penstock.expressions.evaluate import evaluate_rows
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import BOOLEAN
@@ -17,7 +18,6 @@ from penstock.kernels.columns import Array, Flags, dtype_of, validity_of, values
 from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
 from penstock.kernels.loop import NO_TIME_US, Grouping, LoopSpec, accumulator_dtype
 from penstock.kernels.results import LoopGroups, LoopRows, Rows
-from penstock.kernels.source import INT64_MAX, INT64_MIN
 from penstock.state.stand_ins import eights, fold_greatest, fold_least
 
 

@@ -12,8 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.evaluate import may_fail
-from penstock.expressions.tree import Column, Expression, columns_of
+from penstock.expressions.tree import Column, Expression, columns_of, may_fail
 from penstock.expressions.types import Field, Schema
 from penstock.kernels.block import AggregateSpec as BlockAggregate
 from penstock.kernels.block import Block, BlockSpec, StepRows, inline

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.expressions.evaluate import may_fail
-from penstock.expressions.tree import call
+from penstock.expressions.tree import call, may_fail
 from penstock.operators.specs import FilterSpec
 from penstock.plan.nodes import Relation, Step, step
 from penstock.plan.query import Query, rewrite_query

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.expressions.evaluate import evaluate_rows
-from penstock.expressions.tree import Expression, to_json
+from penstock.expressions.tree import Expression, may_fail, to_json
 from penstock.expressions.types import arrow_type
 from tests.expressions import reference
 
@@ -56,5 +56,6 @@ def check_against_reference(tree: Expression, batch: pa.RecordBatch, close: bool
         assert same(values[row], wanted, close), f"{tree} on {given}: {values[row]!r} != {wanted!r}"
         assert wanted is not None or tree.nullable, f"{tree} is null but said never to be"
     assert (first is None) == (not bad.any())
+    assert first is None or may_fail(tree), f"{tree} fails but said never to"
     if first is not None:
         assert first.details["row"] == int(bad.argmax())

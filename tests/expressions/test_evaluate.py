@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.evaluate import evaluate, evaluate_rows, may_fail
-from penstock.expressions.tree import Expression, call, cast, column, literal
+from penstock.expressions.evaluate import evaluate, evaluate_rows
+from penstock.expressions.tree import Expression, call, cast, column, literal, may_fail
 
 A, B, S = column("a", "int"), column("b", "int"), column("s", "string")
 BATCH = pa.record_batch(
