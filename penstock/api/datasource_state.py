@@ -29,7 +29,6 @@ from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arro
 from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.operators.groups import state_schema as aggregate_state
-from penstock.operators.results import finished
 from penstock.operators.specs import (
     AggregateSpec,
     WindowSpec,
@@ -62,7 +61,7 @@ class FoundState:
         spec = self.spec
         keys = [Field(name, key.type, key.nullable) for name, key in spec.keys]
         pane = [] if spec.window is None else [Field(PANE_COLUMN, spec.window.type, False)]
-        values = [Field(a.name, a.type, a.function != "count") for a in spec.aggregates]
+        values = [Field(a.name, a.type, a.nullable) for a in spec.aggregates]
         return (*keys, *pane, *values, Field(VERTEX_COLUMN, STRING, False))
 
 
@@ -165,7 +164,7 @@ def _as_rows(groups: pa.RecordBatch, state: FoundState, vertex: str) -> pa.Recor
         columns.append(_pane_column(groups.column(PANE_NAME), spec.window))
     accumulators = accumulators_of(spec.aggregates)
     kept = groups.columns[keys + 1 :]
-    columns += [finished(aggregate, accumulators, kept) for aggregate in spec.aggregates]
+    columns += [aggregate.finish(accumulators, kept) for aggregate in spec.aggregates]
     columns.append(pa.repeat(pa.scalar(vertex), groups.num_rows))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(state.schema))
 

@@ -11,19 +11,12 @@ from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import Column, Expression, Literal, call, cast, literal
 from penstock.expressions.types import INT, decimal_type
+from penstock.operators.aggregate_functions import AGGREGATES, SUM_DIGITS, AggregateFunction
 from penstock.operators.specs import AggregateCall
 
 Naming = Callable[[str], str]
 
-SUM_DIGITS = 10  # a sum of decimals has so many more digits before the point
-
-FUNCTIONS: Mapping[str, str] = {
-    "Count": "count",
-    "Sum": "sum",
-    "Average": "avg",
-    "Min": "min",
-    "Max": "max",
-}
+_BY_CLASS: Mapping[str, AggregateFunction] = {row.catalyst: row for row in AGGREGATES.values()}
 
 
 @dataclass
@@ -60,19 +53,19 @@ class CallCollector:
         if len(aggregate.children) > 1:
             raise self.inputs.refuse(aggregate, "aggregates with a FILTER are not run here yet")
         function = aggregate.children[0]
-        name = FUNCTIONS.get(function.kind)
-        if name is None:
-            known = ", ".join(FUNCTIONS.values())
+        row = _BY_CLASS.get(function.kind)
+        if row is None:
+            known = ", ".join(AGGREGATES)
             raise self.inputs.refuse(
                 function, f"{function.kind} is not among the aggregates that are run here: {known}"
             )
-        self._check_mode(function)
-        if name == "count":
-            return name, self._counted(function)
+        self._check_mode(function, row)
+        if row.counts_rows:
+            return row.name, self._counted(function)
         argument = function.children[0]
         if node.kind == "MakeDecimal":
-            return name, self._summed_digits(node, argument.children[0])
-        return name, self.inputs.read(argument)
+            return row.name, self._summed_digits(node, argument.children[0])
+        return row.name, self.inputs.read(argument)
 
     def _summed_digits(self, node: JvmNode, argument: JvmNode) -> Expression:
         """What was summed by its digits: Spark leaves out a cast to a longer decimal."""
@@ -83,12 +76,12 @@ class CallCollector:
         longer = decimal_type(digits, summed.type.scale)
         return summed if summed.type == longer else cast(summed, longer)
 
-    def _check_mode(self, function: JvmNode) -> None:
-        if function.kind not in ("Sum", "Average"):
+    def _check_mode(self, function: JvmNode, row: AggregateFunction) -> None:
+        if row.ansi is None:
             return
-        holder = function.read("evalContext") if function.kind == "Sum" else function.handle
-        mode = str(holder.evalMode().toString())
-        if mode != "ANSI":
+        found = function.read(row.ansi)
+        mode = found.evalMode() if row.ansi == "evalContext" else found
+        if str(mode.toString()) != "ANSI":
             reason = "sums that become null on overflow (try_sum, try_avg) are not run here"
             raise self.inputs.refuse(function, reason)
 
@@ -123,7 +116,7 @@ def _function_of(node: JvmNode) -> JvmNode:
 
 
 def _column(known: AggregateCall) -> Column:
-    return Column(known.name, known.type, known.function != "count")
+    return Column(known.name, known.type, known.nullable)
 
 
 def _check_type(made: AggregateCall, node: JvmNode) -> None:

@@ -215,13 +215,13 @@ def literal_code(value: Any, data_type: DataType) -> str:
         return f"np.bool_({bool(value)})"
     if data_type.is_fractional:
         number = float(value)
-        text = repr(number) if math.isfinite(number) else _unbounded(number)
+        text = repr(number) if math.isfinite(number) else unbounded(number)
         return f"np.float32({text})" if data_type.kind == "float" else f"np.float64({text})"
     whole = int(value.scaleb(data_type.scale)) if data_type.is_decimal else int(value)
     return f"np.int64({whole})"
 
 
-def _unbounded(number: float) -> str:
+def unbounded(number: float) -> str:
     if math.isnan(number):
         return "np.nan"
     return "np.inf" if number > 0 else "-np.inf"

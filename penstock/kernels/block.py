@@ -20,6 +20,7 @@ from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
 from penstock.expressions.frame import row_error
 from penstock.expressions.tree import Column, Expression, call, literal, may_fail, transform
 from penstock.expressions.types import BIGINT, BOOLEAN, INT, Field, Schema, arrow_schema
+from penstock.kernels.accumulators import ACCUMULATORS
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.coding import coded
 from penstock.kernels.columns import (
@@ -45,8 +46,8 @@ PANE_NONE = -(1 << 63)  # no pane is closed
 class AggregateSpec:
     """Group by keys and by panes of `time`; accumulate (function, argument) pairs.
 
-    Functions: rows, count, sum, min, max, and sum_high, sum_low (upper and lower 32 bits apart).
-    A row whose time is outside `times_us`, both ends included, fails.
+    The functions are those of `ACCUMULATORS`. A row whose time is outside `times_us`, both ends
+    included, fails.
     """
 
     keys: tuple[Expression, ...]
@@ -550,7 +551,9 @@ def _counted(argument: Expression) -> Expression:
 
 
 def _overflow(aggregate: AggregateSpec, row: int) -> StateOverflow:
-    sums = ", ".join(f"sum({arg})" for name, arg in aggregate.aggregates if name == "sum")
+    sums = ", ".join(
+        f"{name}({arg})" for name, arg in aggregate.aggregates if ACCUMULATORS[name].may_overflow
+    )
     return StateOverflow(
         f"row {row}: {sums} leaves 64 bits within one batch; nothing was changed. Cast the "
         "argument to a wider type or to double",

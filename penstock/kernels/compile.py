@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from penstock.expressions.tree import Call, Expression
 from penstock.expressions.writers import table_shape
 from penstock.kernels import reference
+from penstock.kernels.accumulators import ACCUMULATORS
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import Array, combined, dtype_of, raw_values, validity_of
 from penstock.kernels.hashing import GOLDEN
@@ -33,7 +34,6 @@ from penstock.kernels.loop import (
     Grouping,
     LoopSource,
     LoopSpec,
-    accumulator_dtype,
     write_loop,
 )
 from penstock.kernels.results import LoopGroups, LoopRows, Rows
@@ -104,7 +104,9 @@ class _GroupTable:
         self.hash = np.empty(count, np.uint32)
         self.slot = np.empty(count, np.int32)
         self.rows = np.empty(count, np.int64)
-        self.accumulator = [np.empty(count, accumulator_dtype(*pair)) for pair in accumulators]
+        self.accumulator = [
+            np.empty(count, ACCUMULATORS[name].dtype(argument)) for name, argument in accumulators
+        ]
         self.valid = [np.zeros(count, np.bool_) for _ in accumulators]
         self.table = np.full(count * _SLOTS_PER_GROUP, -1, np.int32)
 

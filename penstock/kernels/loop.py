@@ -8,12 +8,14 @@ counters in `meta` and returns that row, so that the caller can act and call aga
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
-from penstock.expressions.emitter import INT64_MAX, INT64_MIN, Emitter, Value, wrapping
+from penstock.expressions.emitter import INT64_MIN, Emitter, Value
 from penstock.expressions.nodes import is_branchless
 from penstock.expressions.tree import Column, Expression, columns_of
-from penstock.expressions.types import INTEGER_BITS, DataType
+from penstock.expressions.types import DataType
 from penstock.expressions.writers import table_shape
+from penstock.kernels.accumulators import ACCUMULATORS, Total
 from penstock.kernels.columns import dtype_of
 from penstock.kernels.hashing import GOLDEN, MIX_1, MIX_2, NULL_WORD, SEED
 
@@ -38,8 +40,10 @@ class LoopKey:
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """What to group by and what to accumulate: (function, argument) with function one of
-    rows, count, sum, min, max, sum_high, sum_low. A row whose time is outside `times_us` fails."""
+    """What to group by and what to accumulate: (name of an accumulator's function, argument).
+
+    A row whose time is outside `times_us` fails.
+    """
 
     keys: tuple[LoopKey, ...]
     time: Expression | None
@@ -108,11 +112,6 @@ def _array(dtype: str, read_only: bool) -> str:
 def _numba_dtype(data_type: DataType) -> str:
     name = dtype_of(data_type).name
     return "boolean" if name == "bool" else name
-
-
-def accumulator_dtype(function: str, argument: Expression | None) -> str:
-    fractional = argument is not None and argument.type.is_fractional
-    return "float64" if fractional and function in ("sum", "min", "max") else "int64"
 
 
 @dataclass
@@ -468,8 +467,9 @@ class _LoopWriter:
             line("group_pane[group] = pane")
         self._hash(grouping, keys)
         for index, (function, argument) in enumerate(grouping.accumulators):
-            if function != "rows":
-                line(f"a{index}[group] = {_initial(function, argument)}")
+            row = ACCUMULATORS[function]
+            if row.write is not None:
+                line(f"a{index}[group] = {row.first_code(argument)}")
             if self.accumulator_nullable[index]:
                 line(f"a{index}_valid[group] = False")
 
@@ -495,11 +495,11 @@ class _LoopWriter:
     def _accumulator_parameters(
         self, index: int, function: str, expression: Expression | None, argument: Value | None
     ) -> None:
-        nullable = argument is not None and argument.null != "False" and function != "count"
+        row = ACCUMULATORS[function]
+        nullable = argument is not None and argument.null != "False" and row.nullable
         self.accumulator_nullable.append(nullable)
-        if function != "rows":
-            dtype = accumulator_dtype(function, expression)
-            self._add(f"a{index}", _array(dtype, False), "accumulator", index)
+        if row.write is not None:
+            self._add(f"a{index}", _array(row.dtype(expression), False), "accumulator", index)
         if nullable:
             self._add(f"a{index}_valid", _array("boolean", False), "accumulator_valid", index)
 
@@ -508,54 +508,17 @@ class _LoopWriter:
     ) -> None:
         if argument is None or expression is None or argument.null == "True":
             return  # `rows` is the group's own number of rows; a null adds nothing
-        name = f"a{index}"
+        write = ACCUMULATORS[function].write
+        assert write is not None
+        overflow = partial(self._exit, SUM_OVERFLOWED)
+        total = Total(self.emit, f"a{index}[group]", expression.type, overflow)
         if argument.null == "False":
-            self._fold(name, function, expression, argument.code)
+            write(total, argument.code)
             return
         with self.emit.block(f"if not {argument.null}:"):
-            self._fold(name, function, expression, argument.code)
+            write(total, argument.code)
             if self.accumulator_nullable[index]:
-                self.emit.line(f"{name}_valid[group] = True")
-
-    def _fold(self, name: str, function: str, expression: Expression, code: str) -> None:
-        line = self.emit.line
-        kind = expression.type
-        if function == "count":
-            line(f"{name}[group] += 1")
-        elif function == "sum_high":
-            line(f"{name}[group] += np.int64({code}) >> 32")
-        elif function == "sum_low":
-            line(f"{name}[group] += np.int64({code}) & {0xFFFFFFFF}")
-        elif function == "sum" and (kind.is_fractional or INTEGER_BITS.get(kind.kind, 64) < 64):
-            line(f"{name}[group] += {code}")  # narrow integers cannot wrap within one batch
-        elif function == "sum":
-            total = self.emit.let(wrapping(f"{name}[group]", "+", code), "total")
-            with self.emit.block(f"if (({name}[group] ^ {total}) & ({code} ^ {total})) < 0:"):
-                self._exit(SUM_OVERFLOWED)
-            line(f"{name}[group] = {total}")
-        else:
-            self._extreme(name, function, kind, code)
-
-    def _extreme(self, name: str, function: str, kind: DataType, code: str) -> None:
-        sign = "<" if function == "min" else ">"
-        value = code if kind.is_fractional else f"np.int64({code})"
-        test = f"{value} {sign} {name}[group]"
-        if kind.is_fractional:
-            # NaN is greater than every number: a minimum leaves it, a maximum takes it.
-            nan = f"{name}[group] != {name}[group]" if function == "min" else f"{code} != {code}"
-            test = f"{test} or {nan}"
-        with self.emit.block(f"if {test}:"):
-            self.emit.line(f"{name}[group] = {value}")
-
-
-def _initial(function: str, argument: Expression | None) -> str:
-    """The accumulator that any first value replaces or adds to unchanged."""
-    fractional = argument is not None and argument.type.is_fractional
-    if function == "min":
-        return "np.nan" if fractional else str(INT64_MAX)
-    if function == "max":
-        return "-np.inf" if fractional else str(INT64_MIN)
-    return "0"
+                self.emit.line(f"a{index}_valid[group] = True")
 
 
 def _may_be_null(expression: Expression) -> bool:

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.expressions.emitter import INT64_MAX, INT64_MIN
 from penstock.expressions.evaluate import evaluate_rows
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import BOOLEAN
+from penstock.kernels.accumulators import ACCUMULATORS
 from penstock.kernels.coding import COLUMNS, NO_SEPARATOR, SIZE, START
 from penstock.kernels.columns import Array, Flags, dtype_of, validity_of, values_of
 from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
-from penstock.kernels.loop import NO_TIME_US, Grouping, LoopSpec, accumulator_dtype
+from penstock.kernels.loop import NO_TIME_US, Grouping, LoopSpec
 from penstock.kernels.results import LoopGroups, LoopRows, Rows
-from penstock.state.stand_ins import eights, fold_greatest, fold_least
+from penstock.state.stand_ins import eights
 
 
 @dataclass
@@ -196,45 +196,22 @@ def _accumulated(
         array = next(remaining)
         valid = validity_of(array)
         numbers, owners = values_of(array, argument.type)[valid], groups[valid]
-        dtype = np.dtype(accumulator_dtype(function, argument))
+        row = ACCUMULATORS[function]
+        totals: Array = np.full(count, row.first(argument), row.dtype(argument))
         with np.errstate(
             all="ignore"
         ):  # infinities and NaN are values; overflow is looked for below
-            values.append(_folded(function, numbers, owners, count, dtype))
-        if function == "sum" and dtype.kind == "i":
+            row.fold(totals, owners, numbers.astype(totals.dtype))
+        values.append(totals)
+        if row.may_overflow and totals.dtype.kind == "i":
             place = _first_overflow(numbers.astype(np.int64), owners)
             if place is not None:
-                row = int(np.flatnonzero(valid)[place])
-                overflow = row if overflow is None else min(overflow, row)
+                at = int(np.flatnonzero(valid)[place])
+                overflow = at if overflow is None else min(overflow, at)
         has_value = np.zeros(count, np.bool_)
         has_value[owners] = True
-        validity.append(None if function == "count" or has_value.all() else has_value)
+        validity.append(has_value if row.nullable and not has_value.all() else None)
     return values, validity, overflow
-
-
-def _folded(
-    function: str, numbers: Array, owners: Rows, count: int, dtype: np.dtype[np.generic]
-) -> Array:
-    total: Array = np.zeros(count, dtype)
-    if function == "count":
-        np.add.at(total, owners, 1)
-        return total
-    numbers = numbers.astype(dtype)
-    if function == "sum_high":
-        np.add.at(total, owners, numbers >> 32)
-    elif function == "sum_low":
-        np.add.at(total, owners, numbers & 0xFFFFFFFF)
-    elif function == "sum":
-        np.add.at(total, owners, numbers)  # one after the other, as the compiled loop adds
-    elif function == "min":
-        total[:] = np.nan if dtype.kind == "f" else INT64_MAX
-        fold = fold_least if dtype.kind == "f" else np.minimum.at
-        fold(total, owners, numbers)
-    else:
-        total[:] = -np.inf if dtype.kind == "f" else INT64_MIN
-        fold = fold_greatest if dtype.kind == "f" else np.maximum.at
-        fold(total, owners, numbers)
-    return total
 
 
 def _first_overflow(numbers: Rows, owners: Rows) -> int | None:

@@ -21,7 +21,6 @@ from penstock.operators.groups import (
     state_schema,
     with_the_one_group,
 )
-from penstock.operators.results import finished
 from penstock.operators.sliding import SlidingWindows
 from penstock.operators.specs import AggregateSpec, accumulators_of
 from penstock.operators.windows import Windows
@@ -194,7 +193,7 @@ class Aggregate(Operator):
             columns.insert(0, self._windows.column(rows.column(PANE_NAME).to_numpy()))
         accumulated = rows.columns[keys + 1 :]
         for aggregate in self.spec.aggregates:
-            column = finished(aggregate, self._accumulators, accumulated)
+            column = aggregate.finish(self._accumulators, accumulated)
             self._check_digits(aggregate.name, column)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
+import pyarrow as pa
+
 from penstock.errors import ExpressionError
 from penstock.expressions.durations import MICROSECONDS, show_duration
 from penstock.expressions.tree import Column, Expression, columns_of, from_json, to_json
@@ -20,13 +22,13 @@ from penstock.expressions.types import (
     DataType,
     Field,
     Schema,
-    decimal_type,
     struct_type,
 )
+from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction
+from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction
 from penstock.state.columns import COLUMNS_MAX
 
 MODES = ("append", "update", "complete")
-AGGREGATE_FUNCTIONS = ("count", "sum", "avg", "min", "max")
 PANE_COLUMN = "__pane"
 ROWS_COLUMN = "__rows"
 SPAN_US_MAX = 13_000_000 * MICROSECONDS["day"]  # of windows and delays: below 2**60, of 63 bits
@@ -280,90 +282,85 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One running number of a group: rows, count, sum, min, max, sum_high or sum_low.
-
-    Held as bigint (integers, scaled decimals, times) or double. `sum_high` and `sum_low` add the
-    upper and lower 32 bits apart, so that an average of bigints never overflows.
-    """
+    """One running number of a group: a function of `ACCUMULATORS` and what it runs over."""
 
     function: str
     argument: Expression | None
 
     @property
+    def row(self) -> AccumulatorFunction:
+        return ACCUMULATORS[self.function]
+
+    @property
     def type(self) -> DataType:
-        fractional = self.argument is not None and self.argument.type.is_fractional
-        return DOUBLE if fractional and self.function in ("sum", "min", "max") else BIGINT
+        return DOUBLE if self.row.is_double(self.argument) else BIGINT
 
     @property
     def merge(self) -> str:
         """How two of them become one: `add`, `min` or `max`."""
-        return self.function if self.function in ("min", "max") else "add"
+        return self.row.merge
 
     @property
     def nullable(self) -> bool:
-        return self.function not in ("rows", "count")
+        return self.row.nullable
 
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """One aggregate of the output: count (of rows, if it has no argument), sum, avg, min or max."""
+    """One aggregate of the output: a function of `AGGREGATES`; count without argument: of rows."""
 
     function: str
     argument: Expression | None
     name: str
 
     def __post_init__(self) -> None:
-        if self.function not in AGGREGATE_FUNCTIONS:
-            known = ", ".join(AGGREGATE_FUNCTIONS)
-            raise _refuse(f"there is no aggregate {self.function!r}; known: {known}")
-        if self.argument is None:
-            if self.function != "count":
-                raise _refuse(f"{self.function} needs an argument")
-            return
-        self._check_argument(self.argument.type)
+        if not isinstance(self.function, str) or self.function not in AGGREGATES:
+            raise _refuse(
+                f"there is no aggregate {self.function!r}; known: {', '.join(AGGREGATES)}"
+            )
+        if self.argument is not None:
+            self._check_argument(self.argument.type)
+        elif not self.row.counts_rows:
+            raise _refuse(f"{self.function} needs an argument")
+
+    @property
+    def row(self) -> AggregateFunction:
+        return AGGREGATES[self.function]
 
     def _check_argument(self, argument: DataType) -> None:
-        if self.function in ("sum", "avg") and not argument.is_numeric:
-            raise _refuse(f"{self.function} needs a number, {self.argument} is {argument}")
-        if self.function in ("min", "max") and (
-            argument.is_nested or argument.kind in ("string", "binary")
-        ):
+        refusal = self.row.refusal(argument)
+        if refusal is not None:
             raise _refuse(
-                f"{self.function} of {argument} is not supported: use a number, boolean or time"
+                f"{self.function} {refusal.format(argument=self.argument, type=argument)}"
             )
-        digits = {"sum": 10, "avg": 4}.get(self.function, 0)
-        if argument.is_decimal and argument.precision + digits > ARITHMETIC_DIGITS_MAX:
+        digits = argument.precision + self.row.more_digits
+        if argument.is_decimal and digits > ARITHMETIC_DIGITS_MAX:
             raise _refuse(
-                f"{self.function} of {argument} needs {argument.precision + digits} digits, "
+                f"{self.function} of {argument} needs {digits} digits, "
                 f"the most is {ARITHMETIC_DIGITS_MAX}: cast the argument to fewer digits"
             )
 
     @property
     def type(self) -> DataType:
         """Spark's result type."""
-        if self.argument is None or self.function == "count":
-            return BIGINT
-        argument = self.argument.type
-        if self.function in ("min", "max"):
-            return argument
-        if argument.is_decimal:
-            more = 10 if self.function == "sum" else 4
-            scale = argument.scale + (0 if self.function == "sum" else 4)
-            return decimal_type(argument.precision + more, scale)
-        return DOUBLE if self.function == "avg" or argument.is_fractional else BIGINT
+        return BIGINT if self.argument is None else self.row.result(self.argument.type)
+
+    @property
+    def nullable(self) -> bool:
+        return self.row.nullable
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
         """What must be kept per group to compute it."""
         if self.argument is None:
             return (Accumulator("rows", None),)
-        if self.function != "avg":
-            return (Accumulator(self.function, self.argument),)
-        count = Accumulator("count", self.argument)
-        if self.argument.type.kind == "bigint" or self.argument.type.is_decimal:
-            high = Accumulator("sum_high", self.argument)
-            return (high, Accumulator("sum_low", self.argument), count)
-        return (Accumulator("sum", self.argument), count)
+        names = self.row.accumulators(self.argument.type)
+        return tuple(Accumulator(name, self.argument) for name in names)
+
+    def finish(self, accumulators: Sequence[Accumulator], columns: Sequence[pa.Array]) -> pa.Array:
+        """The column of the result, from the columns of all accumulators of the groups."""
+        own = [columns[accumulators.index(needed)] for needed in self.accumulators]
+        return self.row.finish(own, self.type)
 
     def to_json(self) -> dict[str, Any]:
         argument = None if self.argument is None else to_json(self.argument)
@@ -520,7 +517,7 @@ class AggregateSpec:
         if self.window is not None:
             fields.insert(0, Field(self.window.output, self.window.type, False))
         for aggregate in self.aggregates:
-            fields.append(Field(aggregate.name, aggregate.type, aggregate.function != "count"))
+            fields.append(Field(aggregate.name, aggregate.type, aggregate.nullable))
         return tuple(fields)
 
     def output_schema(self, input_schema: Schema) -> Schema:

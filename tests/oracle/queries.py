@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import column
-from penstock.operators.specs import AGGREGATE_FUNCTIONS, AggregateCall
+from penstock.operators.aggregate_functions import AGGREGATES
+from penstock.operators.specs import AggregateCall
 from tests.oracle.events import DELAY_S, EVENT_SCHEMA
 from tests.oracle.feeding import SECOND_US, Lateness, Predicate, always
 
@@ -63,7 +64,7 @@ def _late(
 def every_aggregate() -> list[str]:
     """Each aggregate of each type that it takes, as SQL."""
     found = ["count(1)", "count(price, url)", "count_if(price > 0)", "max(auction)"]
-    for function in AGGREGATE_FUNCTIONS:
+    for function in AGGREGATES:
         for field in EVENT_SCHEMA:
             if field.name in _OF_A_TYPE_THAT_IS_THERE:
                 continue

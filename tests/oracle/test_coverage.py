@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 
-from penstock.catalyst.aggregates import FUNCTIONS as AGGREGATES
 from penstock.catalyst.expressions import EXPRESSION_KINDS
 from penstock.catalyst.plans import NODE_KINDS
 from penstock.catalyst.translate import Translated
@@ -22,6 +21,7 @@ from penstock.expressions.functions import FUNCTIONS
 from penstock.expressions.tree import Call, Expression, column
 from penstock.expressions.tree import walk as walk_expression
 from penstock.expressions.types import DataType
+from penstock.operators.aggregate_functions import AGGREGATES
 from penstock.operators.specs import (
     KEY_KINDS_REFUSED,
     MODES,
@@ -159,7 +159,7 @@ def test_every_aggregate_of_every_type(reached: Reached) -> None:
 @cache
 def _possible_aggregates() -> frozenset[tuple[str, str]]:
     possible = set()
-    for function in AGGREGATES.values():
+    for function in AGGREGATES:
         for kind in _types():
             try:
                 AggregateCall(function, column("x", kind), "x")

@@ -1,0 +1,60 @@
+"""The tables of aggregates and of accumulators are whole, and fit each other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.errors import ExpressionError
+from penstock.expressions.tree import column
+from penstock.expressions.types import arrow_type, parse_type
+from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction
+from penstock.operators.aggregate_functions import AGGREGATES
+from penstock.operators.specs import AggregateCall
+
+TYPES = [
+    "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(8,2)", "date",
+    "timestamp", "timestamp_ntz", "string", "binary", "array<int>",
+]  # fmt: skip
+
+
+def test_every_row_stands_under_its_name() -> None:
+    assert all(row.name == name for name, row in AGGREGATES.items())
+    assert all(row.name == name for name, row in ACCUMULATORS.items())
+    assert len({row.catalyst for row in AGGREGATES.values()}) == len(AGGREGATES)
+
+
+def test_every_accumulator_is_of_some_aggregate_and_the_other_way_round() -> None:
+    kept = {
+        name
+        for row in AGGREGATES.values()
+        for kind in TYPES
+        if row.refusal(parse_type(kind)) is None
+        for name in row.accumulators(parse_type(kind))
+    }
+    assert kept | {"rows"} == set(ACCUMULATORS)
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+@pytest.mark.parametrize("kind", TYPES)
+def test_an_aggregate_of_no_groups_has_its_type(name: str, kind: str) -> None:
+    try:
+        aggregate = AggregateCall(name, column("x", kind), "y")
+    except ExpressionError:
+        return
+    accumulators = aggregate.accumulators
+    empty = [arrow_type(accumulator.type) for accumulator in accumulators]
+    result = aggregate.finish(accumulators, [pa.array([], each) for each in empty])
+    assert result.type == arrow_type(aggregate.type)
+
+
+@pytest.mark.parametrize("row", ACCUMULATORS.values(), ids=lambda row: row.name)
+def test_an_accumulator_begins_with_what_any_value_replaces(row: AccumulatorFunction) -> None:
+    """What the loop begins with and what NumPy begins with are one number."""
+    for argument in (column("x", "bigint"), column("x", "double")):
+        first = np.full(1, row.first(argument), row.dtype(argument))
+        seven = np.full(1, 7, first.dtype)
+        with np.errstate(all="ignore"):
+            row.fold(first, np.zeros(1, np.int64), seven)
+        assert first[0] == {"sum_high": 0, "count": 1, "rows": 1}.get(row.name, 7)
