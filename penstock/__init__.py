@@ -1,22 +1,22 @@
 """Penstock: an exactly-once continuous stream engine for PySpark, over one shared log.
 
-The folders tell the story in this order, and import only downwards. A folder appears when it has
-content; those that are not there yet keep their place in the list.
+The folders tell the story in this order, and import only downwards:
 
-    api          what a PySpark user touches: writer, query, regions, functions, the data source
+    api          what a PySpark user touches: writer, query, sinks, the data source
     catalyst     Spark's plan, read into ours
     plan         the logical plan and the visible tuple of rules that rewrite it
     runtime      job, slot, vertex (the protocol in one screen), inputs, outputs, markers, recovery
     stages       the program that is shipped to slots; the waist between compiling and running
-    operators    what a vertex computes: chains, windows, aggregates, joins, ranking
+    operators    what a vertex computes: chains of steps, and operators with state by one contract
     kernels      expressions to compiled loops, hashing, the compiled-code cache
-    expressions  types and expression trees, and their evaluation over Arrow batches
+    expressions  types, functions and expression trees, and their evaluation over Arrow batches
     connectors   sources and sinks
-    state        keyed state, key ranges, changes, checkpoints
+    state        states by one contract, keyed state, changes, checkpoints
     log          records, sequencer, segments, p-units: one total order that everything stands on
 
-Anyone may import `errors`, `config`, `clock`, `names`, `arguments` and `options`. `testing`, `sim`,
-`bench`, `cli` and `dashboard` stand outside: they may import anything, and nothing imports them.
+Anyone may import `errors`, `config`, `clock`, `names`, `arguments`, `options` and `json_codec`.
+`testing`, `sim`, `bench` and `cli` stand outside: they may import anything, and nothing imports
+them.
 """
 
 from __future__ import annotations

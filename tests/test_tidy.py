@@ -32,8 +32,10 @@ LAYERS = (
     "state",
     "log",
 )
-FOR_EVERYONE = frozenset({"arguments", "errors", "config", "clock", "names", "options"})
-OUTSIDE = frozenset({"testing", "sim", "bench", "cli", "dashboard"})  # import all, imported by none
+FOR_EVERYONE = frozenset(
+    {"arguments", "errors", "config", "clock", "json_codec", "names", "options"}
+)
+OUTSIDE = frozenset({"testing", "sim", "bench", "cli"})  # import all, imported by none
 ENTRIES = frozenset({"__init__", "__main__"})  # the package's own two files, outside as well
 
 WALL_CLOCK_ALLOWED = ("penstock/clock.py", "penstock/bench/", "penstock/cli/", "tools/")

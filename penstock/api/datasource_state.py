@@ -8,7 +8,6 @@ vertex is read as of its own last marker, without touching it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from penstock.api.datasource_schema import (
 )
 from penstock.errors import StreamNotFound
 from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arrow_type
+from penstock.json_codec import parse
 from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.operators.groups import state_schema as aggregate_state
@@ -125,7 +125,7 @@ def _programs(log: Log) -> list[Program]:
     programs = []
     for key in log.keys("query"):
         stored = log.get(key)
-        facts: Any = json.loads(stored.value) if stored is not None and stored.value else {}
+        facts: Any = parse(stored.value) if stored is not None and stored.value else {}
         if isinstance(facts, dict) and isinstance(facts.get("program"), str):
             programs.append(Program.from_json(facts["program"]))
     return programs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -17,6 +16,7 @@ from penstock.expressions.types import (
     map_type,
     struct_type,
 )
+from penstock.json_codec import parse
 
 _SIMPLE: Mapping[str, str] = {
     "boolean": "boolean",
@@ -43,7 +43,7 @@ def spark_type(handle: Any) -> DataType:
 @lru_cache(maxsize=4096)
 def parse_json_type(text: str) -> DataType:
     """The type of Spark's JSON text."""
-    return _from_json(json.loads(text))
+    return _from_json(parse(text))
 
 
 def _from_json(node: Any) -> DataType:

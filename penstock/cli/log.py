@@ -20,6 +20,7 @@ from penstock.cli.log_rows import FOLLOW_WAIT_S, given_streams, plain_rows, show
 from penstock.cli.tables import facts, moment, size, table
 from penstock.clock import SystemClock
 from penstock.errors import InvalidArgument, PUnitError
+from penstock.json_codec import Malformed, parse
 from penstock.log import punit
 from penstock.log.contract import TAGS_PER_RECORD_MAX, Log
 from penstock.log.local import open_log
@@ -287,8 +288,8 @@ def _describe_punit(record: Record, rows: bool) -> dict[str, Any]:
 
 def _marker(record: Record) -> Any:
     try:
-        return json.loads(bytes(record.body))
-    except (ValueError, RecursionError):
+        return parse(record.body)
+    except Malformed:
         return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from penstock.connectors.folder_shares import PARTS_MAX, FoundFile, Share
 from penstock.errors import SourceError
+from penstock.json_codec import parse, spaced_json
 from penstock.log.record import Versioned
 from penstock.names import check_path
 
@@ -115,12 +115,12 @@ class KnownFiles:
 def _encode(files: Sequence[FoundFile], sealed: bool) -> bytes:
     # ASCII: names that are not UTF-8 carry lone surrogates, which only escapes can hold.
     listed = [[file.name, file.size_bytes, file.mtime_ns, file.begins] for file in files]
-    return json.dumps({"version": REGISTRY_VERSION, "sealed": sealed, "files": listed}).encode()
+    return spaced_json({"version": REGISTRY_VERSION, "sealed": sealed, "files": listed})
 
 
 def _decode(value: bytes, key: str) -> tuple[list[FoundFile], bool]:
     try:
-        content: Any = json.loads(value)
+        content: Any = parse(value)
         if content["version"] != REGISTRY_VERSION:
             raise ValueError(f"version {content['version']!r} is not known")
         files = [

@@ -6,10 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.errors import ExpressionError
+from penstock.json_codec import Malformed
 
 DECIMAL_DIGITS_MAX = 38
 ARITHMETIC_DIGITS_MAX = 18  # a decimal that is computed with must fit a scaled 64-bit integer
@@ -88,6 +90,15 @@ class Field:
     name: str
     type: DataType
     nullable: bool = True
+
+    def to_json(self) -> list[Any]:
+        return [self.name, str(self.type), self.nullable]
+
+    @classmethod
+    def from_json(cls, node: Any) -> Field:
+        if not isinstance(node, list) or [type(part) for part in node] != [str, str, bool]:
+            raise Malformed(f"{node!r:.200} is not a column: [name, type, nullable] was expected")
+        return cls(node[0], parse_type(node[1]), node[2])
 
 
 Schema = tuple[Field, ...]

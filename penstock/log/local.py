@@ -17,7 +17,6 @@ In the level `process` nothing of this is synced; `power_cut` says what holds th
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
@@ -51,6 +50,7 @@ from penstock.errors import (
     SequenceConflict,
     TailLost,
 )
+from penstock.json_codec import indented_json, parse
 from penstock.log.bell import Bell
 from penstock.log.contract import Log, LogStatistics, Outcome
 from penstock.log.files import BUSY_S, Files, busy, lock, log_error, named_errors, unlock
@@ -146,7 +146,7 @@ class Identity:
             "created_us": self.created_us,
             "seal": self.seal(),
         }
-        return json.dumps(facts, indent=1).encode() + b"\n"
+        return indented_json(facts)
 
     def seal(self) -> int:
         return row_seal(self.log_id.hex(), self.durability, self.created_us)
@@ -182,7 +182,7 @@ def read_identity(folder: Path) -> Identity:
 
 def _parse_identity(content: bytes, path: Path) -> Identity:
     try:
-        facts: Any = json.loads(content)
+        facts: Any = parse(content)
         if facts["format"] != FORMAT:
             raise NotALog(
                 f"{show_path(path)} is of another program: nothing was touched", path=str(path)
@@ -202,7 +202,7 @@ def _parse_identity(content: bytes, path: Path) -> Identity:
         if facts["seal"] != identity.seal():
             raise ValueError("it fails its checksum")
         return identity
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise LogDamaged(
             f"{show_path(path)} is damaged ({error}): run `penstock fsck`; restore it from a "
             "copy, the records are in the other files",

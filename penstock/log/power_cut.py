@@ -19,7 +19,6 @@ stands between the last record that survived and the note, which says so.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -29,6 +28,7 @@ from typing import Any
 from uuid import UUID
 
 from penstock.errors import LogDamaged
+from penstock.json_codec import parse, spaced_json
 from penstock.log.contract import READ_LIMIT_MAX, Log
 from penstock.log.files import Files, named_errors
 from penstock.log.index import Index
@@ -59,16 +59,16 @@ class PowerCut:
     upto: Position
 
     def entry(self) -> Entry:
-        body = json.dumps({"lost_after": self.after, "lost_upto": self.upto}).encode()
+        body = spaced_json({"lost_after": self.after, "lost_upto": self.upto})
         return Entry(RecordKind.CONTROL, (POWER_CUT_TAG,), _PRODUCER, 0, self.upto + 1, body)
 
 
 def decode_power_cut(body: bytes | memoryview) -> PowerCut | None:
     """Read a note back; None if it is none of ours."""
     try:
-        facts: Any = json.loads(bytes(body))
+        facts: Any = parse(body)
         return PowerCut(Position(int(facts["lost_after"])), Position(int(facts["lost_upto"])))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -13,7 +13,6 @@ passing over it. Each step is safe to interrupt, and running the repair again co
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +36,7 @@ from penstock.errors import (
     LogReadOnly,
     NotALog,
 )
+from penstock.json_codec import indented_json, parse
 from penstock.log.bell import Bell
 from penstock.log.files import Files, holders, lock, named_errors
 from penstock.log.fsck import WAL_FILE, Frame, Progress, Report, fsck, has_our_index, open_segment
@@ -288,7 +288,7 @@ class _Repair:
             self._files.replace(rebuilt, self._folder / INDEX_FILE)
             self._files.sync_folder(self._folder)
         manifest["state"] = "done"
-        self._files.publish(aside / MANIFEST_FILE, _encode(manifest))
+        self._files.publish(aside / MANIFEST_FILE, indented_json(manifest))
 
     def _refuse_if_open(self) -> None:
         _refuse_holders(self._folder)
@@ -505,7 +505,7 @@ class _Repair:
             "tail": tail,
             "to_put_back": _how_to_put_back(rebuilt, copies),
         }
-        self._files.publish(aside / MANIFEST_FILE, _encode(manifest))
+        self._files.publish(aside / MANIFEST_FILE, indented_json(manifest))
         self.report.manifests.append(self._name(aside))
         return manifest
 
@@ -732,18 +732,14 @@ def _how_to_put_back(rebuilt: bool, copies: Sequence[str]) -> str:
     )
 
 
-def _encode(manifest: dict[str, Any]) -> bytes:
-    return json.dumps(manifest, indent=1).encode() + b"\n"
-
-
 def _read_manifest(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            manifest: Any = json.loads(file.read(_MANIFEST_BYTES_MAX))
+            manifest: Any = parse(file.read(_MANIFEST_BYTES_MAX))
         if manifest["format"] != "penstock-repair" or not isinstance(manifest["moves"], list):
             raise ValueError("it is not a repair's manifest")
         return dict(manifest)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise LogDamaged(
             f"the manifest {show_path(path)} cannot be read ({error}): what an interrupted repair "
             "was about to do is unknown. Restore it, or move its folder away if the log is whole",

@@ -9,14 +9,14 @@ anyone, in their own time.
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from penstock.clock import Clock
 from penstock.errors import MarkerDamaged, QueryActive
+from penstock.json_codec import Malformed, parse, read_as, spaced_json
 from penstock.log.contract import Log
 from penstock.log.record import START, Position
 from penstock.runtime.markers import decode_marker
@@ -47,7 +47,7 @@ class StoredProgress:
         """Store how far the sink is by now; QueryActive if another run has taken it over."""
         assert facts.done >= self.facts.done, "delivered is delivered"
         assert facts.resume >= self.facts.resume, "what was passed may be trimmed"
-        if not log.compare_and_set(self.key, self.version, json.dumps(asdict(facts)).encode()):
+        if not log.compare_and_set(self.key, self.version, spaced_json(facts)):
             raise self.taken_over()
         return StoredProgress(self.key, self.version + 1, facts)
 
@@ -74,8 +74,8 @@ def sink_progress(log: Log, query: str) -> StoredProgress | None:
     if found is None:
         return None
     try:
-        facts = SinkProgress(**json.loads(found.value))
-    except (ValueError, TypeError) as error:
+        facts = read_as(SinkProgress, parse(found.value), key)
+    except Malformed as error:
         raise MarkerDamaged(
             f"the progress of the sink of query {query!r} ({key} in the log's metadata) cannot be "
             f"read: {error}; start the query under another name, it delivers everything again",

@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import hmac
-import json
 import logging
 import secrets
 import socket
@@ -29,6 +28,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.errors import ControlError
+from penstock.json_codec import Malformed, compact_json, parse
 
 LINE_BYTES_MAX = 16 << 20
 HELLO_BYTES_MAX = 4 << 10  # of each line of the handshake
@@ -59,7 +59,7 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Send a message; raises OSError if the other end is gone."""
-        line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        line = compact_json(message) + b"\n"
         if len(line) > LINE_BYTES_MAX:
             raise ControlError(f"a control message of {len(line)} bytes is over the bound")
         with self._send_lock:
@@ -79,9 +79,9 @@ class Channel:
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         try:
-            message = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ControlError(f"a control message is not JSON: {str(error)[:200]}") from error
+            message = parse(line)
+        except Malformed as error:
+            raise ControlError(f"a control message cannot be read: {str(error)[:200]}") from error
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
             raise ControlError("a control message has no type")
         return message

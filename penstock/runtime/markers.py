@@ -7,7 +7,6 @@ disk by programs that may be newer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_128_hexdigest
 
 from penstock.errors import MarkerDamaged, StageVersionUnsupported
+from penstock.json_codec import compact_json, fields_of, parse, read_as
 from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record
 from penstock.names import check_any_name
@@ -63,28 +63,7 @@ class Marker:
     timeless: bool = False
 
     def encode(self) -> bytes:
-        facts = {
-            "version": MARKER_VERSION,
-            "vertex": self.vertex,
-            "instance": self.instance,
-            "epoch": self.epoch,
-            "consumed": self.consumed,
-            "resume": self.resume,
-            "offset": self.offset,
-            "watermark_us": self.watermark_us,
-            "ended": self.ended,
-            "caught_up": self.caught_up,
-            "whole": self.whole,
-            "ports": [
-                [port.seen_us, {name: list(said) for name, said in port.producers.items()}]
-                for port in self.ports
-            ],
-            "progress": self.progress,
-            "late_rows": self.late_rows,
-            "rejected_rows": self.rejected_rows,
-            "timeless": self.timeless,
-        }
-        return json.dumps(facts, separators=(",", ":"), allow_nan=False).encode()
+        return compact_json({"version": MARKER_VERSION, **fields_of(self)})
 
 
 def marker_at(log: Log, task_tag: str, position: Position) -> Record | None:
@@ -106,42 +85,24 @@ def marker_digest(marker: Record) -> str:
 def decode_marker(record: Record) -> Marker:
     """Read a marker back; whatever is not one is named with its position."""
     try:
-        facts: Any = json.loads(bytes(record.body))
-        if facts["version"] != MARKER_VERSION:
+        facts: Any = parse(record.body)
+        version = facts.pop("version")
+        if version != MARKER_VERSION:
             raise StageVersionUnsupported(
-                f"the marker at position {record.position} has version {facts['version']}, this "
-                f"Penstock reads {MARKER_VERSION}: run the one that wrote it, or begin a new log",
+                f"the marker at position {record.position} has version {version}, this Penstock "
+                f"reads {MARKER_VERSION}: run the one that wrote it, or begin a new log",
                 position=record.position,
             )
-        return Marker(
-            vertex=check_any_name(facts["vertex"], "vertex"),
-            instance=int(facts["instance"]),
-            epoch=int(facts["epoch"]),
-            consumed=Position(int(facts["consumed"])),
-            resume=Position(int(facts["resume"])),
-            offset=facts["offset"],
-            watermark_us=int(facts["watermark_us"]),
-            ended=bool(facts["ended"]),
-            caught_up=bool(facts["caught_up"]),
-            whole=bool(facts["whole"]),
-            ports=tuple(_port(seen_us, said) for seen_us, said in facts["ports"]),
-            progress=tuple(facts["progress"]),
-            late_rows=int(facts["late_rows"]),
-            rejected_rows=int(facts["rejected_rows"]),
-            timeless=bool(facts["timeless"]),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        marker = read_as(Marker, facts, "marker")
+        check_any_name(marker.vertex, "vertex")
+        for port in marker.ports:
+            for producer in port.producers:
+                check_any_name(producer, "producer")
+        return marker
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MarkerDamaged(
             f"the marker of {record.producer} at position {record.position} cannot be read "
             f"({error}): run `penstock fsck`",
             position=record.position,
             producer=record.producer,
         ) from error
-
-
-def _port(seen_us: Any, said: Any) -> PortMark:
-    producers = {
-        check_any_name(name, "producer"): Said(int(watermark_us), bool(ended), int(run))
-        for name, (watermark_us, ended, run) in said.items()
-    }
-    return PortMark(int(seen_us), producers)

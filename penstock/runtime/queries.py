@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
 from penstock.errors import InvalidProgram, QueryNotFound
+from penstock.json_codec import Malformed, parse, read_as, spaced_json
 from penstock.log.contract import Log
 from penstock.names import check_any_name, check_name
 from penstock.runtime.instances import InstanceNumbers
@@ -41,15 +40,7 @@ class StoredQuery:
     sink: str | None = None  # its kind and where it is; None if it was stored without
 
     def encode(self) -> bytes:
-        facts = {
-            "id": self.id,
-            "name": self.name,
-            "program": self.program.to_json(),
-            "output": self.output,
-            "location": self.location,
-            "sink": self.sink,
-        }
-        return json.dumps(facts).encode()
+        return spaced_json(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,17 +201,11 @@ def _last_marker(log: Log, vertex: VertexProgram) -> Marker | None:
 
 def _decode(name: str, value: bytes) -> StoredQuery:
     try:
-        facts: Any = json.loads(value)
-        location, sink = facts["location"], facts.get("sink")
-        return StoredQuery(
-            str(facts["id"]),
-            check_name(facts["name"], "query"),
-            Program.from_json(facts["program"]),
-            check_any_name(facts["output"], "stream"),
-            None if location is None else str(location),
-            None if sink is None else str(sink),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        query = read_as(StoredQuery, parse(value), "query")
+        check_name(query.name, "query")
+        check_any_name(query.output, "stream")
+        return query
+    except Malformed as error:
         raise InvalidProgram(
             f"the stored query {name!r} cannot be read ({type(error).__name__}: {error}): run "
             "`penstock fsck`; start the query under a new name",

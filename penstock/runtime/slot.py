@@ -18,7 +18,6 @@ order, inside the Spark task; over the connection come only names of vertices, a
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import queue
@@ -31,6 +30,7 @@ from pathlib import Path
 
 from penstock.clock import SystemClock
 from penstock.errors import ControlError, StreamError
+from penstock.json_codec import parse, spaced_json
 from penstock.kernels.background import BackgroundKernels
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
@@ -179,14 +179,14 @@ def note_refusal(log: Log, vertex: str) -> None:
     """
     try:
         found = log.get(f"refused/{vertex}")
-        before = 0 if found is None else int(json.loads(found.value)["times"])
+        before = 0 if found is None else int(parse(found.value)["times"])
         newest = log.get(instance_key(vertex))
         facts = {
             "times": before + 1,
             "pid": os.getpid(),
             "newest_instance": 0 if newest is None else int(newest.value),
         }
-        log.put(f"refused/{vertex}", json.dumps(facts).encode())
+        log.put(f"refused/{vertex}", spaced_json(facts))
     except PASSING:
         logger.warning("that a marker of %s was refused could not be noted", vertex, exc_info=True)
 

@@ -28,13 +28,11 @@ Places are used again, so the list and the numbers do not grow with the jobs of 
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
@@ -47,6 +45,7 @@ from penstock.errors import (
     StreamError,
     Trimmed,
 )
+from penstock.json_codec import Malformed, parse, read_as, spaced_json
 from penstock.log.contract import UNKNOWN_RETRIES, Log, append_surely, register
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind
 from penstock.names import check_name, own_name
@@ -258,16 +257,14 @@ def _change(
         writes = change(before)
         if writes == before:
             return writes
-        text = json.dumps([asdict(write) for write in writes]).encode()
-        if log.compare_and_set(key, 0 if found is None else found.version, text):
+        if log.compare_and_set(key, 0 if found is None else found.version, spaced_json(writes)):
             return writes
 
 
 def _decode(stream: str, value: bytes) -> list[OpenWrite]:
     try:
-        listed: Any = json.loads(value)
-        return [OpenWrite(**facts) for facts in listed]
-    except (ValueError, TypeError, RecursionError) as error:
+        return list(read_as(tuple[OpenWrite, ...], parse(value), "writes"))
+    except Malformed as error:
         raise MarkerDamaged(
             f"the list of open writes to stream {stream} cannot be read ({error}): run "
             "`penstock fsck`",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,9 +29,9 @@ from penstock.expressions.types import (
     Schema,
     arrow_schema,
     from_arrow,
-    parse_type,
     schema_from_arrow,
 )
+from penstock.json_codec import parse, read_as, spaced_json
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
@@ -99,11 +98,8 @@ def describe_stream(log: Log, stream: str) -> StreamFacts:
             stream=stream,
         )
     try:
-        facts: Any = json.loads(found.value)
-        schema = tuple(
-            Field(str(name), parse_type(kind), bool(nullable))
-            for name, kind, nullable in facts["columns"]
-        )
+        facts: Any = parse(found.value)
+        schema = read_as(Schema, facts["columns"], "columns")
         use, query = facts["use"], facts["query"]
         if use not in get_args(Use):
             raise ValueError(f"its use is {use!r:.80}")
@@ -375,12 +371,11 @@ def _dead_letter_schema(program: Program) -> Schema:
 
 
 def _encode_facts(facts: StreamFacts) -> bytes:
-    columns = [[each.name, str(each.type), each.nullable] for each in facts.schema]
     kept: dict[str, Any] = {"query": facts.query, "use": facts.use, "substreams": facts.substreams}
     kept |= {"partition_by": list(facts.partition_by), "writers": dict(facts.writers)}
     if facts.mode is not None:
         kept["mode"] = facts.mode
-    return json.dumps(kept | {"columns": columns}).encode()
+    return spaced_json(kept | {"columns": facts.schema})
 
 
 class StreamWriter:

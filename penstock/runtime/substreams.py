@@ -7,10 +7,10 @@ under way need not be told.
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from penstock.errors import StreamNotFound
+from penstock.json_codec import parse
 from penstock.log.contract import Log
 from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag, substream_tag
 
@@ -26,7 +26,7 @@ def count_substreams(log: Log, stream: str) -> int:
     if found is None:
         return 1
     try:
-        count: Any = json.loads(found.value)["substreams"]
+        count: Any = parse(found.value)["substreams"]
         if type(count) is not int or not 1 <= count <= SUBSTREAMS_MAX:
             raise ValueError(f"{count!r:.80} substreams")
     except (ValueError, KeyError, TypeError) as error:

@@ -8,7 +8,6 @@ a part of the source, some substreams. `stages/program_json.py` is its text form
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ from typing import Any, Literal, get_args
 
 from penstock.errors import ExpressionError, InvalidProgram
 from penstock.expressions.types import Field, Schema
+from penstock.json_codec import Malformed, canonical_json, parse, read_as
 from penstock.names import PRODUCER_KINDS, check_name, check_own_name, own_name
 from penstock.operators.specs import (
     OperatorSpec,
@@ -46,11 +46,6 @@ VERTICES_MAX = 65_536
 StreamRole = Literal["input", "internal", "output"]
 
 
-def canonical_json(value: Any) -> str:
-    """The one text of a JSON value: sorted keys, no spaces, ASCII, no NaN or infinity."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectorSpec:
     """Which connector, and its options as canonical JSON text, so that specs compare and hash."""
@@ -61,15 +56,24 @@ class ConnectorSpec:
     def __post_init__(self) -> None:
         check_name(self.connector, "connector")
         try:
-            fits = isinstance(json.loads(self.options_json), dict)
-        except (ValueError, RecursionError):
+            fits = isinstance(parse(self.options_json), dict)
+        except Malformed:
             fits = False
         _check(fits, f"the options of connector {self.connector} are not a JSON object")
 
     @property
     def options(self) -> dict[str, Any]:
-        options: dict[str, Any] = json.loads(self.options_json)
+        options: dict[str, Any] = parse(self.options_json)
         return options
+
+    def to_json(self) -> dict[str, Any]:
+        return {"connector": self.connector, "options": self.options}
+
+    @classmethod
+    def from_json(cls, node: Any) -> ConnectorSpec:
+        if not isinstance(node, dict) or node.keys() != {"connector", "options"}:
+            raise Malformed(f"is {node!r:.200}; a connector and its options were expected")
+        return cls(read_as(str, node["connector"], "connector"), canonical_json(node["options"]))
 
     def __str__(self) -> str:
         shown = ", ".join(f"{key}={canonical_json(value)}" for key, value in self.options.items())

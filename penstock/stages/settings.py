@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, get_args
 
 from penstock.errors import InvalidConfig
 from penstock.names import check_name
@@ -96,16 +96,6 @@ class Settings:
                 setting="codec",
                 value=str(self.codec)[:200],
             )
-
-
-def settings_to_json(settings: Settings) -> dict[str, Any]:
-    """Every setting by name, also defaults: a later default must not change a stored program."""
-    return {field.name: getattr(settings, field.name) for field in fields(settings)}
-
-
-def setting_names() -> frozenset[str]:
-    """The names that a program's settings consist of."""
-    return frozenset(field.name for field in fields(Settings))
 
 
 def _check_range(setting: str, value: int, least: int, most: int) -> None:

@@ -16,7 +16,6 @@ nothing is removed but what a manifest names.
 from __future__ import annotations
 
 import errno
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +34,7 @@ from penstock.errors import (
     InvalidName,
     PUnitError,
 )
+from penstock.json_codec import canonical_json, parse, spaced_json
 from penstock.log import punit
 from penstock.names import check_any_name, check_name
 from penstock.state.checkpoint_files import (
@@ -405,19 +405,19 @@ def _manifest(
         "meta": meta,
         "states": files,
     }
-    text = json.dumps(body, sort_keys=True, allow_nan=False, separators=(",", ":"))
-    return json.dumps({"checksum": xxh3_64_hexdigest(text.encode()), "body": text}).encode()
+    text = canonical_json(body)
+    return spaced_json({"checksum": xxh3_64_hexdigest(text.encode()), "body": text})
 
 
 def _parse_manifest(
     content: bytes, checkpoint: CheckpointId
 ) -> tuple[dict[str, Any], dict[str, list[_Unit]]]:
     """Check everything that a manifest says; ValueError and its kin if something is wrong."""
-    frame = json.loads(content)
+    frame = parse(content)
     text = frame["body"]
     if xxh3_64_hexdigest(text.encode()) != frame["checksum"]:
         raise ValueError("it fails its checksum")
-    body = json.loads(text)
+    body = parse(text)
     if body["format"] != FORMAT:
         raise ValueError(f"its format is {body['format']!r}")
     if body["version"] != VERSION:

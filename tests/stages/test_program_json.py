@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import InvalidProgram, ProgramError, StageVersionUnsupported
+from penstock.json_codec import canonical_json
 from penstock.operators.specs import SPAN_US_MAX
-from penstock.stages.program import PROGRAM_VERSION, Program, canonical_json
+from penstock.stages.program import PROGRAM_VERSION, Program
 from penstock.stages.program_json import PROGRAM_CHARACTERS_MAX
 from tests.stages.programs import rich, small
 from tests.thoroughness import examples

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from penstock.errors import InvalidConfig, InvalidName
-from penstock.stages.settings import Settings, setting_names, settings_to_json
+from penstock.json_codec import canonical_json, parse, read_as
+from penstock.stages.settings import Settings
 
 
 def test_defaults() -> None:
     settings = Settings()
     assert settings.commit_interval_ms == 20
     assert settings.late_stream is None
-    assert set(settings_to_json(settings)) == setting_names()
-    assert Settings(**settings_to_json(settings)) == settings
+    node = parse(canonical_json(settings))
+    # Also what has its default: a later one must not change a stored program.
+    assert set(node) == {field.name for field in fields(Settings)}
+    assert read_as(Settings, node, "settings") == settings
 
 
 @pytest.mark.parametrize(
