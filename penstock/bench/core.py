@@ -26,10 +26,10 @@ from penstock.log import open_log
 from penstock.log.record import Entry, RecordKind
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
-from penstock.runtime.single import SingleProcess
 from penstock.stages.settings import Settings
 from penstock.testing.columns import Named, apply, col
 from penstock.testing.plans import Draft, count, query, scan_source, sum_, window
+from penstock.testing.single_process import SingleProcess
 
 TITLE = "queries in one process, beside a hand-written loop"
 ADS = 1000

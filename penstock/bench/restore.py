@@ -17,10 +17,10 @@ from penstock.bench.replay import KeySource
 from penstock.bench.report import Report, machine_facts, median
 from penstock.kernels.cache import KernelCache
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.single import SingleProcess
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.testing.plans import count, max_, query, scan_source, sum_, window
+from penstock.testing.single_process import SingleProcess
 
 TITLE = "checkpoint and restore of a state with many keys"
 STEP_ROWS = 4_096

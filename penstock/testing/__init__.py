@@ -1,1 +1,5 @@
-"""Fakes that ship to users: each one passes the contract tests of the real thing."""
+"""What programs are tested and measured with, with no Spark: plans in a few words, one process.
+
+Fakes are among it: a clock, a disk, a log and checkpoints that do as they are told. Each passes the
+contract tests of the real thing.
+"""

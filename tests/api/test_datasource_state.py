@@ -20,10 +20,10 @@ from penstock.kernels.cache import KernelCache
 from penstock.log.local import open_log
 from penstock.operators.chain import Chain
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.single import SingleProcess
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.testing.plans import count, max_, query, scan_source, sum_, window
+from penstock.testing.single_process import SingleProcess
 from tests.api.datasource_logs import PROCESS
 from tests.runtime.laboratory import table_source
 

@@ -32,7 +32,6 @@ from penstock.plan.optimizer import plan_program
 from penstock.runtime.backlog import SinkProgress, StoredProgress, sink_progress, take_over_sink
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.markers import decode_marker
-from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
 from penstock.stages.settings import Settings
 from penstock.stages.tags import marker_tag
@@ -40,6 +39,7 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.columns import col
 from penstock.testing.memory_log import Fault, Faults, MemoryLog, MemoryStore
 from penstock.testing.plans import count, query, scan_source, scan_stream, window
+from penstock.testing.single_process import SingleProcess
 from tests.spark.waiting import wait_for
 
 WAIT_S = 30.0

@@ -16,7 +16,7 @@ from penstock.cli.main import main
 from penstock.kernels.cache import KernelCache
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
-from penstock.runtime.single import SingleProcess
+from penstock.testing.single_process import SingleProcess
 
 STEPS = 30  # 78 s of event time: every window of 60 s closes at least once
 

@@ -29,11 +29,11 @@ from penstock.runtime.queries import (
     stored_names,
     stored_query,
 )
-from penstock.runtime.single import run_program
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import col, count, query, scan_source, window
+from penstock.testing.single_process import SingleProcess
 
 BIDS = "auction bigint, price bigint, dateTime timestamp"
 EVENTS = 2_000
@@ -56,7 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log with a query that has ended, and one that was stored and never ran."""
     path = tmp_path_factory.mktemp("queries") / "log"
     program = hot()
-    run_program(program, path)
+    with SingleProcess(program, path) as process:
+        process.run()
     idle = plan_program(
         query("idle", scan_source("nexmark", BIDS, None, kind="bids").to_stream("all_bids"))
     )

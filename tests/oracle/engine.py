@@ -19,13 +19,13 @@ from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
-from penstock.runtime.standalone import StandaloneHost
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.state.checkpoints import CheckpointStore
 from penstock.testing.clock import ManualClock
 from penstock.testing.memory_log import MemoryLog, MemoryStore
+from penstock.testing.standalone import StandaloneHost
 from tests.oracle.feeding import Round
 
 Feed = Callable[[], object]

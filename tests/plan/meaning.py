@@ -26,7 +26,6 @@ from penstock.plan.query import Query
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.markers import WATERMARK_END
 from penstock.runtime.sources import SourceBuilder
-from penstock.runtime.standalone import StandaloneHost
 from penstock.runtime.streams import StreamReader
 from penstock.stages.program import Program, StreamSpec
 from penstock.state.checkpoints import CheckpointStore
@@ -34,6 +33,7 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import query as query_of
 from penstock.testing.plans import scan_source
+from penstock.testing.standalone import StandaloneHost
 from tests.runtime.laboratory import table_source
 
 ROWS = 600

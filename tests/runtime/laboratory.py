@@ -19,12 +19,12 @@ from penstock.log.record import Record
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.markers import Marker, decode_marker
-from penstock.runtime.single import SingleProcess
 from penstock.runtime.sources import SourceBuilder, SourceRequest
 from penstock.runtime.streams import StreamReader
 from penstock.runtime.trimming import TRIM_COMMITS
 from penstock.stages.program import Program
 from penstock.stages.tags import task_tag
+from penstock.testing.single_process import SingleProcess
 from tests.connectors.arrow_source import ArrowSource
 
 UNSYNCED = LogConfig(durability="process")

@@ -11,13 +11,13 @@ from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
-from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamWriter, create_stream
 from penstock.runtime.vertex import VertexState
 from penstock.stages.settings import Settings
 from penstock.state.snapshot import COPY_ROWS_MAX
 from penstock.testing.clock import ManualClock
 from penstock.testing.plans import count, query, scan_source, scan_stream
+from penstock.testing.single_process import SingleProcess
 from tests.connectors.arrow_source import ArrowSource
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.single import SingleProcess
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.testing.plans import Draft, count, query, scan_source, scan_stream, window
+from penstock.testing.single_process import SingleProcess
 from tests.runtime.laboratory import SECOND_US, Laboratory, table, table_source
 
 DELAY_US, WINDOW_US = 5 * SECOND_US, 10 * SECOND_US

@@ -23,7 +23,6 @@ from penstock.runtime import recovery
 from penstock.runtime.checkpointing import write_checkpoint
 from penstock.runtime.instances import COUNTER_BITS
 from penstock.runtime.recovery import restore_states
-from penstock.runtime.single import SingleProcess
 from penstock.runtime.slot import CHECKPOINTS_FOLDER
 from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob, VertexState
@@ -33,6 +32,7 @@ from penstock.state.checkpoints import MANIFEST, CheckpointStore
 from penstock.state.keyed import KeyedState
 from penstock.state.snapshot import COPY_ROWS_MAX
 from penstock.testing.plans import count, query, scan_source, sum_
+from penstock.testing.single_process import SingleProcess
 from tests.runtime.laboratory import Laboratory, table, table_source
 
 WAIT_S = 30.0

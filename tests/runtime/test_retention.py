@@ -18,10 +18,10 @@ from penstock.plan.optimizer import plan_program
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.queries import StoredQuery
 from penstock.runtime.retention import Cut, cut, plan_cut
-from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.stages.program import sink_stream
 from penstock.testing.plans import query, scan_stream
+from penstock.testing.single_process import SingleProcess
 from tests.runtime.laboratory import UNSYNCED, Laboratory
 
 SCHEMA = pa.schema([pa.field("x", pa.int64(), False)])

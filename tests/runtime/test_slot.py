@@ -26,7 +26,6 @@ from penstock.runtime.host import Host
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.placement import Assign, Command, GiveUp, Launch, Placement, StopSlot
 from penstock.runtime.slot import SETTLED_S, Slot, SlotOrder, _SlotProcess
-from penstock.runtime.standalone import RESTARTS_MAX, StandaloneHost
 from penstock.runtime.streams import StreamReader, register_streams
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -34,6 +33,7 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.memory_checkpoints import MemoryCheckpoints
 from penstock.testing.memory_log import MemoryLog, MemoryStore
 from penstock.testing.plans import count, max_, query, scan_source, window
+from penstock.testing.standalone import RESTARTS_MAX, StandaloneHost
 from tests.runtime.laboratory import TIMESTAMP, plain, table, table_source
 
 ROWS = 200

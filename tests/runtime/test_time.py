@@ -11,11 +11,11 @@ import pytest
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.markers import WATERMARK_END
-from penstock.runtime.single import SingleProcess
 from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
 from penstock.testing.columns import apply
 from penstock.testing.plans import Draft, col, count, query, scan_source, window
+from penstock.testing.single_process import SingleProcess
 from tests.connectors.arrow_source import ArrowSource
 from tests.runtime.laboratory import (
     SECOND_US,

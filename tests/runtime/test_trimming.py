@@ -22,7 +22,6 @@ from penstock.log.survey import list_tags, summarise
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.outputs import Outputs
-from penstock.runtime.single import SingleProcess
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.stages.program import Program
@@ -30,6 +29,7 @@ from penstock.stages.settings import Settings
 from penstock.stages.tags import task_tag
 from penstock.testing.columns import col
 from penstock.testing.plans import count, query, scan_source, sum_
+from penstock.testing.single_process import SingleProcess
 from tests.runtime.laboratory import UNSYNCED, Laboratory, table, table_source
 from tests.thoroughness import some
 

@@ -16,10 +16,10 @@ from penstock.catalyst.translate import translate
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.single import SingleProcess
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.testing.plans import Draft, query
+from penstock.testing.single_process import SingleProcess
 
 TOP = 25
 _PACKAGE = os.path.dirname(os.path.dirname(penstock.__file__)) + os.sep

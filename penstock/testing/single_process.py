@@ -26,11 +26,11 @@ from penstock.runtime.checkpointing import BackgroundCheckpointer, CheckpointSta
 from penstock.runtime.host import HostStatistics
 from penstock.runtime.slot import CHECKPOINTS_FOLDER
 from penstock.runtime.sources import SOURCES, SourceBuilder
-from penstock.runtime.standalone import StandaloneHost
 from penstock.runtime.streams import StreamReader
 from penstock.runtime.trimming import TRIM_COMMITS
 from penstock.stages.program import Program
 from penstock.state.checkpoints import CheckpointStore
+from penstock.testing.standalone import StandaloneHost
 
 
 class SingleProcess:
@@ -125,15 +125,3 @@ class SingleProcess:
     def _close_files(self) -> None:
         self._checkpointer.close()
         self.log.close()
-
-
-def run_program(
-    program: Program,
-    folder: str | os.PathLike[str],
-    *,
-    sources: Mapping[str, SourceBuilder] | None = None,
-) -> HostStatistics:
-    """Run a program whose input ends, to its end; return what its vertices did."""
-    with SingleProcess(program, folder, sources=sources) as process:
-        process.run()
-        return process.statistics()
