@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from penstock.clock import SystemClock
 from penstock.connectors import line_kernels, line_stand_ins, text_kernels
 from penstock.connectors.rehearsals import REHEARSALS, rehearsed_source
-from penstock.kernels import coding, dealing, hashing, reference
+from penstock.kernels import coding, dealing, hashing, loop_stand_ins
 from penstock.kernels.cache import KernelCache
 from penstock.state import tables
 from penstock.state.loops import Loop, loops_of
@@ -56,9 +56,9 @@ Package = Mapping[ModuleType, Mapping[str, Callable[..., Any]]]
 PACKAGE: Package = MappingProxyType(
     {
         tables: STAND_INS,
-        hashing: {"_string_words": reference.string_words, "_mix_in": reference.mix_in},
-        dealing: {"_deal": reference.deal},
-        coding: {"_code_pieces": reference.code_pieces, "_gather": reference.gather},
+        hashing: {"_string_words": loop_stand_ins.string_words, "_mix_in": loop_stand_ins.mix_in},
+        dealing: {"_deal": loop_stand_ins.deal},
+        coding: {"_code_pieces": loop_stand_ins.code_pieces, "_gather": loop_stand_ins.gather},
         line_kernels: line_stand_ins.LINES,
         text_kernels: line_stand_ins.TEXTS,
     }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from penstock.expressions.tree import Call, Expression
 from penstock.expressions.writers import table_shape
-from penstock.kernels import reference
+from penstock.kernels import loop_stand_ins
 from penstock.kernels.accumulators import ACCUMULATORS
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import Array, combined, dtype_of, raw_values, validity_of
@@ -221,7 +221,7 @@ class Loop:
         nulls = any(column.null_count for column in columns)
         variant = self._variant(nulls)
         if variant is None:
-            return reference.project_rows(self.spec, batch)
+            return loop_stand_ins.project_rows(self.spec, batch)
         count = batch.num_rows
         arguments: dict[str, Any] = {
             "stop": count,
@@ -257,7 +257,9 @@ class Loop:
         nulls = any(column.null_count for column in columns)
         variant = self._variant(nulls)
         if variant is None:
-            return reference.group_rows(self.spec, batch, key_words, closed_pane, want_late, alone)
+            return loop_stand_ins.group_rows(
+                self.spec, batch, key_words, closed_pane, want_late, alone
+            )
         assert self._groups is not None
         if alone:
             self._groups.reserve(batch.num_rows)
