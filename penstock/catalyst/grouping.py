@@ -11,7 +11,7 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.rows import (
     Names,
-    Rows,
+    SparkRows,
     filtered,
     is_watermarked,
     made,
@@ -32,10 +32,10 @@ from penstock.plan.event_time import watermark_ends
 from penstock.plan.nodes import Relation, aggregate, column_refs, step
 
 
-class Grouping:
+class AggregateReader:
     """Keys, window and aggregates of one Aggregate node, then what is computed from them."""
 
-    def __init__(self, node: JvmNode, rows: Rows, session_zone: str, mode: str) -> None:
+    def __init__(self, node: JvmNode, rows: SparkRows, session_zone: str, mode: str) -> None:
         self.node, self.rows = node, rows
         self.session_zone, self.mode = session_zone, mode
         self.names = Names()
@@ -118,7 +118,7 @@ class Grouping:
                 return name
         return str(expression.read("name"))
 
-    def finish(self) -> Rows:
+    def finish(self) -> SparkRows:
         direct, others = self._split_results()
         outputs: dict[int, Expression] = {}
         for result, value in direct:
@@ -129,7 +129,7 @@ class Grouping:
             result.expr_id: expressions.read(value, str(result.read("name")))
             for result, value in others
         }
-        rows = Rows(self._aggregate(), {**self.columns, **outputs})
+        rows = SparkRows(self._aggregate(), {**self.columns, **outputs})
         rows = self._window_as_shown(rows)
         rows = self._with_conditions(rows)
         return self._with_results(rows, computed)
@@ -190,7 +190,7 @@ class Grouping:
             self.node.kind, f"which rows are late for a window of {self.window.time}: {reason}"
         )
 
-    def _window_as_shown(self, rows: Rows) -> Rows:
+    def _window_as_shown(self, rows: SparkRows) -> SparkRows:
         """Give a window that was grouped by its last slide its whole length again."""
         window, span, expr_id = self.window, self.span, self.window_id
         if window is None or span is None or expr_id is None or span.size_us == window.size_us:
@@ -204,14 +204,14 @@ class Grouping:
         relation = made(self.node, lambda: step(ProjectSpec(columns), rows.relation))
         return replace(rows, relation=relation)
 
-    def _with_conditions(self, rows: Rows) -> Rows:
+    def _with_conditions(self, rows: SparkRows) -> SparkRows:
         """What was asked of the window before it was there."""
         expressions = rows.expressions(self.node.kind, self.session_zone)
         for condition in self.conditions:
             rows = filtered(self.node, rows, expressions.read(condition))
         return rows
 
-    def _with_results(self, rows: Rows, computed: Mapping[int, Expression]) -> Rows:
+    def _with_results(self, rows: SparkRows, computed: Mapping[int, Expression]) -> SparkRows:
         """Exactly the columns of Spark's node, in its order and under its names."""
         names, columns, spans = Names(), dict[int, Expression](), dict[int, Span]()
         outputs: list[NamedExpression] = []
@@ -226,9 +226,9 @@ class Grouping:
             if self._closed_span is not None and value == self._window_column:
                 spans[result.expr_id] = self._closed_span
         if not outputs:  # only that there are groups matters to whoever reads this
-            return Rows(rows.relation, {})
+            return SparkRows(rows.relation, {})
         relation = made(self.node, lambda: selected(rows.relation, tuple(outputs)))
-        return Rows(relation, columns, {}, spans)
+        return SparkRows(relation, columns, {}, spans)
 
     @property
     def _window_column(self) -> Column | None:

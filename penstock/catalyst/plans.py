@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
-from penstock.catalyst.grouping import Grouping
+from penstock.catalyst.grouping import AggregateReader
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
 from penstock.catalyst.refusals import refused_node, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
-from penstock.catalyst.rows import Names, Rows, filtered, made, named, selected
+from penstock.catalyst.rows import Names, SparkRows, filtered, made, named, selected
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.windows import (
     PendingWindow,
@@ -41,13 +41,13 @@ class PlanReader:
         self.substreams = substreams
         self.scans: list[ScanOrigin] = []
 
-    def read(self, node: JvmNode) -> Rows:
+    def read(self, node: JvmNode) -> SparkRows:
         reader = _READERS.get(node.kind)
         if reader is None:
             raise refused_node(node)
         return reader(self, node)
 
-    def exact(self, rows: Rows, output: Sequence[JvmNode], names: Sequence[str]) -> Relation:
+    def exact(self, rows: SparkRows, output: Sequence[JvmNode], names: Sequence[str]) -> Relation:
         """The relation with exactly these attributes, under these names."""
         columns = tuple(
             (name, self._visible(rows, attribute))
@@ -55,16 +55,16 @@ class PlanReader:
         )
         return selected(rows.relation, columns)
 
-    def _visible(self, rows: Rows, attribute: JvmNode) -> Expression:
+    def _visible(self, rows: SparkRows, attribute: JvmNode) -> Expression:
         reader = rows.expressions("result", self.session.time_zone)
         return reader.read(attribute, str(attribute.read("name")))
 
-    def _expressions(self, node: JvmNode, rows: Rows) -> ExpressionReader:
+    def _expressions(self, node: JvmNode, rows: SparkRows) -> ExpressionReader:
         return rows.expressions(node.kind, self.session.time_zone)
 
     # --- leaves and what changes no row ---
 
-    def relation(self, node: JvmNode) -> Rows:
+    def relation(self, node: JvmNode) -> SparkRows:
         origin = read_relation(node, self.session, self.substreams)
         self.scans.append(origin)
         fields = zip(node.output, origin.scan.schema, strict=True)
@@ -72,14 +72,14 @@ class PlanReader:
             attribute.expr_id: Column(found.name, found.type, found.nullable)
             for attribute, found in fields
         }
-        return Rows(origin.scan, columns)
+        return SparkRows(origin.scan, columns)
 
-    def pass_on(self, node: JvmNode) -> Rows:
+    def pass_on(self, node: JvmNode) -> SparkRows:
         return self.read(node.children[0])
 
     # --- rows one by one ---
 
-    def filter(self, node: JvmNode) -> Rows:
+    def filter(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
         expressions = self._expressions(node, rows)
         overlapping = rows.overlapping
@@ -94,7 +94,7 @@ class PlanReader:
             condition = read if condition is None else call("and", condition, read)
         return rows if condition is None else filtered(node, rows, condition)
 
-    def _window_condition(self, node: JvmNode, rows: Rows, part: JvmNode) -> Rows:
+    def _window_condition(self, node: JvmNode, rows: SparkRows, part: JvmNode) -> SparkRows:
         """A condition on a window that is not there yet: keep it until it is, if it can wait."""
         asked = attribute_ids(part)
         for expr_id, window in rows.windows.items():
@@ -113,7 +113,7 @@ class PlanReader:
         )
 
     def _bound(
-        self, node: JvmNode, rows: Rows, part: JvmNode, expr_id: int, window: PendingWindow
+        self, node: JvmNode, rows: SparkRows, part: JvmNode, expr_id: int, window: PendingWindow
     ) -> PendingWindow | None:
         """`time >= window.start` or `time < window.end`, which Spark adds to uneven windows."""
         ordinal = {"GreaterThanOrEqual": 0, "LessThan": 1}.get(part.kind)
@@ -131,11 +131,11 @@ class PlanReader:
         # The lower bound holds for every window of the family; the upper one makes the difference.
         return replace(window, bounded=window.bounded or ordinal == 1)
 
-    def project(self, node: JvmNode) -> Rows:
+    def project(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
         return self._projected(node, rows, node.nodes("projectList"))
 
-    def _projected(self, node: JvmNode, rows: Rows, items: Sequence[JvmNode]) -> Rows:
+    def _projected(self, node: JvmNode, rows: SparkRows, items: Sequence[JvmNode]) -> SparkRows:
         expressions, names = self._expressions(node, rows), Names()
         outputs: list[NamedExpression] = []
         columns: dict[int, Expression] = {}
@@ -165,9 +165,9 @@ class PlanReader:
         if not outputs:
             return replace(rows, columns=columns, windows=windows, spans=spans)
         relation = made(node, lambda: selected(rows.relation, tuple(outputs)))
-        return Rows(relation, columns, windows, spans)
+        return SparkRows(relation, columns, windows, spans)
 
-    def _pending(self, node: JvmNode, rows: Rows, value: JvmNode) -> PendingWindow | None:
+    def _pending(self, node: JvmNode, rows: SparkRows, value: JvmNode) -> PendingWindow | None:
         """The window that an output column stands for: one passed on, or one computed here."""
         if value.kind == "AttributeReference":
             return rows.windows.get(value.expr_id)
@@ -177,7 +177,7 @@ class PlanReader:
         span, time = found
         return PendingWindow(self._expressions(node, rows).read(time), span)
 
-    def generate(self, node: JvmNode) -> Rows:
+    def generate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
         generator = node.node("generator")
         if generator.kind not in ("Explode", "PosExplode"):
@@ -199,7 +199,7 @@ class PlanReader:
             columns[item.expr_id] = Column(name, added[name].type, added[name].nullable)
         return replace(rows, relation=relation, columns=columns)
 
-    def union(self, node: JvmNode) -> Rows:
+    def union(self, node: JvmNode) -> SparkRows:
         names = Names()
         given = [names.give(str(item.read("name"))) for item in node.output]
         sides = [(self.read(child), child.output) for child in node.children]
@@ -215,11 +215,11 @@ class PlanReader:
             else:
                 windows[item.expr_id] = replace(window, time=column)
                 _show_window(columns, item.expr_id, windows[item.expr_id])
-        return Rows(relation, columns, windows)
+        return SparkRows(relation, columns, windows)
 
     def _side(
         self,
-        rows: Rows,
+        rows: SparkRows,
         output: Sequence[JvmNode],
         names: Sequence[str],
         pending: Sequence[PendingWindow | None],
@@ -231,7 +231,7 @@ class PlanReader:
         )
         return selected(rows.relation, columns)
 
-    def watermark(self, node: JvmNode) -> Rows:
+    def watermark(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
         attribute = node.node("eventTime")
         name = str(attribute.read("name"))
@@ -242,7 +242,7 @@ class PlanReader:
         relation = made(node, lambda: step(spec, rows.relation), attribute)
         return replace(rows, relation=relation)
 
-    def expand(self, node: JvmNode) -> Rows:
+    def expand(self, node: JvmNode) -> SparkRows:
         """Overlapping windows: one projection for each that a row falls into."""
         rows = self.read(node.children[0])
         projections = [
@@ -265,13 +265,13 @@ class PlanReader:
         for index, (attribute, item) in enumerate(zip(node.output, projections[0], strict=True)):
             if index != at:
                 columns[attribute.expr_id] = expressions.read(item)
-        return Rows(rows.relation, columns, {node.output[at].expr_id: window})
+        return SparkRows(rows.relation, columns, {node.output[at].expr_id: window})
 
     # --- groups ---
 
-    def aggregate(self, node: JvmNode) -> Rows:
+    def aggregate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
-        grouping = Grouping(node, rows, self.session.time_zone, self.output_mode)
+        grouping = AggregateReader(node, rows, self.session.time_zone, self.output_mode)
         for expression in node.nodes("groupingExpressions"):
             grouping.add(expression)
         return grouping.finish()
@@ -297,7 +297,7 @@ def _show_window(columns: dict[int, Expression], expr_id: int, window: PendingWi
 
 
 def _common_window(
-    sides: Sequence[tuple[Rows, Sequence[JvmNode]]], index: int
+    sides: Sequence[tuple[SparkRows, Sequence[JvmNode]]], index: int
 ) -> PendingWindow | None:
     """The windows that a column stands for on every side of a union, if they are the same."""
     found = [rows.windows.get(output[index].expr_id) for rows, output in sides]
@@ -326,7 +326,7 @@ def _with_condition(window: PendingWindow, part: JvmNode) -> PendingWindow:
     return replace(window, conditions=(*window.conditions, part))
 
 
-def _with_window(rows: Rows, expr_id: int, window: PendingWindow) -> Rows:
+def _with_window(rows: SparkRows, expr_id: int, window: PendingWindow) -> SparkRows:
     return replace(rows, windows={**rows.windows, expr_id: window})
 
 
@@ -349,7 +349,7 @@ def _delay_us(node: JvmNode) -> int:
     return delay_us // 1_000 * 1_000
 
 
-_READERS: Mapping[str, Callable[[PlanReader, JvmNode], Rows]] = {
+_READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "StreamingRelationV2": PlanReader.relation,
     "StreamingRelation": PlanReader.relation,
     # Where rows are computed is not Spark's business here, and order between them has no meaning.

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Rows:
+class SparkRows:
     """A relation, and where the attributes of Spark's node are in it, by exprId.
 
     `windows` are asked for and not grouped by yet; `spans` are columns that hold windows which an
@@ -112,5 +112,5 @@ def selected(relation: Relation, columns: tuple[NamedExpression, ...]) -> Relati
     return step(ProjectSpec(columns), relation)
 
 
-def filtered(node: JvmNode, rows: Rows, condition: Expression) -> Rows:
+def filtered(node: JvmNode, rows: SparkRows, condition: Expression) -> SparkRows:
     return replace(rows, relation=made(node, lambda: step(FilterSpec(condition), rows.relation)))

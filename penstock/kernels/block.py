@@ -33,9 +33,9 @@ from penstock.kernels.columns import (
     validity_of,
     values_of,
 )
-from penstock.kernels.compile import Loop
+from penstock.kernels.compile import BlockLoop
 from penstock.kernels.hashing import Hashes, string_words
-from penstock.kernels.loop import Grouping, LoopKey, LoopSpec
+from penstock.kernels.loop import LoopGrouping, LoopKey, LoopSpec
 from penstock.kernels.results import LoopGroups, Rows
 from penstock.kernels.support import conjuncts, numba_supported
 
@@ -43,7 +43,7 @@ PANE_NONE = -(1 << 63)  # no pane is closed
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateSpec:
+class BlockAggregate:
     """Group by keys and by panes of `time`; accumulate (function, argument) pairs.
 
     The functions are those of `ACCUMULATORS`. A row whose time is outside `times_us`, both ends
@@ -70,7 +70,7 @@ class BlockSpec:
     filters: tuple[Expression, ...] = ()
     outputs: tuple[tuple[str, Expression], ...] = ()
     event_time: tuple[Expression, int] | None = None
-    aggregate: AggregateSpec | None = None
+    aggregate: BlockAggregate | None = None
 
     @property
     def results(self) -> tuple[Expression, ...]:
@@ -218,12 +218,12 @@ class Block:
         outputs = self._outputs if grouping is None else ()
         self._final = LoopSpec(tuple(last.loop_filters), outputs, last.event_time, grouping)
         idle = grouping is None and not (outputs or last.loop_filters or last.event_time)
-        self._loop = None if idle else Loop(self._final, cache)
+        self._loop = None if idle else BlockLoop(self._final, cache)
 
-    def _phase_loop(self, phase: _Phase, cache: KernelCache | None) -> Loop | None:
+    def _phase_loop(self, phase: _Phase, cache: KernelCache | None) -> BlockLoop | None:
         if not phase.has_loop:
             return None
-        return Loop(LoopSpec(tuple(phase.loop_filters), (), phase.event_time), cache)
+        return BlockLoop(LoopSpec(tuple(phase.loop_filters), (), phase.event_time), cache)
 
     def _loop_outputs(self) -> tuple[Expression, ...]:
         return tuple(dict.fromkeys(e for _, e in self.spec.outputs if numba_supported(e)))
@@ -237,7 +237,7 @@ class Block:
             for _, expression in self.spec.outputs
         )
 
-    def _grouping(self, aggregate: AggregateSpec) -> Grouping:
+    def _grouping(self, aggregate: BlockAggregate) -> LoopGrouping:
         keys = []
         for index, key in enumerate(aggregate.keys):
             if is_fixed_width(key.type):
@@ -250,7 +250,7 @@ class Block:
             (function, None if argument is None else self._for_loop(_counted(argument)))
             for function, argument in aggregate.aggregates
         )
-        return Grouping(
+        return LoopGrouping(
             tuple(keys),
             time,
             aggregate.pane_us,
@@ -280,7 +280,7 @@ class Block:
         """Whether all loops of the block run compiled."""
         return all(loop.is_compiled for loop in self._loops())
 
-    def _loops(self) -> list[Loop]:
+    def _loops(self) -> list[BlockLoop]:
         loops = [*(loop for _, loop in self._phases), self._loop]
         return [loop for loop in loops if loop is not None]
 
@@ -550,7 +550,7 @@ def _counted(argument: Expression) -> Expression:
     return call("if", is_there, literal(True, BOOLEAN), literal(None, BOOLEAN))
 
 
-def _overflow(aggregate: AggregateSpec, row: int) -> StateOverflow:
+def _overflow(aggregate: BlockAggregate, row: int) -> StateOverflow:
     sums = ", ".join(
         f"{name}({arg})" for name, arg in aggregate.aggregates if ACCUMULATORS[name].may_overflow
     )

@@ -31,7 +31,7 @@ from penstock.kernels.loop import (
     STATUS,
     SUM_OVERFLOWED,
     TABLE_FULL,
-    Grouping,
+    LoopGrouping,
     LoopSource,
     LoopSpec,
     write_loop,
@@ -90,7 +90,7 @@ def _one_table(call: Call) -> dict[str, Any]:
 class _GroupTable:
     """Scratch memory of a grouping loop: groups in order of appearance and a table to find them."""
 
-    def __init__(self, grouping: Grouping) -> None:
+    def __init__(self, grouping: LoopGrouping) -> None:
         self._grouping = grouping
         self.capacity = GROUPS_FIRST
         self._allocate()
@@ -165,7 +165,7 @@ class _GroupTable:
         self.table[self.slot[:groups]] = -1
 
 
-class Loop:
+class BlockLoop:
     """Runs one LoopSpec over batches: compiled, or by Arrow and NumPy until and unless it is."""
 
     def __init__(self, spec: LoopSpec, cache: KernelCache | None) -> None:

@@ -39,7 +39,7 @@ class LoopKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Grouping:
+class LoopGrouping:
     """What to group by and what to accumulate: (name of an accumulator's function, argument).
 
     A row whose time is outside `times_us` fails.
@@ -60,7 +60,7 @@ class LoopSpec:
     filters: tuple[Expression, ...]
     outputs: tuple[Expression, ...] = ()
     event_time: tuple[Expression, int] | None = None
-    grouping: Grouping | None = None
+    grouping: LoopGrouping | None = None
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
@@ -323,7 +323,7 @@ class _LoopWriter:
 
     # --- grouping ---------------------------------------------------------------------------------
 
-    def _group(self, grouping: Grouping) -> None:
+    def _group(self, grouping: LoopGrouping) -> None:
         if grouping.time is not None:
             self._pane(grouping, grouping.time)
         keys = [self._key(key) for key in grouping.keys]
@@ -340,7 +340,7 @@ class _LoopWriter:
             function, expression = grouping.accumulators[index]
             self._accumulate(index, function, expression, argument)
 
-    def _pane(self, grouping: Grouping, time: Expression) -> None:
+    def _pane(self, grouping: LoopGrouping, time: Expression) -> None:
         self._add("closed_pane", "nt.int64", "closed_pane")
         self._add("late_rows", _array("int64", False), "late_rows")
         line = self.emit.line
@@ -393,7 +393,7 @@ class _LoopWriter:
                 bits.append(f"(np.int64({key.null}) << {index})")
         return self.emit.let("np.int64(" + (" | ".join(bits) or "0") + ")", "nulls")
 
-    def _find_group(self, grouping: Grouping, keys: list[Value], nulls: str | None) -> None:
+    def _find_group(self, grouping: LoopGrouping, keys: list[Value], nulls: str | None) -> None:
         words = [key.code for key in keys]
         same = [("last" + str(index), word) for index, word in enumerate(words)]
         if nulls is not None:
@@ -407,7 +407,7 @@ class _LoopWriter:
             for last, now in same:
                 self.emit.line(f"{last} = {now}")
 
-    def _probe(self, grouping: Grouping, keys: list[Value], nulls: str | None) -> None:
+    def _probe(self, grouping: LoopGrouping, keys: list[Value], nulls: str | None) -> None:
         line = self.emit.line
         self._group_parameters(grouping)
         line("mixed = np.uint64(0)")
@@ -434,7 +434,7 @@ class _LoopWriter:
             line("    break")
             line("slot = (slot + 1) & (table.size - 1)")
 
-    def _group_parameters(self, grouping: Grouping) -> None:
+    def _group_parameters(self, grouping: LoopGrouping) -> None:
         for index, key in enumerate(grouping.keys):
             if key.coded:
                 self._add(f"key{index}_words", _array("uint64", True), "key_words", index)
@@ -450,7 +450,7 @@ class _LoopWriter:
         self._add("table", _array("int32", False), "table")
         self._add("shift", "nt.uint64", "shift")
 
-    def _new_group(self, grouping: Grouping, keys: list[Value], nulls: str | None) -> None:
+    def _new_group(self, grouping: LoopGrouping, keys: list[Value], nulls: str | None) -> None:
         line = self.emit.line
         with self.emit.block("if groups == group_rows.size:"):
             self._exit(TABLE_FULL)
@@ -473,7 +473,7 @@ class _LoopWriter:
             if self.accumulator_nullable[index]:
                 line(f"a{index}_valid[group] = False")
 
-    def _hash(self, grouping: Grouping, keys: list[Value]) -> None:
+    def _hash(self, grouping: LoopGrouping, keys: list[Value]) -> None:
         line = self.emit.line
         line(f"state = np.uint64({SEED})")
         for index, key in enumerate(keys):

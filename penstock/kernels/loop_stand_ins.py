@@ -16,7 +16,7 @@ from penstock.kernels.accumulators import ACCUMULATORS
 from penstock.kernels.coding import COLUMNS, NO_SEPARATOR, SIZE, START
 from penstock.kernels.columns import Array, Flags, dtype_of, validity_of, values_of
 from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
-from penstock.kernels.loop import NO_TIME_US, Grouping, LoopSpec
+from penstock.kernels.loop import NO_TIME_US, LoopGrouping, LoopSpec
 from penstock.kernels.results import LoopGroups, LoopRows, Rows
 from penstock.state.stand_ins import eights
 
@@ -124,7 +124,7 @@ def group_rows(
     )
 
 
-def _panes(grouping: Grouping, survivors: _Survivors, closed_pane: int) -> tuple[Rows, Rows]:
+def _panes(grouping: LoopGrouping, survivors: _Survivors, closed_pane: int) -> tuple[Rows, Rows]:
     """The pane of each row; rows without a time leave, and late ones, which are returned."""
     if grouping.time is None:
         return np.zeros(len(survivors.rows), np.int64), np.empty(0, np.int64)
@@ -145,7 +145,7 @@ def _panes(grouping: Grouping, survivors: _Survivors, closed_pane: int) -> tuple
 
 
 def _key_columns(
-    grouping: Grouping,
+    grouping: LoopGrouping,
     arrays: list[pa.Array],
     survivors: _Survivors,
     key_words: dict[int, NDArray[np.uint64]],
@@ -182,7 +182,7 @@ def _group_numbers(columns: list[Rows]) -> tuple[Rows, Rows]:
 
 
 def _accumulated(
-    grouping: Grouping, arrays: list[pa.Array], groups: Rows, count: int
+    grouping: LoopGrouping, arrays: list[pa.Array], groups: Rows, count: int
 ) -> tuple[list[Array], list[Flags | None], int | None]:
     values: list[Array] = []
     validity: list[Flags | None] = []

@@ -14,8 +14,7 @@ import pyarrow as pa
 from penstock.errors import ExpressionError, RowError
 from penstock.expressions.tree import Column, Expression, columns_of, may_fail
 from penstock.expressions.types import Field, Schema
-from penstock.kernels.block import AggregateSpec as BlockAggregate
-from penstock.kernels.block import Block, BlockSpec, StepRows, inline
+from penstock.kernels.block import Block, BlockAggregate, BlockSpec, StepRows, inline
 from penstock.kernels.support import conjuncts
 from penstock.operators.contract import Tools
 from penstock.operators.explode import Explode

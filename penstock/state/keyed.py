@@ -38,7 +38,7 @@ from penstock.state.columns import (
 )
 from penstock.state.contract import KeyRange, State
 from penstock.state.overlaps import Overlap, window_lines
-from penstock.state.rows import Input, Overflow, RowNumbers, RowTable
+from penstock.state.rows import Overflow, RowNumbers, RowTable, WordRows
 from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot
 from penstock.state.strings import StringPool, is_string
 from penstock.state.tables import Words
@@ -164,7 +164,7 @@ class KeyedState(State):
             )
         all_valid = (1 << value_count) - 1
         self._merge(
-            Input(
+            WordRows(
                 words=_ready(words, np.int64, rows),
                 nulls=_ready(null_words, np.int64, rows),
                 panes=_ready(panes, np.int64, rows),
@@ -227,7 +227,7 @@ class KeyedState(State):
             self._give_back()
         return count
 
-    def _merge(self, rows: Input) -> None:
+    def _merge(self, rows: WordRows) -> None:
         overflow = self._table.merge(rows, captured=True)
         if overflow:
             line = np.zeros((1, tables.KEYS + len(self.schema.keys)), np.int64)
@@ -512,12 +512,12 @@ class KeyedState(State):
         panes: Words | None,
         values: Sequence[pa.Array],
         hashes: NDArray[np.uint32] | None,
-    ) -> Input:
+    ) -> WordRows:
         self._collect_strings()
         count = _row_count(keys, panes, values)
         keys = self._checked(self.schema.keys, keys, count)
         values = self._checked(self.schema.values, values, count)
-        return Input(
+        return WordRows(
             words=self._words(keys, count, normalise=True),
             nulls=bit_words(keys, count, when_valid=False),
             panes=_ready(panes, np.int64, count),

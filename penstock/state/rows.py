@@ -34,7 +34,7 @@ _NO_ROWS: RowNumbers = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class WordRows:
     """Rows on their way into a table, already words."""
 
     words: Words  # rows × key columns
@@ -129,20 +129,20 @@ class RowTable:
 
     # Merging -----------------------------------------------------------------------------------
 
-    def merge(self, rows: Input, captured: bool) -> Overflow | None:
+    def merge(self, rows: WordRows, captured: bool) -> Overflow | None:
         """Merge rows by the columns' rules: all of them, or none (StateTooLarge or an Overflow)."""
         if self._fits(rows.panes.size) and not self._may_overflow(rows):
             self._run(rows, tables.MERGE, captured, _NO_ROWS)
             return None
         return self._merge_carefully(rows, captured)
 
-    def put(self, rows: Input, captured: bool) -> None:
+    def put(self, rows: WordRows, captured: bool) -> None:
         """Set rows to absolute values: all of them, or none and StateTooLarge."""
         if not self._fits(rows.panes.size):
             self._resolve(rows, captured)  # from here on every row exists: nothing can fail
         self._run(rows, tables.PUT, captured, _NO_ROWS)
 
-    def _run(self, rows: Input, mode: int, captured: bool, rows_out: RowNumbers) -> None:
+    def _run(self, rows: WordRows, mode: int, captured: bool, rows_out: RowNumbers) -> None:
         counters = self._counters
         counters[tables.NEXT] = 0
         while True:
@@ -176,12 +176,12 @@ class RowTable:
                 return
             self._make_room(reason)
 
-    def _may_overflow(self, rows: Input) -> bool:
+    def _may_overflow(self, rows: WordRows) -> bool:
         if not self._sums:
             return False
         return tables.may_overflow(rows.values, rows.valid, self._rules, self._peaks, self._limits)
 
-    def _resolve(self, rows: Input, captured: bool) -> RowNumbers:
+    def _resolve(self, rows: WordRows, captured: bool) -> RowNumbers:
         """Find or make all rows, or none; new ones come as -1 - row and have no values yet."""
         found: RowNumbers = np.empty(rows.panes.size, np.int32)
         try:
@@ -194,7 +194,7 @@ class RowTable:
     def _take_back(self, found: RowNumbers) -> None:
         self.free(-1 - found[found < 0])
 
-    def _merge_carefully(self, rows: Input, captured: bool) -> Overflow | None:
+    def _merge_carefully(self, rows: WordRows, captured: bool) -> Overflow | None:
         """Merge into copies of the rows and put these in place only if nothing overflowed."""
         found = self._resolve(rows, captured)
         is_new = found < 0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from penstock.errors import RowError, StateOverflow
 from penstock.expressions.tree import Expression, call, cast, column, literal
 from penstock.expressions.types import Field, Schema, parse_type
-from penstock.kernels.block import PANE_NONE, AggregateSpec, Block, BlockSpec, Partials
+from penstock.kernels.block import PANE_NONE, Block, BlockAggregate, BlockSpec, Partials
 from penstock.kernels.cache import KernelCache
 from tests.kernels.batches import SEEDED, batches, random_batch
 from tests.thoroughness import examples, some
@@ -30,17 +30,17 @@ a, i, t, x, f, p, d, z, s = (column(field.name, field.type) for field in SCHEMA)
 small = call("remainder", i, literal(5, "int"))
 campaign = call("lookup", i, table=[(n, n % 3) for n in range(-9, 6)], value_type="int")
 
-CASES: dict[str, tuple[list[Expression], AggregateSpec]] = {
+CASES: dict[str, tuple[list[Expression], BlockAggregate]] = {
     "windowed": (
         [call("gt", i, literal(-8, "int"))],
-        AggregateSpec(
+        BlockAggregate(
             (campaign,), z, 1_000, 300,
             (("rows", None), ("sum", i), ("min", i), ("max", a), ("count", x), ("sum", x)),
         ),
     ),
     "many_keys": (
         [],
-        AggregateSpec(
+        BlockAggregate(
             (p, x, f, d), None, 0, 0,
             (("sum_high", a), ("sum_low", a), ("min", x), ("max", x), ("min", f), ("max", d),
              ("sum", d), ("max", p), ("min", z)),
@@ -48,15 +48,15 @@ CASES: dict[str, tuple[list[Expression], AggregateSpec]] = {
     ),
     "strings": (
         [call("ne", s, literal("b", "string")), call("gt", x, literal(-2.0, "double"))],
-        AggregateSpec((s, t), z, 1 << 50, 0, (("rows", None), ("sum", call("length", s)))),
+        BlockAggregate((s, t), z, 1 << 50, 0, (("rows", None), ("sum", call("length", s)))),
     ),
-    "global": ([], AggregateSpec((), z, 1 << 58, 0, (("rows", None), ("sum", t)))),
-    "no_columns": ([], AggregateSpec((), None, 0, 0, (("rows", None),))),
+    "global": ([], BlockAggregate((), z, 1 << 58, 0, (("rows", None), ("sum", t)))),
+    "no_columns": ([], BlockAggregate((), None, 0, 0, (("rows", None),))),
     "failing": (
         [call("lt", call("add", i, i), literal(100, "int"))],
-        AggregateSpec((cast(a, "int"),), z, 7, 3, (("sum", call("multiply", t, t)),)),
+        BlockAggregate((cast(a, "int"),), z, 7, 3, (("sum", call("multiply", t, t)),)),
     ),
-    "overflow": ([], AggregateSpec((small,), None, 0, 0, (("sum", a), ("rows", None)))),
+    "overflow": ([], BlockAggregate((small,), None, 0, 0, (("sum", a), ("rows", None)))),
 }  # fmt: skip
 
 
@@ -178,7 +178,7 @@ def test_windowed_case_against_plain_python(
 
 def test_more_groups_than_the_table_has_room_for(kernels: KernelCache) -> None:
     """The table grows in the middle of a batch, more than once, and forgets it all afterwards."""
-    spec = BlockSpec(SCHEMA, (), (), None, AggregateSpec((a,), z, 1000, 0, (("sum", i),)))
+    spec = BlockSpec(SCHEMA, (), (), None, BlockAggregate((a,), z, 1000, 0, (("sum", i),)))
     compiled, twin = Block(spec, kernels), Block(spec, None)
     random = Random(5)
     count = 40_000

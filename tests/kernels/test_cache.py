@@ -13,7 +13,7 @@ import pytest
 
 from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import schema_from_arrow
-from penstock.kernels.block import AggregateSpec, Block, BlockSpec
+from penstock.kernels.block import Block, BlockAggregate, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.compile import KernelFallback
 
@@ -25,7 +25,7 @@ SPEC = BlockSpec(
     (call("lt", column("k", "int"), literal(3, "int")),),
     (),
     None,
-    AggregateSpec((column("k", "int"),), None, 0, 0, (("sum", column("v", "bigint")),)),
+    BlockAggregate((column("k", "int"),), None, 0, 0, (("sum", column("v", "bigint")),)),
 )
 
 RUN = """

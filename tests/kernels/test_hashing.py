@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.expressions.tree import column
 from penstock.expressions.types import parse_type, schema_from_arrow
-from penstock.kernels.block import AggregateSpec, Block, BlockSpec
+from penstock.kernels.block import Block, BlockAggregate, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.hashing import bytes_word, hash_columns, key_hash
 from tests.thoroughness import examples
@@ -123,7 +123,7 @@ def test_a_kernel_hashes_as_arrays_do(kernels: KernelCache, rows: list[tuple[Any
     )
     kinds = (("i", "int"), ("x", "double"), ("s", "string"))
     keys = tuple(column(name, parse_type(kind)) for name, kind in kinds)
-    spec = AggregateSpec(keys, None, 0, 0, (("rows", None),))
+    spec = BlockAggregate(keys, None, 0, 0, (("rows", None),))
     block = Block(BlockSpec(schema_from_arrow(batch.schema), (), (), None, spec), kernels)
     every = hash_columns(batch.columns, batch.num_rows)
     partials = block.aggregate(batch)
