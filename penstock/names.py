@@ -3,10 +3,11 @@
 People name queries, streams and producers. What the engine makes itself is named after its owner,
 what it is and its number, joined by dots, which no name of theirs can hold:
 
-    hot.s0.1         vertex 1 of stage s0 of query hot
-    hot.out          the stream that feeds the sink of query hot
-    hot.exchange.0   a stream between two stages; hot.shared.0: one that several stages read
-    <id>.write.3     who appends partition 3 of a write of Spark's; <id>.sink: a query's sink
+    hot.count_by_user_3fa0c1d2.1   vertex 1 of that stage of query hot
+    hot.out                        the stream that feeds the sink of query hot
+    hot.by_user_77ab01c9           a stream between two stages
+    <id>.write.3                   who appends partition 3 of a write of Spark's
+    <id>.sink                      who appends what a query of Spark's writes
 
 So nobody's stream is taken for one of the engine's, and no producer for a vertex.
 """

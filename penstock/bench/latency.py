@@ -40,6 +40,7 @@ from penstock.bench.arrivals import (
 from penstock.bench.floors import sync_us
 from penstock.bench.report import Report, median, say
 from penstock.bench.sessions import measured_on
+from penstock.runtime.sources import start_keys
 
 TITLE = "latency of a query, from event to committed row, beside Structured Streaming"
 THREADS = 8
@@ -187,7 +188,8 @@ class Run:
             found = follower.end()
         finally:
             follower.close()
-        started = attached.log.get(f"source/{name}.s0/start")
+        (key,) = start_keys(attached.log, name)
+        started = attached.log.get(key)
         assert started is not None
         return self.latencies(found, int(started.value))
 

@@ -27,6 +27,7 @@ from penstock.connectors.nexmark import NexmarkSettings, NexmarkSource
 from penstock.log.contract import Log
 from penstock.log.record import Position
 from penstock.runtime.job import Job
+from penstock.runtime.sources import start_keys
 from penstock.runtime.streams import StreamReader
 from penstock.stages.tags import task_tag
 
@@ -166,7 +167,8 @@ def _first_commit_us(log: Log, vertex: str, after: Position, instance: int) -> i
 
 def _judge(attached: Attached, rate: int, events: int) -> tuple[int, int]:
     """Let the query end, with all input there at once; return the bids lost and doubled."""
-    attached.log.put(f"source/{QUERY}.s0/start", b"0")  # everything has been due since 1970
+    for key in start_keys(attached.log, QUERY):
+        attached.log.put(key, b"0")  # everything has been due since 1970
     query = _start(attached, rate, events)
     query.awaitTermination(PATIENCE_S)
     if query.isActive:

@@ -31,6 +31,7 @@ from penstock.log import open_log, punit
 from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, decode_marker
+from penstock.runtime.sources import start_keys
 from penstock.runtime.streams import describe_stream
 
 QUERY = "hot"
@@ -233,9 +234,9 @@ class Watcher:
 
     def _find_axis(self) -> bool:
         assert self._log is not None
-        start = self._log.get(f"source/{QUERY}.s0/start")
+        starts = [self._log.get(key) for key in start_keys(self._log, QUERY)]
         base = self._log.get("demo/base_us")
-        if start is None or base is None:
+        if not starts or (start := starts[0]) is None or base is None:
             return False
         self._axis_us = int(start.value) - int(base.value)
         return True

@@ -59,11 +59,13 @@ def run(args: argparse.Namespace) -> int:
         .toStream("hot")
         .start()
     )
+    program = query.request.program
+    readers = {v.name for v in program.vertices if program.stage_of(v).source is not None}
     rows_in, new_rows, noted_s = 0, RowCount("rows_in"), time.monotonic()
     while query.isActive:
         query.awaitTermination(STATUS_S)
         status = {name: facts for name, facts in query.job.vertex_status().items() if facts}
-        sources = {name: facts for name, facts in status.items() if ".s0." in name}
+        sources = {name: facts for name, facts in status.items() if name in readers}
         new = sum(new_rows.take(sources).values())
         rows_in += new
         now_s = time.monotonic()

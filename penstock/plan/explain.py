@@ -73,7 +73,8 @@ def _stage_lines(
     program: Program, index: int, stage: Stage, engine: Engine | None
 ) -> Iterator[str]:
     vertices = program.stage_vertices(index)
-    names = f"{vertices[0].name} … {vertices[-1].name}" if len(vertices) > 1 else vertices[0].name
+    more = f" … .{vertices[-1].index}" if len(vertices) > 1 else ""
+    names = vertices[0].name + more
     yield f"Stage {stage.name}: {_count(len(vertices), 'vertex', 'vertices')}, {names}"
     for port in stage.ports:
         yield from _labelled("reads", [_input_text(program, port)])

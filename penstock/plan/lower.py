@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.types import Field, Schema
 from penstock.operators.specs import AggregateSpec, OperatorSpec, cut_at_state
@@ -14,6 +16,7 @@ from penstock.plan.nodes import (
 )
 from penstock.plan.place_exchanges import KEY_PREFIX
 from penstock.plan.query import Query, Write
+from penstock.stages.identity import named_stages
 from penstock.stages.program import (
     Port,
     Program,
@@ -29,8 +32,15 @@ from penstock.stages.program import (
 
 def lower(query: Query) -> Program:
     """Translate each write into a stage and cut the stages into vertices."""
-    stages = tuple(_stage(f"s{index}", write) for index, write in enumerate(query.writes))
-    streams = _streams(query)
+    planned = [_stage(f"s{index}", write) for index, write in enumerate(query.writes)]
+    inner = {write.stream: _word(write) for write in query.writes if write.target.internal}
+    stages = tuple(named_stages(query.name, planned, inner))
+    renamed = {
+        old.output.stream: new.output.stream for old, new in zip(planned, stages, strict=True)
+    }
+    streams = tuple(
+        replace(stream, name=renamed.get(stream.name, stream.name)) for stream in _streams(query)
+    )
     named = {stream.name: stream for stream in streams}
     vertices = tuple(
         vertex
@@ -57,6 +67,11 @@ def _stage(name: str, write: Write) -> Stage:
         operators,
         StageOutput(write.stream, write.partition_by, write.child.schema),
     )
+
+
+def _word(write: Write) -> str:
+    """What an internal stream is called before its digest."""
+    return f"by_{'_'.join(write.partition_by)}" if write.partition_by else "rows"
 
 
 def _streams(query: Query) -> tuple[StreamSpec, ...]:

@@ -20,6 +20,7 @@ from penstock.connectors.rate import RateSource
 from penstock.connectors.ysb import YsbSource
 from penstock.errors import InvalidArgument
 from penstock.expressions.types import Field, arrow_schema, parse_type
+from penstock.log.contract import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,12 @@ def _start_us(request: SourceRequest) -> int:
     found = request.registry.get(key)
     assert found is not None
     return int(found.value)
+
+
+def start_keys(log: Log, query: str) -> list[str]:
+    """Where the log keeps when the paced sources of a query began."""
+    begin = f"source/{query}."
+    return [key for key in log.keys("source") if key.startswith(begin) and key.endswith("/start")]
 
 
 def _taken(request: SourceRequest, known: set[str]) -> dict[str, Any]:

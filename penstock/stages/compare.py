@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from penstock.errors import ProgramIncompatible
 from penstock.expressions.durations import show_duration
 from penstock.operators.specs import AggregateSpec, StatefulSpec, accumulators_of
+from penstock.stages.identity import IDENTITY_OPTIONS, identity
 from penstock.stages.program import ConnectorSpec, Port, Program, Stage, shape, show_schema
-
-# Options that say which rows a source has: under others, an offset means other rows.
-_IDENTITY_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "folder": ("path", "format"),
-    "nexmark": ("kind", "seed", "base_ms"),
-}
 
 Verdict = Literal["kept", "rebuilt", "added", "removed", "refused"]
 
@@ -80,19 +75,24 @@ def compare(stored: Program, new: Program) -> Comparison:
         return Comparison(new.query, tuple(verdicts))
     before = {stage.name: index for index, stage in enumerate(stored.stages)}
     after = {stage.name: index for index, stage in enumerate(new.stages)}
+    gone = [stage for stage in stored.stages if stage.name not in after]
     verdicts = []
     for name, index in after.items():
         if name in before:
             verdicts.append(_compare_stage(stored, before[name], new, index))
         else:
-            verdicts.append(_added(stored, new.stages[index]))
-    verdicts.extend(
-        _removed(stored.stages[index]) for name, index in before.items() if name not in after
-    )
+            verdicts.append(_added(stored, gone, new, new.stages[index]))
+    verdicts.extend(_removed(stage) for stage in gone)
     return Comparison(new.query, tuple(verdicts))
 
 
-def _added(stored: Program, stage: Stage) -> StageVerdict:
+def _added(stored: Program, gone: Sequence[Stage], new: Program, stage: Stage) -> StageVerdict:
+    """A stage under a new name begins anew: only where nothing of another one is in its way."""
+    old = _predecessor(stored, gone, new, stage)
+    if old is not None:
+        reasons = tuple(_differences(stored, old, new, stage))
+        left = f"stream {old.output.stream} holds rows of {old.name}, which the query had before"
+        return StageVerdict(stage.name, "refused", reasons or (left,))
     trimmed = [
         stream.name
         for stream in stored.streams
@@ -102,6 +102,40 @@ def _added(stored: Program, stage: Stage) -> StageVerdict:
         reason = f"it would begin with rows of {', '.join(trimmed)} that have been trimmed"
         return StageVerdict(stage.name, "refused", (reason,))
     return StageVerdict(stage.name, "added", ("starts from the beginning of its input",))
+
+
+def _predecessor(
+    stored: Program, gone: Sequence[Stage], new: Program, stage: Stage
+) -> Stage | None:
+    """Of the stages that are gone the one in whose place a new one stands, if it wrote for others.
+
+    It wrote the same stream, or was the same and wrote another.
+    """
+    if new.stream(stage.output.stream).role == "internal":
+        return None
+    for old in gone:
+        if old.output.stream == stage.output.stream:
+            return old
+    own = (old for old in gone if stored.stream(old.output.stream).role == "output")
+    return next((old for old in own if identity(old) == identity(stage)), None)
+
+
+def _differences(stored: Program, old: Stage, new: Program, stage: Stage) -> Iterator[str]:
+    """Why a stage cannot go on for another one: what differs in it, or before it."""
+    yield from _state_refusals(old.stateful, stage.stateful)
+    yield from _output_refusals(old, stage)
+    feeding = [_feeding(program, of) for program, of in ((stored, old), (new, stage))]
+    if all(feeding) and len(feeding[0]) == len(feeding[1]):
+        for before, after in zip(*feeding, strict=True):
+            if before.name != after.name:
+                yield from _differences(stored, before, new, after)
+    else:
+        yield from _input_refusals(old, stage)
+
+
+def _feeding(program: Program, stage: Stage) -> list[Stage]:
+    """The stages of the query that write what a stage reads."""
+    return [each for each in program.stages if each.output.stream in stage.streams]
 
 
 def _removed(stage: Stage) -> StageVerdict:
@@ -148,7 +182,7 @@ def _port_refusals(before: Port, after: Port) -> Iterator[str]:
 
 def _source_refusals(old: ConnectorSpec, new: ConnectorSpec) -> Iterator[str]:
     before, after = dict(old.options), dict(new.options)
-    for name in _IDENTITY_OPTIONS.get(old.connector, ()):
+    for name in IDENTITY_OPTIONS.get(old.connector, ()):
         if before.get(name) != after.get(name):
             yield (
                 f"{name} of the source was {before.get(name)!r} and is {after.get(name)!r}: its "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -27,11 +28,12 @@ def test_one_vertex_runs_everything_in_one_stage() -> None:
     (stage,) = program.stages
     assert [type(spec) for spec in stage.specs] == [FilterSpec, WatermarkSpec, AggregateSpec]
     (vertex,) = program.vertices
-    assert vertex.name == "q.s0.0"
+    assert vertex.name == f"q.{stage.name}.0"
+    assert re.fullmatch("windows_by_auction_[0-9a-f]{8}", stage.name)
     assert vertex.key_range == (0, KEY_SPACE)
     assert vertex.input_tags == ("S/bids/0", "S/bids/m")
     assert vertex.output_tags == ("S/out/0",)
-    assert vertex.marker_tags == ("T/q.s0.0", "C/q.s0.0", "S/out/m")
+    assert vertex.marker_tags == (f"T/{vertex.name}", f"C/{vertex.name}", "S/out/m")
     assert [(s.name, s.role, s.substreams) for s in program.streams] == [
         ("bids", "input", 1), ("out", "output", 1),
     ]  # fmt: skip
@@ -49,9 +51,11 @@ def test_keys_are_dealt_out_to_vertices() -> None:
     assert ranges[-1][1] == KEY_SPACE
     assert all(left[1] == right[0] for left, right in pairwise(ranges))
     writer = program.stage_vertices(0)[0]
-    assert writer.output_tags == tuple(f"S/q.exchange.0/{index}" for index in range(3))
+    inner = first.output.stream
+    assert re.fullmatch("q.by_auction_[0-9a-f]{8}", inner)
+    assert writer.output_tags == tuple(f"S/{inner}/{index}" for index in range(3))
     for index, vertex in enumerate(program.stage_vertices(1)):
-        assert vertex.input_tags == (f"S/q.exchange.0/{index}", "S/q.exchange.0/m")
+        assert vertex.input_tags == (f"S/{inner}/{index}", f"S/{inner}/m")
         assert vertex.output_tags == (f"S/out/{index}",)
 
 
@@ -98,7 +102,7 @@ def test_late_rows_have_a_stream_with_the_columns_the_aggregate_reads() -> None:
     (port,) = program.stages[1].ports
     assert [f.name for f in port.schema] == ["auction", "price", "ts", "__key0"]
     reader, owner = program.stage_vertices(0)[0], program.stage_vertices(1)[0]
-    assert reader.marker_tags[2:] == ("S/q.exchange.0/m", "S/bad/m")
+    assert reader.marker_tags[2:] == (f"S/{port.streams[0]}/m", "S/bad/m")
     assert owner.marker_tags[2:] == ("S/out/m", "S/bad/m", "S/late/m")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import MarkerDamaged, QueryActive
 from penstock.log.record import Position
+from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.backlog import (
     LOOK_S,
@@ -225,8 +226,8 @@ def test_a_source_waits_for_the_stage_behind_it(lab: Laboratory) -> None:
     tested = query("piled", counted, parallelism=2, settings=settings)
     parts = {"rows": lambda request: growing() if request.part else source}
     with lab.open(tested, parts, clock=clock) as process:
-        vertices = [process.host.vertex(name) for name in sorted(process.statistics().vertices)]
-        reader, _, *behind = vertices
+        program = plan_program(tested)
+        reader, _, *behind = (process.host.vertex(each.name) for each in program.vertices)
         for number in range(5):
             feed(source, number)
         for _ in range(4):  # the one behind it does nothing

@@ -396,7 +396,7 @@ def test_what_nobody_expects_ends_the_query_if_it_happens_again_and_again(is_sta
         run.lose(connection)
         run.now_s += 100
     assert isinstance(run.error, JobFailed)
-    where = "q.s0.0" if is_started else "slots that start"
+    where = vertex if is_started else "slots that start"
     assert run.error.message == f"query q failed in {where}: [ValueError] 1 vs 0"
     assert run.error.details["traceback"] == "line 7"
 

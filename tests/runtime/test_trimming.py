@@ -74,6 +74,9 @@ def numbered(rows: int) -> pa.Table:
     return table(made, key=pa.int64(), value=pa.int64())
 
 
+FIRST = plan_program(sums()).vertices[0].name
+
+
 def inner_records(lab: Laboratory) -> dict[str, int]:
     """How many records each tag has, without the streams that others may read."""
     return {each.tag: each.records for each in list_tags(lab.folder) if "/out" not in each.tag}
@@ -81,7 +84,7 @@ def inner_records(lab: Laboratory) -> dict[str, int]:
 
 def run_to(process: SingleProcess, epochs: int) -> None:
     """Step to an epoch of the first vertex, at a pace at which its background keeps up."""
-    while process.host.vertex("sums.s0.0").marker.epoch < epochs:
+    while process.host.vertex(FIRST).marker.epoch < epochs:
         for _ in range(10):
             process.host.step()
         process.wait_checkpoints(WAIT_S)
@@ -130,7 +133,7 @@ def test_the_last_rows_of_a_query_that_has_ended_are_trimmed_too(lab: Laboratory
     found = inner_records(lab)
     exchanged = {tag: records for tag, records in found.items() if tag.startswith("S/")}
     assert exchanged == {}
-    assert found["T/sums.s0.0"] == 1
+    assert found[f"T/{FIRST}"] == 1
 
 
 @pytest.mark.parametrize("seed", some(range(3), every=3))

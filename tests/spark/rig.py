@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log import open_log
+from penstock.runtime.sources import start_keys
 from tests.spark.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -143,7 +144,8 @@ def hurry(folder: Path, *queries: str) -> None:
     """Let the rest of paced queries' input be there at once, from their next start on."""
     with open_log(folder) as log:
         for name in queries:
-            log.put(f"source/{name}.s0/start", b"0")
+            for key in start_keys(log, name):
+                log.put(key, b"0")
 
 
 def verify(place: Path, stream: str, kind: str, events: int, rate: float) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def first(node: Any, key: str) -> Any:
         (lambda p: p["vertices"][0].update(input_tags=[]), "does not read the markers"),
         (
             lambda p: p["vertices"][0].update(output_tags=["S/bids/0"]),
-            "stream rich.exchange.0 needs",
+            "stream rich.by_",
         ),
         (lambda p: p["vertices"][0].update(marker_tags=["T/rich.s0.0"]), "markers lack a tag"),
         (lambda p: p["vertices"][0].update(marker_tags=["../../etc"]), "is not one of"),
