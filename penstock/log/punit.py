@@ -638,16 +638,6 @@ class _KnownSchema:
     row_bytes: int  # of all columns where each value has as many; below 0 where it depends
 
 
-def fingerprint(schema: pa.Schema) -> int:
-    """Return a short name for a schema, metadata included.
-
-    Equal fingerprints mean equal schemas for any practical purpose; different ones do not mean
-    different schemas, since metadata and Arrow's own version go into the bytes. Compare schemas to
-    decide, fingerprints to guess.
-    """
-    return xxh3_64_intdigest(schema.serialize().to_pybytes())
-
-
 def plain_schema(schema: pa.Schema) -> pa.Schema:
     """Return the schema that a unit has when batches of this one are encoded."""
     try:

@@ -167,9 +167,6 @@ class Prior(NamedTuple):
     same_content: bool  # whether kind, tags and body at `position` equal the entry's
 
 
-UNKNOWN = Prior(-1, -1, None, False)  # of a (producer, instance) that has appended nothing yet
-
-
 def first_positions(
     entries: Sequence[Entry], priors: Sequence[Prior]
 ) -> tuple[Position, ...] | None:

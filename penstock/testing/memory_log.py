@@ -32,7 +32,6 @@ from penstock.errors import Fenced, LogClosed, LogError, OutcomeUnknown
 from penstock.log.contract import Log, LogStatistics, instance_key
 from penstock.log.record import START, Entry, Fence, Position, Record, Versioned
 from penstock.log.validate import (
-    UNKNOWN,
     Prior,
     check_append,
     check_fence,
@@ -50,6 +49,9 @@ from penstock.log.validate import (
 )
 
 T = TypeVar("T")
+
+# Of a (producer, instance) that has appended nothing yet.
+_UNKNOWN = Prior(-1, -1, None, False)
 
 
 class SimulatedCrash(BaseException):
@@ -159,7 +161,7 @@ class MemoryStore:
     def _prior(self, entry: Entry) -> Prior:
         writer = self._writers.get((entry.producer, entry.instance))
         if writer is None:
-            return UNKNOWN
+            return _UNKNOWN
         position = writer.positions.get(entry.sequence)
         same = position is not None and _same_content(self._records[position].entry, entry)
         return Prior(writer.highest, writer.highest_trimmed, position, same)
