@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pa_json
 
+from penstock.arrays import validity_of
 from penstock.connectors import line_kernels as kernels
 from penstock.connectors.rejects import (
     Misfit,
@@ -20,7 +21,7 @@ from penstock.connectors.rejects import (
     sound_rows,
     unsound,
 )
-from penstock.connectors.text_values import Texts, bytes_of, can_be_text, present, values_of
+from penstock.connectors.text_values import Texts, bytes_of, can_be_text, values_of
 from penstock.errors import InvalidArgument
 
 _VERDICT_REASONS = {
@@ -294,7 +295,7 @@ def _from_json(column: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, np.ndar
     if column.type == wanted:
         return column, np.zeros(len(column), np.bool_)
     if pa.types.is_struct(wanted):
-        there = present(column)
+        there = validity_of(column)
         children, wrong = [], np.zeros(len(column), np.bool_)
         for place, field in enumerate(wanted):
             child, unfit = _from_json(column.field(place), field.type)
@@ -311,7 +312,7 @@ def _from_json(column: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, np.ndar
 def _list_from_json(column: pa.Array, wanted: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     offsets = column.offsets
     values, unfit = _from_json(column.values, wanted.value_type)
-    mask = pa.array(~present(column)) if column.null_count else None
+    mask = pa.array(~validity_of(column)) if column.null_count else None
     wrong = np.zeros(len(column), np.bool_)
     rows = np.searchsorted(offsets.to_numpy(), np.flatnonzero(unfit), side="right") - 1
     wrong[rows[(rows >= 0) & (rows < wrong.size)]] = True

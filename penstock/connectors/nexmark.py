@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arguments import check_choice
+from penstock.arrays import text_column, texts_of
 from penstock.clock import Clock
 from penstock.connectors import nexmark_kernels as kernels
 from penstock.connectors.contract import (
@@ -264,6 +265,7 @@ def _spread_column(column: pa.Array, rows: np.ndarray, rows_total: int) -> pa.Ar
     # The bytes stay where they are: rows between two texts get an empty range of them.
     assert column.offset == 0
     offsets = np.zeros(rows_total + 1, np.int32)
-    offsets[rows + 1] = np.diff(np.frombuffer(column.buffers()[1], np.int32)[: len(column) + 1])
+    begins, data = texts_of(column)
+    offsets[rows + 1] = np.diff(begins)
     np.cumsum(offsets, out=offsets)
-    return pa.StringArray.from_buffers(rows_total, pa.py_buffer(offsets), column.buffers()[2])
+    return text_column(pa.string(), offsets, data)

@@ -28,6 +28,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import text_column
 from penstock.connectors import nexmark_kernels as kernels
 
 PERSON, AUCTION, BID = 0, 1, 2
@@ -192,7 +193,7 @@ Build = Callable[[Events], pa.Array]
 
 def _texts(parts: tuple[np.ndarray, np.ndarray]) -> pa.Array:
     data, offsets = parts
-    return pa.StringArray.from_buffers(offsets.size - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+    return text_column(pa.string(), offsets, data)
 
 
 def _bytes(text: str) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import fixed_column, text_column, texts_of, validity_of
 from penstock.connectors import line_kernels, text_kernels
 
 _INTEGERS = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
@@ -25,11 +26,9 @@ class Texts:
     @classmethod
     def of(cls, column: pa.Array) -> Texts:
         """Take a string column apart; nothing is copied."""
-        _, offsets, data = column.buffers()
-        places = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-        places = places.astype(np.int64)
-        content = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-        return cls(content, places[:-1], places[1:], present(column))
+        offsets, content = texts_of(column)
+        places = offsets.astype(np.int64)
+        return cls(content, places[:-1], places[1:], validity_of(column))
 
     def unescaped(self, escaped: np.ndarray, escape: int) -> Texts:
         """Return texts of CSV fields, some of them with escapes, without these."""
@@ -37,13 +36,6 @@ class Texts:
             self.data, self.begins, self.ends, escaped, escape
         )
         return Texts(data, begins, ends, self.there)
-
-
-def present(column: pa.Array) -> np.ndarray:
-    """Return which values of a column are not null."""
-    if not column.null_count:
-        return np.ones(len(column), np.bool_)
-    return np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
 
 
 def can_be_text(kind: pa.DataType) -> bool:
@@ -61,7 +53,7 @@ def values_of(texts: Texts, kind: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     data, begins, ends = texts.data, texts.begins, texts.ends
     if kind == pa.string():
         copied, offsets = text_kernels.gather(data, begins, ends)
-        return _variable(kind, offsets, copied, texts.there), np.zeros(begins.size, np.bool_)
+        return text_column(kind, offsets, copied, texts.there), np.zeros(begins.size, np.bool_)
     values: np.ndarray
     if kind in _INTEGERS:
         high = (1 << (_INTEGERS[kind] - 1)) - 1
@@ -74,13 +66,13 @@ def values_of(texts: Texts, kind: pa.DataType) -> tuple[pa.Array, np.ndarray]:
         values, fits = text_kernels.timestamps(data, begins, ends, kind.tz is not None)
     else:
         return _rewritten(texts, kind)
-    return _fixed(kind, values, texts.there & fits), texts.there & ~fits
+    return fixed_column(kind, values, texts.there & fits), texts.there & ~fits
 
 
 def bytes_of(texts: Texts) -> tuple[pa.Array, np.ndarray]:
     """Return what base64 texts encode, and which of those that are there are none."""
     decoded, offsets, fits = text_kernels.base64_bytes(texts.data, texts.begins, texts.ends)
-    return _variable(pa.binary(), offsets, decoded, texts.there & fits), texts.there & ~fits
+    return text_column(pa.binary(), offsets, decoded, texts.there & fits), texts.there & ~fits
 
 
 def _rewritten(texts: Texts, kind: pa.DataType) -> tuple[pa.Array, np.ndarray]:
@@ -91,26 +83,5 @@ def _rewritten(texts: Texts, kind: pa.DataType) -> tuple[pa.Array, np.ndarray]:
         )
     else:
         written, offsets, fits = text_kernels.float_texts(texts.data, texts.begins, texts.ends)
-    plain = _variable(pa.string(), offsets, written, texts.there & fits)
+    plain = text_column(pa.string(), offsets, written, texts.there & fits)
     return pc.cast(plain, kind), texts.there & ~fits
-
-
-def _fixed(kind: pa.DataType, values: np.ndarray, valid: np.ndarray) -> pa.Array:
-    if kind == pa.bool_():
-        return pa.array(values, mask=~valid)
-    width = kind.bit_width // 8
-    content = np.ascontiguousarray(values.astype(f"i{width}", copy=False))
-    return pa.Array.from_buffers(kind, values.size, [_bits(valid), pa.py_buffer(content)])
-
-
-def _variable(
-    kind: pa.DataType, offsets: np.ndarray, content: np.ndarray, valid: np.ndarray
-) -> pa.Array:
-    buffers = [_bits(valid), pa.py_buffer(offsets), pa.py_buffer(content)]
-    return pa.Array.from_buffers(kind, offsets.size - 1, buffers)
-
-
-def _bits(valid: np.ndarray) -> pa.Buffer | None:
-    if valid.all():
-        return None
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrays import Mask, Vector, validity_of, values_of
 from penstock.expressions.decimals import align, half_up_quotient, power_of_ten
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call
 from penstock.expressions.types import INTEGER_BITS, DataType
-from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+from penstock.expressions.vectors import arrow_column
 
 ZERO_DIVISOR = "division by zero"
 _HALF_WORD = 1 << 31  # a product of factors below this cannot overflow 64 bits
@@ -20,9 +21,9 @@ def overflow_reason(data_type: DataType) -> str:
 
 
 def both_valid(args: list[pa.Array]) -> Mask:
-    valid = valid_rows(args[0])
+    valid = validity_of(args[0])
     for arg in args[1:]:
-        valid = valid & valid_rows(arg)
+        valid = valid & validity_of(arg)
     return valid
 
 
@@ -67,20 +68,20 @@ _PLAIN = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 
 def add_subtract_multiply(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     left_type, right_type = (arg.type for arg in node.args)
-    left, right = values_of(args[0], left_type), values_of(args[1], right_type)
+    left, right = values_of(args[0]), values_of(args[1])
     valid = both_valid(args)
     if node.type.is_fractional:
-        return array_from(_PLAIN[node.function](left, right), valid, node.type)
+        return arrow_column(_PLAIN[node.function](left, right), valid, node.type)
     if node.type.is_decimal:
         if node.function != "multiply":
             left = left * power_of_ten(node.type.scale - left_type.scale)
             right = right * power_of_ten(node.type.scale - right_type.scale)
         # the result type has room for every sum or product of its operand types
-        return array_from(_PLAIN[node.function](left, right), valid, node.type)
+        return arrow_column(_PLAIN[node.function](left, right), valid, node.type)
     wide, bad = _WIDE[node.function](left.astype(np.int64), right.astype(np.int64))
     bad = (bad | out_of_range(wide, node.type)) & valid
     frame.fail(bad, overflow_reason(node.type), node)
-    return array_from(wide, valid, node.type)
+    return arrow_column(wide, valid, node.type)
 
 
 def _nonzero(right: Vector, valid: Mask, node: Call, frame: Frame) -> Vector:
@@ -92,18 +93,18 @@ def _nonzero(right: Vector, valid: Mask, node: Call, frame: Frame) -> Vector:
 
 def divide(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     left_type, right_type = (arg.type for arg in node.args)
-    left, right = values_of(args[0], left_type), values_of(args[1], right_type)
+    left, right = values_of(args[0]), values_of(args[1])
     valid = both_valid(args)
     right = _nonzero(right, valid, node, frame)
     if not node.type.is_decimal:
-        return array_from(left / right, valid, node.type)
+        return arrow_column(left / right, valid, node.type)
     numerator = left * power_of_ten(node.type.scale - left_type.scale + right_type.scale)
-    return array_from(half_up_quotient(numerator, right), valid, node.type)
+    return arrow_column(half_up_quotient(numerator, right), valid, node.type)
 
 
 def _aligned(node: Call, args: list[pa.Array]) -> tuple[Vector, Vector]:
     left_type, right_type = (arg.type for arg in node.args)
-    left, right = values_of(args[0], left_type), values_of(args[1], right_type)
+    left, right = values_of(args[0]), values_of(args[1])
     if left_type.is_decimal:
         return align(left, left_type.scale, right, right_type.scale)
     return left, right
@@ -115,7 +116,7 @@ def int_divide(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     right = _nonzero(right, valid, node, frame)
     overflow = (left == np.iinfo(np.int64).min) & (right == -1)
     frame.fail(overflow & valid, overflow_reason(node.type), node)
-    return array_from(truncated_quotient(left, np.where(overflow, 1, right)), valid, node.type)
+    return arrow_column(truncated_quotient(left, np.where(overflow, 1, right)), valid, node.type)
 
 
 def truncated_quotient(left: Vector, right: Vector) -> Vector:
@@ -137,7 +138,7 @@ def remainder(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     left, right = _aligned(node, args)
     valid = both_valid(args)
     right = _nonzero(right, valid, node, frame)
-    return array_from(_signed_remainder(left, right), valid, node.type)
+    return arrow_column(_signed_remainder(left, right), valid, node.type)
 
 
 def pmod(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
@@ -153,14 +154,14 @@ def pmod(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
         bad = np.abs(result) >= power_of_ten(node.type.precision)
         frame.fail(bad & valid, overflow_reason(node.type), node)
         result = np.where(bad, 0, result)
-    return array_from(result, valid, node.type)
+    return arrow_column(result, valid, node.type)
 
 
 def negate_or_abs(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
-    values, valid = values_of(args[0], node.type), valid_rows(args[0])
+    values, valid = values_of(args[0]), validity_of(args[0])
     if node.type.is_integer:
         bad = valid & (values == np.iinfo(values.dtype).min)
         frame.fail(bad, overflow_reason(node.type), node)
-    return array_from(
+    return arrow_column(
         np.negative(values) if node.function == "negate" else np.abs(values), valid, node.type
     )

@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import Mask, true_rows, validity_of
 from penstock.expressions.comparison import compared
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call, Expression
 from penstock.expressions.types import BOOLEAN, arrow_type
-from penstock.expressions.vectors import Mask, array_from, true_rows, valid_rows
+from penstock.expressions.vectors import arrow_column
 
 
 def and_or(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
@@ -39,7 +40,7 @@ def coalesce(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     for arg in node.args[1:]:
         if result.null_count == 0:
             break
-        missing = ~valid_rows(result)
+        missing = ~validity_of(result)
         result = _chosen(missing, frame.value_on(arg, missing), result)
     return result
 
@@ -67,11 +68,11 @@ def _branch(frame: Frame, value: Expression, taken: Mask, result: pa.Array) -> p
 def _chosen(taken: Mask, chosen: pa.Array, otherwise: pa.Array) -> pa.Array:
     if taken.all():
         return chosen
-    return pc.if_else(array_from(taken, None, BOOLEAN), chosen, otherwise)
+    return pc.if_else(arrow_column(taken, None, BOOLEAN), chosen, otherwise)
 
 
 def nullif(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     left = frame.value(node.args[0])
-    right = frame.value_on(node.args[1], valid_rows(left))
+    right = frame.value_on(node.args[1], validity_of(left))
     equal = compared("eq", left, right, node.type).fill_null(False)
     return pc.if_else(equal, pa.scalar(None, left.type), left)

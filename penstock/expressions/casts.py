@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import Mask, Vector, validity_of, values_of
 from penstock.expressions.arithmetic import out_of_range, truncated_quotient
 from penstock.expressions.decimals import (
     doubles_from_scaled,
@@ -43,14 +44,7 @@ from penstock.expressions.types import (
     TIMESTAMP_NTZ,
     DataType,
 )
-from penstock.expressions.vectors import (
-    Mask,
-    Vector,
-    array_from,
-    broken_texts,
-    valid_rows,
-    values_of,
-)
+from penstock.expressions.vectors import arrow_column, broken_texts
 from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
 
 
@@ -65,16 +59,16 @@ class Casting:
 
     @property
     def values(self) -> Vector:
-        return values_of(self.array, self.source)
+        return values_of(self.array)
 
     @property
     def valid(self) -> Mask:
-        return valid_rows(self.array)
+        return validity_of(self.array)
 
     def result(self, values: Vector, bad: Mask | None = None) -> tuple[pa.Array, Mask]:
         """Fixed-width results, null where the source is null or the value is bad."""
         bad = np.zeros(len(self.array), np.bool_) if bad is None else bad & self.valid
-        return array_from(values, self.valid & ~bad, self.target), bad
+        return arrow_column(values, self.valid & ~bad, self.target), bad
 
 
 Outcome = tuple[pa.Array, Mask]  # the values, and which rows have none although they should
@@ -174,7 +168,7 @@ def _to_decimal(casting: Casting) -> Outcome:
         finite = casting.valid & np.isfinite(casting.values)
         scaled, bad = scaled_from_doubles(casting.values, finite, target.scale)
         bad = bad | (np.abs(scaled) >= power_of_ten(target.precision)) & finite
-        return array_from(scaled, finite & ~bad, target), bad
+        return arrow_column(scaled, finite & ~bad, target), bad
     scaled, bad = rescale(casting.values.astype(np.int64), source.scale, target)
     return casting.result(scaled, bad)
 

@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import Mask, Vector, true_rows, validity_of, values_of
 from penstock.expressions.arithmetic import both_valid
 from penstock.expressions.frame import Frame, literal_array
 from penstock.expressions.nodes import Call, Literal
 from penstock.expressions.types import BOOLEAN, DataType
-from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+from penstock.expressions.vectors import arrow_column
 
 _ARROW_NAMES = {
     "eq": "equal",
@@ -26,8 +27,8 @@ def compared(function: str, left: pa.Array, right: pa.Array, data_type: DataType
     """One of eq ne lt le gt ge over two arrays of one type; null where either side is."""
     if not data_type.is_fractional:
         return pc.call_function(_ARROW_NAMES[function], [left, right])
-    rows = _compared_floats(function, values_of(left, data_type), values_of(right, data_type))
-    return array_from(rows, both_valid([left, right]), BOOLEAN)
+    rows = _compared_floats(function, values_of(left), values_of(right))
+    return arrow_column(rows, both_valid([left, right]), BOOLEAN)
 
 
 def _compared_floats(function: str, left: Vector, right: Vector) -> Mask:
@@ -58,17 +59,13 @@ def contained_in(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     items = node.args[1:]
     if all(isinstance(item, Literal) for item in items) and not node.args[0].type.is_fractional:
         return _in_literals(value, node)
-    found = array_from(np.zeros(len(value), np.bool_), valid_rows(value), BOOLEAN)
+    found = arrow_column(np.zeros(len(value), np.bool_), validity_of(value), BOOLEAN)
     for item in items:
         # an item is only computed where the value is there and no earlier item matched
-        open_rows = valid_rows(value) & ~_true(found)
+        open_rows = validity_of(value) & ~true_rows(found)
         candidate = frame.value_on(item, open_rows)
         found = pc.or_kleene(found, compared("eq", value, candidate, node.args[0].type))
     return pc.if_else(value.is_valid(), found, pa.scalar(None, pa.bool_()))
-
-
-def _true(array: pa.Array) -> Mask:
-    return values_of(array, BOOLEAN)
 
 
 def _in_literals(value: pa.Array, node: Call) -> pa.Array:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrays import Mask, Vector
 from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.types import DataType, decimal_type
-from penstock.expressions.vectors import Mask, Vector, array_from
+from penstock.expressions.vectors import arrow_column
 
 _EXACT_DOUBLE = 1 << 53
 _FAST_SCALED_MAX = float(1 << 40)
@@ -74,6 +75,6 @@ def doubles_from_scaled(values: Vector, valid: Mask, scale: int) -> Vector:
         result = values / float(10**scale)
     wide = np.flatnonzero((np.abs(values) >= _EXACT_DOUBLE) & valid)
     if wide.size:
-        text = array_from(values[wide], None, decimal_type(18, scale)).cast(pa.string())
+        text = arrow_column(values[wide], None, decimal_type(18, scale)).cast(pa.string())
         result[wide] = text.cast(pa.float64()).to_numpy()
     return result

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.expressions.vectors import Mask, Vector, true_rows, valid_rows
+from penstock.arrays import Mask, Vector, true_rows, validity_of
 
 _NUMBER = (
     r"\A(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
@@ -59,7 +59,7 @@ def digits_of_text(text: pa.Array) -> Digits:
     )
     everything = pc.binary_join_element_wise(whole, fraction, "")
     without_zeros = pc.utf8_ltrim(everything, "0")
-    is_number = valid_rows(groups) & true_rows(pc.not_equal(everything, ""))
+    is_number = validity_of(groups) & true_rows(pc.not_equal(everything, ""))
     power = pc.utf8_ltrim(exponent, "+")
     exponents = pc.if_else(pc.equal(power, ""), "0", power).cast(pa.int64()).to_numpy()
     zeros = _lengths(everything) - _lengths(without_zeros)

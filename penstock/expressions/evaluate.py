@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrays import Mask
 from penstock.errors import RowError
 from penstock.expressions.frame import Failures, Frame
 from penstock.expressions.nodes import Column, Expression, columns_of, may_fail
-from penstock.expressions.vectors import Mask
 
 
 def evaluate(expression: Expression, batch: pa.RecordBatch) -> pa.Array:

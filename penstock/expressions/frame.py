@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.arrays import Mask, validity_of
 from penstock.errors import ExpressionError, RowError
 from penstock.expressions.nodes import Arguments, Call, Column, Expression, Literal, may_fail
 from penstock.expressions.types import arrow_type
-from penstock.expressions.vectors import Mask, array_from, valid_rows
+from penstock.expressions.vectors import arrow_column
 
 
 class Failures:
@@ -86,7 +87,7 @@ class Frame:
             arg = node.args[index]
             values[index] = self.value_on(arg, there) if may_fail(arg) else self.value(arg)
             if values[index].null_count:
-                there = there & valid_rows(values[index])
+                there = there & validity_of(values[index])
         return [values[index] for index in range(len(node.args))]
 
     def value_on(self, expression: Expression, taken: Mask) -> pa.Array:
@@ -138,5 +139,5 @@ def literal_array(literal: Literal, rows: int) -> pa.Array:
     if literal.value is None:
         return pa.nulls(rows, arrow_type(data_type))
     if data_type.kind in ("date", "timestamp", "timestamp_ntz"):
-        return array_from(np.full(rows, literal.value, dtype=np.int64), None, data_type)
+        return arrow_column(np.full(rows, literal.value, dtype=np.int64), None, data_type)
     return pa.repeat(pa.scalar(literal.value, type=arrow_type(data_type)), rows)

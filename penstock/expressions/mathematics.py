@@ -6,13 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import Mask, Vector, validity_of, values_of
 from penstock.expressions import strict_math
 from penstock.expressions.arithmetic import both_valid, out_of_range, overflow_reason
 from penstock.expressions.decimals import half_up_quotient, power_of_ten
 from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call
-from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+from penstock.expressions.vectors import arrow_column
 
 _FAST_SCALED_MAX = float(1 << 40)
 _FAST_TIE_MARGIN = 0.01
@@ -21,17 +22,17 @@ _BIGINT_BOUND = float(1 << 63)
 
 def floor_or_ceil(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     operand = node.args[0].type
-    values, valid = values_of(args[0], operand), valid_rows(args[0])
+    values, valid = values_of(args[0]), validity_of(args[0])
     if operand.is_decimal:
         unit = power_of_ten(operand.scale)
         whole = values // unit if node.function == "floor" else -((-values) // unit)
-        return array_from(whole, valid, node.type)
+        return arrow_column(whole, valid, node.type)
     if operand.is_integer:
         return args[0]
     whole = np.floor(values) if node.function == "floor" else np.ceil(values)
     beyond = (whole >= _BIGINT_BOUND) | (whole < -_BIGINT_BOUND)
     frame.fail(beyond & valid, overflow_reason(node.type), node)
-    return array_from(saturated(whole), valid, node.type)
+    return arrow_column(saturated(whole), valid, node.type)
 
 
 def saturated(values: Vector) -> Vector:
@@ -45,17 +46,17 @@ def saturated(values: Vector) -> Vector:
 
 def round_half_up(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     operand, scale = node.args[0].type, int(node.option("scale"))
-    values, valid = values_of(args[0], operand), valid_rows(args[0])
+    values, valid = values_of(args[0]), validity_of(args[0])
     if operand.is_fractional:
         rounded = _round_doubles(values.astype(np.float64), valid, scale)
-        return array_from(rounded, valid, node.type)
+        return arrow_column(rounded, valid, node.type)
     if operand.is_decimal:
-        return array_from(_round_decimals(values, operand.scale, scale), valid, node.type)
+        return arrow_column(_round_decimals(values, operand.scale, scale), valid, node.type)
     if scale >= 0:
         return args[0]
     wide, bad = _round_integers(values.astype(np.int64), -scale)
     frame.fail((bad | out_of_range(wide, node.type)) & valid, overflow_reason(node.type), node)
-    return array_from(wide, valid, node.type)
+    return arrow_column(wide, valid, node.type)
 
 
 def _round_decimals(values: Vector, operand_scale: int, scale: int) -> Vector:
@@ -97,17 +98,17 @@ def _round_doubles(values: Vector, valid: Mask, scale: int) -> Vector:
 
 
 def real_function(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
-    values, valid = values_of(args[0], node.args[0].type), valid_rows(args[0])
+    values, valid = values_of(args[0]), validity_of(args[0])
     with np.errstate(all="ignore"):
         if node.function == "sqrt":
-            return array_from(np.sqrt(values), valid, node.type)
+            return arrow_column(np.sqrt(values), valid, node.type)
         if node.function == "exp":
-            return array_from(strict_math.exp(values), valid, node.type)
+            return arrow_column(strict_math.exp(values), valid, node.type)
         # ln of zero or less is null, not an error
-        return array_from(strict_math.ln(values), valid & ~(values <= 0), node.type)
+        return arrow_column(strict_math.ln(values), valid & ~(values <= 0), node.type)
 
 
 def power(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
-    left, right = (values_of(arg, node.type) for arg in args)
+    left, right = (values_of(arg) for arg in args)
     with np.errstate(all="ignore"):
-        return array_from(strict_math.power(left, right), both_valid(args), node.type)
+        return arrow_column(strict_math.power(left, right), both_valid(args), node.type)

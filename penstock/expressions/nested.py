@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import validity_of, values_of
 from penstock.expressions.frame import Frame
 from penstock.expressions.lookup_table import LookupTable
 from penstock.expressions.nodes import Call
 from penstock.expressions.types import INT, arrow_type, parse_type
-from penstock.expressions.vectors import array_from, valid_rows, values_of
+from penstock.expressions.vectors import arrow_column
 
 
 def make_struct(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -32,8 +33,8 @@ def make_array(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
 
 def get_item(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     """The element at a 0-based index; an index outside the array is an error."""
-    lists, indices = args[0], values_of(args[1], INT).astype(np.int64)
-    valid = valid_rows(lists) & valid_rows(args[1])
+    lists, indices = args[0], values_of(args[1]).astype(np.int64)
+    valid = validity_of(lists) & validity_of(args[1])
     starts = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
     outside = (indices < 0) | (indices >= np.diff(starts))
     frame.fail(outside & valid, "index outside the array", node)
@@ -43,7 +44,7 @@ def get_item(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
 
 def size(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     lengths = np.diff(args[0].offsets.to_numpy(zero_copy_only=False))
-    return array_from(lengths, valid_rows(args[0]), INT)
+    return arrow_column(lengths, validity_of(args[0]), INT)
 
 
 def lookup(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -53,6 +54,6 @@ def lookup(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     if key_type.kind == "string":
         at = pc.index_in(args[0], value_set=table.column(0, key_type), skip_nulls=True)
     else:
-        found = table.find(values_of(args[0], key_type).astype(np.int64))
-        at = pa.array(found, mask=(found < 0) | ~valid_rows(args[0]))
+        found = table.find(values_of(args[0]).astype(np.int64))
+        at = pa.array(found, mask=(found < 0) | ~validity_of(args[0]))
     return table.column(1, value_type).take(at)

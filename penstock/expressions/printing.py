@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import Mask, Vector
 from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.times import civil
-from penstock.expressions.vectors import Mask, Vector
 from penstock.expressions.zones import DAY_US, SECOND_US
 
 _PLAIN_MIN, _PLAIN_MAX = -3, 7  # Java writes 1.0E7 and 1.0E-4, but 1000000.0 and 0.001

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import Mask, Vector, decimal_words, true_rows, validity_of
 from penstock.errors import ExpressionError
 from penstock.expressions.decimals import power_of_ten
 from penstock.expressions.digits import digits_of_text
 from penstock.expressions.times import first_days, joined_micros
 from penstock.expressions.types import DOUBLE, DataType
-from penstock.expressions.vectors import Mask, Vector, changed_at_once, true_rows, valid_rows
+from penstock.expressions.vectors import changed_at_once
 from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
 
 Read = tuple[Vector, Mask]
@@ -47,7 +48,7 @@ def _matches(text: pa.Array, pattern: str) -> Mask:
 def integers_of_text(text: pa.Array) -> Read:
     """[+-]digits as bigint."""
     trimmed = _trimmed(text)
-    valid = valid_rows(trimmed)
+    valid = validity_of(trimmed)
     good = _matches(trimmed, r"\A[+-]?[0-9]+\z")
     # without zeros in front: a number of more than 19 digits is beyond 64 bits
     plain = pc.replace_substring_regex(
@@ -55,7 +56,7 @@ def integers_of_text(text: pa.Array) -> Read:
     )
     good &= _matches(plain, r"\A-?[0-9]{1,19}\z")
     wide = _masked(plain, good).cast(pa.decimal128(19, 0)).fill_null(0)
-    words = np.frombuffer(wide.buffers()[1], np.int64).reshape(-1, 2)[wide.offset :][: len(wide)]
+    words = decimal_words(wide)
     good &= words[:, 1] == words[:, 0] >> 63
     return np.where(good, words[:, 0], 0), valid & ~good
 
@@ -95,7 +96,7 @@ def floats_of_text(text: pa.Array, target: DataType) -> Read:
     arrow = pa.float64() if target == DOUBLE else pa.float32()
     values = _masked(bare, inside).cast(arrow).fill_null(0).to_numpy().copy()
     values[is_zero & number.is_negative] = -0.0
-    bad = valid_rows(text) & ~is_number & ~is_hex
+    bad = validity_of(text) & ~is_number & ~is_hex
     lowered = pc.ascii_lower(trimmed)
     for words, value in _WORDS:
         rows = bad & true_rows(pc.is_in(lowered, value_set=pa.array(words)))
@@ -138,7 +139,7 @@ def decimals_of_text(text: pa.Array, target: DataType) -> Read:
     number = digits_of_text(trimmed)
     scaled, beyond = number.scaled(target.scale)
     fits = number.is_number & ~beyond & (np.abs(scaled) < power_of_ten(target.precision))
-    return np.where(fits, scaled, 0), valid_rows(text) & ~fits
+    return np.where(fits, scaled, 0), validity_of(text) & ~fits
 
 
 @cache
@@ -151,7 +152,7 @@ def booleans_of_text(text: pa.Array) -> Read:
     words = pc.ascii_lower(_trimmed(text))
     yes = true_rows(pc.is_in(words, value_set=pa.array(_TRUE_WORDS)))
     no = true_rows(pc.is_in(words, value_set=pa.array(_FALSE_WORDS)))
-    return yes, ~yes & ~no & valid_rows(text)
+    return yes, ~yes & ~no & validity_of(text)
 
 
 # --- dates and times ------------------------------------------------------------------------------
@@ -172,7 +173,7 @@ _MONTHS, _HOURS, _SIXTY = 12, 24, 60
 
 def _groups(text: pa.Array, pattern: str) -> tuple[pa.StructArray, Mask]:
     groups = pc.extract_regex(_trimmed(text), pattern=pattern)
-    return groups, valid_rows(groups)
+    return groups, validity_of(groups)
 
 
 def _number(groups: pa.StructArray, name: str, absent: int) -> Vector:
@@ -199,7 +200,7 @@ def dates_of_text(text: pa.Array) -> Read:
     groups, matched = _groups(text, _DATE)
     days, good = _days(groups, matched)
     good = good & (days >= -_DAYS_BOUND) & (days < _DAYS_BOUND)
-    return np.where(good, days, 0), valid_rows(text) & ~good
+    return np.where(good, days, 0), validity_of(text) & ~good
 
 
 def micros_of_text(text: pa.Array, zone: str | None) -> Read:
@@ -220,7 +221,7 @@ def micros_of_text(text: pa.Array, zone: str | None) -> Read:
     assert not fraction_shift.any(), "offsets are whole seconds"
     micros, beyond = joined_micros(seconds - shift, fraction)
     good = good & known & ~beyond
-    return np.where(good, micros, 0), valid_rows(text) & ~good
+    return np.where(good, micros, 0), validity_of(text) & ~good
 
 
 def _zone_offsets(seconds: Vector, names: pa.Array, default: str | None) -> tuple[Vector, Mask]:

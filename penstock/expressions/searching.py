@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.expressions.vectors import Mask, byte_offsets, data_bytes, string_array
+from penstock.arrays import Mask, text_column, texts_of
 from penstock.state.loops import inlined, loop
 
 Words = npt.NDArray[np.int64]
@@ -79,9 +79,8 @@ def _replace(
 
 
 def _bytes_of(array: pa.Array) -> tuple[Words, ReadBytes]:
-    data = data_bytes(array)
-    data.flags.writeable = False
-    return byte_offsets(array), data
+    offsets, data = texts_of(array)
+    return offsets.astype(np.int64), data
 
 
 def each_contains(text: pa.Array, part: pa.Array) -> Mask:
@@ -98,4 +97,4 @@ def each_replaced(text: pa.Array, part: pa.Array, new: pa.Array, valid: Mask) ->
     _replace(*arguments, offsets[1:], np.empty(0, np.uint8))
     changed = np.empty(offsets[-1], np.uint8)
     _replace(*arguments, offsets[1:], changed)
-    return string_array(offsets, changed, valid)
+    return text_column(pa.string(), offsets, changed, valid)

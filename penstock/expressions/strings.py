@@ -6,23 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import Vector, texts_of, true_rows, validity_of, values_of
 from penstock.expressions.arithmetic import both_valid
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call, Literal
 from penstock.expressions.regex import like_pattern, plain_text, search_pattern, split_pattern
 from penstock.expressions.searching import each_contains, each_replaced
-from penstock.expressions.types import BOOLEAN, INT
-from penstock.expressions.vectors import (
-    Vector,
-    array_from,
-    byte_offsets,
-    changed_at_once,
-    data_bytes,
-    string_slices,
-    true_rows,
-    valid_rows,
-    values_of,
-)
+from penstock.expressions.types import BOOLEAN
+from penstock.expressions.vectors import arrow_column, byte_offsets, changed_at_once, string_slices
 
 PAD_CHARACTERS_MAX = 1_000_000
 _INT_MAX = (1 << 31) - 1
@@ -36,9 +27,9 @@ def length(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
 
 def substring(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     """From a 1-based position (0 means 1, negative counts from the end) that many characters."""
-    positions = values_of(args[1], INT).astype(np.int64)
-    counts = values_of(args[2], INT).astype(np.int64)
-    lengths = values_of(pc.utf8_length(args[0]), INT).astype(np.int64)
+    positions = values_of(args[1]).astype(np.int64)
+    counts = values_of(args[2]).astype(np.int64)
+    lengths = values_of(pc.utf8_length(args[0])).astype(np.int64)
     starts = np.where(positions > 0, positions - 1, np.where(positions < 0, lengths + positions, 0))
     return _characters(args[0], starts, starts + counts, args)
 
@@ -57,7 +48,7 @@ def _characters(text: pa.Array, starts: Vector, ends: Vector, args: list[pa.Arra
 
 def _first_bytes(text: pa.Array) -> Vector:
     """Where each character begins, and the end of the data."""
-    data = data_bytes(text)
+    _, data = texts_of(text)
     return np.append(np.flatnonzero((data & 0xC0) != 0x80), len(data))
 
 
@@ -70,7 +61,7 @@ def concat_ws(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     separator = node.option("separator")
     pieces = [pc.binary_join_element_wise(separator, arg, "").fill_null("") for arg in args]
     joined = pc.binary_join_element_wise(*pieces, "")
-    some = np.logical_or.reduce([valid_rows(arg) for arg in args])
+    some = np.logical_or.reduce([validity_of(arg) for arg in args])
     offsets = byte_offsets(joined)
     begins = offsets[:-1] + np.where(some, len(separator.encode("utf-8")), 0)
     return string_slices(joined, begins, offsets[1:], np.ones(len(joined), np.bool_))
@@ -81,7 +72,7 @@ def change_case(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     text = args[0]
     is_upper = node.function == "upper"
     result = (pc.ascii_upper if is_upper else pc.ascii_lower)(text)
-    other = ~true_rows(pc.string_is_ascii(text)) & valid_rows(text)
+    other = ~true_rows(pc.string_is_ascii(text)) & validity_of(text)
     if not other.any():
         return result
     some = text.filter(pa.array(other))
@@ -121,7 +112,7 @@ def contains(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     constant = _constant(node, 1)
     if constant is not None:
         return pc.match_substring(args[0], pattern=constant)
-    return array_from(each_contains(*args), both_valid(args), BOOLEAN)
+    return arrow_column(each_contains(*args), both_valid(args), BOOLEAN)
 
 
 def replace(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -155,12 +146,12 @@ def pad(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     """To exactly that many characters: cut if longer, filled on one side if shorter."""
     text, fill = args[0], args[2]
     valid = both_valid(args)
-    wanted = np.where(valid, np.maximum(values_of(args[1], INT).astype(np.int64), 0), 0)
+    wanted = np.where(valid, np.maximum(values_of(args[1]).astype(np.int64), 0), 0)
     too_long = wanted > PAD_CHARACTERS_MAX
     frame.fail(too_long, f"a text longer than {PAD_CHARACTERS_MAX} characters", node)
     wanted = np.where(too_long, 0, wanted)
     kept = _characters(text, np.zeros(len(wanted), np.int64), wanted, args)
-    missing = np.maximum(wanted - values_of(pc.utf8_length(kept), INT).astype(np.int64), 0)
+    missing = np.maximum(wanted - values_of(pc.utf8_length(kept)).astype(np.int64), 0)
     filling = _filling(fill, np.where(valid, missing, 0))
     parts = [filling, kept] if node.function == "lpad" else [kept, filling]
     return pc.binary_join_element_wise(*parts, "", null_handling="emit_null")

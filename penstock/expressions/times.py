@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrays import Mask, Vector, validity_of, values_of
 from penstock.expressions.arithmetic import both_valid, overflow_reason
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call
 from penstock.expressions.types import BIGINT, DATE, TIMESTAMP, DataType
-from penstock.expressions.vectors import Mask, Vector, array_from, valid_rows, values_of
+from penstock.expressions.vectors import arrow_column
 from penstock.expressions.zones import DAY_US, SECOND_US, Zone, load_zone
 
 MILLISECOND_US = 1_000
@@ -27,14 +28,14 @@ _THURSDAY_FROM_SUNDAY = 4
 
 def local_micros(array: pa.Array, data_type: DataType, zone: str | None) -> Vector:
     """Wall-clock microseconds of a timestamp in the zone, or of an unzoned one as it stands."""
-    micros: Vector = values_of(array, data_type)
+    micros: Vector = values_of(array)
     return micros if zone is None else load_zone(zone).to_local(micros)
 
 
 def local_days(array: pa.Array, data_type: DataType, zone: str | None) -> Vector:
     """Days since 1970-01-01 on the calendar of the zone."""
     if data_type == DATE:
-        return values_of(array, DATE).astype(np.int64)
+        return values_of(array).astype(np.int64)
     return local_micros(array, data_type, zone) // DAY_US
 
 
@@ -72,7 +73,7 @@ def date_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
         part = (days + _THURSDAY_FROM_SUNDAY) % 7 + 1
     else:
         part = civil(days)[("year", "month", "day").index(node.function)]
-    return array_from(part, valid_rows(args[0]), node.type)
+    return arrow_column(part, validity_of(args[0]), node.type)
 
 
 def time_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -81,12 +82,12 @@ def time_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     part = micros % DAY_US // unit
     if node.function != "hour":
         part = part % 60
-    return array_from(part, valid_rows(args[0]), node.type)
+    return arrow_column(part, validity_of(args[0]), node.type)
 
 
 def date_trunc(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     unit, zone = node.option("unit"), load_zone(node.option("time_zone"))
-    micros = values_of(args[0], TIMESTAMP)
+    micros = values_of(args[0])
     if unit in ("second", "millisecond", "microsecond"):
         # these do not depend on a zone
         truncated = micros - micros % _UNIT_US[unit]
@@ -95,7 +96,7 @@ def date_trunc(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     else:
         days = _first_day(zone.to_local(micros) // DAY_US, unit)
         truncated = days * DAY_US - zone.day_start_offsets(days)
-    return array_from(truncated, valid_rows(args[0]), node.type)
+    return arrow_column(truncated, validity_of(args[0]), node.type)
 
 
 def _truncated_in_day(micros: Vector, zone: Zone, unit_us: int) -> Vector:
@@ -119,21 +120,21 @@ def _first_day(days: Vector, unit: str) -> Vector:
 
 
 def date_add(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
-    days = values_of(args[0], DATE) + values_of(args[1], node.args[1].type)  # wraps, as Spark's
-    return array_from(days, both_valid(args), DATE)
+    days = values_of(args[0]) + values_of(args[1])  # wraps, as Spark's
+    return arrow_column(days, both_valid(args), DATE)
 
 
 def unix_time(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     """Whole seconds, milliseconds or microseconds since 1970, rounded down."""
     per_unit = _PER_UNIT[node.function.removeprefix("unix_")]
-    return array_from(values_of(args[0], TIMESTAMP) // per_unit, valid_rows(args[0]), BIGINT)
+    return arrow_column(values_of(args[0]) // per_unit, validity_of(args[0]), BIGINT)
 
 
 def timestamp_from(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     per_unit = _PER_UNIT[node.function.removeprefix("timestamp_")]
-    values = values_of(args[0], node.args[0].type).astype(np.int64)
-    valid = valid_rows(args[0])
+    values = values_of(args[0]).astype(np.int64)
+    valid = validity_of(args[0])
     limits = np.iinfo(np.int64)
     bad = (values > limits.max // per_unit) | (values < -(-limits.min // per_unit))
     frame.fail(bad & valid, overflow_reason(BIGINT), node)
-    return array_from(np.where(bad, 0, values) * per_unit, valid, TIMESTAMP)
+    return arrow_column(np.where(bad, 0, values) * per_unit, valid, TIMESTAMP)

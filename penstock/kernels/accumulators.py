@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.arrays import Vector
 from penstock.expressions.emitter import INT64_MAX, INT64_MIN, Emitter, unbounded, wrapping
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import INTEGER_BITS, DataType
@@ -17,9 +17,8 @@ from penstock.state.stand_ins import fold_greatest, fold_least
 
 _LOW = 0xFFFFFFFF
 
-Array = NDArray[Any]
 Rows = NDArray[np.int64]
-Fold = Callable[[Array, Rows, Array], None]
+Fold = Callable[[Vector, Rows, Vector], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,27 +109,27 @@ def _extreme(into: Total, code: str, sign: str, nan: str) -> None:
 # --- many values, in NumPy ------------------------------------------------------------------------
 
 
-def _fold_count(totals: Array, owners: Rows, _numbers: Array) -> None:
+def _fold_count(totals: Vector, owners: Rows, _numbers: Vector) -> None:
     np.add.at(totals, owners, 1)
 
 
-def _fold_sum(totals: Array, owners: Rows, numbers: Array) -> None:
+def _fold_sum(totals: Vector, owners: Rows, numbers: Vector) -> None:
     np.add.at(totals, owners, numbers)  # one after the other, as the compiled loop adds
 
 
-def _fold_sum_high(totals: Array, owners: Rows, numbers: Array) -> None:
+def _fold_sum_high(totals: Vector, owners: Rows, numbers: Vector) -> None:
     np.add.at(totals, owners, numbers >> 32)
 
 
-def _fold_sum_low(totals: Array, owners: Rows, numbers: Array) -> None:
+def _fold_sum_low(totals: Vector, owners: Rows, numbers: Vector) -> None:
     np.add.at(totals, owners, numbers & _LOW)
 
 
-def _fold_min(totals: Array, owners: Rows, numbers: Array) -> None:
+def _fold_min(totals: Vector, owners: Rows, numbers: Vector) -> None:
     (fold_least if totals.dtype.kind == "f" else np.minimum.at)(totals, owners, numbers)
 
 
-def _fold_max(totals: Array, owners: Rows, numbers: Array) -> None:
+def _fold_max(totals: Vector, owners: Rows, numbers: Vector) -> None:
     (fold_greatest if totals.dtype.kind == "f" else np.maximum.at)(totals, owners, numbers)
 
 

@@ -15,24 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.arrays import Mask, Vector, validity_of, values_of
 from penstock.errors import RowError, StateOverflow
 from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
 from penstock.expressions.frame import row_error
 from penstock.expressions.tree import Column, Expression, call, literal, may_fail, transform
-from penstock.expressions.types import BIGINT, BOOLEAN, INT, Field, Schema, arrow_schema
+from penstock.expressions.types import BOOLEAN, INT, Field, Schema, arrow_schema
+from penstock.expressions.vectors import arrow_column
 from penstock.kernels.accumulators import ACCUMULATORS
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.coding import coded
-from penstock.kernels.columns import (
-    Array,
-    Flags,
-    arrow_column,
-    combined,
-    is_fixed_width,
-    plain,
-    validity_of,
-    values_of,
-)
+from penstock.kernels.columns import combined, is_fixed_width, plain
 from penstock.kernels.compile import BlockLoop
 from penstock.kernels.hashing import Hashes, string_words
 from penstock.kernels.loop import LoopGrouping, LoopKey, LoopSpec
@@ -111,11 +104,11 @@ class Partials:
     null_words: Rows
     panes: Rows
     hashes: Hashes
-    values: list[Array]
-    validity: list[Flags | None]
+    values: list[Vector]
+    validity: list[Mask | None]
     rows: Rows
     late_rows: int
-    late_mask: Flags | None
+    late_mask: Mask | None
     max_event_time_us: int | None
     dictionaries: list[pa.Array | None]
     bad_rows: tuple[int, ...] = ()
@@ -320,11 +313,11 @@ class Block:
                 causes[rows[row]] = failures.cause(row)
             kept = ~failures.bad
             if role == "filter":
-                kept &= values_of(values, BOOLEAN) & validity_of(values)
+                kept &= values_of(values) & validity_of(values)
             elif role == "window":
                 outside = kept & self._outside(values)
                 for row in np.flatnonzero(outside).tolist():
-                    time_us = values_of(values, BIGINT)[row]
+                    time_us = values_of(values)[row]
                     reason = f"a window of the time {time_us} us would lie beyond 64 bits"
                     causes[rows[row]] = (reason, str(expression))
                 kept &= ~outside
@@ -342,14 +335,14 @@ class Block:
         for index, expression in enumerate(self.spec.results):
             yield expression, "window" if is_windowed and index == 0 else "value"
 
-    def _outside(self, times: pa.Array) -> Flags:
+    def _outside(self, times: pa.Array) -> Mask:
         """Which times have no window."""
         aggregate = self.spec.aggregate
         if aggregate is None or aggregate.times_us is None:
             return np.zeros(len(times), np.bool_)
-        times_us = values_of(times, BIGINT)
+        times_us = values_of(times)
         inside = (times_us >= aggregate.times_us[0]) & (times_us <= aggregate.times_us[1])
-        outside: Flags = ~inside & validity_of(times)
+        outside: Mask = ~inside & validity_of(times)
         return outside
 
     # --- running ----------------------------------------------------------------------------------
@@ -409,7 +402,7 @@ class Block:
         dictionaries: list[pa.Array | None],
         input_rows: int,
     ) -> Partials:
-        late_mask: Flags | None = None
+        late_mask: Mask | None = None
         if groups.late_rows is not None:
             late_mask = np.zeros(input_rows, np.bool_)
             late = groups.late_rows if rows.rows is None else rows.rows[groups.late_rows]
@@ -439,7 +432,7 @@ class Block:
                 rows.take(result.kept_rows)
             for condition in phase.arrow_filters:
                 array = self._evaluated(rows, [condition], batch, collect_bad)[0]
-                passed = values_of(array, BOOLEAN) & validity_of(array)
+                passed = values_of(array) & validity_of(array)
                 rows.take(np.flatnonzero(passed))
             if phase.arrow_time is not None:
                 array = self._evaluated(rows, [phase.arrow_time], batch, collect_bad)[0]

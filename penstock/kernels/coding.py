@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.kernels.columns import validity_of
+from penstock.arrays import text_column, texts_of, validity_of
 from penstock.state.loops import allocating_loop, inlined, loop
 
 Rows = NDArray[np.int64]  # two dimensions
@@ -35,7 +35,6 @@ SLOTS_PER_ENTRY = 2
 
 _HASH_SHIFT = 32
 _CODE_MASK = (1 << 32) - 1
-_NO_BYTES = np.frombuffer(b"\0", np.uint8)
 
 
 @inlined
@@ -278,7 +277,7 @@ def coded(texts: pa.Array) -> pa.DictionaryArray:
 
 def coded_pieces(texts: pa.Array, separator: int) -> pa.ListArray:
     """The pieces of each text between these bytes, coded; null where the text is."""
-    at, data = _bytes_of(texts)
+    at, data = texts_of(texts)
     separators = np.count_nonzero(data[at[0] : at[-1]] == separator)
     codes = np.empty(len(texts) + separators, np.int32)
     offsets = np.zeros(len(texts) + 1, np.int32)
@@ -290,22 +289,11 @@ def coded_pieces(texts: pa.Array, separator: int) -> pa.ListArray:
 
 def _distinct(texts: pa.Array, separator: int, codes: RowNumbers, ends: RowNumbers) -> pa.Array:
     """Code the pieces; return the distinct ones."""
-    offsets, data = _bytes_of(texts)
+    offsets, data = texts_of(texts)
     entries = _code_pieces(offsets, data, validity_of(texts), separator, codes, ends)
     entries = entries[1 : entries[0, SIZE] + 1]
     at = np.zeros(len(entries) + 1, np.int32)
     np.cumsum(entries[:, SIZE], out=at[1:])
     distinct = np.empty(at[-1], np.uint8)
     _gather(data, entries, distinct)
-    return pa.Array.from_buffers(
-        texts.type, len(entries), [None, pa.py_buffer(at), pa.py_buffer(distinct)]
-    )
-
-
-def _bytes_of(texts: pa.Array) -> tuple[ReadOffsets, ReadBytes]:
-    """Offsets and bytes, where they lie."""
-    _, offsets, data = texts.buffers()
-    if len(texts) == 0:
-        return np.frombuffer(bytes(4), np.int32), _NO_BYTES
-    bytes_ = _NO_BYTES if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
-    return np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4), bytes_
+    return text_column(texts.type, at, distinct)

@@ -1,4 +1,4 @@
-"""Arrow columns as the plain arrays that kernels take, and back, copied only if they must be."""
+"""Which columns kernels take and how, and columns of codes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.expressions.types import ARITHMETIC_DIGITS_MAX, DataType, arrow_type
-
-Array = NDArray[Any]
-Flags = NDArray[np.bool_]
+from penstock.arrays import Vector, decimal_words, validity_of, values_of
+from penstock.expressions.types import ARITHMETIC_DIGITS_MAX, DataType
 
 TEXT_REPEATS_MIN = 2  # how often a text occurs on the average, where codes are worth their while
 
@@ -44,70 +41,16 @@ def dtype_of(data_type: DataType) -> np.dtype[Any]:
     return dtype
 
 
-def values_per_row(data_type: DataType) -> int:
-    """Arrow keeps a decimal in 16 bytes; kernels read the lower word of each pair."""
-    return 2 if data_type.is_decimal else 1
+def raw_values(array: pa.Array) -> Vector:
+    """The values as a loop takes them, not to be written: of a decimal both words, one by one."""
+    if pa.types.is_decimal(array.type):
+        return read_only(decimal_words(array).reshape(-1))
+    return read_only(values_of(array))
 
 
-def raw_values(array: pa.Array, data_type: DataType) -> Array:
-    """The read-only values buffer of a column, sliced to its rows; undefined where null."""
-    buffer = array.buffers()[1]
-    count, offset = len(array), array.offset
-    if buffer is None or count == 0:
-        values: Array = np.zeros(count * values_per_row(data_type), dtype_of(data_type))
-    elif data_type.kind == "boolean":
-        values = _unpacked(buffer, offset, count)
-    else:
-        width = values_per_row(data_type)
-        dtype = dtype_of(data_type)
-        values = np.frombuffer(buffer, dtype, count * width, offset * width * dtype.itemsize)
-    values.flags.writeable = False
-    return values
-
-
-def values_of(array: pa.Array, data_type: DataType) -> Array:
-    """One value per row, a decimal as its scaled integer; undefined where null."""
-    raw = raw_values(array, data_type)
-    return raw[::2] if data_type.is_decimal else raw
-
-
-def validity_of(array: pa.Array) -> Flags:
-    """True where the column has a value, as a read-only array."""
-    buffer = array.buffers()[0]
-    if buffer is None or array.null_count == 0:
-        valid: Flags = np.ones(len(array), np.bool_)
-    else:
-        valid = _unpacked(buffer, array.offset, len(array))
-    valid.flags.writeable = False
-    return valid
-
-
-def _unpacked(buffer: pa.Buffer, offset: int, count: int) -> Flags:
-    first = offset // 8
-    packed = np.frombuffer(buffer, np.uint8, (offset + count + 7) // 8 - first, first)
-    bits = np.unpackbits(packed, bitorder="little")
-    return bits[offset - 8 * first :][:count].view(np.bool_)
-
-
-def _packed(flags: Flags) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(flags, bitorder="little"))
-
-
-def arrow_column(values: Array, valid: Flags | None, data_type: DataType) -> pa.Array:
-    """A column of that type over the values; the arrays must not be written to afterwards."""
-    count = len(values)
-    nulls = None if valid is None or valid.all() else _packed(valid)
-    if data_type.kind == "boolean":
-        data = _packed(values.astype(np.bool_, copy=False))
-    elif data_type.is_decimal:
-        wide = np.empty((count, 2), np.int64)
-        wide[:, 0] = values
-        np.right_shift(wide[:, 0], 63, out=wide[:, 1])
-        data = pa.py_buffer(wide)
-    else:
-        contiguous = np.ascontiguousarray(values.astype(dtype_of(data_type), copy=False))
-        data = pa.py_buffer(contiguous)
-    return pa.Array.from_buffers(arrow_type(data_type), count, [nulls, data])
+def read_only(vector: Vector) -> Vector:
+    vector.flags.writeable = False
+    return vector
 
 
 def plain(column: pa.Array) -> pa.Array:

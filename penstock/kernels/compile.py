@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.arrays import Vector, validity_of
 from penstock.expressions.tree import Call, Expression
 from penstock.expressions.writers import table_shape
 from penstock.kernels import loop_stand_ins
 from penstock.kernels.accumulators import ACCUMULATORS
 from penstock.kernels.cache import KernelCache
-from penstock.kernels.columns import Array, combined, dtype_of, raw_values, validity_of
+from penstock.kernels.columns import combined, dtype_of, raw_values, read_only
 from penstock.kernels.hashing import GOLDEN
 from penstock.kernels.loop import (
     BLOCK_ROWS,
@@ -130,8 +131,8 @@ class _GroupTable:
             new[:groups] = old[:groups]
         self._enter(self._slots_of(groups))
 
-    def _columns(self) -> list[Array]:
-        fixed: list[Array] = [self.nulls, self.pane, self.hash, self.rows]
+    def _columns(self) -> list[Vector]:
+        fixed: list[Vector] = [self.nulls, self.pane, self.hash, self.rows]
         return [*self.word, *fixed, *self.accumulator, *self.valid]
 
     def _slots_of(self, groups: int) -> Rows:
@@ -335,11 +336,10 @@ class BlockLoop:
     ) -> list[int]:
         """Call the kernel until all rows are done; return the rows that failed."""
         arguments["column"] = [
-            raw_values(array, column.type)
-            for array, column in zip(columns, self._columns, strict=True)
+            raw_values(array) for array, column in zip(columns, self._columns, strict=True)
         ]
         if nulls:
-            arguments["validity"] = [validity_of(array) for array in columns]
+            arguments["validity"] = [read_only(validity_of(array)) for array in columns]
         arguments.update(variant.tables)
         arguments.update(selected=self._selected, meta=meta)
         row, failed = 0, []

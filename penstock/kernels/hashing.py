@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.expressions.types import DataType, from_arrow
-from penstock.kernels.columns import Array, combined, validity_of, values_of
+from penstock.arrays import Vector, texts_of, validity_of, values_of
+from penstock.expressions.types import from_arrow
+from penstock.kernels.columns import combined
 from penstock.state.loops import inlined, loop
 
 SEED = 0x70656E73746F636B
@@ -62,7 +63,7 @@ def key_hash(words: Sequence[int | None]) -> int:
 # --- over arrays ----------------------------------------------------------------------------------
 
 
-def mixed(state: NDArray[np.uint64], words: Array) -> NDArray[np.uint64]:
+def mixed(state: NDArray[np.uint64], words: Vector) -> NDArray[np.uint64]:
     """`mix` for whole arrays."""
     x = (state ^ words.view(np.uint64)) + np.uint64(GOLDEN)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(MIX_1)
@@ -70,14 +71,14 @@ def mixed(state: NDArray[np.uint64], words: Array) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-def float_words(values: Array) -> Words:
+def float_words(values: Vector) -> Words:
     """The words of doubles or floats: one NaN, and -0.0 equal to 0.0, as Spark groups them."""
     wide = values.astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
     wide[np.isnan(wide)] = np.nan
     return wide.view(np.int64)
 
 
-def fixed_words(values: Array) -> Words:
+def fixed_words(values: Vector) -> Words:
     """The words of a fixed-width column's values."""
     if values.dtype.kind == "f":
         return float_words(values)
@@ -132,11 +133,10 @@ def _string_words(offsets: ReadOffsets, data: ReadBytes, out: HashWords) -> None
 def string_words(array: pa.Array) -> Words:
     """The words of a string or binary column; undefined where null."""
     words = np.zeros(len(array), np.uint64)
-    _, offsets, data = array.buffers()
-    if len(array) and data is not None:
-        starts = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
-        _string_words(starts, np.frombuffer(data, np.uint8), words)
-    elif len(array):
+    offsets, data = texts_of(array)
+    if data.size:
+        _string_words(offsets, data, words)
+    else:
         words[:] = bytes_word(b"")
     return words.view(np.int64)
 
@@ -149,14 +149,14 @@ def _coded_words(array: pa.DictionaryArray) -> Words:
     return words
 
 
-def column_words(array: pa.Array, data_type: DataType | None = None) -> Words:
+def column_words(array: pa.Array) -> Words:
     """The words of any key column, null as its constant."""
     if pa.types.is_dictionary(array.type):
         words = _coded_words(array)
-    elif (kind := data_type or from_arrow(array.type)).kind in ("string", "binary"):
+    elif from_arrow(array.type).kind in ("string", "binary"):
         words = string_words(array)
     else:
-        words = fixed_words(values_of(array, kind))
+        words = fixed_words(values_of(array))
     if array.null_count:
         words = np.where(validity_of(array), words, np.int64(NULL_WORD))
     return words

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.arrays import Mask, Vector, text_column, validity_of, values_of
 from penstock.expressions.evaluate import evaluate_rows
 from penstock.expressions.tree import Expression
-from penstock.expressions.types import BOOLEAN
 from penstock.kernels.accumulators import ACCUMULATORS
 from penstock.kernels.coding import COLUMNS, NO_SEPARATOR, SIZE, START
-from penstock.kernels.columns import Array, Flags, dtype_of, validity_of, values_of
+from penstock.kernels.columns import dtype_of
 from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
 from penstock.kernels.loop import NO_TIME_US, LoopGrouping, LoopSpec
 from penstock.kernels.results import LoopGroups, LoopRows, Rows
@@ -40,14 +40,14 @@ class _Survivors:
         self.keep(good)
         return [array.filter(pa.array(good)) for array in arrays]
 
-    def keep(self, mask: Flags) -> None:
+    def keep(self, mask: Mask) -> None:
         if not mask.all():
             self.batch = self.batch.filter(pa.array(mask))
             self.rows = self.rows[mask]
 
     def see_time(self, expression: Expression) -> None:
         array = self.values([expression])[0]
-        times = values_of(array, expression.type)[validity_of(array)]
+        times = values_of(array)[validity_of(array)]
         if times.size:
             self.latest_us = max(self.latest_us, int(times.max()))
 
@@ -58,7 +58,7 @@ def _survivors(spec: LoopSpec, batch: pa.RecordBatch) -> _Survivors:
         if spec.event_time is not None and spec.event_time[1] == index:
             survivors.see_time(spec.event_time[0])
         array = survivors.values([condition])[0]
-        survivors.keep(values_of(array, BOOLEAN) & validity_of(array))
+        survivors.keep(values_of(array) & validity_of(array))
     if spec.event_time is not None and spec.event_time[1] == len(spec.filters):
         survivors.see_time(spec.event_time[0])
     return survivors
@@ -72,9 +72,9 @@ def project_rows(spec: LoopSpec, batch: pa.RecordBatch) -> LoopRows:
     """Filters and projections."""
     survivors = _survivors(spec, batch)
     arrays = survivors.values(list(spec.outputs))
-    outputs: list[tuple[Array, Flags | None]] = []
+    outputs: list[tuple[Vector, Mask | None]] = []
     for array, expression in zip(arrays, spec.outputs, strict=True):
-        values = values_of(array, expression.type).astype(dtype_of(expression.type))
+        values = values_of(array).astype(dtype_of(expression.type))
         outputs.append((values, validity_of(array) if array.null_count else None))
     latest = _time_or_none(survivors.latest_us)
     return LoopRows(survivors.rows, outputs, latest, sorted(survivors.failed))
@@ -130,7 +130,7 @@ def _panes(grouping: LoopGrouping, survivors: _Survivors, closed_pane: int) -> t
         return np.zeros(len(survivors.rows), np.int64), np.empty(0, np.int64)
     array = survivors.values([grouping.time])[0]
     timed = validity_of(array)
-    times = values_of(array, grouping.time.type)[timed]
+    times = values_of(array)[timed]
     survivors.keep(timed)
     if grouping.times_us is not None:
         inside = (times >= grouping.times_us[0]) & (times <= grouping.times_us[1])
@@ -157,7 +157,7 @@ def _key_columns(
     state = np.full(count, np.uint64(SEED), np.uint64)
     for index, key in enumerate(grouping.keys):
         valid = validity_of(arrays[index])
-        column = fixed_words(values_of(arrays[index], key.expression.type))
+        column = fixed_words(values_of(arrays[index]))
         words[:, index] = np.where(valid, column, 0)
         nulls |= np.where(valid, 0, np.int64(1) << index)
         hashed = words[:, index].copy()
@@ -183,9 +183,9 @@ def _group_numbers(columns: list[Rows]) -> tuple[Rows, Rows]:
 
 def _accumulated(
     grouping: LoopGrouping, arrays: list[pa.Array], groups: Rows, count: int
-) -> tuple[list[Array], list[Flags | None], int | None]:
-    values: list[Array] = []
-    validity: list[Flags | None] = []
+) -> tuple[list[Vector], list[Mask | None], int | None]:
+    values: list[Vector] = []
+    validity: list[Mask | None] = []
     overflow: int | None = None
     remaining = iter(arrays)
     for function, argument in grouping.accumulators:
@@ -195,9 +195,9 @@ def _accumulated(
             continue
         array = next(remaining)
         valid = validity_of(array)
-        numbers, owners = values_of(array, argument.type)[valid], groups[valid]
+        numbers, owners = values_of(array)[valid], groups[valid]
         row = ACCUMULATORS[function]
-        totals: Array = np.full(count, row.first(argument), row.dtype(argument))
+        totals: Vector = np.full(count, row.first(argument), row.dtype(argument))
         with np.errstate(
             all="ignore"
         ):  # infinities and NaN are values; overflow is looked for below
@@ -253,7 +253,7 @@ def mix_in(state: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
 def code_pieces(
     offsets: NDArray[np.int32],
     data: NDArray[np.uint8],
-    valid: Flags,
+    valid: Mask,
     separator: int,
     codes: NDArray[np.int32],
     ends: NDArray[np.int32],
@@ -261,9 +261,7 @@ def code_pieces(
     """Codes of texts or of their pieces, and where the distinct ones are first seen."""
     rows = np.flatnonzero(valid)
     first, last = offsets[:-1][rows], offsets[1:][rows]
-    texts = pa.Array.from_buffers(
-        pa.binary(), valid.size, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    ).take(pa.array(rows))
+    texts = text_column(pa.binary(), offsets, data).take(pa.array(rows))
     places, sizes, starts = rows, (last - first).astype(np.int64), first.astype(np.int64)
     counts = np.ones(valid.size, np.int64)
     if separator != NO_SEPARATOR:

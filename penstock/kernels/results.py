@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.kernels.columns import Array, Flags
+from penstock.arrays import Mask, Vector
 
 Rows = NDArray[np.int64]
 
@@ -17,7 +17,7 @@ class LoopRows:
     """Projected rows: their numbers in the batch, and values with validity (None: all valid)."""
 
     kept_rows: Rows
-    outputs: list[tuple[Array, Flags | None]]
+    outputs: list[tuple[Vector, Mask | None]]
     latest_us: int | None
     failed: list[int] = field(default_factory=list)
 
@@ -36,8 +36,8 @@ class LoopGroups:
     panes: Rows
     hashes: NDArray[np.uint32]
     rows: Rows
-    values: list[Array]
-    validity: list[Flags | None]
+    values: list[Vector]
+    validity: list[Mask | None]
     late_count: int
     late_rows: Rows | None
     latest_us: int | None

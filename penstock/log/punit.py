@@ -52,6 +52,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64, xxh3_64_intdigest
 
+from penstock.arrays import texts_of
 from penstock.errors import (
     PUnitDamaged,
     PUnitError,
@@ -516,11 +517,8 @@ def _validate(batch: pa.RecordBatch, full: bool) -> None:
 
 def _is_ascii(column: pa.Array) -> bool:
     """Whether no byte from the first text to the last is part of a longer character."""
-    _, offsets, data = column.buffers()
-    if data is None or not len(column):
-        return True
-    ends = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4)
-    texts = np.frombuffer(data, np.int8)[ends[0] : ends[-1]]
+    ends, data = texts_of(column)
+    texts = data[ends[0] : ends[-1]].view(np.int8)
     return not texts.size or bool(texts.min() >= 0)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.arrays import validity_of
 from penstock.expressions.types import BIGINT, DOUBLE, DataType, decimal_type
-from penstock.kernels.columns import arrow_column, validity_of
+from penstock.expressions.vectors import arrow_column
 
 SUM_DIGITS = 10  # a sum of decimals has so many more digits before the point
 AVERAGE_DIGITS = 4  # an average of decimals has so many more digits behind the point

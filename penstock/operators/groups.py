@@ -15,8 +15,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.expressions.types import DataType, arrow_type
+from penstock.expressions.vectors import arrow_column
 from penstock.kernels.block import Partials
-from penstock.kernels.columns import arrow_column, is_fixed_width
+from penstock.kernels.columns import is_fixed_width
 from penstock.kernels.hashing import hash_columns
 from penstock.operators.specs import (
     PANE_COLUMN,

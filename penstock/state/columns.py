@@ -6,21 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, partial
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.arrays import fixed_column, is_text, storage, validity_of, values_of
 from penstock.errors import StateError
 from penstock.state import tables
-from penstock.state.strings import (
-    StringView,
-    Validity,
-    is_string,
-    validity_buffer,
-    validity_of,
-)
+from penstock.state.strings import StringView, Validity
 from penstock.state.tables import Words
 
 PANE_NAME = "__pane"
@@ -123,7 +117,7 @@ def _check_type(name: str, kind: pa.DataType) -> None:
     if pa.types.is_decimal128(kind):
         if 1 <= kind.precision <= DECIMAL_DIGITS_MAX:
             return
-    elif is_string(kind) or pa.types.is_boolean(kind) or _storage(kind) is not None:
+    elif is_text(kind) or pa.types.is_boolean(kind) or storage(kind) is not None:
         return
     raise StateError(
         f"state column {name!r} has type {kind}: a state holds integers, floats, booleans, "
@@ -132,20 +126,6 @@ def _check_type(name: str, kind: pa.DataType) -> None:
         column=name,
         type=str(kind),
     )
-
-
-def _storage(kind: pa.DataType) -> np.dtype[np.generic] | None:
-    """The NumPy type of Arrow's buffer, None if the column is not a plain array of numbers."""
-    types = pa.types
-    if types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind):
-        return cast("np.dtype[np.generic]", np.dtype(kind.to_pandas_dtype()))
-    if types.is_date32(kind) or types.is_time32(kind):
-        return np.dtype(np.int32)
-    if types.is_date64(kind) or types.is_time64(kind):
-        return np.dtype(np.int64)
-    if types.is_timestamp(kind) or types.is_duration(kind):
-        return np.dtype(np.int64)
-    return None
 
 
 def rule_code(column: ValueColumn) -> int:
@@ -169,7 +149,7 @@ def rule_code(column: ValueColumn) -> int:
             type=str(kind),
         )
     lowest = rule is MergeRule.MIN
-    if is_string(kind):
+    if is_text(kind):
         return tables.MIN_BYTES if lowest else tables.MAX_BYTES
     if pa.types.is_floating(kind):
         return tables.MIN_FLOAT if lowest else tables.MAX_FLOAT
@@ -203,23 +183,11 @@ def to_words(array: pa.Array, normalise: bool) -> Words:
 
 
 def _plain_words(array: pa.Array, normalise: bool) -> Words:
-    kind, count = array.type, len(array)
-    if pa.types.is_boolean(kind):
-        raw = np.frombuffer(array.buffers()[1], np.uint8)
-        first = array.offset // 8
-        bits = np.unpackbits(raw[first : (array.offset + count + 7) // 8], bitorder="little")
-        return bits[array.offset - 8 * first :][:count].astype(np.int64)
-    if pa.types.is_decimal(kind):
-        halves = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)
-        return halves[array.offset : array.offset + count, 0]
-    storage = _storage(kind)
-    assert storage is not None, kind
-    numbers = np.frombuffer(
-        array.buffers()[1], storage, count=count, offset=array.offset * storage.itemsize
-    )
-    if storage.kind != "f":
-        return numbers.view(np.int64) if storage.itemsize == 8 else numbers.astype(np.int64)
-    wide = numbers.astype(np.float64) if storage.itemsize < 8 else numbers.view(np.float64)
+    numbers = values_of(array)
+    if numbers.dtype.kind != "f":
+        is_word = numbers.dtype.itemsize == 8
+        return numbers.view(np.int64) if is_word else numbers.astype(np.int64)
+    wide = numbers.astype(np.float64, copy=False)
     if normalise:
         wide = np.where(np.isnan(wide), np.nan, wide + 0.0)  # -0.0 + 0.0 is 0.0
     return wide.view(np.int64)
@@ -227,41 +195,21 @@ def _plain_words(array: pa.Array, normalise: bool) -> Words:
 
 def arrow_maker(kind: pa.DataType) -> ArrowMaker:
     """Return what turns words into a fixed-width column: the type is looked at only once."""
-    if pa.types.is_boolean(kind):
-        return partial(_column_from, kind, lambda words: np.packbits(words != 0, bitorder="little"))
-    if pa.types.is_decimal(kind):
-        return partial(_column_from, kind, _decimal_halves)
-    storage = _storage(kind)
-    assert storage is not None, kind
-    if storage.kind == "f":
-        return partial(_column_from, kind, lambda words: words.view(np.float64).astype(storage))
-    if storage.itemsize == 8:
-        return partial(_column_from, kind, lambda words: words)
-    return partial(_column_from, kind, lambda words: words.astype(storage))
+    plain = storage(kind)
+    is_float = plain is not None and plain.kind == "f"
+    return partial(_column_from, kind, is_float)
 
 
 def _column_from(
-    kind: pa.DataType,
-    data_of: Callable[[Words], NDArray[np.generic]],
-    words: Words,
-    valid: Validity,
-    strings: StringView,
+    kind: pa.DataType, is_float: bool, words: Words, valid: Validity, strings: StringView
 ) -> pa.Array:
-    data = data_of(np.ascontiguousarray(words))
-    return pa.Array.from_buffers(kind, len(words), [validity_buffer(valid), pa.py_buffer(data)])
+    return fixed_column(kind, words.view(np.float64) if is_float else words, valid)
 
 
 def _strings_from(
     kind: pa.DataType, words: Words, valid: Validity, strings: StringView
 ) -> pa.Array:
     return strings.to_arrow(words, valid, kind)
-
-
-def _decimal_halves(words: Words) -> Words:
-    halves: Words = np.empty((words.size, 2), np.int64)
-    halves[:, 0] = words
-    halves[:, 1] = words >> 63
-    return halves
 
 
 def bit_words(columns: Sequence[pa.Array], count: int, when_valid: bool) -> Words:
@@ -319,8 +267,7 @@ class RowsAsArrow:
 
     def changes(self, rows: Words, kinds: NDArray[np.int8], strings: StringView) -> pa.RecordBatch:
         """Keys, pane, hash, values, kind of change."""
-        kind = pa.Array.from_buffers(pa.int8(), kinds.size, [None, pa.py_buffer(kinds)])
-        columns = [*self._snapshot_columns(rows, strings), kind]
+        columns = [*self._snapshot_columns(rows, strings), fixed_column(pa.int8(), kinds)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema.change_schema)
 
     def _snapshot_columns(self, rows: Words, strings: StringView) -> list[pa.Array]:
@@ -328,7 +275,7 @@ class RowsAsArrow:
         return [
             *self.keys(rows, strings),
             _panes(rows),
-            pa.Array.from_buffers(pa.uint32(), hashes.size, [None, pa.py_buffer(hashes)]),
+            fixed_column(pa.uint32(), hashes),
             *self.values(rows, strings),
         ]
 
@@ -353,17 +300,16 @@ class RowsAsArrow:
 
 
 def _panes(rows: Words) -> pa.Array:
-    data = np.ascontiguousarray(rows[:, tables.PANE])
-    return pa.Array.from_buffers(pa.int64(), data.size, [None, pa.py_buffer(data)])
+    return fixed_column(pa.int64(), rows[:, tables.PANE])
 
 
 def _maker(kind: pa.DataType) -> ArrowMaker:
-    return partial(_strings_from, kind) if is_string(kind) else arrow_maker(kind)
+    return partial(_strings_from, kind) if is_text(kind) else arrow_maker(kind)
 
 
 def _sortable(words: Words, kind: pa.DataType, ranks: Ranks) -> Words:
     """Words whose order as integers is the order of the values."""
-    if is_string(kind):
+    if is_text(kind):
         return ranks(words)
     words = np.ascontiguousarray(words)
     if pa.types.is_floating(kind):  # the bits of negative floats run backwards

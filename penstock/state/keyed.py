@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.arrays import is_text
 from penstock.errors import StateError, StateOverflow, StateTooLarge
 from penstock.names import check_name
 from penstock.state import tables
@@ -40,7 +41,7 @@ from penstock.state.contract import KeyRange, State
 from penstock.state.overlaps import Overlap, window_lines
 from penstock.state.rows import Overflow, RowNumbers, RowTable, WordRows
 from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot
-from penstock.state.strings import StringPool, is_string
+from penstock.state.strings import StringPool
 from penstock.state.tables import Words
 
 BYTES_MAX_DEFAULT = 1 << 30
@@ -86,7 +87,7 @@ class KeyedState(State):
         # Whoever writes it away holds it: a picture may be as large as the state.
         self._snapshot: weakref.ref[Snapshot] | None = None
         columns: list[KeyColumn | ValueColumn] = [*schema.keys, *schema.values]
-        self._string_columns = [at for at, column in enumerate(columns) if is_string(column.type)]
+        self._string_columns = [at for at, column in enumerate(columns) if is_text(column.type)]
         self._strings_kept = 0
         self._rows_merged = 0
         self._rows_evicted = 0
@@ -572,7 +573,7 @@ class KeyedState(State):
             kind = kind.value_type
             # Only what rows have is interned, or little more.
             is_wide = len(array.dictionary) > count
-            if not is_string(kind) or is_wide or array.dictionary.null_count:
+            if not is_text(kind) or is_wide or array.dictionary.null_count:
                 array = array.dictionary_decode()
         if kind != column.type or len(array) != count:
             raise StateError(
@@ -615,7 +616,7 @@ T = TypeVar("T", bound=np.generic)
 
 
 def _is_text(column: pa.Array) -> bool:
-    return is_string(column.type) or pa.types.is_dictionary(column.type)
+    return is_text(column.type) or bool(pa.types.is_dictionary(column.type))
 
 
 def _row_count(keys: Sequence[pa.Array], panes: Words | None, values: Sequence[pa.Array]) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.arrays import text_column, texts_of
 from penstock.state import tables
 from penstock.state.tables import (
     COPY_END,
@@ -602,8 +603,7 @@ def compact_rows(store: Rows, used: int, new: Rows, panes: Rows, moved: RowNumbe
 
 def _texts(data: Bytes, offsets: Words) -> pa.Array:
     """The strings between these offsets."""
-    buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), pa.py_buffer(data)]
-    return pa.Array.from_buffers(pa.large_binary(), offsets.size - 1, buffers)
+    return text_column(pa.large_binary(), offsets, data)
 
 
 def _chosen(arena: Bytes, starts: Words, ids: Words) -> pa.Array:
@@ -614,10 +614,7 @@ def _chosen(arena: Bytes, starts: Words, ids: Words) -> pa.Array:
 
 def _flat(texts: pa.Array) -> tuple[Words, Bytes]:
     """The offsets of strings, from 0, and their bytes."""
-    _, offsets, data = texts.buffers()
-    starts = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8)
-    empty = np.empty(0, np.uint8)
-    whole = empty if data is None else np.frombuffer(data, np.uint8)
+    starts, whole = texts_of(texts)
     return starts - starts[0], whole[starts[0] : starts[-1]]
 
 

@@ -15,27 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from penstock.arrays import is_large, text_column, texts_of, validity_of
 from penstock.errors import StateError
 from penstock.state import tables
 from penstock.state.tables import Bytes, Words
 
 _OFFSET_MAX = (1 << 31) - 1
 _RANKED_PER_ROW = 4  # with so many more strings than rows to order, only the latter are ranked
-_NO_BYTES: Bytes = np.frombuffer(b"\0", np.uint8)
 
 Validity = NDArray[np.bool_] | None  # None: everything is valid
 Grant = Callable[[int], None]  # asked before more bytes are taken; raises to refuse them
-
-
-def is_string(kind: pa.DataType) -> bool:
-    """Whether a column of this type is interned."""
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_string(kind)
-        or types.is_large_binary(kind)
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +38,9 @@ class StringView:
         """Return the strings with these numbers as an Arrow array."""
         ids = np.ascontiguousarray(ids)
         valid = np.ones(ids.size, np.bool_) if valid is None else valid
-        large = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
         offsets = np.zeros(ids.size + 1, np.int64)
         tables.string_ends(self.starts, ids, valid, offsets[1:])
-        if not large and offsets[-1] > _OFFSET_MAX:
+        if not is_large(kind) and offsets[-1] > _OFFSET_MAX:
             raise StateError(
                 f"{ids.size} rows hold {offsets[-1]} bytes of strings, more than one Arrow batch "
                 f"of type {kind} can: read fewer rows at once or use a large_{kind} column",
@@ -60,25 +48,7 @@ class StringView:
             )
         out = np.empty(int(offsets[-1]), np.uint8)
         tables.copy_strings(self.arena, self.starts, ids, valid, out)
-        if not large:
-            offsets = offsets.astype(np.int32)
-        return pa.Array.from_buffers(
-            kind, ids.size, [validity_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(out)]
-        )
-
-
-def validity_buffer(valid: Validity) -> pa.Buffer | None:
-    """Return Arrow's validity bitmap, None if everything is valid."""
-    if valid is None or valid.all():
-        return None
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def validity_of(array: pa.Array) -> NDArray[np.bool_]:
-    """Return which elements of an Arrow array are not null."""
-    if array.null_count == 0:
-        return np.ones(len(array), np.bool_)
-    return np.asarray(array.is_valid())
+        return text_column(kind, offsets, out, valid)
 
 
 class StringPool:
@@ -125,7 +95,8 @@ class StringPool:
             numbers = self._numbers(array.dictionary, grant)
             return np.where(validity_of(array), numbers[array.indices.fill_null(0)], 0)
         ids = np.empty(len(array), np.int64)
-        offsets, data = _bytes_of(array)
+        offsets, data = texts_of(array)
+        offsets = offsets.astype(np.int64)
         valid = validity_of(array)
         self._counters[tables.STRING_NEXT] = 0
         while True:
@@ -213,16 +184,3 @@ def _ranked(strings: StringView, ids: Words) -> Words:
     texts = strings.to_arrow(ids, None, pa.large_binary())
     ranks[pc.sort_indices(texts).to_numpy()] = np.arange(ids.size)
     return ranks
-
-
-def _bytes_of(array: pa.Array) -> tuple[Words, Bytes]:
-    """Return an Arrow string array's offsets and bytes without copying the bytes."""
-    if len(array) == 0:
-        return np.zeros(2, np.int64), _NO_BYTES
-    large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
-    _, offsets_buffer, data = array.buffers()
-    all_offsets = np.frombuffer(offsets_buffer, np.dtype(np.int64 if large else np.int32))
-    offsets: Words = all_offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    if data is None or data.size == 0:
-        return offsets, _NO_BYTES
-    return offsets, np.frombuffer(data, np.uint8)

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 
 from penstock.expressions.types import INTEGER_BITS, DataType, Schema, arrow_schema
-from penstock.kernels.columns import arrow_column, is_fixed_width
+from penstock.expressions.vectors import arrow_column
+from penstock.kernels.columns import is_fixed_width
 
 _FLOATS = [0.0, -0.0, 1.0, -1.5, math.nan, math.inf, -math.inf, 1e300, 5e-324, 2.5, 0.1]
 _TEXTS = ["", "a", "b", "ab", "héé", "0123456789", "12", "-3", "x" * 20]

@@ -22,9 +22,8 @@ import pytest
 from penstock.expressions.evaluate import evaluate_rows
 from penstock.expressions.tree import Expression, call, cast, column, columns_of, literal
 from penstock.expressions.types import Field, Schema, arrow_schema, arrow_type, parse_type
-from penstock.expressions.vectors import Vector
+from penstock.expressions.vectors import Vector, arrow_column
 from penstock.kernels.cache import KernelCache
-from penstock.kernels.columns import arrow_column
 from penstock.kernels.hashing import hash_columns
 from penstock.operators.chain import Chain
 from penstock.operators.specs import (
