@@ -41,12 +41,26 @@ from penstock.expressions.signatures import (
     always_nullable,
     branch_nullable,
     cast_nullable,
+    gives,
     never_null,
+    takes,
 )
-from penstock.expressions.types import DataType
+from penstock.expressions.types import (
+    BIGINT,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    INT,
+    INTEGER_BITS,
+    STRING,
+    TIMESTAMP,
+    DataType,
+    array_type,
+)
 
 __all__ = ["FUNCTIONS", "CheckedCall", "Function", "check_call", "function_named"]
 
+_INTEGERS = tuple(INTEGER_BITS)
 _ZONE = {"time_zone": OptionRule(check_time_zone, None)}
 _CAST = {"to": OptionRule(check_type_text, REQUIRED), **_ZONE}
 
@@ -116,9 +130,8 @@ _ARITHMETIC: tuple[Function, ...] = (
         compiled=Compiled(writers.one_number("-{}")),
     ),
     Function(
-        "abs", (1, 1), signatures.numeric_operand, arithmetic.negate_or_abs,
-        fails=_integer_result, catalyst="Abs", ansi="failOnError",
-        compiled=Compiled(writers.one_number("abs({})")),
+        "abs", (1, 1), signatures.numeric_operand, arithmetic.negate_or_abs, fails=_integer_result,
+        catalyst="Abs", ansi="failOnError", compiled=Compiled(writers.one_number("abs({})")),
     ),
 )  # fmt: skip
 
@@ -173,24 +186,20 @@ _COMPARISON: tuple[Function, ...] = (
 
 _LOGIC_AND_BRANCHES: tuple[Function, ...] = (
     Function(
-        "and", (2, 2), signatures.as_boolean, branches.and_or,
-        arguments=Arguments.BY_FUNCTION, sql="({0} AND {1})", catalyst="And",
-        compiled=Compiled(writers.and_or, branchless=True),
+        "and", (2, 2), gives(BOOLEAN, "boolean"), branches.and_or, arguments=Arguments.BY_FUNCTION,
+        sql="({0} AND {1})", catalyst="And", compiled=Compiled(writers.and_or, branchless=True),
     ),
     Function(
-        "or", (2, 2), signatures.as_boolean, branches.and_or,
-        arguments=Arguments.BY_FUNCTION, sql="({0} OR {1})", catalyst="Or",
-        compiled=Compiled(writers.and_or, branchless=True),
+        "or", (2, 2), gives(BOOLEAN, "boolean"), branches.and_or, arguments=Arguments.BY_FUNCTION,
+        sql="({0} OR {1})", catalyst="Or", compiled=Compiled(writers.and_or, branchless=True),
     ),
     Function(
-        "not", (1, 1), signatures.as_boolean, branches.negation,
-        sql="(NOT {0})", catalyst="Not",
-        compiled=Compiled(writers.strict("not {}"), branchless=True),
+        "not", (1, 1), gives(BOOLEAN, "boolean"), branches.negation, sql="(NOT {0})",
+        catalyst="Not", compiled=Compiled(writers.strict("not {}"), branchless=True),
     ),
     Function(
         "is_null", (1, 1), signatures.boolean_from_anything, branches.null_test, never_null,
-        sql="({0} IS NULL)", catalyst="IsNull",
-        compiled=Compiled(writers.is_null, branchless=True),
+        sql="({0} IS NULL)", catalyst="IsNull", compiled=Compiled(writers.is_null, branchless=True),
     ),
     Function(
         "is_not_null", (1, 1), signatures.boolean_from_anything, branches.null_test, never_null,
@@ -198,9 +207,8 @@ _LOGIC_AND_BRANCHES: tuple[Function, ...] = (
         compiled=Compiled(writers.is_not_null, branchless=True),
     ),
     Function(
-        "is_nan", (1, 1), signatures.boolean_from("float", "double"), branches.nan_test,
-        never_null, sql="isnan({...})", catalyst="IsNaN",
-        compiled=Compiled(writers.is_nan, branchless=True),
+        "is_nan", (1, 1), gives(BOOLEAN, "float", "double"), branches.nan_test, never_null,
+        sql="isnan({...})", catalyst="IsNaN", compiled=Compiled(writers.is_nan, branchless=True),
     ),
     Function(
         "coalesce", (1, None), signatures.one_type, branches.coalesce, all_nullable,
@@ -232,50 +240,35 @@ _LOGIC_AND_BRANCHES: tuple[Function, ...] = (
 )  # fmt: skip
 
 _STRINGS: tuple[Function, ...] = (
-    Function("length", (1, 1), signatures.text_length, strings.length, catalyst="Length"),
-    Function("substring", (3, 3), signatures.sub_text, strings.substring, catalyst="Substring"),
+    Function("length", (1, 1), gives(INT, "string", "binary"), strings.length, catalyst="Length"),
+    Function("substring", (3, 3), takes(STRING, INT, INT), strings.substring, catalyst="Substring"),
+    Function("concat", (1, None), gives(STRING, "string"), strings.concat, catalyst="Concat"),
     Function(
-        "concat", (1, None), signatures.string_from_strings, strings.concat, catalyst="Concat"
-    ),
-    Function(
-        "concat_ws", (1, None), signatures.string_from_strings, strings.concat_ws, never_null,
+        "concat_ws", (1, None), gives(STRING, "string"), strings.concat_ws, never_null,
         {"separator": OptionRule(check_text, REQUIRED)},
         arguments=Arguments.ALL, sql="concat_ws({separator!r}, {...})", catalyst="ConcatWs",
     ),
+    Function("upper", (1, 1), gives(STRING, "string"), strings.change_case, catalyst="Upper"),
+    Function("lower", (1, 1), gives(STRING, "string"), strings.change_case, catalyst="Lower"),
+    Function("trim", (1, 1), gives(STRING, "string"), strings.trim, catalyst="StringTrim"),
+    Function("ltrim", (1, 1), gives(STRING, "string"), strings.trim, catalyst="StringTrimLeft"),
+    Function("rtrim", (1, 1), gives(STRING, "string"), strings.trim, catalyst="StringTrimRight"),
+    Function("replace", (3, 3), gives(STRING, "string"), strings.replace, catalyst="StringReplace"),
     Function(
-        "upper", (1, 1), signatures.string_from_strings, strings.change_case, catalyst="Upper"
+        "lpad", (3, 3), takes(STRING, INT, STRING), strings.pad, fails=always, catalyst="StringLPad"
     ),
     Function(
-        "lower", (1, 1), signatures.string_from_strings, strings.change_case, catalyst="Lower"
-    ),
-    Function("trim", (1, 1), signatures.string_from_strings, strings.trim, catalyst="StringTrim"),
-    Function(
-        "ltrim", (1, 1), signatures.string_from_strings, strings.trim, catalyst="StringTrimLeft"
+        "rpad", (3, 3), takes(STRING, INT, STRING), strings.pad, fails=always, catalyst="StringRPad"
     ),
     Function(
-        "rtrim", (1, 1), signatures.string_from_strings, strings.trim, catalyst="StringTrimRight"
-    ),
-    Function(
-        "replace", (3, 3), signatures.string_from_strings, strings.replace,
-        catalyst="StringReplace",
-    ),
-    Function(
-        "lpad", (3, 3), signatures.padded, strings.pad, fails=always, catalyst="StringLPad"
-    ),
-    Function(
-        "rpad", (3, 3), signatures.padded, strings.pad, fails=always, catalyst="StringRPad"
-    ),
-    Function(
-        "starts_with", (2, 2), signatures.boolean_from_strings, strings.starts_or_ends_with,
+        "starts_with", (2, 2), gives(BOOLEAN, "string"), strings.starts_or_ends_with,
         sql="startswith({...})", catalyst="StartsWith",
     ),
     Function(
-        "ends_with", (2, 2), signatures.boolean_from_strings, strings.starts_or_ends_with,
+        "ends_with", (2, 2), gives(BOOLEAN, "string"), strings.starts_or_ends_with,
         sql="endswith({...})", catalyst="EndsWith",
     ),
-    Function(
-        "contains", (2, 2), signatures.boolean_from_strings, strings.contains, catalyst="Contains"
-    ),
+    Function("contains", (2, 2), gives(BOOLEAN, "string"), strings.contains, catalyst="Contains"),
     Function(
         "like", (1, 1), signatures.like_match, strings.like,
         options={
@@ -285,12 +278,12 @@ _STRINGS: tuple[Function, ...] = (
         sql="({0} LIKE {pattern!r})", catalyst="Like",
     ),
     Function(
-        "rlike", (1, 1), signatures.boolean_from_strings, strings.rlike,
+        "rlike", (1, 1), gives(BOOLEAN, "string"), strings.rlike,
         options={"pattern": OptionRule(check_match_pattern, REQUIRED)},
         sql="({0} RLIKE {pattern!r})", catalyst="RLike",
     ),
     Function(
-        "split", (1, 1), signatures.split_result, strings.split,
+        "split", (1, 1), gives(array_type(STRING), "string"), strings.split,
         options={
             "pattern": OptionRule(check_split_pattern, REQUIRED),
             "limit": OptionRule(check_limit, -1),
@@ -314,37 +307,30 @@ _MATHEMATICS: tuple[Function, ...] = (
         fails=always, sql="round({0}, {scale})", catalyst="Round", ansi="ansiEnabled",
     ),
     Function(
-        "sqrt", (1, 1), signatures.math_on_double, mathematics.real_function,
+        "sqrt", (1, 1), gives(DOUBLE, "double"), mathematics.real_function,
         catalyst="Sqrt", compiled=Compiled(writers.strict("np.sqrt({})")),
     ),
+    Function("exp", (1, 1), gives(DOUBLE, "double"), mathematics.real_function, catalyst="Exp"),
     Function(
-        "exp", (1, 1), signatures.math_on_double, mathematics.real_function, catalyst="Exp"
-    ),
-    Function(
-        "ln", (1, 1), signatures.math_on_double, mathematics.real_function, always_nullable,
+        "ln", (1, 1), gives(DOUBLE, "double"), mathematics.real_function, always_nullable,
         catalyst="Log",
     ),
-    Function("pow", (2, 2), signatures.math_on_double, mathematics.power, catalyst="Pow"),
+    Function("pow", (2, 2), gives(DOUBLE, "double"), mathematics.power, catalyst="Pow"),
 )  # fmt: skip
 
 _TIMES: tuple[Function, ...] = (
-    Function(
-        "year", (1, 1), signatures.date_part, times.date_part, options=_ZONE, catalyst="Year"
-    ),
+    Function("year", (1, 1), signatures.date_part, times.date_part, options=_ZONE, catalyst="Year"),
     Function(
         "month", (1, 1), signatures.date_part, times.date_part, options=_ZONE, catalyst="Month"
     ),
     Function(
-        "day", (1, 1), signatures.date_part, times.date_part, options=_ZONE,
-        catalyst="DayOfMonth",
+        "day", (1, 1), signatures.date_part, times.date_part, options=_ZONE, catalyst="DayOfMonth",
     ),
     Function(
         "day_of_week", (1, 1), signatures.date_part, times.date_part, options=_ZONE,
         sql="dayofweek({...})", catalyst="DayOfWeek",
     ),
-    Function(
-        "hour", (1, 1), signatures.time_part, times.time_part, options=_ZONE, catalyst="Hour"
-    ),
+    Function("hour", (1, 1), signatures.time_part, times.time_part, options=_ZONE, catalyst="Hour"),
     Function(
         "minute", (1, 1), signatures.time_part, times.time_part, options=_ZONE, catalyst="Minute"
     ),
@@ -356,30 +342,30 @@ _TIMES: tuple[Function, ...] = (
         options={"unit": OptionRule(check_date_unit, REQUIRED), **_ZONE},
         sql="date_trunc({unit!r}, {0})", catalyst="TruncTimestamp",
     ),
-    Function("date_add", (2, 2), signatures.date_plus_days, times.date_add, catalyst="DateAdd"),
+    Function("date_add", (2, 2), takes(DATE, INT), times.date_add, catalyst="DateAdd"),
     Function(
-        "unix_seconds", (1, 1), signatures.bigint_from("timestamp"), times.unix_time,
+        "unix_seconds", (1, 1), gives(BIGINT, "timestamp"), times.unix_time,
         catalyst="UnixSeconds", compiled=Compiled(writers.strict("{} // 1000000")),
     ),
     Function(
-        "unix_millis", (1, 1), signatures.bigint_from("timestamp"), times.unix_time,
+        "unix_millis", (1, 1), gives(BIGINT, "timestamp"), times.unix_time,
         catalyst="UnixMillis", compiled=Compiled(writers.strict("{} // 1000")),
     ),
     Function(
-        "unix_micros", (1, 1), signatures.bigint_from("timestamp"), times.unix_time,
+        "unix_micros", (1, 1), gives(BIGINT, "timestamp"), times.unix_time,
         catalyst="UnixMicros", compiled=Compiled(writers.argument, branchless=True),
     ),
     Function(
-        "timestamp_seconds", (1, 1), signatures.timestamp_from_integer, times.timestamp_from,
+        "timestamp_seconds", (1, 1), gives(TIMESTAMP, *_INTEGERS), times.timestamp_from,
         fails=always, catalyst="SecondsToTimestamp",
         compiled=Compiled(writers.scaled_time(1_000_000)),
     ),
     Function(
-        "timestamp_millis", (1, 1), signatures.timestamp_from_integer, times.timestamp_from,
+        "timestamp_millis", (1, 1), gives(TIMESTAMP, *_INTEGERS), times.timestamp_from,
         fails=always, catalyst="MillisToTimestamp", compiled=Compiled(writers.scaled_time(1000)),
     ),
     Function(
-        "timestamp_micros", (1, 1), signatures.timestamp_from_integer, times.timestamp_from,
+        "timestamp_micros", (1, 1), gives(TIMESTAMP, *_INTEGERS), times.timestamp_from,
         catalyst="MicrosToTimestamp", compiled=Compiled(writers.argument, branchless=True),
     ),
 )  # fmt: skip
@@ -392,8 +378,7 @@ _NESTED: tuple[Function, ...] = (
     ),
     Function(
         "get_field", (1, 1), signatures.field_of, nested.get_field, always_nullable,
-        {"name": OptionRule(check_text, REQUIRED)},
-        sql="{0}.{name}", catalyst="GetStructField",
+        {"name": OptionRule(check_text, REQUIRED)}, sql="{0}.{name}", catalyst="GetStructField",
     ),
     Function(
         "array", (1, None), signatures.array_of, nested.make_array, never_null,
@@ -403,7 +388,7 @@ _NESTED: tuple[Function, ...] = (
         "get_item", (2, 2), signatures.item_of, nested.get_item, always_nullable,
         fails=always, sql="{0}[{1}]", catalyst="GetArrayItem",
     ),
-    Function("size", (1, 1), signatures.size_of, nested.size, catalyst="Size"),
+    Function("size", (1, 1), gives(INT, "array", "map"), nested.size, catalyst="Size"),
     # a static table of (key, value) pairs; null for a key that is not in it
     Function(
         "lookup", (1, 1), signatures.looked_up, nested.lookup, always_nullable,

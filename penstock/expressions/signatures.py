@@ -13,10 +13,8 @@ from penstock.expressions.types import (
     ARITHMETIC_DIGITS_MAX,
     BIGINT,
     BOOLEAN,
-    DATE,
     DOUBLE,
     INT,
-    STRING,
     TIMESTAMP,
     DataType,
     Field,
@@ -92,6 +90,30 @@ def cast_nullable(operands: Operands) -> bool:
     return operands.nullables[0] or (
         operands.types[0].is_fractional and operands.options["to"].startswith("decimal")
     )
+
+
+# --- types that need no rule of their own ---------------------------------------------------------
+
+
+def gives(result: DataType, *kinds: str) -> Callable[[Operands], DataType]:
+    """One type, whichever of these kinds the operands are of."""
+
+    def rule(operands: Operands) -> DataType:
+        operands.require_kinds(*kinds)
+        return result
+
+    return rule
+
+
+def takes(*types: DataType) -> Callable[[Operands], DataType]:
+    """Operands of exactly these types; the result has the type of the first."""
+
+    def rule(operands: Operands) -> DataType:
+        if operands.types != types:
+            operands.refuse(f"({', '.join(map(str, types))})")
+        return types[0]
+
+    return rule
 
 
 # --- digits and numbers ---------------------------------------------------------------------------
@@ -219,11 +241,6 @@ def rounded(operands: Operands) -> DataType:
     return _computed(operands, whole_digits + kept, kept)
 
 
-def math_on_double(operands: Operands) -> DataType:
-    operands.require_kinds("double")
-    return DOUBLE
-
-
 # --- comparison, logic, branches ------------------------------------------------------------------
 
 
@@ -239,29 +256,8 @@ def ordered(operands: Operands) -> DataType:
     return operand
 
 
-def as_boolean(operands: Operands) -> DataType:
-    operands.require_kinds("boolean")
-    return BOOLEAN
-
-
 def boolean_from_anything(_operands: Operands) -> DataType:
     return BOOLEAN
-
-
-def boolean_from(*kinds: str) -> Callable[[Operands], DataType]:
-    def rule(operands: Operands) -> DataType:
-        operands.require_kinds(*kinds)
-        return BOOLEAN
-
-    return rule
-
-
-def bigint_from(*kinds: str) -> Callable[[Operands], DataType]:
-    def rule(operands: Operands) -> DataType:
-        operands.require_kinds(*kinds)
-        return BIGINT
-
-    return rule
 
 
 def one_type(operands: Operands) -> DataType:
@@ -341,42 +337,10 @@ def _settle_zone(operands: Operands, needed: bool) -> None:
 # --- strings --------------------------------------------------------------------------------------
 
 
-def string_from_strings(operands: Operands) -> DataType:
-    operands.require_kinds("string")
-    return STRING
-
-
-def boolean_from_strings(operands: Operands) -> DataType:
-    operands.require_kinds("string")
-    return BOOLEAN
-
-
 def like_match(operands: Operands) -> DataType:
     operands.require_kinds("string")
     like_pattern(operands.options["pattern"], operands.options["escape"])
     return BOOLEAN
-
-
-def split_result(operands: Operands) -> DataType:
-    operands.require_kinds("string")
-    return array_type(STRING)
-
-
-def text_length(operands: Operands) -> DataType:
-    operands.require_kinds("string", "binary")
-    return INT
-
-
-def sub_text(operands: Operands) -> DataType:
-    if operands.types != (STRING, INT, INT):
-        operands.refuse("(string, int, int)")
-    return STRING
-
-
-def padded(operands: Operands) -> DataType:
-    if operands.types != (STRING, INT, STRING):
-        operands.refuse("(string, int, string)")
-    return STRING
 
 
 # --- dates and times ------------------------------------------------------------------------------
@@ -398,17 +362,6 @@ def truncated_time(operands: Operands) -> DataType:
     operands.require_kinds("timestamp")
     _settle_zone(operands, needed=True)
     return TIMESTAMP
-
-
-def timestamp_from_integer(operands: Operands) -> DataType:
-    operands.require_kinds("tinyint", "smallint", "int", "bigint")
-    return TIMESTAMP
-
-
-def date_plus_days(operands: Operands) -> DataType:
-    if operands.types != (DATE, INT):
-        operands.refuse("(date, int)")
-    return DATE
 
 
 # --- nested values --------------------------------------------------------------------------------
@@ -442,11 +395,6 @@ def item_of(operands: Operands) -> DataType:
         operands.refuse("(array, int)")
     assert array.element is not None
     return array.element
-
-
-def size_of(operands: Operands) -> DataType:
-    operands.require_kinds("array", "map")
-    return INT
 
 
 def looked_up(operands: Operands) -> DataType:
