@@ -21,7 +21,7 @@ from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
 from penstock.operators.aggregate import Aggregate
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
-from penstock.operators.front import Front, Fusion, Step, coded_columns, note_bad
+from penstock.operators.front import Front, Fusion, RowStep, coded_columns, note_bad
 from penstock.operators.specs import (
     AggregateSpec,
     OperatorSpec,
@@ -156,7 +156,7 @@ class Chain:
         for step in self._steps():
             step.ask_for_kernels()
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[RowStep]:
         for front in self._ports:
             yield from front.steps
         for operator, front in zip(self._operators, self._behind, strict=True):

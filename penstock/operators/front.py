@@ -34,7 +34,7 @@ from penstock.operators.specs import (
 )
 
 
-class Step(Protocol):
+class RowStep(Protocol):
     """Makes rows of rows, and keeps nothing between batches that a result depends on."""
 
     def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:
@@ -114,7 +114,7 @@ class Front:
     ) -> None:
         """`behind` are the operators that follow: what they do not read need not be made."""
         self.delay_us: int | None = None  # of the watermark that these steps define
-        self._steps: list[Step] = []
+        self._steps: list[RowStep] = []
         self._tools = tools
         self.schema = schema  # of what comes out
         self.fusion = Fusion(schema)
@@ -157,7 +157,7 @@ class Front:
         return made, bad
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[RowStep, ...]:
         return tuple(self._steps)
 
     @property
@@ -173,7 +173,7 @@ class Front:
         self.delay_us = spec.delay_us
 
 
-def failures(step: Step, batch: pa.RecordBatch, rows: Sequence[int]) -> dict[int, RowError]:
+def failures(step: RowStep, batch: pa.RecordBatch, rows: Sequence[int]) -> dict[int, RowError]:
     """Why these rows of a batch fail."""
     if not rows:
         return {}  # to ask for no row costs something too
