@@ -612,6 +612,21 @@ def chain_schema(specs: Sequence[OperatorSpec], input_schema: Schema) -> Schema:
     return schema
 
 
+def expressions_of(spec: OperatorSpec) -> list[Expression]:
+    """All that an operator computes of a row of its input."""
+    if isinstance(spec, FilterSpec):
+        return [spec.condition]
+    if isinstance(spec, ProjectSpec):
+        return [item for _, item in spec.columns]
+    if isinstance(spec, GenerateSpec):
+        return [spec.expression]
+    if isinstance(spec, WatermarkSpec):
+        return []
+    read = [key for _, key in spec.keys]
+    read += [call.argument for call in spec.aggregates if call.argument is not None]
+    return read + ([] if spec.window is None else [spec.window.time])
+
+
 def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool) -> frozenset[str]:
     """Which of these columns the operators read, or hand on to whoever comes behind them.
 
@@ -619,21 +634,13 @@ def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool)
     """
     read: set[str] = set()
     for spec in specs:
-        if isinstance(spec, FilterSpec):
-            read |= _names_in(spec.condition)
-        elif isinstance(spec, WatermarkSpec):
-            read.add(spec.column)
-        elif isinstance(spec, GenerateSpec):
-            read |= _names_in(spec.expression)
-        elif isinstance(spec, ProjectSpec):
-            return frozenset(read.union(*(_names_in(item) for _, item in spec.columns)))
-        elif keep_late and isinstance(spec, AggregateSpec):
+        if keep_late and isinstance(spec, AggregateSpec):
             break
-        else:
-            grouped = [item for _, item in spec.keys]
-            grouped += [] if spec.window is None else [spec.window.time]
-            grouped += [call.argument for call in spec.aggregates if call.argument is not None]
-            return frozenset(read.union(*map(_names_in, grouped)))
+        read.update(*map(_names_in, expressions_of(spec)))
+        if isinstance(spec, WatermarkSpec):
+            read.add(spec.column)
+        elif not isinstance(spec, FilterSpec | GenerateSpec):
+            return frozenset(read)
     return frozenset(field.name for field in schema)
 
 

@@ -19,6 +19,7 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
     accumulators_of,
+    expressions_of,
     is_stateful,
 )
 from penstock.stages.program import Port, Program, Stage, StreamSpec
@@ -164,27 +165,13 @@ def _engine_text(spec: OperatorSpec, schema: Schema, engine: Engine | None) -> s
     if engine is None or (isinstance(spec, AggregateSpec) and spec.merge_partials):
         return ""
     found: dict[str, list[Expression]] = {}
-    for expression in _expressions(spec):
+    for expression in expressions_of(spec):
         if not isinstance(expression, Column | Literal):
             found.setdefault(engine(expression, schema), []).append(expression)
     if len(found) < 2:
         return f"[{next(iter(found))}]" if found else ""
     shown = [f"{where}: {', '.join(map(str, items))}" for where, items in found.items()]
     return f"[{'; '.join(shown)}]"
-
-
-def _expressions(spec: OperatorSpec) -> list[Expression]:
-    if isinstance(spec, FilterSpec):
-        return [spec.condition]
-    if isinstance(spec, ProjectSpec):
-        return [expression for _, expression in spec.columns]
-    if isinstance(spec, GenerateSpec):
-        return [spec.expression]
-    if isinstance(spec, WatermarkSpec):
-        return []
-    read = [key for _, key in spec.keys]
-    read += [call.argument for call in spec.aggregates if call.argument is not None]
-    return read + ([spec.window.time] if spec.window is not None else [])
 
 
 def _watermark_text(stage: Stage) -> str:

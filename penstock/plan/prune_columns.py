@@ -15,6 +15,7 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     WatermarkSpec,
+    expressions_of,
 )
 from penstock.plan.nodes import (
     Exchange,
@@ -88,22 +89,18 @@ def _needed_below(
     spec: OperatorSpec, schema: Schema, needed: set[str], keep_late: bool
 ) -> set[str]:
     """The columns of its input that an operator reads or hands on."""
+    read = _read(*expressions_of(spec))
     if isinstance(spec, FilterSpec):
-        return needed | _read(spec.condition)
+        return needed | read
     if isinstance(spec, WatermarkSpec):
         return needed | {spec.column}
     if isinstance(spec, ProjectSpec):
-        return _read(*(item for _, item in spec.columns))
+        return read
     if isinstance(spec, GenerateSpec):
-        added = {spec.output, spec.position}
-        return (needed - added | _read(spec.expression)) & _names(schema)
+        return (needed - {spec.output, spec.position} | read) & _names(schema)
     if isinstance(spec, PartialAggregateSpec) or spec.merge_partials:
         return _names(schema)
-    if keep_late and spec.window is not None:
-        return _names(schema)
-    read = [item for _, item in spec.keys]
-    read += [call.argument for call in spec.aggregates if call.argument is not None]
-    return _read(*read, *(() if spec.window is None else (spec.window.time,)))
+    return _names(schema) if keep_late and spec.window is not None else read
 
 
 def _exactly(node: Relation, wanted: Schema) -> Relation:

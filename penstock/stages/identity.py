@@ -109,7 +109,8 @@ def _word(stage: Stage) -> str:
     """What people would call it."""
     for spec in reversed(stage.specs):
         if isinstance(spec, AggregateSpec | PartialAggregateSpec):
-            what = "windows" if spec.window is not None else spec.aggregates[0].function
+            functions = [call.function for call in spec.aggregates] or ["keys"]
+            what = "windows" if spec.window is not None else functions[0]
             by = f"_by_{'_'.join(name for name, _ in spec.keys)}" if spec.keys else ""
             return f"{'' if isinstance(spec, AggregateSpec) else 'partial_'}{what}{by}"
     if stage.source is not None:
