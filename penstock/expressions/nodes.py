@@ -6,6 +6,7 @@ nobody keeps lists of names. The rows themselves stand in `functions.py`.
 
 from __future__ import annotations
 
+import base64
 import datetime
 import decimal
 import math
@@ -41,6 +42,9 @@ class Column:
     type: DataType
     nullable: bool = True
 
+    def to_json(self) -> dict[str, Any]:
+        return {"column": self.name, "type": str(self.type), "nullable": self.nullable}
+
     def __str__(self) -> str:
         return self.name
 
@@ -60,6 +64,9 @@ class Literal:
     @property
     def nullable(self) -> bool:
         return self.value is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"literal": _value_to_json(self.value, self.type), "type": str(self.type)}
 
     def __str__(self) -> str:
         return _print_value(self.value, self.type)
@@ -99,6 +106,13 @@ class Call:
             if key == name:
                 return value
         return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Values of JSON from which `from_json` of the tree rebuilds an equal call."""
+        node: dict[str, Any] = {"call": self.function, "args": [arg.to_json() for arg in self.args]}
+        if self.options:
+            node["options"] = dict(self.options)
+        return node
 
     def __str__(self) -> str:
         return self.row.text([str(arg) for arg in self.args], dict(self.options))
@@ -263,3 +277,18 @@ def _shown(start: datetime.date, unit: datetime.timedelta, count: int) -> str:
         return str(start + unit * count)
     except OverflowError:
         return str(count)
+
+
+def _value_to_json(value: Any, data_type: DataType) -> Any:
+    if value is None:
+        return None
+    if data_type.kind in ("float", "double"):
+        return value if math.isfinite(value) else str(value)
+    if data_type.kind == "decimal":
+        return str(value)
+    if data_type.kind == "binary":
+        return base64.b64encode(value).decode("ascii")
+    if data_type.kind == "array":
+        assert data_type.element is not None
+        return [_value_to_json(item, data_type.element) for item in value]
+    return value

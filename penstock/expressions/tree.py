@@ -25,7 +25,6 @@ from penstock.expressions.nodes import (
     may_fail,
     walk,
 )
-from penstock.expressions.options import Option
 from penstock.expressions.types import INTEGER_BITS, DataType, parse_type
 
 __all__ = [
@@ -41,7 +40,6 @@ __all__ = [
     "from_json",
     "literal",
     "may_fail",
-    "to_json",
     "transform",
     "try_cast",
     "walk",
@@ -190,26 +188,6 @@ def _micros(value: Any, zoned: bool) -> int | None:
 # --- JSON -----------------------------------------------------------------------------------------
 
 
-def to_json(expression: Expression) -> dict[str, Any]:
-    """A JSON-able dictionary from which `from_json` rebuilds an equal tree."""
-    if isinstance(expression, Column):
-        return {
-            "column": expression.name,
-            "type": str(expression.type),
-            "nullable": expression.nullable,
-        }
-    if isinstance(expression, Literal):
-        value = _value_to_json(expression.value, expression.type)
-        return {"literal": value, "type": str(expression.type)}
-    node: dict[str, Any] = {
-        "call": expression.function,
-        "args": [to_json(arg) for arg in expression.args],
-    }
-    if expression.options:
-        node["options"] = {key: _thawed(value) for key, value in expression.options}
-    return node
-
-
 def from_json(node: Mapping[str, Any]) -> Expression:
     """The tree of a dictionary; an ExpressionError for anything outside the closed tables."""
     return _from_json(node, depth=0)
@@ -254,25 +232,6 @@ def _malformed(node: Any) -> ExpressionError:
         "the program is damaged or was written by another version",
         node=repr(node)[:200],
     )
-
-
-def _thawed(value: Option) -> Any:
-    return [_thawed(item) for item in value] if isinstance(value, tuple) else value
-
-
-def _value_to_json(value: Any, data_type: DataType) -> Any:
-    if value is None:
-        return None
-    if data_type.kind in ("float", "double"):
-        return value if math.isfinite(value) else str(value)
-    if data_type.kind == "decimal":
-        return str(value)
-    if data_type.kind == "binary":
-        return base64.b64encode(value).decode("ascii")
-    if data_type.kind == "array":
-        assert data_type.element is not None
-        return [_value_to_json(item, data_type.element) for item in value]
-    return value
 
 
 def _value_from_json(value: Any, data_type: DataType) -> Any:

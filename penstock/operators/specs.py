@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.errors import ExpressionError
 from penstock.expressions.durations import MICROSECONDS, show_duration
-from penstock.expressions.tree import Column, Expression, columns_of, from_json, to_json
+from penstock.expressions.tree import Column, Expression, columns_of, from_json
 from penstock.expressions.types import (
     ARITHMETIC_DIGITS_MAX,
     BIGINT,
@@ -24,6 +24,7 @@ from penstock.expressions.types import (
     Schema,
     struct_type,
 )
+from penstock.json_codec import Reader, fields_of, list_of, read_as, record_of
 from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction
 from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction
 from penstock.state.columns import COLUMNS_MAX
@@ -62,8 +63,17 @@ def check_columns(expression: Expression, schema: Schema) -> None:
             )
 
 
+class Spec:
+    """An operator of a chain: in JSON its name and its fields."""
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"op": _NAMES[type(self)], **fields_of(self)}
+
+
 @dataclass(frozen=True, slots=True)
-class FilterSpec:
+class FilterSpec(Spec):
     """Keeps the rows for which the condition is true (not false, not null)."""
 
     condition: Expression
@@ -74,23 +84,8 @@ class FilterSpec:
             raise _refuse(f"a filter needs a boolean, {self.condition} is {self.condition.type}")
         return input_schema
 
-    def to_json(self) -> dict[str, Any]:
-        return {"op": "filter", "condition": to_json(self.condition)}
-
-    @classmethod
-    def from_json(cls, node: Mapping[str, Any]) -> FilterSpec:
-        return cls(from_json(node["condition"]))
-
 
 NamedExpression = tuple[str, Expression]
-
-
-def _named_to_json(columns: tuple[NamedExpression, ...]) -> list[list[Any]]:
-    return [[name, to_json(expression)] for name, expression in columns]
-
-
-def _named_from_json(node: Any) -> tuple[NamedExpression, ...]:
-    return tuple((str(name), from_json(expression)) for name, expression in node)
 
 
 def _check_distinct(names: tuple[str, ...]) -> None:
@@ -100,7 +95,7 @@ def _check_distinct(names: tuple[str, ...]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectSpec:
+class ProjectSpec(Spec):
     """Replaces the columns of a row by these expressions."""
 
     columns: tuple[NamedExpression, ...]
@@ -111,16 +106,9 @@ class ProjectSpec:
         _check_distinct(tuple(name for name, _ in self.columns))
         return tuple(Field(name, e.type, e.nullable) for name, e in self.columns)
 
-    def to_json(self) -> dict[str, Any]:
-        return {"op": "project", "columns": _named_to_json(self.columns)}
-
-    @classmethod
-    def from_json(cls, node: Mapping[str, Any]) -> ProjectSpec:
-        return cls(_named_from_json(node["columns"]))
-
 
 @dataclass(frozen=True, slots=True)
-class GenerateSpec:
+class GenerateSpec(Spec):
     """Explode: one output row per element of an array, the other columns repeated.
 
     `outer` keeps a row with a null element where the array is empty or null. `position` names an
@@ -149,27 +137,9 @@ class GenerateSpec:
             added = (Field(self.position, INT, self.outer), *added)
         return (*repeated, *added)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "op": "generate",
-            "expression": to_json(self.expression),
-            "output": self.output,
-            "outer": self.outer,
-            "position": self.position,
-        }
-
-    @classmethod
-    def from_json(cls, node: Mapping[str, Any]) -> GenerateSpec:
-        return cls(
-            from_json(node["expression"]),
-            str(node["output"]),
-            bool(node.get("outer", False)),
-            node.get("position"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class WatermarkSpec:
+class WatermarkSpec(Spec):
     """Names the event-time column; the watermark is the greatest time seen here minus the delay."""
 
     column: str
@@ -188,13 +158,6 @@ class WatermarkSpec:
                 f"most {show_duration(SPAN_US_MAX)}"
             )
         return input_schema
-
-    def to_json(self) -> dict[str, Any]:
-        return {"op": "watermark", "column": self.column, "delay_us": self.delay_us}
-
-    @classmethod
-    def from_json(cls, node: Mapping[str, Any]) -> WatermarkSpec:
-        return cls(str(node["column"]), int(node["delay_us"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,25 +222,6 @@ class WindowSpec:
         check_columns(self.time, input_schema)
         if self.time.type.kind not in ("timestamp", "timestamp_ntz"):
             raise _refuse(f"a window needs a timestamp, {self.time} is {self.time.type}")
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "time": to_json(self.time),
-            "size_us": self.size_us,
-            "slide_us": self.slide_us,
-            "start_us": self.start_us,
-            "output": self.output,
-        }
-
-    @classmethod
-    def from_json(cls, node: Mapping[str, Any]) -> WindowSpec:
-        return cls(
-            from_json(node["time"]),
-            int(node["size_us"]),
-            int(node["slide_us"]),
-            int(node.get("start_us", 0)),
-            str(node.get("output", "window")),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,19 +306,6 @@ class AggregateCall:
         own = [columns[accumulators.index(needed)] for needed in self.accumulators]
         return self.row.finish(own, self.type)
 
-    def to_json(self) -> dict[str, Any]:
-        argument = None if self.argument is None else to_json(self.argument)
-        return {"function": self.function, "argument": argument, "name": self.name}
-
-    @classmethod
-    def from_json(cls, node: Mapping[str, Any]) -> AggregateCall:
-        argument = node["argument"]
-        return cls(
-            str(node["function"]),
-            None if argument is None else from_json(argument),
-            str(node["name"]),
-        )
-
 
 def accumulators_of(aggregates: tuple[AggregateCall, ...]) -> tuple[Accumulator, ...]:
     """The distinct accumulators of all aggregates, in order of first use."""
@@ -409,25 +340,8 @@ def _check_grouping(
             check_columns(aggregate.argument, input_schema)
 
 
-def _grouping_to_json(spec: PartialAggregateSpec | AggregateSpec) -> dict[str, Any]:
-    return {
-        "keys": _named_to_json(spec.keys),
-        "window": None if spec.window is None else spec.window.to_json(),
-        "aggregates": [aggregate.to_json() for aggregate in spec.aggregates],
-    }
-
-
-def _grouping_from_json(node: Mapping[str, Any]) -> dict[str, Any]:
-    window = node.get("window")
-    return {
-        "keys": _named_from_json(node["keys"]),
-        "window": None if window is None else WindowSpec.from_json(window),
-        "aggregates": tuple(AggregateCall.from_json(item) for item in node["aggregates"]),
-    }
-
-
 @dataclass(frozen=True, slots=True)
-class PartialAggregateSpec:
+class PartialAggregateSpec(Spec):
     """Before an exchange: rows become accumulators per (key, pane), merged on the other side."""
 
     fuses: ClassVar[bool] = True  # one loop computes it and what stands right before it
@@ -456,16 +370,9 @@ class PartialAggregateSpec:
         _check_distinct(tuple(field.name for field in self.schema))
         return self.schema
 
-    def to_json(self) -> dict[str, Any]:
-        return {"op": "partial_aggregate", **_grouping_to_json(self)}
-
-    @classmethod
-    def from_json(cls, node: Mapping[str, Any]) -> PartialAggregateSpec:
-        return cls(**_grouping_from_json(node))
-
 
 @dataclass(frozen=True, slots=True)
-class AggregateSpec:
+class AggregateSpec(Spec):
     """Groups by keys and window, and emits as the mode says.
 
     append: each window once, when the watermark passes its end. update: the groups that changed,
@@ -535,52 +442,54 @@ class AggregateSpec:
             shown = ", ".join(f"{name} {kind}" for name, kind in expected)
             raise _refuse(f"partials to merge have the columns: {shown}; the input differs")
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "op": "aggregate",
-            **_grouping_to_json(self),
-            "mode": self.mode,
-            "merge_partials": self.merge_partials,
-            "is_watermarked": self.is_watermarked,
-        }
-
-    @classmethod
-    def from_json(cls, node: Mapping[str, Any]) -> AggregateSpec:
-        return cls(
-            **_grouping_from_json(node),
-            mode=str(node["mode"]),
-            merge_partials=bool(node.get("merge_partials", False)),
-            is_watermarked=bool(node.get("is_watermarked", False)),
-        )
-
 
 StatelessSpec = FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | PartialAggregateSpec
 StatefulSpec = AggregateSpec
 OperatorSpec = StatelessSpec | StatefulSpec
-_SPECS: dict[str, Any] = {
-    "filter": FilterSpec,
-    "project": ProjectSpec,
-    "generate": GenerateSpec,
-    "watermark": WatermarkSpec,
-    "partial_aggregate": PartialAggregateSpec,
-    "aggregate": AggregateSpec,
+
+
+def _named(node: Any) -> NamedExpression:
+    name, expression = node
+    return read_as(str, name, "name"), from_json(expression)
+
+
+def _optional(reader: Reader) -> Reader:
+    return lambda node: None if node is None else reader(node)
+
+
+_GROUPING: dict[str, Any] = {
+    "keys": list_of(_named),
+    "window": _optional(record_of(WindowSpec, time=from_json)),
+    "aggregates": list_of(record_of(AggregateCall, argument=_optional(from_json))),
 }
+# The name of each operator in JSON, its class, and what reads those fields that hold expressions.
+_OPERATORS: tuple[tuple[str, type[Spec], dict[str, Any]], ...] = (
+    ("filter", FilterSpec, {"condition": from_json}),
+    ("project", ProjectSpec, {"columns": list_of(_named)}),
+    ("generate", GenerateSpec, {"expression": from_json}),
+    ("watermark", WatermarkSpec, {}),
+    ("partial_aggregate", PartialAggregateSpec, _GROUPING),
+    ("aggregate", AggregateSpec, _GROUPING),
+)
+_NAMES = {kind: name for name, kind, _ in _OPERATORS}
+_READERS = {name: record_of(kind, **own) for name, kind, own in _OPERATORS}
 
 
 def spec_from_json(node: Mapping[str, Any]) -> OperatorSpec:
     """The operator of a dictionary; an ExpressionError for one outside the closed table."""
     op = node.get("op") if isinstance(node, Mapping) else None
-    if op not in _SPECS:
+    if op not in _READERS:
         raise _refuse(
-            f"{op!r} is not an operator; known: {', '.join(_SPECS)}; the program is damaged "
+            f"{op!r} is not an operator; known: {', '.join(_READERS)}; the program is damaged "
             "or was written by another version",
             op=str(op)[:200],
         )
     try:
-        spec: OperatorSpec = _SPECS[op].from_json(node)
-    except (KeyError, TypeError, ValueError) as error:
+        fields = {name: value for name, value in node.items() if name != "op"}
+        spec: OperatorSpec = _READERS[op](fields)
+    except (TypeError, ValueError) as error:
         raise _refuse(
-            f"the {op} operator of the program is malformed: {error!r}", op=str(op)
+            f"the {op} operator of the program is malformed: {error}", op=str(op)
         ) from error
     return spec
 

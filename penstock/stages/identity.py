@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.expressions.tree import to_json
 from penstock.json_codec import canonical_json
 from penstock.names import own_name
 from penstock.operators.specs import AggregateSpec, PartialAggregateSpec, accumulators_of
@@ -64,7 +63,7 @@ def named_stages(query: str, stages: Sequence[Stage], internal: Mapping[str, str
 
 
 def identity(stage: Stage) -> Any:
-    """What its state and its positions mean, as plain JSON."""
+    """What its state and its positions mean."""
     return {
         "ports": [_port(port) for port in stage.ports],
         "groups": [
@@ -87,14 +86,8 @@ def _source(source: ConnectorSpec) -> Any:
 
 
 def _groups(spec: AggregateSpec | PartialAggregateSpec) -> Any:
-    facts: dict[str, Any] = {
-        "keys": [[name, to_json(key)] for name, key in spec.keys],
-        "window": None if spec.window is None else spec.window.to_json(),
-        "values": [
-            [each.function, None if each.argument is None else to_json(each.argument)]
-            for each in accumulators_of(spec.aggregates)
-        ],
-    }
+    values = [[each.function, each.argument] for each in accumulators_of(spec.aggregates)]
+    facts: dict[str, Any] = {"keys": spec.keys, "window": spec.window, "values": values}
     if isinstance(spec, AggregateSpec):
         facts |= {"mode": spec.mode, "merges": spec.merge_partials, "forgets": spec.forgets}
     return facts

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.expressions.evaluate import evaluate_rows
-from penstock.expressions.tree import Expression, may_fail, to_json
+from penstock.expressions.tree import Expression, may_fail
 from penstock.expressions.types import arrow_type
 from tests.expressions import reference
 
@@ -40,7 +40,7 @@ def check_against_reference(tree: Expression, batch: pa.RecordBatch, close: bool
     array.validate(full=True)
     assert array.type.equals(arrow_type(tree.type))
     assert len(array) == batch.num_rows
-    node = to_json(tree)
+    node = tree.to_json()
     columns = {name: plain(batch.column(name)) for name in batch.schema.names}
     values = plain(array)
     for row in range(batch.num_rows):

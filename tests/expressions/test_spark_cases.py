@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from penstock.expressions.tree import from_json, to_json
+from penstock.expressions.tree import from_json
 from tests.expressions.against_reference import check_against_reference
 from tests.expressions.spark_cases import ZONES, Rows, all_rows, time_rows
 
@@ -24,7 +24,7 @@ def test_the_engine_agrees_with_the_reference(rows: Rows) -> None:
 @pytest.mark.parametrize("rows", GROUPS, ids=NAMES)
 def test_every_tree_survives_json_and_pickle(rows: Rows) -> None:
     for case in rows.cases:
-        text = json.dumps(to_json(case.tree), allow_nan=False)
+        text = json.dumps(case.tree.to_json(), allow_nan=False)
         again = from_json(json.loads(text))
         assert again == case.tree
         assert hash(again) == hash(case.tree)

@@ -20,7 +20,6 @@ from penstock.expressions.tree import (
     columns_of,
     from_json,
     literal,
-    to_json,
     transform,
     walk,
 )
@@ -168,7 +167,7 @@ def test_literals_are_told_apart_by_their_bits() -> None:
 def test_literals_take_their_plain_form(value: Any, kind: str, plain: Any) -> None:
     made = literal(value, kind)
     assert made.value == plain
-    assert from_json(to_json(made)) == made
+    assert from_json(made.to_json()) == made
 
 
 @pytest.mark.parametrize(
@@ -259,7 +258,7 @@ def test_walking_and_transforming() -> None:
 
 def test_a_table_survives_json_and_pickle() -> None:
     tree = call("lookup", A, table=[(1, "x"), (2, None)], value_type="string")
-    again = from_json(to_json(tree))
+    again = from_json(tree.to_json())
     assert again == tree
     assert hash(again) == hash(tree)
     assert isinstance(pickle.loads(pickle.dumps(tree)), Call)

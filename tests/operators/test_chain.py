@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 from penstock.errors import ExpressionError, RowError, StateOverflow
 from penstock.expressions.tree import Expression, call, cast, column, literal
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
+from penstock.json_codec import canonical_json, parse
 from penstock.kernels.cache import KernelCache
 from penstock.operators import reduction
 from penstock.operators.chain import Chain
@@ -501,7 +501,7 @@ def test_specs_survive_json() -> None:
         GenerateSpec(words, "w", True, "at"),
     )
     for spec in specs:
-        assert spec_from_json(json.loads(json.dumps(spec.to_json()))) == spec
+        assert spec_from_json(parse(canonical_json(spec))) == spec
 
 
 @pytest.mark.parametrize(
