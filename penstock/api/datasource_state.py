@@ -28,9 +28,11 @@ from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arro
 from penstock.json_codec import parse
 from penstock.log.contract import Log
 from penstock.log.local import open_log
-from penstock.operators.groups import state_schema as aggregate_state
+from penstock.operators.deduplicate import state_schema as distinct_state
+from penstock.operators.groups import state_schema as group_state
 from penstock.operators.specs import (
-    AggregateSpec,
+    DeduplicateSpec,
+    StatefulSpec,
     WindowSpec,
     accumulators_of,
     operator_name,
@@ -49,16 +51,20 @@ VERTEX_COLUMN = "_vertex"
 
 @dataclass(frozen=True)
 class FoundState:
-    """The state that a name stands for: one aggregate, and the vertices that share its groups."""
+    """The state that a name stands for: of one operator, and the vertices that share its keys."""
 
     name: str
-    spec: AggregateSpec
+    spec: StatefulSpec
     operator: str  # as chains name it
     vertices: tuple[VertexProgram, ...]
 
     @property
     def schema(self) -> Schema:
         spec = self.spec
+        if isinstance(spec, DeduplicateSpec):
+            named = zip(spec.key_names, spec.keys, strict=True)
+            distinct = [Field(name, key.type, key.nullable) for name, key in named]
+            return (*distinct, Field(VERTEX_COLUMN, STRING, False))
         keys = [Field(name, key.type, key.nullable) for name, key in spec.keys]
         pane = [] if spec.window is None else [Field(PANE_COLUMN, spec.window.type, False)]
         values = [Field(a.name, a.type, a.nullable) for a in spec.aggregates]
@@ -142,7 +148,9 @@ def states_of(program: Program) -> list[FoundState]:
 
 def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram) -> pa.RecordBatch:
     """The groups of one vertex as of its last marker."""
-    kept = KeyedState(state.operator, aggregate_state(state.spec))
+    spec = state.spec
+    schema = distinct_state(spec) if isinstance(spec, DeduplicateSpec) else group_state(spec)
+    kept = KeyedState(state.operator, schema)
     marker = log.last(vertex.task_tag)
     if marker is not None:
         states = {state.operator: kept}
@@ -160,6 +168,9 @@ def _as_rows(groups: pa.RecordBatch, state: FoundState, vertex: str) -> pa.Recor
     spec = state.spec
     keys = len(spec.keys)
     columns = list(groups.columns[:keys])
+    if isinstance(spec, DeduplicateSpec):
+        columns.append(pa.repeat(pa.scalar(vertex), groups.num_rows))
+        return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(state.schema))
     if spec.window is not None:
         columns.append(_pane_column(groups.column(PANE_NAME), spec.window))
     accumulators = accumulators_of(spec.aggregates)

@@ -24,11 +24,17 @@ from penstock.catalyst.windows import (
     window_struct,
 )
 from penstock.expressions.tree import Column, Expression, call
-from penstock.operators.specs import GenerateSpec, NamedExpression, WatermarkSpec
-from penstock.plan.nodes import Relation, UnionAll, step
+from penstock.operators.specs import (
+    DeduplicateSpec,
+    GenerateSpec,
+    NamedExpression,
+    WatermarkSpec,
+)
+from penstock.plan.nodes import Relation, UnionAll, spec_of, step, walk
 
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
+_WITHIN = frozenset({"DeduplicateWithinWatermark"})
 _SESSION_MARK = "spark.sessionWindow"
 
 
@@ -269,6 +275,37 @@ class PlanReader:
 
     # --- groups ---
 
+    def deduplicate(self, node: JvmNode) -> SparkRows:
+        """The first row of each key. Rows behind the watermark are late, whatever the keys are."""
+        rows = self.read(node.children[0])
+        expressions = self._expressions(node, rows)
+        keys: list[Column] = []
+        for attribute in node.nodes("keys"):
+            name = str(attribute.read("name"))
+            key = expressions.read(attribute, name)
+            if not isinstance(key, Column):
+                raise unsupported(node.kind, "a key that is no column of the rows", column=name)
+            keys.append(key)
+        schema = {field.name: field for field in rows.relation.schema}
+        timed = [schema[name] for name in rows.relation.event_time]
+        time = next((f for f in timed if f.type.kind in ("timestamp", "timestamp_ntz")), None)
+        by = None if time is None else Column(time.name, time.type, time.nullable)
+        within_us = self._delay_below(node, rows) if node.kind in _WITHIN else None
+        return replace(
+            rows,
+            relation=made(
+                node, lambda: step(DeduplicateSpec(tuple(keys), by, within_us), rows.relation)
+            ),
+        )
+
+    def _delay_below(self, node: JvmNode, rows: SparkRows) -> int:
+        """Of the watermark that the query defines: so long a key is remembered."""
+        specs = map(spec_of, walk(rows.relation))
+        delays = [spec.delay_us for spec in specs if isinstance(spec, WatermarkSpec)]
+        if not delays or not rows.relation.event_time:
+            raise unsupported(node.kind, "it needs withWatermark() in the same query, before it")
+        return delays[0]
+
     def aggregate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
         grouping = AggregateReader(node, rows, self.session.time_zone, self.output_mode)
@@ -363,6 +400,8 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "EventTimeWatermark": PlanReader.watermark,
     "Expand": PlanReader.expand,
     "Aggregate": PlanReader.aggregate,
+    "Deduplicate": PlanReader.deduplicate,
+    "DeduplicateWithinWatermark": PlanReader.deduplicate,
 }
 
 NODE_KINDS = frozenset(_READERS)

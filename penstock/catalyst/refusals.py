@@ -25,9 +25,6 @@ _LIMIT = "counting rows off a stream is not run here; limit what you read from t
 
 # Catalyst's nodes that are refused, with what to do instead.
 NODE_REASONS: Mapping[str, str] = {
-    "Deduplicate": "distinct() and dropDuplicates() are not run here yet",
-    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark() is not run here yet",
-    "Distinct": "distinct() is not run here yet",
     "Join": "joins are not run here yet",
     "Window": "ranking over windows is not run here yet",
     "BatchEvalPython": _PYTHON,

@@ -21,9 +21,11 @@ from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
 from penstock.operators.aggregate import Aggregate
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.front import Front, Fusion, RowStep, coded_columns, note_bad
 from penstock.operators.specs import (
     AggregateSpec,
+    DeduplicateSpec,
     OperatorSpec,
     StatefulSpec,
     StatelessSpec,
@@ -41,7 +43,9 @@ PortRows = tuple[Schema, Sequence[StatelessSpec]]  # columns, and what stands be
 Build = Callable[[str, Any, Sequence[Fusion], Tools], Operator]
 
 # How each operator with state is made, of its name, what stands before each port, and tools.
-OPERATORS: Mapping[type[StatefulSpec], Build] = MappingProxyType({AggregateSpec: Aggregate})
+OPERATORS: Mapping[type[StatefulSpec], Build] = MappingProxyType(
+    {AggregateSpec: Aggregate, DeduplicateSpec: Deduplicate}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from penstock.operators.explode import Explode
 from penstock.operators.partial import PartialGroups
 from penstock.operators.specs import (
     AggregateSpec,
+    DeduplicateSpec,
     FilterSpec,
     GenerateSpec,
     OperatorSpec,
@@ -227,6 +228,8 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
             continue
         if isinstance(spec, GenerateSpec):
             mixed.update(column.name for column in columns_of(fusion.inlined(spec.expression)))
+        elif isinstance(spec, DeduplicateSpec):
+            uses += fusion.columns.values()
         elif spec.fuses:
             uses += fusion.aggregation(spec).results
         else:

@@ -370,6 +370,23 @@ class PartialAggregateSpec(Spec):
         _check_distinct(tuple(field.name for field in self.schema))
         return self.schema
 
+    @property
+    def title(self) -> str:
+        """What people would call it."""
+        functions = [call.function for call in self.aggregates] or ["keys"]
+        what = "windows" if self.window is not None else functions[0]
+        return f"partial_{what}{_by(self.key_names)}"
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What partials, or a state of them, stand for."""
+        values = [[each.function, each.argument] for each in accumulators_of(self.aggregates)]
+        return {"keys": self.keys, "window": self.window, "values": values}
+
+
+def _by(names: Sequence[str]) -> str:
+    return f"_by_{'_'.join(names)}" if names else ""
+
 
 @dataclass(frozen=True, slots=True)
 class AggregateSpec(Spec):
@@ -415,6 +432,21 @@ class AggregateSpec(Spec):
         return self.is_watermarked and self.mode != "complete"
 
     @property
+    def drops_late(self) -> bool:
+        return self.forgets
+
+    @property
+    def title(self) -> str:
+        """What people would call it."""
+        return self.partial.title.removeprefix("partial_")
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What its state stands for: under another one it would be another state."""
+        facts = {"mode": self.mode, "merges": self.merge_partials, "forgets": self.forgets}
+        return self.partial.meaning | facts
+
+    @property
     def partial(self) -> PartialAggregateSpec:
         return PartialAggregateSpec(self.keys, self.window, self.aggregates)
 
@@ -443,8 +475,66 @@ class AggregateSpec(Spec):
             raise _refuse(f"partials to merge have the columns: {shown}; the input differs")
 
 
+@dataclass(frozen=True, slots=True)
+class DeduplicateSpec(Spec):
+    """Lets the first row of each key through.
+
+    Where a watermark speaks of a column of the rows (`time`), rows that are not after it are late.
+    If that column is one of the keys, keys are forgotten once the watermark has passed them. With
+    `within_us` a key is forgotten once the watermark has passed the time of its first row by so
+    much. Else keys are kept for ever.
+    """
+
+    ports: ClassVar[int] = 1
+    word: ClassVar[str] = "deduplicate"
+    mode: ClassVar[str] = "append"
+    fuses: ClassVar[bool] = False
+    keys: tuple[Expression, ...]  # columns
+    time: Expression | None = None  # a column
+    within_us: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.within_us is not None and (self.time is None or self.within_us < 0):
+            raise _refuse("keys are forgotten after a span of a time that a watermark speaks of")
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        return tuple(column.name for key in self.keys for column in columns_of(key))
+
+    @property
+    def time_name(self) -> str:
+        assert self.time is not None
+        (column,) = columns_of(self.time)
+        return column.name
+
+    @property
+    def forgets(self) -> bool:
+        return self.within_us is not None or (self.time is not None and self.time in self.keys)
+
+    @property
+    def drops_late(self) -> bool:
+        return self.time is not None
+
+    @property
+    def title(self) -> str:
+        return f"distinct{_by(self.key_names)}"
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        return {"distinct": self.keys, "late_by": self.time, "within_us": self.within_us}
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        for column in (*self.keys, *([] if self.time is None else [self.time])):
+            check_columns(column, input_schema)
+        for key in self.keys:
+            if key.type.kind in KEY_KINDS_REFUSED:
+                raise _refuse(f"distinct {key} of type {key.type} is not supported")
+        _check_room(len(self.keys), "keys")
+        return input_schema
+
+
 StatelessSpec = FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | PartialAggregateSpec
-StatefulSpec = AggregateSpec
+StatefulSpec = AggregateSpec | DeduplicateSpec
 OperatorSpec = StatelessSpec | StatefulSpec
 
 
@@ -470,6 +560,7 @@ _OPERATORS: tuple[tuple[str, type[Spec], dict[str, Any]], ...] = (
     ("watermark", WatermarkSpec, {}),
     ("partial_aggregate", PartialAggregateSpec, _GROUPING),
     ("aggregate", AggregateSpec, _GROUPING),
+    ("deduplicate", DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
 )
 _NAMES = {kind: name for name, kind, _ in _OPERATORS}
 _READERS = {name: record_of(kind, **own) for name, kind, own in _OPERATORS}
@@ -531,6 +622,8 @@ def expressions_of(spec: OperatorSpec) -> list[Expression]:
         return [spec.expression]
     if isinstance(spec, WatermarkSpec):
         return []
+    if isinstance(spec, DeduplicateSpec):
+        return [*spec.keys, *([] if spec.time is None else [spec.time])]
     read = [key for _, key in spec.keys]
     read += [call.argument for call in spec.aggregates if call.argument is not None]
     return read + ([] if spec.window is None else [spec.window.time])
@@ -548,7 +641,7 @@ def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool)
         read.update(*map(_names_in, expressions_of(spec)))
         if isinstance(spec, WatermarkSpec):
             read.add(spec.column)
-        elif not isinstance(spec, FilterSpec | GenerateSpec):
+        elif not isinstance(spec, FilterSpec | GenerateSpec | DeduplicateSpec):
             return frozenset(read)
     return frozenset(field.name for field in schema)
 

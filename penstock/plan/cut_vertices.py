@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.operators.specs import AggregateSpec
+from penstock.operators.specs import is_stateful
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -52,7 +52,7 @@ def _vertices(write: Write, parallelism: int, substreams: dict[str, int], by_key
         parts = scan.relation.partitions or parallelism
     else:
         parts = max(substreams.get(s.name, s.substreams) for s in scan.relation)
-    if any(isinstance(spec_of(node), AggregateSpec) for node in walk(write.child)):
+    if any(spec is not None and is_stateful(spec) for spec in map(spec_of, walk(write.child))):
         exchanged = isinstance(scan.relation, tuple) and scan.relation[0].name in by_key
         return parts if exchanged else 1
     return min(parts, parallelism)

@@ -10,12 +10,14 @@ from penstock.expressions.types import Schema
 from penstock.operators.specs import (
     AggregateCall,
     AggregateSpec,
+    DeduplicateSpec,
     FilterSpec,
     GenerateSpec,
     NamedExpression,
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    StatefulSpec,
     WatermarkSpec,
     WindowSpec,
     accumulators_of,
@@ -144,6 +146,9 @@ def _operator_text(spec: OperatorSpec) -> str:
         return f"watermark {spec.column}, {show_duration(spec.delay_us)} behind"
     if isinstance(spec, PartialAggregateSpec):
         return f"partial aggregate {_grouping(spec)}, where it saves rows"
+    if isinstance(spec, DeduplicateSpec):
+        within = "" if spec.within_us is None else f" within {show_duration(spec.within_us)}"
+        return f"first row of each {', '.join(spec.key_names)}{within}"
     if spec.merge_partials:
         return f"merge partials of {_calls(spec.aggregates)}, {spec.mode} mode"
     return f"aggregate {_grouping(spec)}, {spec.mode} mode"
@@ -187,18 +192,29 @@ def _state_lines(program: Program, stage: Stage) -> list[str]:
     ]
 
 
-def _state_of(spec: AggregateSpec, settings: Settings) -> list[str]:
+def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
+    if isinstance(spec, DeduplicateSpec):
+        forgotten = (
+            f"keys are forgotten when the watermark has passed their {spec.time}"
+            if spec.forgets
+            else "keys are never forgotten"
+        )
+        columns = ", ".join(f"{key} {key.type}" for key in spec.keys)
+        return [f"by {columns}", f"{_bound_text(settings)}, {forgotten}"]
     keys = ", ".join(f"{name} {key.type}" for name, key in spec.keys) or "one group"
     pane = "" if spec.window is None else f", panes of {show_duration(spec.window.pane_us)}"
     values = [
         f"{a.function}({a.argument or '*'}) {a.type}" for a in accumulators_of(spec.aggregates)
     ]
-    bound = f"at most {settings.state_bytes_max / (1 << 20):,.0f} MiB per vertex"
     return [
         f"by {keys}{pane}",
         f"values {', '.join(values)}",
-        f"{bound}, {_closing(spec)}",
+        f"{_bound_text(settings)}, {_closing(spec)}",
     ]
+
+
+def _bound_text(settings: Settings) -> str:
+    return f"at most {settings.state_bytes_max / (1 << 20):,.0f} MiB per vertex"
 
 
 def _closing(spec: AggregateSpec) -> str:
@@ -253,7 +269,7 @@ def _guarantees(program: Program, durability: str) -> Iterator[tuple[str, str]]:
 
 
 def _late_text(program: Program) -> str:
-    if not any(spec.forgets for stage in program.stages for spec in stage.stateful):
+    if not any(spec.drops_late for stage in program.stages for spec in stage.stateful):
         return "none: no watermark ends a window"
     late = program.settings.late_stream
     return f"kept in stream {late}" if late else "counted and dropped"

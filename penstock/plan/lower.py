@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.types import Field, Schema
-from penstock.operators.specs import AggregateSpec, OperatorSpec, cut_at_state
+from penstock.operators.specs import OperatorSpec, cut_at_state, is_stateful
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -138,8 +138,6 @@ def _late_stream(query: Query) -> tuple[StreamSpec, ...]:
 
 
 def _late_rows(node: Relation) -> Schema | None:
-    if not isinstance(node, Step) or not isinstance(node.spec, AggregateSpec):
-        return None
-    if not node.spec.forgets:
+    if not isinstance(node, Step) or not is_stateful(node.spec) or not node.spec.drops_late:
         return None
     return tuple(f for f in node.child.schema if not f.name.startswith(KEY_PREFIX))

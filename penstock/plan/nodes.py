@@ -19,6 +19,7 @@ from penstock.names import check_any_name
 from penstock.operators.specs import (
     AggregateCall,
     AggregateSpec,
+    DeduplicateSpec,
     FilterSpec,
     GenerateSpec,
     NamedExpression,
@@ -180,6 +181,8 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         return aggregate(spec.partial, child, spec.mode, spec.merge_partials)
     if isinstance(spec, WatermarkSpec):
         _check_watermark(spec, child)
+    if isinstance(spec, DeduplicateSpec):
+        _check_appended(child, f"distinct {', '.join(spec.key_names)}")
     if isinstance(spec, ProjectSpec) and not spec.columns:
         raise PlanError("project: a relation needs at least one column", node="project")
     return Step(inputs, _bound(spec, _binder(child, _kind(spec))))
@@ -296,6 +299,9 @@ def _bound(spec: OperatorSpec, bind: Binder) -> OperatorSpec:
         return ProjectSpec(_bound_named(spec.columns, bind))
     if isinstance(spec, GenerateSpec):
         return replace(spec, expression=bind(spec.expression))
+    if isinstance(spec, DeduplicateSpec):
+        time = None if spec.time is None else bind(spec.time)
+        return replace(spec, keys=tuple(map(bind, spec.keys)), time=time)
     return _bound_grouping(spec, bind) if isinstance(spec, PartialAggregateSpec) else spec
 
 

@@ -7,10 +7,13 @@ from collections.abc import Callable
 from penstock.expressions.tree import Column
 from penstock.operators.specs import (
     AggregateSpec,
+    DeduplicateSpec,
     NamedExpression,
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    StatefulSpec,
+    is_stateful,
 )
 from penstock.plan.nodes import (
     Exchange,
@@ -40,12 +43,14 @@ def place_exchanges(query: Query) -> Query:
     keep_late = query.settings.late_stream is not None
 
     def change(node: Relation) -> Relation:
-        if not isinstance(node, Step) or not isinstance(node.spec, AggregateSpec):
+        if not isinstance(node, Step) or not is_stateful(node.spec):
             return node
         if isinstance(node.child, Exchange):
             return node
         if not _needs_exchange(node.spec, node.child, query.parallelism):
             return node
+        if isinstance(node.spec, DeduplicateSpec):
+            return step(node.spec, Exchange(node.child, node.spec.key_names))
         if keep_late or _stateful(node.child):
             return _exchange_rows(node.spec, node.child)
         return _exchange_partials(node.spec, node.child)
@@ -53,7 +58,7 @@ def place_exchanges(query: Query) -> Query:
     return rewrite_query(query, change)
 
 
-def _needs_exchange(spec: AggregateSpec, child: Relation, parallelism: int) -> bool:
+def _needs_exchange(spec: StatefulSpec, child: Relation, parallelism: int) -> bool:
     return (
         (parallelism > 1 and bool(spec.keys))
         or _stateful(child)
@@ -71,7 +76,8 @@ def _stage_of(relation: Relation) -> list[Relation]:
 
 
 def _stateful(relation: Relation) -> bool:
-    return any(isinstance(spec_of(node), AggregateSpec) for node in _stage_of(relation))
+    specs = map(spec_of, _stage_of(relation))
+    return any(spec is not None and is_stateful(spec) for spec in specs)
 
 
 def _producers(relation: Relation, parallelism: int) -> int:

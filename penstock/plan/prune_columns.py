@@ -9,6 +9,7 @@ from penstock.expressions.tree import Expression, columns_of
 from penstock.expressions.types import INTEGER_BITS, Field, Schema
 from penstock.operators.specs import (
     AggregateSpec,
+    DeduplicateSpec,
     FilterSpec,
     GenerateSpec,
     OperatorSpec,
@@ -90,7 +91,9 @@ def _needed_below(
 ) -> set[str]:
     """The columns of its input that an operator reads or hands on."""
     read = _read(*expressions_of(spec))
-    if isinstance(spec, FilterSpec):
+    if isinstance(spec, DeduplicateSpec) and keep_late:
+        return _names(schema)
+    if isinstance(spec, FilterSpec | DeduplicateSpec):
         return needed | read
     if isinstance(spec, WatermarkSpec):
         return needed | {spec.column}

@@ -6,15 +6,15 @@ from collections import Counter
 from dataclasses import replace
 
 from penstock.names import own_name
-from penstock.operators.specs import AggregateSpec
+from penstock.operators.specs import is_stateful
 from penstock.plan.nodes import (
     Relation,
     Scan,
     SourceRef,
+    Step,
     StreamRef,
     children,
     scan,
-    spec_of,
     walk,
     with_children,
 )
@@ -52,7 +52,7 @@ def _largest_repeated(writes: tuple[Write, ...]) -> Relation | None:
 
 def _worth_sharing(node: Relation) -> bool:
     return any(
-        isinstance(spec_of(part), AggregateSpec)
+        (isinstance(part, Step) and is_stateful(part.spec))
         or (isinstance(part, Scan) and isinstance(part.relation, SourceRef))
         for part in walk(node)
     )

@@ -195,7 +195,10 @@ def _state_refusals(old: Sequence[StatefulSpec], new: Sequence[StatefulSpec]) ->
         yield "it gained a state" if len(old) < len(new) else "it lost its state"
         return
     for before, after in zip(old, new, strict=True):
-        yield from _aggregate_refusals(before, after)
+        if isinstance(before, AggregateSpec) and isinstance(after, AggregateSpec):
+            yield from _aggregate_refusals(before, after)
+        elif before.meaning != after.meaning:
+            yield f"its state was that of {before.title} and is that of {after.title}"
 
 
 def _aggregate_refusals(old: AggregateSpec, new: AggregateSpec) -> Iterator[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from penstock.json_codec import canonical_json
 from penstock.names import own_name
-from penstock.operators.specs import AggregateSpec, PartialAggregateSpec, accumulators_of
+from penstock.operators.specs import PartialAggregateSpec, StatefulSpec, is_stateful
 from penstock.stages.program import ConnectorSpec, Port, Stage
 
 # Options that say which rows a source has: under others, an offset means other rows.
@@ -66,11 +66,7 @@ def identity(stage: Stage) -> Any:
     """What its state and its positions mean."""
     return {
         "ports": [_port(port) for port in stage.ports],
-        "groups": [
-            _groups(spec)
-            for spec in stage.specs
-            if isinstance(spec, AggregateSpec | PartialAggregateSpec)
-        ],
+        "groups": [spec.meaning for spec in _grouping(stage)],
         "by": stage.output.partition_by,
     }
 
@@ -85,14 +81,6 @@ def _source(source: ConnectorSpec) -> Any:
     return {"connector": source.connector, **kept}
 
 
-def _groups(spec: AggregateSpec | PartialAggregateSpec) -> Any:
-    values = [[each.function, each.argument] for each in accumulators_of(spec.aggregates)]
-    facts: dict[str, Any] = {"keys": spec.keys, "window": spec.window, "values": values}
-    if isinstance(spec, AggregateSpec):
-        facts |= {"mode": spec.mode, "merges": spec.merge_partials, "forgets": spec.forgets}
-    return facts
-
-
 def _called(word: str, facts: Any) -> str:
     digest = hashlib.sha256(canonical_json(facts).encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9]+', '_', word)[:WORD_MAX]}_{digest[:_DIGEST_CHARACTERS]}"
@@ -100,12 +88,14 @@ def _called(word: str, facts: Any) -> str:
 
 def _word(stage: Stage) -> str:
     """What people would call it."""
-    for spec in reversed(stage.specs):
-        if isinstance(spec, AggregateSpec | PartialAggregateSpec):
-            functions = [call.function for call in spec.aggregates] or ["keys"]
-            what = "windows" if spec.window is not None else functions[0]
-            by = f"_by_{'_'.join(name for name, _ in spec.keys)}" if spec.keys else ""
-            return f"{'' if isinstance(spec, AggregateSpec) else 'partial_'}{what}{by}"
+    if grouping := _grouping(stage):
+        return grouping[-1].title
     if stage.source is not None:
         return f"read_{stage.source.connector}"
     return f"from_{stage.streams[0].rpartition('.')[2]}"
+
+
+def _grouping(stage: Stage) -> list[StatefulSpec | PartialAggregateSpec]:
+    """The operators that make groups, here or for a stage behind it."""
+    specs = stage.specs
+    return [spec for spec in specs if is_stateful(spec) or isinstance(spec, PartialAggregateSpec)]

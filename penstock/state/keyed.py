@@ -187,11 +187,35 @@ class KeyedState(State):
         """Set rows to these values, whatever they were."""
         self._put(keys, panes, values, hashes, captured=True)
 
+    def add(
+        self,
+        keys: Sequence[pa.Array],
+        panes: Words | None,
+        values: Sequence[pa.Array],
+        hashes: NDArray[np.uint32] | None = None,
+    ) -> NDArray[np.bool_]:
+        """Make the rows that are not there; return which of the input made one, each once."""
+        before = len(self._strings)
+        try:
+            return self._table.add(self._input(keys, panes, values, hashes), captured=True)
+        except StateTooLarge:
+            self._strings.truncate(before)
+            raise
+
     def delete(self, keys: Sequence[pa.Array], panes: Words | None = None) -> int:
         """Remove single rows; return how many there were."""
         words, nulls = self._find_words(keys)
         found = self._table.find(words, nulls, _ready(panes, np.int64, len(words)))
         rows = np.unique(found[found >= 0])
+        if rows.size:
+            self._table.delete(rows)
+            self._give_back()
+        return int(rows.size)
+
+    def delete_upto(self, column: str, limit: int) -> int:
+        """Remove the rows in which a column of whole numbers is at most the limit; how many."""
+        names = [value.name for value in self.schema.values]
+        rows = self._table.upto(names.index(column), limit)
         if rows.size:
             self._table.delete(rows)
             self._give_back()

@@ -44,6 +44,16 @@ class WordRows:
     values: Words  # rows × value columns
     valid: Words  # bit i: value i is not null
 
+    def only(self, chosen: NDArray[np.bool_]) -> WordRows:
+        return WordRows(
+            self.words[chosen],
+            self.nulls[chosen],
+            self.panes[chosen],
+            self.hashes[chosen],
+            self.values[chosen],
+            self.valid[chosen],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
@@ -141,6 +151,13 @@ class RowTable:
         if not self._fits(rows.panes.size):
             self._resolve(rows, captured)  # from here on every row exists: nothing can fail
         self._run(rows, tables.PUT, captured, _NO_ROWS)
+
+    def add(self, rows: WordRows, captured: bool) -> NDArray[np.bool_]:
+        """Make the rows that are not there, and set these; return which. All, or StateTooLarge."""
+        made = self._resolve(rows, captured) < 0
+        if rows.values.shape[1] and made.any():
+            self._run(rows.only(made), tables.PUT, captured, _NO_ROWS)
+        return made
 
     def _run(self, rows: WordRows, mode: int, captured: bool, rows_out: RowNumbers) -> None:
         counters = self._counters
@@ -295,6 +312,14 @@ class RowTable:
         return self._dirty[: self._counters[tables.DIRTY_COUNT]].copy()
 
     # Removing ----------------------------------------------------------------------------------
+
+    def upto(self, value: int, limit: int) -> RowNumbers:
+        """The live rows in which a value, which is a whole number, is at most the limit."""
+        rows = self.live()
+        is_valid = self._store[rows, tables.VALID] >> value & 1 == 1
+        low = self._store[rows, tables.KEYS + self.keys + value] <= limit
+        found: RowNumbers = rows[is_valid & low]
+        return found
 
     def delete(self, rows: RowNumbers) -> None:
         """Remove single rows, and keep them as changes."""

@@ -147,7 +147,6 @@ def refused_plans() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
             "Python functions",
             lambda df: df.select(F.udf(lambda p: p, "bigint")("price").alias("x")),
         ),
-        "distinct": ("Deduplicate", lambda df: df.distinct()),
     }
 
 

@@ -111,12 +111,6 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
         return df.sparkSession.range(3).toDF("price")
 
     return {
-        "distinct": ("Deduplicate", lambda df: df.select("auction").distinct()),
-        "dropDuplicates": ("Deduplicate", lambda df: df.dropDuplicates(["auction"])),
-        "within watermark": (
-            "DeduplicateWithinWatermark",
-            lambda df: df.withWatermark("ts", "1 second").dropDuplicatesWithinWatermark(["price"]),
-        ),
         "join": (
             "Join",
             lambda df: df.alias("l").join(df.alias("r"), F.expr("l.auction = r.auction")),

@@ -191,6 +191,20 @@ def _unbounded() -> dict[str, Judged]:
         "keys alone": Judged(
             lambda df: df.groupBy("auction").agg(F.lit("x").alias("x")), "update", keys=1
         ),
+        "distinct": Judged(lambda df: df.select("auction", "url").distinct()),
+        "distinct values of expressions": Judged(
+            lambda df: df.selectExpr("bidder % 3 AS k", "upper(url) AS u", "fee").distinct()
+        ),
+        "first rows of keys": Judged(
+            lambda df: df.dropDuplicates(["auction", "flag"]).select("flag", "auction")
+        ),
+        "distinct, then counted": Judged(
+            lambda df: (
+                df.select("auction", "flag").distinct().groupBy("flag").agg(F.count("*").alias("n"))
+            ),
+            "update",
+            keys=1,
+        ),
         "computed keys and results": Judged(
             lambda df: df.groupBy((F.col("bidder") % 3).alias("k"), F.upper("url").alias("u")).agg(
                 (F.sum("price") + F.count("*")).alias("t"),

@@ -1,0 +1,109 @@
+"""Deduplication: the first row of each key, over a keyed state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.expressions.types import arrow_type
+from penstock.kernels.columns import plain
+from penstock.kernels.hashing import hash_columns
+from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.front import Fusion
+from penstock.operators.specs import DeduplicateSpec
+from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
+from penstock.state.keyed import KeyedState
+
+PANE_US = 1_000_000  # keys are forgotten by the second; what is late is judged exactly
+_NEVER = 1 << 62  # the pane, and the time, of keys that no watermark passes
+_EXPIRES = "expires_us"
+
+
+class Deduplicate(Operator):
+    """Keeps every key that it has seen, until event time has passed it."""
+
+    def __init__(
+        self, name: str, spec: DeduplicateSpec, fusions: Sequence[Fusion], tools: Tools
+    ) -> None:
+        self._spec = spec
+        self._state = KeyedState(name, state_schema(spec), bytes_max=tools.state_bytes_max)
+        self.states = {name: self._state}
+        self.late_schema = fusions[0].schema if spec.drops_late else None
+        self._want_late = tools.want_late
+        self._watermark_us: int | None = None
+
+    def prepare(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
+    ) -> Prepared:
+        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
+        if self._spec.time is None or not known:
+            return Prepared(batch)
+        # A row without a time is late for no watermark.
+        late = pc.fill_null(pc.less_equal(self._times(batch), max(known)), False)
+        count = pc.sum(late).as_py() or 0
+        if not count:
+            return Prepared(batch)
+        rows = batch.filter(late) if self._want_late else None
+        return Prepared(batch.filter(pc.invert(late)), count, rows)
+
+    def process(self, port: int, prepared: Prepared) -> Batches:
+        batch: pa.RecordBatch = prepared.rows
+        keys = [batch.column(name) for name in self._spec.key_names]
+        hashes = hash_columns(keys, batch.num_rows)
+        within_us = self._spec.within_us
+        panes = np.zeros(batch.num_rows, np.int64)
+        if within_us is None and self._spec.forgets:
+            panes = self._panes(batch)
+        expiries = []
+        if within_us is not None:
+            expiries = [pc.add(self._times(batch), within_us)]
+            self._forget(keys, batch.num_rows)
+        made = self._state.add(keys, panes, expiries, hashes)
+        return (batch.filter(pa.array(made)),) if made.any() else ()
+
+    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+        before = self._watermark_us
+        if before is not None and watermark_us <= before:
+            return ()
+        self._watermark_us = watermark_us
+        pane = min((watermark_us + 1) // PANE_US - 1, _NEVER - 1)  # the last one that is over
+        if self._spec.forgets and (before is None or pane > (before + 1) // PANE_US - 1):
+            if self._spec.within_us is None:
+                self._state.drop_panes(pane)
+            else:
+                self._state.delete_upto(_EXPIRES, watermark_us)
+        return ()
+
+    def _forget(self, keys: Sequence[pa.Array], count: int) -> None:
+        """Of these keys those whose time is over: the rest is forgotten by the second."""
+        if self._watermark_us is not None:
+            (expiries,), _ = self._state.get(keys, np.zeros(count, np.int64))
+            over = pc.fill_null(pc.less_equal(expiries, self._watermark_us), False)
+            if pc.any(over).as_py():
+                self._state.delete([key.filter(over) for key in keys])
+
+    def progress(self) -> int | None:
+        return self._watermark_us
+
+    def restore_progress(self, progress: Any) -> None:
+        self._watermark_us = progress
+
+    def _panes(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
+        times = self._times(batch)
+        panes = pc.fill_null(times, 0).to_numpy() // PANE_US
+        return np.where(times.is_null().to_numpy(zero_copy_only=False), _NEVER, panes)
+
+    def _times(self, batch: pa.RecordBatch) -> pa.Array:
+        return plain(batch.column(self._spec.time_name)).cast(pa.int64())
+
+
+def state_schema(spec: DeduplicateSpec) -> StateSchema:
+    """Keys k0, k1, …; and when a key is forgotten, where that follows from its first row."""
+    keys = (KeyColumn(f"k{at}", arrow_type(key.type)) for at, key in enumerate(spec.keys))
+    expiry = ValueColumn(_EXPIRES, pa.int64(), MergeRule.FIRST)
+    return StateSchema(tuple(keys), () if spec.within_us is None else (expiry,))
