@@ -401,11 +401,11 @@ class Vertex:
         return goes_on
 
     def _has_caught_up(self) -> bool:
-        """Whether nobody has to wait for rows of this vertex, as there are none for now."""
+        """Whether nobody has to wait for rows of this drained vertex, as there are none for now."""
         parts = self._parts
         if not parts.settings.available_now:
             return parts.input.has_nothing_yet()
-        return parts.input.is_drained() and parts.time.caught_up
+        return parts.time.caught_up
 
     def _advance_time(self) -> None:
         """Let event time come as far as is known, after the rows that were just processed."""

@@ -222,6 +222,9 @@ def check_output(outcome: Outcome) -> None:
     _check_dead_letters(outcome)
     if shape.answer == "rows":
         _check_rows(outcome)
+    elif shape.answer == "distinct":
+        distinct = {tuple(getattr(row, key) for key in shape.keys) for row in outcome.living}
+        _check_equal(Counter(tuple(row.values()) for row in outcome.out), Counter(distinct), "keys")
     elif shape.answer == "running":
         rows = _explode(outcome.living, shape.keys)  # a window of another time is a key here
         _check_running(outcome.out, shape.keys, running(rows), shape.name == "complete")

@@ -10,7 +10,17 @@ from typing import Literal
 import pyarrow as pa
 
 from penstock.sim.data import SECOND_US, Disorder, Feed, make_feed, part_of, to_arrow
-from penstock.sim.shapes import CONNECTOR, DEAD, DELAY_US, OUT, SHAPES, Shape, Variant, programs_of
+from penstock.sim.shapes import (
+    CONNECTOR,
+    DEAD,
+    DELAY_US,
+    OUT,
+    SHAPES,
+    Shape,
+    Variant,
+    programs_of,
+    shape_of,
+)
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 
@@ -129,7 +139,7 @@ class Scenario:
 def make_scenario(seed: int) -> Scenario:
     """Everything that follows from a seed alone."""
     rng = random.Random(f"scenario {seed}")
-    shape = SHAPES[seed % len(SHAPES)]
+    shape = shape_of(seed)
     has_stragglers = shape.window_us is not None and rng.random() < 0.6
     idles = shape.may_idle and rng.random() < 0.4
     disorder = Disorder(

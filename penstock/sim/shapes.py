@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from penstock.plan.nodes import Relation, Scan, rewrite
+from penstock.expressions.tree import Expression
+from penstock.operators.specs import DeduplicateSpec
+from penstock.plan.nodes import Relation, Scan, column_refs, rewrite, step
 from penstock.plan.optimizer import plan_program
 from penstock.sim.data import COLUMNS, SECOND_US
 from penstock.stages.program import Program, sink_stream
@@ -25,7 +28,7 @@ from penstock.testing.plans import (
     window,
 )
 
-Answer = Literal["rows", "running", "windows"]
+Answer = Literal["rows", "running", "windows", "distinct"]
 Variant = Literal["first", "changed", "refused"]
 
 CONNECTOR = "simulated"
@@ -208,6 +211,20 @@ def _chained_windows() -> Draft:
     return _windows(rows, "k", 4 * SECOND_US)
 
 
+def _distinct() -> Draft:
+    rows = _feed(0, 2).select("k", "g")
+    return Draft(step(DeduplicateSpec(_columns(rows)), rows.relation))
+
+
+def _distinct_union() -> Draft:
+    rows = _feed(0).union(_feed(1)).select("k")
+    return Draft(step(DeduplicateSpec(_columns(rows)), rows.relation))
+
+
+def _columns(rows: Draft) -> tuple[Expression, ...]:
+    return tuple(expression for _, expression in column_refs(rows.schema))
+
+
 _S = SECOND_US
 
 SHAPES: tuple[Shape, ...] = (
@@ -249,6 +266,18 @@ SHAPES: tuple[Shape, ...] = (
           window_us=(4*_S, 4*_S), first=_handed_on_union),
 )  # fmt: skip
 
+# Of a few seeds, drawn apart, so that the others are the runs that they were.
+LATER_SHAPES: tuple[Shape, ...] = (
+    Shape("distinct", _distinct, "distinct", ("k", "g"), parts=2, parallelism=2),
+    Shape("distinct_union", _distinct_union, "distinct", ("k",), feeds=2),
+)
+
+
+def shape_of(seed: int) -> Shape:
+    """The query of a seed."""
+    rng = random.Random(f"shape {seed}")
+    return rng.choice(LATER_SHAPES) if rng.random() < 0.06 else SHAPES[seed % len(SHAPES)]
+
 
 @cache
 def programs_of(
@@ -260,7 +289,7 @@ def programs_of(
     A `changed` program answers the same and can go on from what the first one stored; what a
     `refused` one would write does not fit what is there.
     """
-    shape = next(shape for shape in SHAPES if shape.name == name)
+    shape = next(shape for shape in (*SHAPES, *LATER_SHAPES) if shape.name == name)
     settings = Settings(
         late_stream=LATE if shape.late_stream else None,
         dead_letter_stream=DEAD if shape.dead_letters else None,

@@ -27,7 +27,7 @@ from penstock.sim.schedule import Schedule
 from penstock.sim.shapes import CONNECTOR, PUBLISHED
 from penstock.sim.swaps import swapped
 
-ROUNDS_MAX = 1_500  # after healing, all must have ended within so many turns of everybody
+ROUNDS_MAX = 3_000  # after healing, all must have ended within so many turns of everybody
 A = TypeVar("A", bound=Actor)
 
 

@@ -13,5 +13,8 @@ KEPT_SEEDS: dict[int, str] = {
     470: "a fenced write of several tasks was struck, and its rows waited in every reader for ever",
     3_971: "a reader ended before the first producer had spoken at all (the simulator)",
     4_121: "a power cut took the markers of the checkpoints that were kept, not of those removed",
+    9_536: "a query with a small bound on what is undelivered was taken for stuck (the simulator)",
+    15_296: "a look at the input between two others: event time went on a step later",
+    19_646: "as 15296",
     50_953: "a recovery that was held up fenced the living owner: cases of held-up recoveries",
 }
