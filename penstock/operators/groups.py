@@ -23,23 +23,23 @@ from penstock.operators.specs import (
     PANE_COLUMN,
     ROWS_COLUMN,
     Accumulator,
+    AggregateSpec,
     NamedExpression,
+    PartialAggregateSpec,
     accumulators_of,
 )
-from penstock.operators.specs import AggregateSpec as Aggregate
-from penstock.operators.specs import PartialAggregateSpec as PartialAggregate
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
 
 _RULES = {"add": MergeRule.SUM, "min": MergeRule.MIN, "max": MergeRule.MAX}
 
 
-def state_schema(spec: Aggregate) -> StateSchema:
+def state_schema(spec: AggregateSpec) -> StateSchema:
     """Keys k0, k1, … and accumulators a0, a1, …: names that no query can collide with."""
     return StateSchema(key_columns(spec), value_columns(accumulators_of(spec.aggregates)))
 
 
-def key_columns(spec: Aggregate) -> tuple[KeyColumn, ...]:
+def key_columns(spec: AggregateSpec) -> tuple[KeyColumn, ...]:
     return tuple(
         KeyColumn(f"k{index}", arrow_type(key.type)) for index, (_, key) in enumerate(spec.keys)
     )
@@ -81,7 +81,7 @@ def _key_array(
     return arrow_column(words, valid, data_type)
 
 
-def partials_batch(partials: Partials, spec: PartialAggregate) -> pa.RecordBatch:
+def partials_batch(partials: Partials, spec: PartialAggregateSpec) -> pa.RecordBatch:
     """Partials as a batch for an exchange: keys, pane, rows, accumulators."""
     columns = key_arrays(partials, spec.keys)
     if spec.window is not None:
@@ -106,7 +106,7 @@ def _value_arrays(partials: Partials, accumulators: Sequence[Accumulator]) -> li
     ]
 
 
-def with_the_one_group(partials: Partials, spec: Aggregate | PartialAggregate) -> Partials:
+def with_the_one_group(partials: Partials, spec: AggregateSpec | PartialAggregateSpec) -> Partials:
     """An aggregate without keys and window has one group, also if no row has reached it.
 
     Spark gives that row once there was input, though it held no row, or a filter has dropped all.
@@ -129,7 +129,7 @@ def with_the_one_group(partials: Partials, spec: Aggregate | PartialAggregate) -
     )
 
 
-def merge_partials(state: KeyedState, spec: Aggregate, partials: Partials) -> None:
+def merge_partials(state: KeyedState, spec: AggregateSpec, partials: Partials) -> None:
     """Add what a kernel found to the state."""
     if not len(partials.rows):
         return
@@ -149,7 +149,7 @@ def merge_partials(state: KeyedState, spec: Aggregate, partials: Partials) -> No
 
 
 def open_partials(
-    spec: Aggregate, batch: pa.RecordBatch, closed_pane: int
+    spec: AggregateSpec, batch: pa.RecordBatch, closed_pane: int
 ) -> tuple[pa.RecordBatch, int]:
     """Partials of an exchange whose pane is not closed, and how many rows the others stand for."""
     if spec.window is None:
@@ -161,7 +161,7 @@ def open_partials(
     return batch.filter(pa.array(open_)), late
 
 
-def merge_batch(state: KeyedState, spec: Aggregate, batch: pa.RecordBatch) -> NDArray[np.int64]:
+def merge_batch(state: KeyedState, spec: AggregateSpec, batch: pa.RecordBatch) -> NDArray[np.int64]:
     """Add partials that came through an exchange; return their panes."""
     is_windowed = spec.window is not None
     panes: NDArray[np.int64] = np.zeros(batch.num_rows, np.int64)
