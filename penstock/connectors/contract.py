@@ -68,13 +68,11 @@ class Source(ABC):
     The caller keeps the offset: a source remembers nothing that an answer depends on, so a read may
     go back to any offset that was handed out before.
 
-    A replayable source is a function of the offset: the rows between two offsets are the same on
-    every read, in every process, and however `rows_max` cuts them into batches. A source that
-    cannot promise this says so, and its rows go into the log before anything else sees them.
+    It is a function of the offset: the rows between two offsets are the same on every read, in
+    every process, and however `rows_max` cuts them into batches.
     """
 
     schema: pa.Schema
-    replayable: bool = True
     reads_ahead: bool = False  # reading takes its time outside Python's lock: worth a thread
 
     @property

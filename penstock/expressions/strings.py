@@ -16,7 +16,6 @@ from penstock.expressions.types import BOOLEAN
 from penstock.expressions.vectors import arrow_column, byte_offsets, changed_at_once, string_slices
 
 PAD_CHARACTERS_MAX = 1_000_000
-_INT_MAX = (1 << 31) - 1
 
 
 def length(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

@@ -104,11 +104,8 @@ class Field:
 Schema = tuple[Field, ...]
 
 BOOLEAN = DataType("boolean")
-TINYINT = DataType("tinyint")
-SMALLINT = DataType("smallint")
 INT = DataType("int")
 BIGINT = DataType("bigint")
-FLOAT = DataType("float")
 DOUBLE = DataType("double")
 STRING = DataType("string")
 BINARY = DataType("binary")

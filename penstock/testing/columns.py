@@ -32,7 +32,6 @@ from penstock.expressions.types import (
 )
 from penstock.plan.nodes import field_of
 
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "eq_null_safe", "in"})
 ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide", "int_divide", "remainder", "pmod"})
 
 
