@@ -22,7 +22,7 @@ from penstock.kernels.columns import plain
 from penstock.operators.aggregate import Aggregate
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.deduplicate import Deduplicate
-from penstock.operators.front import Front, Fusion, RowStep, coded_columns, note_bad
+from penstock.operators.front import Front, Fusion, RowStep, note_bad
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
@@ -308,6 +308,3 @@ class Chain:
         columns = [*map(plain, failed.columns), errors]
         rejected = pa.RecordBatch.from_arrays(columns, schema=self._rejected_schemas[port])
         return batch.filter(pa.array(mask)), rejected
-
-
-__all__ = ["ERROR_COLUMN", "Batches", "Chain", "ChainOutput", "ChainStatistics", "coded_columns"]

@@ -21,7 +21,8 @@ from penstock.log.contract import Log
 from penstock.log.record import Fence, Position
 from penstock.log.validate import check_newest
 from penstock.names import own_name
-from penstock.operators.chain import Chain, coded_columns
+from penstock.operators.chain import Chain
+from penstock.operators.front import coded_columns
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
 from penstock.runtime.backlog import Backlog, delivered, taken

@@ -13,7 +13,6 @@ to hand checkpoints to, which is why the simulator can run exactly this code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -24,6 +23,7 @@ from penstock.clock import Clock
 from penstock.errors import Fenced, RowError, StateTooLarge, Trimmed
 from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
+from penstock.operators.contract import Batches
 from penstock.runtime.announcing import Announcing
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.event_time import EventTime
@@ -88,7 +88,7 @@ class VertexParts:
     time: EventTime
     chain: Chain
     outputs: Outputs
-    partition: Partitioner | None
+    partition: Partitioner
     trigger_us: int | None  # None: commits as soon as it may
     backlog: Backlog | None  # None: what this vertex writes is waited for by nobody
     announcing: Announcing
@@ -358,9 +358,8 @@ class Vertex:
         except RowError as error:
             row = error.details.get("row")
             raise RowError(
-                f"vertex {self.name}: row {row} of {origin} fails: {error.message}. Fix "
-                "the query, or "
-                "set a dead-letter stream to go on without such rows",
+                f"vertex {self.name}: row {row} of {origin} fails: {error.message}. Fix the query, "
+                "or set a dead-letter stream to go on without such rows",
                 **(error.details | {"vertex": self.name, "origin": origin}),
             ) from error
 
@@ -373,13 +372,11 @@ class Vertex:
         if output.rejected is not None:
             self._reject(output.rejected)
 
-    def _emit_rows(self, batches: Iterator[pa.RecordBatch] | tuple[pa.RecordBatch, ...]) -> None:
-        partition = self._parts.partition
-        assert partition is not None
+    def _emit_rows(self, batches: Batches) -> None:
         for batch in batches:
             if batch.num_rows:
                 self._rows_out += batch.num_rows
-                for tag, part in partition(batch):
+                for tag, part in self._parts.partition(batch):
                     self._parts.outputs.add(RecordKind.DATA, tag, part)
 
     def _reject(self, rejected: pa.RecordBatch) -> None:

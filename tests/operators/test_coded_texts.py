@@ -20,7 +20,8 @@ from penstock.expressions.tree import (
 )
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.kernels import coding
-from penstock.operators.chain import Chain, coded_columns
+from penstock.operators.chain import Chain
+from penstock.operators.front import coded_columns
 from penstock.operators.specs import (
     AggregateCall,
     AggregateSpec,
