@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -102,19 +102,6 @@ class Chain:
             for schema, _ in ports
         ]
         self._counts = {"in": 0, "out": 0, "late": 0, "rejected": 0}
-
-    @classmethod
-    def linear(
-        cls,
-        specs: Sequence[OperatorSpec],
-        schema: Schema,
-        cache: KernelCache | None,
-        *,
-        want_late: bool = False,
-    ) -> Self:
-        """A chain of one port."""
-        front, operators = cut_at_state(specs)
-        return cls([(schema, front)], operators, cache, want_late=want_late)
 
     # --- building ---------------------------------------------------------------------------------
 

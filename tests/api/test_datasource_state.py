@@ -18,13 +18,13 @@ from penstock.api.datasource_state import find_state, read_state, states_of
 from penstock.errors import StreamNotFound
 from penstock.kernels.cache import KernelCache
 from penstock.log.local import open_log
-from penstock.operators.chain import Chain
 from penstock.plan.optimizer import plan_program
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.testing.plans import count, max_, query, scan_source, sum_, window
 from penstock.testing.single_process import SingleProcess
 from tests.api.datasource_logs import PROCESS
+from tests.operators.chains import linear
 from tests.runtime.laboratory import table_source
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_panes_of_overlapping_windows(tmp_path: Path, kernels: KernelCache) -> N
 
 def test_chains_name_their_state_as_it_is_read() -> None:
     stage = totals().stages[0]
-    chain = Chain.linear(stage.specs, stage.ports[0].schema, None)
+    chain = linear(stage.specs, stage.ports[0].schema, None)
     (state,) = states_of(totals())
     assert list(chain.states) == [state.operator]
 

@@ -31,6 +31,7 @@ from penstock.operators.specs import (
     chain_schema,
     spec_from_json,
 )
+from tests.operators.chains import linear
 
 
 def fields(*pairs: tuple[str, str]) -> Schema:
@@ -69,7 +70,7 @@ def test_word_count(kernels: KernelCache, mode: str) -> None:
     last = WORD_COUNT[-1]
     assert isinstance(last, AggregateSpec)
     counting = AggregateSpec(last.keys, None, last.aggregates, mode)
-    chain = Chain.linear((*WORD_COUNT[:-1], counting), TEXT, kernels)
+    chain = linear((*WORD_COUNT[:-1], counting), TEXT, kernels)
     assert commit(chain) == []
     random = Random(3)
     total: Counter[str] = Counter()
@@ -91,7 +92,7 @@ def test_stateless_chain_is_one_pass_and_keeps_order(kernels: KernelCache) -> No
         FilterSpec(call("lt", column("m", "int"), literal(6, "int"))),
         ProjectSpec((("up", call("upper", line)), ("m", column("m", "int")))),
     )
-    chain = Chain.linear(specs, TEXT, kernels)
+    chain = linear(specs, TEXT, kernels)
     (batch,) = chain.process(text_batch(["a", "b", "c", "d", "e", "f"])).batches
     assert batch.schema == arrow_schema(chain.output_schema)
     assert batch.to_pydict() == {"up": ["C", "D", "E"], "m": [3, 4, 5]}
@@ -115,7 +116,7 @@ def test_a_chain_asks_for_all_its_kernels_before_it_has_a_batch(tmp_path: Path) 
         GenerateSpec(column("words", parse_type("array<string>")), "word"),
         AggregateSpec((("word", word),), None, (more,), "update"),
     )
-    chain = Chain.linear(specs, TEXT, Asked(tmp_path))
+    chain = linear(specs, TEXT, Asked(tmp_path))
     assert asked == []
     chain.ask_for_kernels()
     before = {*asked}
@@ -129,7 +130,7 @@ def test_a_chain_asks_for_all_its_kernels_before_it_has_a_batch(tmp_path: Path) 
 def test_explode(kernels: KernelCache, outer: bool) -> None:
     schema = fields(("k", "int"), ("items", "array<int>"))
     items = column("items", schema[1].type)
-    chain = Chain.linear((GenerateSpec(items, "item", outer, "at"),), schema, kernels)
+    chain = linear((GenerateSpec(items, "item", outer, "at"),), schema, kernels)
     lists = [[1, None], [], None, [3], [4, 5, 6]]
     batch = pa.RecordBatch.from_arrays(
         [pa.array(range(5), pa.int32()), pa.array(lists, pa.list_(pa.int32()))],
@@ -154,7 +155,7 @@ RATIO = call("int_divide", literal(100, "int"), n)
 
 def test_a_bad_row_raises_and_changes_nothing(kernels: KernelCache) -> None:
     total = AggregateCall("sum", RATIO, "total")
-    chain = Chain.linear((AggregateSpec((), None, (total,), "update"),), TEXT, kernels)
+    chain = linear((AggregateSpec((), None, (total,), "update"),), TEXT, kernels)
     with pytest.raises(RowError, match="row 1: division by zero") as caught:
         chain.process(text_batch(["a", "b", "c"], [5, 0, 10]))
     assert caught.value.details["row"] == 1
@@ -187,7 +188,7 @@ def test_pieces_are_grouped_as_the_texts_that_they_are(kernels: KernelCache) -> 
     batch = text_batch(lines, [3, 3, 2, 9, 2_000_000_000, None])
     found = []
     for specs in (in_one, first):
-        chain = Chain.linear(specs, TEXT, kernels)
+        chain = linear(specs, TEXT, kernels)
         output = chain.process(batch, on_bad_row="reject")
         assert output.rejected is not None
         assert output.rejected.column("line").to_pylist() == ["refused"]
@@ -214,7 +215,7 @@ def test_each_rejected_row_has_the_error_that_it_has_alone(kernels: KernelCache)
     )
 
     def errors(rows: pa.RecordBatch) -> list[str]:
-        rejected = Chain.linear(specs, TEXT, kernels).process(rows, on_bad_row="reject").rejected
+        rejected = linear(specs, TEXT, kernels).process(rows, on_bad_row="reject").rejected
         return [] if rejected is None else rejected.column("error").to_pylist()
 
     alone = [(row, errors(batch.slice(row, 1))) for row in range(batch.num_rows)]
@@ -234,7 +235,7 @@ def test_rejected_rows_are_not_processed_and_the_others_are_once(kernels: Kernel
         ProjectSpec((("v", cast(word, "int")), ("n", n))),
         AggregateSpec((("n", n),), None, (negated,), "update"),
     )
-    chain = Chain.linear(specs, TEXT, kernels)
+    chain = linear(specs, TEXT, kernels)
     lines = ["1 2", "3 x", "4", "-2147483648 9", "7 8", None, "5"]
     numbers: list[int | None] = [2, 2, 0, 3, 3, 2, 1]
     output = chain.process(text_batch(lines, numbers), on_bad_row="reject")
@@ -257,7 +258,7 @@ def test_a_row_that_fails_in_one_column_is_missing_in_all(
 ) -> None:
     """Beside what a loop computes, Arrow computes other columns of the same rows."""
     shares = (("share", call("int_divide", literal(12, "int"), n)), ("low", call("lower", line)))
-    chain = Chain.linear((ProjectSpec(shares),), TEXT, kernels if compiled else None)
+    chain = linear((ProjectSpec(shares),), TEXT, kernels if compiled else None)
     rows = text_batch(["A", "B", "C", None], [0, 3, 0, 4])
     output = chain.process(rows, on_bad_row="reject")
     (kept,) = output.batches
@@ -269,7 +270,7 @@ def test_a_row_that_fails_in_one_column_is_missing_in_all(
 def test_a_sum_that_overflows_is_not_a_bad_row(kernels: KernelCache) -> None:
     schema = fields(("v", "bigint"))
     total = AggregateCall("sum", column("v", "bigint"), "total")
-    chain = Chain.linear((AggregateSpec((), None, (total,), "update"),), schema, kernels)
+    chain = linear((AggregateSpec((), None, (total,), "update"),), schema, kernels)
     big = pa.RecordBatch.from_pydict({"v": pa.array([1 << 62, 1 << 62], pa.int64())})
     with pytest.raises(StateOverflow):
         chain.process(big, on_bad_row="reject")
@@ -296,7 +297,7 @@ def test_types_and_values_of_aggregates(kernels: KernelCache) -> None:
         if argument.type.is_numeric:
             calls.append(AggregateCall("sum", argument, f"sum_{name}"))
             calls.append(AggregateCall("avg", argument, f"avg_{name}"))
-    chain = Chain.linear((AggregateSpec((), None, tuple(calls), "complete"),), NUMBERS, kernels)
+    chain = linear((AggregateSpec((), None, tuple(calls), "complete"),), NUMBERS, kernels)
     kinds = {field.name: str(field.type) for field in chain.output_schema}
     assert [kinds[name] for name in ("sum_t", "sum_d", "sum_x", "avg_b", "avg_d", "max_day")] == [
         "bigint", "decimal(18,2)", "double", "double", "decimal(12,6)", "date",
@@ -330,7 +331,7 @@ def test_types_and_values_of_aggregates(kernels: KernelCache) -> None:
 def test_averages_of_large_bigints_do_not_overflow(kernels: KernelCache) -> None:
     schema = fields(("v", "bigint"))
     mean = AggregateCall("avg", column("v", "bigint"), "mean")
-    chain = Chain.linear((AggregateSpec((), None, (mean,), "update"),), schema, kernels)
+    chain = linear((AggregateSpec((), None, (mean,), "update"),), schema, kernels)
     most = (1 << 63) - 1
     for _ in range(4):
         chain.process(pa.RecordBatch.from_pydict({"v": pa.array([most] * 5, pa.int64())}))
@@ -343,7 +344,7 @@ def test_all_null_groups_and_null_keys(kernels: KernelCache) -> None:
         AggregateCall("avg", n, "a"),
         AggregateCall("min", n, "m"),
     )
-    chain = Chain.linear((AggregateSpec((("k", line),), None, total, "update"),), TEXT, kernels)
+    chain = linear((AggregateSpec((("k", line),), None, total, "update"),), TEXT, kernels)
     chain.process(text_batch([None, "x", None], [None, None, 4]))
     assert commit(chain) == [
         {"k": None, "s": 4, "a": 4.0, "m": 4},
@@ -354,13 +355,13 @@ def test_all_null_groups_and_null_keys(kernels: KernelCache) -> None:
 def test_partials_and_whole_agree_without_a_window(kernels: KernelCache) -> None:
     calls = (AggregateCall("avg", n, "a"), AggregateCall("count", None, "c"))
     keys: tuple[tuple[str, Expression], ...] = (("k", line),)
-    up = Chain.linear((PartialAggregateSpec(keys, None, calls),), TEXT, kernels)
-    down = Chain.linear(
+    up = linear((PartialAggregateSpec(keys, None, calls),), TEXT, kernels)
+    down = linear(
         (AggregateSpec(keys, None, calls, "complete", merge_partials=True),),
         up.output_schema,
         kernels,
     )
-    whole = Chain.linear((AggregateSpec(keys, None, calls, "complete"),), TEXT, kernels)
+    whole = linear((AggregateSpec(keys, None, calls, "complete"),), TEXT, kernels)
     random = Random(2)
     for _ in range(5):
         batch = text_batch([random.choice("abc") for _ in range(9)])
@@ -378,13 +379,13 @@ def test_what_is_passed_on_row_by_row_changes_no_result(
     monkeypatch.setattr(reduction, "PASS_ROWS", 15)
     calls = (AggregateCall("sum", n, "s"), AggregateCall("count", None, "c"))
     keys: tuple[tuple[str, Expression], ...] = (("k", line), ("m", n))
-    up = Chain.linear((PartialAggregateSpec(keys, None, calls),), TEXT, kernels)
-    down = Chain.linear(
+    up = linear((PartialAggregateSpec(keys, None, calls),), TEXT, kernels)
+    down = linear(
         (AggregateSpec(keys, None, calls, "complete", merge_partials=True),),
         up.output_schema,
         kernels,
     )
-    whole = Chain.linear((AggregateSpec(keys, None, calls, "complete"),), TEXT, kernels)
+    whole = linear((AggregateSpec(keys, None, calls, "complete"),), TEXT, kernels)
     distinct = text_batch([*"abcdefghi", None])
     equal = text_batch(["a", None] * 5, [None] * 10)
     exchanged = []
@@ -416,7 +417,7 @@ def test_an_aggregate_of_an_aggregate(kernels: KernelCache) -> None:
             is_watermarked=True,
         ),
     )
-    chain = Chain.linear(specs, schema, kernels)
+    chain = linear(specs, schema, kernels)
     assert list(chain.states) == ["aggregate0", "aggregate1"]
     rows = [(1, "a"), (2, "a"), (3, "b"), (12, "a"), (15, "b"), (16, "b"), (18, "b"), (25, "c")]
     batch = pa.RecordBatch.from_arrays(
@@ -447,8 +448,8 @@ def test_a_global_aggregate_has_a_row_once_there_was_input(
     partial = PartialAggregateSpec((), None, calls)
     last = AggregateSpec((), None, calls, mode, merge_partials=is_exchanged)
     specs: tuple[OperatorSpec, ...] = (nobody, partial, last) if is_exchanged else (nobody, last)
-    first = Chain.linear(specs[:-1] if is_exchanged else specs, TEXT, kernels)
-    second = Chain.linear((last,), partial.schema, kernels) if is_exchanged else first
+    first = linear(specs[:-1] if is_exchanged else specs, TEXT, kernels)
+    second = linear((last,), partial.schema, kernels) if is_exchanged else first
 
     def rows_after(numbers: list[int | None]) -> list[dict[str, Any]]:
         output = first.process(text_batch([None] * len(numbers), numbers))
@@ -477,7 +478,7 @@ def test_input_without_rows_makes_no_other_groups(kernels: KernelCache, is_excha
         last = AggregateSpec(keys, panes, calls, "update", merge_partials=is_exchanged)
         specs: tuple[OperatorSpec, ...] = (partial if is_exchanged else last,)
         schema = fields(("n", "int"), ("z", "timestamp"))
-        first = Chain.linear(specs, schema, kernels)
+        first = linear(specs, schema, kernels)
         nothing = pa.RecordBatch.from_pylist([], arrow_schema(schema))
         assert first.process(nothing).batches == ()
         assert first.on_commit() == ()
@@ -533,7 +534,7 @@ def projected(expression: Expression) -> Schema:
         (lambda: AggregateSpec((), WindowSpec(z, 1, 1), (), "append"), "needs a watermark"),
         (lambda: AggregateSpec((), None, (), "update", is_watermarked=True), "it has none"),
         (lambda: WindowSpec(z, 5, 10), "slide <= size"),
-        (lambda: Chain.linear((WORD_COUNT[-1], WORD_COUNT[-1]), TEXT, None), "no column 'word'"),
+        (lambda: linear((WORD_COUNT[-1], WORD_COUNT[-1]), TEXT, None), "no column 'word'"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_with_a_reason(make: Any, message: str) -> None:
@@ -544,4 +545,4 @@ def test_what_does_not_fit_is_refused_with_a_reason(make: Any, message: str) -> 
 def test_only_append_mode_feeds_another_aggregate() -> None:
     counted = AggregateSpec((("word", line),), None, (AggregateCall("count", None, "n"),), "update")
     with pytest.raises(ExpressionError, match="update mode cannot feed another"):
-        Chain.linear((counted, WORD_COUNT[-1]), TEXT, None)
+        linear((counted, WORD_COUNT[-1]), TEXT, None)

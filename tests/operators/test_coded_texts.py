@@ -20,7 +20,6 @@ from penstock.expressions.tree import (
 )
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.kernels import coding
-from penstock.operators.chain import Chain
 from penstock.operators.front import coded_columns
 from penstock.operators.specs import (
     AggregateCall,
@@ -33,6 +32,7 @@ from penstock.operators.specs import (
     WindowSpec,
 )
 from tests.expressions.test_functions import expressions
+from tests.operators.chains import linear
 
 SECOND_US = 1_000_000
 SCHEMA: Schema = tuple(
@@ -114,7 +114,7 @@ def timed_by(found: Expression) -> tuple[OperatorSpec, ...]:
 
 def outcome(specs: tuple[OperatorSpec, ...], coded: bool) -> list[Any]:
     """All that comes out of a chain: rows, late ones, and those that failed."""
-    chain = Chain.linear(specs, SCHEMA, None, want_late=True)
+    chain = linear(specs, SCHEMA, None, want_late=True)
     found: list[Any] = []
     for first_second in (0, 60):
         done = chain.process(batch_of(700, coded, first_second), on_bad_row="reject")
@@ -153,7 +153,7 @@ def test_a_key_that_comes_coded_is_not_coded_again(
 
 
 def test_only_values_that_rows_have_are_interned() -> None:
-    chain = Chain.linear((TIMED, aggregate(user)), SCHEMA, None)
+    chain = linear((TIMED, aggregate(user)), SCHEMA, None)
     some = batch_of(20, coded=True)
     chain.process(some)
     (state,) = chain.states.values()

@@ -25,7 +25,6 @@ from penstock.expressions.types import Field, Schema, arrow_schema, arrow_type, 
 from penstock.expressions.vectors import Vector, arrow_column
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.hashing import hash_columns
-from penstock.operators.chain import Chain
 from penstock.operators.specs import (
     AggregateCall,
     AggregateSpec,
@@ -37,6 +36,7 @@ from penstock.operators.specs import (
     WindowSpec,
 )
 from tests.expressions.test_functions import casts, expressions
+from tests.operators.chains import linear
 
 ROWS = 200
 TIMES = 8
@@ -136,7 +136,7 @@ def run(specs: tuple[OperatorSpec, ...], cache: KernelCache | None, keep_late: b
     """All that a vertex does with the batches between some markers, and a recovery."""
 
     def work(rows: int) -> None:
-        chain = Chain.linear(specs, SCHEMA, cache, want_late=keep_late)
+        chain = linear(specs, SCHEMA, cache, want_late=keep_late)
         chain.process(batch_of(rows, 0))
         chain.on_commit()
         changes = {name: state.take_changes() for name, state in chain.states.items()}
@@ -166,8 +166,8 @@ def merged(spec: AggregateSpec, cache: KernelCache | None) -> Any:
     """The two chains on the sides of an exchange."""
 
     def work(rows: int) -> None:
-        partial = Chain.linear((WatermarkSpec("time", 0), spec.partial), SCHEMA, cache)
-        final = Chain.linear((replace(spec, merge_partials=True),), spec.partial.schema, cache)
+        partial = linear((WatermarkSpec("time", 0), spec.partial), SCHEMA, cache)
+        final = linear((replace(spec, merge_partials=True),), spec.partial.schema, cache)
         for first in (0, rows // 2):
             for batch in partial.process(batch_of(rows, first)).batches:
                 hash_columns(batch.columns[: len(spec.keys)], batch.num_rows)

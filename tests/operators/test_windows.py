@@ -17,7 +17,6 @@ from penstock.errors import StateOverflow
 from penstock.expressions.tree import column
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.kernels.cache import KernelCache
-from penstock.operators.chain import Chain
 from penstock.operators.specs import (
     AggregateCall,
     AggregateSpec,
@@ -26,6 +25,7 @@ from penstock.operators.specs import (
     WindowSpec,
 )
 from penstock.operators.windows import Windows
+from tests.operators.chains import linear
 from tests.operators.oracle import Row, WindowOracle
 from tests.thoroughness import examples, some
 
@@ -115,9 +115,7 @@ class Pair:
         self.aggregates = aggregates
         self.spec = spec_of(shape, mode, aggregates)
         self.cache = cache
-        self.chain = Chain.linear(
-            (WatermarkSpec("time", 5), self.spec), SCHEMA, cache, want_late=True
-        )
+        self.chain = linear((WatermarkSpec("time", 5), self.spec), SCHEMA, cache, want_late=True)
         self.oracle = WindowOracle(*SHAPES[shape])
         self.late = 0
 
@@ -159,7 +157,7 @@ class Pair:
             while not snapshot.copy_some():
                 pass
             pictures[name] = list(snapshot.batches())
-        self.chain = Chain.linear(
+        self.chain = linear(
             (WatermarkSpec("time", 5), self.spec), SCHEMA, self.cache, want_late=True
         )
         for name, state in self.chain.states.items():
@@ -247,10 +245,8 @@ def test_partials_through_an_exchange(kernels: KernelCache, shape: str) -> None:
     whole = spec_of(shape, "append", aggregates)
     partial = PartialAggregateSpec(whole.keys, whole.window, aggregates)
     merging = replace(whole, merge_partials=True)
-    upstream = [
-        Chain.linear((WatermarkSpec("time", 5), partial), SCHEMA, kernels) for _ in range(2)
-    ]
-    downstream = Chain.linear((merging,), upstream[0].output_schema, kernels)
+    upstream = [linear((WatermarkSpec("time", 5), partial), SCHEMA, kernels) for _ in range(2)]
+    downstream = linear((merging,), upstream[0].output_schema, kernels)
     oracle = WindowOracle(*SHAPES[shape])
     late = 0
     for step in range(8):
@@ -316,7 +312,7 @@ def test_windows_beyond_64_bits_fail_their_row_and_no_other(
     counted = (AggregateCall("count", None, "n"),)
     spec = AggregateSpec((), window, counted, mode, is_watermarked=True)
     schema = SCHEMA[:1]
-    chain = Chain.linear((spec,), schema, kernels)
+    chain = linear((spec,), schema, kernels)
     first, last = window.times_us
     outside = [-TIME_END - 1, -TIME_END, first - 1, last + 1, TIME_END - 1, TIME_END]
     times = pa.array([*outside, first, last], pa.int64()).cast(pa.timestamp("us", "UTC"))

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.expressions.types import Schema, arrow_schema
-from penstock.operators.chain import Chain
 from penstock.operators.specs import AggregateSpec
 from penstock.plan.nodes import (
     Relation,
@@ -34,6 +33,7 @@ from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import query as query_of
 from penstock.testing.plans import scan_source
 from penstock.testing.standalone import StandaloneHost
+from tests.operators.chains import linear
 from tests.runtime.laboratory import table_source
 
 ROWS = 600
@@ -99,7 +99,7 @@ def _evaluate(node: Relation, tables: dict[str, pa.Table]) -> pa.Table:
     if isinstance(node, UnionAll):
         return pa.concat_tables([_evaluate(part, tables).cast(schema) for part in node.inputs])
     assert isinstance(node, Step), "queries are evaluated as users write them"
-    chain = Chain.linear((node.spec,), node.child.schema, None)
+    chain = linear((node.spec,), node.child.schema, None)
     batches: list[pa.RecordBatch] = []
     for batch in _evaluate(node.child, tables).combine_chunks().to_batches():
         batches += chain.process(batch).batches

@@ -1,0 +1,22 @@
+"""Chains of one port, as most tests want them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.expressions.types import Schema
+from penstock.kernels.cache import KernelCache
+from penstock.operators.chain import Chain
+from penstock.operators.specs import OperatorSpec, cut_at_state
+
+
+def linear(
+    specs: Sequence[OperatorSpec],
+    schema: Schema,
+    cache: KernelCache | None,
+    *,
+    want_late: bool = False,
+) -> Chain:
+    """The operators over the rows of one port, those before the first state as its front."""
+    front, operators = cut_at_state(specs)
+    return Chain([(schema, front)], operators, cache, want_late=want_late)
