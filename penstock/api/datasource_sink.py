@@ -60,7 +60,7 @@ from penstock.runtime.staging import (
     open_writes,
 )
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
-from penstock.stages.tags import task_tag
+from penstock.stages.tags import vertex_tag
 
 QUERY_ID = "sql.streaming.queryId"  # Spark sets it on every task of a streaming query
 SINK_INSTANCE = 1  # of all drivers: they share one order of sequences
@@ -140,13 +140,13 @@ def commit_batch(log: Log, stream: str, batch_id: int, staged: Sequence[StagedRo
     for other in others:
         close_write(log, other)
     if batch_id % TRIM_COMMITS == 0:
-        let_markers_go(log, task_tag(sink), positions[-1])
+        let_markers_go(log, vertex_tag(sink), positions[-1])
     return True
 
 
 def newest_batch(log: Log, sink: str) -> int | None:
     """The last micro-batch that a sink has committed."""
-    record = log.last(task_tag(sink))
+    record = log.last(vertex_tag(sink))
     if record is None:
         return None
     offset: Any = decode_marker(record).offset
@@ -167,7 +167,7 @@ def _sink_marker(sink: str, batch_id: int, rows: int) -> Entry:
         epoch=batch_id + 1,
         offset={"batchId": batch_id, "rows": rows},
     )
-    tags = (task_tag(sink),)
+    tags = (vertex_tag(sink),)
     return Entry(RecordKind.MARKER, tags, sink, SINK_INSTANCE, batch_id, marker.encode())
 
 

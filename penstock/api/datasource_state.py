@@ -151,7 +151,7 @@ def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram)
     spec = state.spec
     schema = distinct_state(spec) if isinstance(spec, DeduplicateSpec) else group_state(spec)
     kept = KeyedState(state.operator, schema)
-    marker = log.last(vertex.task_tag)
+    marker = log.last(vertex.vertex_tag)
     if marker is not None:
         states = {state.operator: kept}
         checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER)

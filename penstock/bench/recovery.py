@@ -29,7 +29,7 @@ from penstock.log.record import Position
 from penstock.runtime.job import Job
 from penstock.runtime.sources import start_keys
 from penstock.runtime.streams import StreamReader
-from penstock.stages.tags import task_tag
+from penstock.stages.tags import vertex_tag
 
 TITLE = "recovery of a running query whose slots are killed"
 QUERY = "recovery"
@@ -136,7 +136,7 @@ def _kill_one(log: Log, job: Job, number: int) -> Kill:
     working = sorted(slot for slot, facts in job.slot_processes().items() if facts[2])
     pid, _, vertices = job.slot_processes()[working[number % len(working)]]
     tail = log.tail()
-    markers = {name: log.last(task_tag(name)) for name in vertices}
+    markers = {name: log.last(vertex_tag(name)) for name in vertices}
     instances = {name: last.instance if last else 0 for name, last in markers.items()}
     killed_us, killed_s = time.time_ns() // 1000, time.monotonic()
     os.kill(pid, signal.SIGKILL)
@@ -161,7 +161,7 @@ def _kill_one(log: Log, job: Job, number: int) -> Kill:
 
 def _first_commit_us(log: Log, vertex: str, after: Position, instance: int) -> int | None:
     """When the log took the first marker of a newer instance of a vertex; None if it has none."""
-    records = log.read([task_tag(vertex)], after, 10_000)
+    records = log.read([vertex_tag(vertex)], after, 10_000)
     return next((each.time_us for each in records if each.instance > instance), None)
 
 

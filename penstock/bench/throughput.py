@@ -39,7 +39,7 @@ from penstock.runtime.markers import decode_marker
 from penstock.runtime.queries import stored_query
 from penstock.runtime.streams import StreamReader
 from penstock.stages.program import Program
-from penstock.stages.tags import task_tag
+from penstock.stages.tags import vertex_tag
 
 TITLE = "rows per second of a query on two slots, beside Structured Streaming"
 SLOTS = 2
@@ -245,7 +245,7 @@ class _Progress:
 def last_stage_tags(program: Program) -> list[str]:
     """Where the markers of the vertices that write the result are."""
     last = len(program.stages) - 1
-    return [task_tag(vertex.name) for vertex in program.stage_vertices(last)]
+    return [vertex_tag(vertex.name) for vertex in program.stage_vertices(last)]
 
 
 # --- over files -----------------------------------------------------------------------------------

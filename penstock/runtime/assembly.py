@@ -68,7 +68,7 @@ class Assembly:
         """
         vertex = next(v for v in self.program.vertices if v.name == name)
         stage = self.program.stage_of(vertex)
-        marker, position = fence(self.log, name, vertex.task_tag, instance)
+        marker, position = fence(self.log, name, vertex.vertex_tag, instance)
         chain = self._new_chain(stage)
         replayed = self._restore(vertex, chain, marker, position)
         return Vertex(self._parts(vertex, stage, marker, chain), marker, position, replayed)
@@ -164,7 +164,7 @@ class Assembly:
     def _backlog(self, vertex: VertexProgram, writes_result: bool) -> Backlog | None:
         settings = self.program.settings
         tags = set(vertex.output_tags)
-        readers = [v.task_tag for v in self.program.vertices if tags.intersection(v.input_tags)]
+        readers = [v.vertex_tag for v in self.program.vertices if tags.intersection(v.input_tags)]
         taken_upto: Callable[[], Position | None]
         if writes_result:
             taken_upto = partial(delivered, self.log, self.program.query)

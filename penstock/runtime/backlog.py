@@ -112,8 +112,8 @@ def delivered(log: Log, query: str) -> Position | None:
 
 
 def taken(log: Log, readers: Collection[str]) -> Position:
-    """The last marker whose rows all these readers, named by their task tags, have processed."""
-    lasts = [log.last(task_tag) for task_tag in readers]
+    """The last marker whose rows all these readers, named by their vertex tags, have processed."""
+    lasts = [log.last(vertex_tag) for vertex_tag in readers]
     return min(START if last is None else decode_marker(last).consumed for last in lasts)
 
 

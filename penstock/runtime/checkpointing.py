@@ -34,7 +34,7 @@ from penstock.log.record import Position, Record
 from penstock.runtime.markers import decode_marker, marker_at, marker_digest
 from penstock.runtime.trimming import TrimJob, let_go
 from penstock.runtime.vertex import CheckpointJob
-from penstock.stages.tags import change_tag, task_tag
+from penstock.stages.tags import change_tag, vertex_tag
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 
 CHECKPOINTS_KEPT = 2
@@ -56,7 +56,7 @@ class CheckpointStatistics:
 
 def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
     """Store a job's picture, then let go of what it makes needless."""
-    marker = marker_at(log, task_tag(job.vertex), job.position)
+    marker = marker_at(log, vertex_tag(job.vertex), job.position)
     if marker is None:
         raise CheckpointError(
             f"the marker of vertex {job.vertex} at position {job.position} is no longer in the "
@@ -80,7 +80,7 @@ def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> No
         oldest = usable[-CHECKPOINTS_KEPT].position
         log.trim(change_tag(job.vertex), Position(oldest), job.fence)
         # The marker itself stays: it is what the checkpoint is known by, and may be the last one.
-        log.trim(task_tag(job.vertex), Position(oldest - 1), job.fence)
+        log.trim(vertex_tag(job.vertex), Position(oldest - 1), job.fence)
         # A power cut that takes the markers of the newer ones must leave the older ones.
         log.sync()
         for checkpoint in usable[:-CHECKPOINTS_KEPT]:
@@ -98,7 +98,7 @@ def bound_to(marker: Record) -> dict[str, Any]:
 
 def check_bound(checkpoint: CheckpointId, store: CheckpointStore, log: Log) -> None:
     """Raise CheckpointForeign unless the marker that a checkpoint belongs to is in the log."""
-    marker = marker_at(log, task_tag(checkpoint.vertex), Position(checkpoint.position))
+    marker = marker_at(log, vertex_tag(checkpoint.vertex), Position(checkpoint.position))
     noted = store.read_meta(checkpoint).get("marker")
     if marker is None or noted != marker_digest(marker):
         raise CheckpointForeign(

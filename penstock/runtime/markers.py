@@ -66,9 +66,9 @@ class Marker:
         return compact_json({"version": MARKER_VERSION, **fields_of(self)})
 
 
-def marker_at(log: Log, task_tag: str, position: Position) -> Record | None:
+def marker_at(log: Log, vertex_tag: str, position: Position) -> Record | None:
     """The marker of a vertex at a position; None if there is none, or none any more."""
-    found = log.read([task_tag], Position(position - 1), 1) if position > START else []
+    found = log.read([vertex_tag], Position(position - 1), 1) if position > START else []
     return found[0] if found and found[0].position == position else None
 
 

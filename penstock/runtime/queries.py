@@ -195,7 +195,7 @@ def _all(log: Log) -> Iterator[StoredQuery]:
 
 
 def _last_marker(log: Log, vertex: VertexProgram) -> Marker | None:
-    record = log.last(vertex.task_tag)
+    record = log.last(vertex.vertex_tag)
     return None if record is None else decode_marker(record)
 
 

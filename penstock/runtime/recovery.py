@@ -39,14 +39,14 @@ logger = logging.getLogger(__name__)
 
 
 def fence(
-    log: Log, vertex: str, task_tag: str, instance: int, *, again: bool = False
+    log: Log, vertex: str, vertex_tag: str, instance: int, *, again: bool = False
 ) -> tuple[Marker, Position]:
     """Steps 1 and 2: take the vertex over; return its last marker, renumbered, and where it is.
 
     With `again` the caller may have done so already, with the same number, and failed.
     """
     register(log, vertex, instance, again=again)
-    record = log.last(task_tag)
+    record = log.last(vertex_tag)
     if record is None:
         return Marker(vertex=vertex, instance=instance, epoch=0), START
     marker = decode_marker(record)

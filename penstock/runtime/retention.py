@@ -89,7 +89,7 @@ def _least_read(log: Log, stream: StreamFacts) -> tuple[Position | None, str | N
     for name in stored_names(log):
         stored = needed_query(log, name)
         readers = [
-            vertex.task_tag
+            vertex.vertex_tag
             for vertex in stored.program.vertices
             if not set(stream.tags).isdisjoint(vertex.input_tags)
         ]

@@ -48,7 +48,7 @@ from penstock.runtime.staging import clear_dead_writes
 from penstock.runtime.substreams import count_substreams, stream_key, stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.program import Program, StreamSpec, shape, show_schema
-from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag, substream_tag, task_tag
+from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag, substream_tag, vertex_tag
 
 Use = Literal["rows", "late rows", "dead letters"]
 Mode = Literal["append", "update", "complete"]
@@ -407,7 +407,7 @@ class StreamWriter:
         self._facts = claim_for_rows(log, check_name(stream, "stream"), f"producer {producer}")
         self._schema = arrow_schema(self._facts.schema)
         self._codec = codec
-        self._tags = (task_tag(producer), marker_tag(stream))
+        self._tags = (vertex_tag(producer), marker_tag(stream))
         self._marker: Marker
         self._outputs: Outputs
         self._deal: Partitioner

@@ -12,8 +12,8 @@ later instance begins with: a zombie that wakes up with an old mark, two process
 same tag, or a trim that is repeated take nothing that anybody needs.
 
 Every tag of a marker of the query's inner stages is let go of by somebody, which is what frees the
-record: the task tag and the change tag here or by a checkpoint, the marker tag of the stream by its
-readers.
+record: the vertex tag and the change tag here or by a checkpoint, the marker tag of the stream by
+its readers.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class TrimJob:
     """What one vertex lets go of from time to time; it is the same each time."""
 
     vertex: str
-    task_tag: str
-    inputs: tuple[tuple[str, tuple[str, ...]], ...]  # tag, and the task tags of all who read it
+    vertex_tag: str
+    inputs: tuple[tuple[str, tuple[str, ...]], ...]  # tag, and the vertex tags of all who read it
     own: tuple[str, ...]  # tags of its own markers that nobody looks for behind the last one
 
 
@@ -49,43 +49,43 @@ def trim_job(program: Program, vertex: VertexProgram) -> TrimJob:
     """What a vertex of a program has to let go of."""
     internal = {stream.name for stream in program.streams if stream.role == "internal"}
     inputs = tuple(
-        (tag, tuple(each.task_tag for each in program.vertices if tag in each.input_tags))
+        (tag, tuple(each.vertex_tag for each in program.vertices if tag in each.input_tags))
         for tag in vertex.input_tags
         if parse_tag(tag).name in internal
     )
     has_state = bool(program.stage_of(vertex).stateful)
-    own = () if has_state else (vertex.task_tag, vertex.change_tag)
-    return TrimJob(vertex.name, vertex.task_tag, inputs, own)
+    own = () if has_state else (vertex.vertex_tag, vertex.change_tag)
+    return TrimJob(vertex.name, vertex.vertex_tag, inputs, own)
 
 
 def let_go(job: TrimJob, log: Log) -> None:
     """Trim all that a job names up to where its readers are by now."""
     for tag, readers in job.inputs:
         _trim(log, tag, low_water(log, readers))
-    last = log.last(job.task_tag)
+    last = log.last(job.vertex_tag)
     if last is not None:
         # The marker itself stays: it is where the next recovery begins.
         for tag in job.own:
             _trim(log, tag, Position(last.position - 1))
 
 
-def let_markers_go(log: Log, task_tag: str, last: Position) -> None:
+def let_markers_go(log: Log, vertex_tag: str, last: Position) -> None:
     """Trim the markers of a producer before its last one, behind which nobody looks.
 
     For producers that have no background thread. A failure is only noted: the write that came
     before it is done, and whoever is told otherwise might do it again.
     """
     try:
-        _trim(log, task_tag, Position(last - 1))
+        _trim(log, vertex_tag, Position(last - 1))
     except StreamError as error:
-        logger.warning("%s could not be trimmed: %s", task_tag, error)
+        logger.warning("%s could not be trimmed: %s", vertex_tag, error)
 
 
 def low_water(log: Log, readers: Sequence[str]) -> Position:
     """Where the reader that is furthest behind would begin, were it restarted now."""
     marks = []
-    for task_tag in readers:
-        last = log.last(task_tag)
+    for vertex_tag in readers:
+        last = log.last(vertex_tag)
         marks.append(START if last is None else decode_marker(last).resume)
     return min(marks)
 

@@ -124,7 +124,7 @@ def check_trims(
     for number, trim in enumerate(trims):
         tag = parse_tag(trim.tag)
         where = f"trim of {trim.tag} up to {trim.upto} at {trim.tail}"
-        if tag.kind is TagKind.TASK:
+        if tag.kind is TagKind.VERTEX:
             if trim.upto >= _last_mark(marked.get(tag.name, []), trim.tail)[0]:
                 raise Violation(f"{where}: takes the last marker of {tag.name}")
         elif tag.kind is not TagKind.CHANGES:

@@ -33,7 +33,7 @@ from penstock.stages.tags import (
     marker_tag,
     parse_tag,
     substream_tag,
-    task_tag,
+    vertex_tag,
 )
 from penstock.state.contract import KeyRange
 
@@ -265,8 +265,8 @@ class VertexProgram:
             parse_tag(tag)
 
     @property
-    def task_tag(self) -> str:
-        return task_tag(self.name)
+    def vertex_tag(self) -> str:
+        return vertex_tag(self.name)
 
     @property
     def change_tag(self) -> str:
@@ -388,7 +388,7 @@ class Program:
 
     def _check_output_tags(self, stage: Stage, vertex: VertexProgram) -> None:
         stream = stage.output.stream
-        required = {vertex.task_tag, vertex.change_tag, marker_tag(stream)}
+        required = {vertex.vertex_tag, vertex.change_tag, marker_tag(stream)}
         tags = self.stream(stream).substream_tags
         parts = len(self.stage_vertices(vertex.stage))
         wanted = tags if stage.output.partition_by else tags[vertex.index :: parts]
@@ -446,7 +446,7 @@ def cut_stage(
         written = streams[stage.output.stream].substream_tags
         if not stage.output.partition_by:
             written = written[part::count]
-        markers = [task_tag(name), change_tag(name), marker_tag(stage.output.stream)]
+        markers = [vertex_tag(name), change_tag(name), marker_tag(stage.output.stream)]
         markers.extend(marker_tag(stream) for stream in side_streams if stream is not None)
         yield VertexProgram(name, index, part, ranges[part], tuple(read), written, tuple(markers))
 

@@ -27,7 +27,7 @@ class TagKind(Enum):
 
     SUBSTREAM = "S"
     STREAM_MARKERS = "S/m"
-    TASK = "T"
+    VERTEX = "T"
     CHANGES = "C"
 
 
@@ -45,7 +45,7 @@ class Tag:
             return substream_tag(self.name, self.index)
         if self.kind is TagKind.STREAM_MARKERS:
             return marker_tag(self.name)
-        return task_tag(self.name) if self.kind is TagKind.TASK else change_tag(self.name)
+        return vertex_tag(self.name) if self.kind is TagKind.VERTEX else change_tag(self.name)
 
 
 def substream_tag(stream: str, index: int) -> str:
@@ -64,7 +64,7 @@ def marker_tag(stream: str) -> str:
     return f"S/{check_any_name(stream, 'stream')}/m"
 
 
-def task_tag(vertex: str) -> str:
+def vertex_tag(vertex: str) -> str:
     """The tag on a vertex's markers."""
     return f"T/{check_any_name(vertex, 'vertex')}"
 

@@ -20,7 +20,7 @@ from penstock.log.record import Fence, Position, RecordKind
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.streams import StreamReader, create_stream
-from penstock.stages.tags import marker_tag, substream_tag, task_tag
+from penstock.stages.tags import marker_tag, substream_tag, vertex_tag
 from penstock.testing.clock import ManualClock
 
 STREAM = "events"
@@ -108,7 +108,7 @@ class Writer:
     def commit(self) -> Position:
         self._epoch += 1
         marker = Marker(vertex=self._producer, instance=self._instance, epoch=self._epoch)
-        tags = (task_tag(self._producer), marker_tag(self._stream))
+        tags = (vertex_tag(self._producer), marker_tag(self._stream))
         return self._outputs.commit(tags, marker.encode())
 
     def die(self) -> None:

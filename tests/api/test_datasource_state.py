@@ -89,7 +89,7 @@ def consumed(folder: Path, program: Program) -> list[dict[str, Any]]:
 
     [vertex] = program.vertices
     with open_log(folder, read_only=True) as log:
-        record = log.last(vertex.task_tag)
+        record = log.last(vertex.vertex_tag)
         assert record is not None
         offset = decode_marker(record).offset
     assert 0 < offset < ROWS, "the test wants a query in the middle of its input"

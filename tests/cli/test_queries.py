@@ -158,7 +158,7 @@ def test_progress_is_that_of_the_markers(folder: Path) -> None:
         stored = needed_query(log, "hot")
         progress = query_progress(log, stored.program)
         (marker,) = progress.markers.values()
-        record = log.last(stored.program.vertices[0].task_tag)
+        record = log.last(stored.program.vertices[0].vertex_tag)
     assert marker is not None
     assert record is not None
     assert json.loads(bytes(record.body))["epoch"] == marker.epoch == progress.epoch

@@ -23,7 +23,7 @@ from penstock.runtime.sources import SourceBuilder, SourceRequest
 from penstock.runtime.streams import StreamReader
 from penstock.runtime.trimming import TRIM_COMMITS
 from penstock.stages.program import Program
-from penstock.stages.tags import task_tag
+from penstock.stages.tags import vertex_tag
 from penstock.testing.single_process import SingleProcess
 from tests.connectors.arrow_source import ArrowSource
 
@@ -136,7 +136,7 @@ class Laboratory:
             return log.read([tag], 0, 60_000)  # type: ignore[arg-type]
 
     def markers(self, vertex: str) -> list[Marker]:
-        return [decode_marker(record) for record in self.records(task_tag(vertex))]
+        return [decode_marker(record) for record in self.records(vertex_tag(vertex))]
 
 
 def plain(rows: pa.Table) -> list[Row]:

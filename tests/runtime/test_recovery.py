@@ -27,7 +27,7 @@ from penstock.runtime.slot import CHECKPOINTS_FOLDER
 from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob, VertexState
 from penstock.stages.settings import Settings
-from penstock.stages.tags import change_tag, marker_tag, task_tag
+from penstock.stages.tags import change_tag, marker_tag, vertex_tag
 from penstock.state.checkpoints import MANIFEST, CheckpointStore
 from penstock.state.keyed import KeyedState
 from penstock.state.snapshot import COPY_ROWS_MAX
@@ -166,7 +166,7 @@ def test_what_reads_a_state_without_owning_it_begins_again_if_the_changes_go(
     owner = lab.open(sums(), {"rows": table_source(rows)})
     step(owner, 8)
     state = owner.host.vertex(VERTEX)._parts.chain.states["aggregate0"]
-    upto = owner.log.last(task_tag(VERTEX)).position
+    upto = owner.log.last(vertex_tag(VERTEX)).position
     looked = KeyedState("aggregate0", state.schema)
     as_of_marker = state.scan().to_pylist()
     tries = []
@@ -313,7 +313,7 @@ def test_without_any_checkpoint_yet_the_change_log_alone_restores_the_state(
 def commits_after_newest_checkpoint(lab: Laboratory) -> int:
     newest = store(lab).list(VERTEX)
     position = newest[-1].position if newest else 0
-    return sum(record.position > position for record in lab.records(task_tag(VERTEX)))
+    return sum(record.position > position for record in lab.records(vertex_tag(VERTEX)))
 
 
 @pytest.mark.parametrize("steps_per_life", [2, 4, 7, 40])

@@ -26,7 +26,7 @@ from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
-from penstock.stages.tags import task_tag
+from penstock.stages.tags import vertex_tag
 from penstock.testing.columns import col
 from penstock.testing.plans import count, query, scan_source, sum_
 from penstock.testing.single_process import SingleProcess
@@ -186,7 +186,7 @@ def test_streams_that_others_may_read_are_never_trimmed() -> None:
     for vertex in program.vertices:
         job = trim_job(program, vertex)
         assert all(tag.startswith(inner) for tag, _ in job.inputs)
-        assert all(tag in (vertex.task_tag, vertex.change_tag) for tag in job.own)
+        assert all(tag in (vertex.vertex_tag, vertex.change_tag) for tag in job.own)
         source = program.stage_of(vertex).source
         assert bool(job.inputs) == (source is None)
 
@@ -259,7 +259,7 @@ def test_a_producer_outside_keeps_few_of_its_own_markers(tmp_path: Path) -> None
         writer = StreamWriter(log, "numbers", "p")
         for number in range(writes):
             writer.write(pa.record_batch([[number]], schema=schema), offset=number)
-        assert len(log.read([task_tag("p")], Position(0), 10_000)) <= TRIM_COMMITS
+        assert len(log.read([vertex_tag("p")], Position(0), 10_000)) <= TRIM_COMMITS
         assert StreamWriter(log, "numbers", "p").offset == writes - 1
         rows = StreamReader(log, "numbers").read_all()
         assert rows.column("x").to_pylist() == list(range(writes))

@@ -20,7 +20,7 @@ def test_lookups() -> None:
     for vertex in program.vertices:
         assert program.stage_of(vertex) is program.stages[vertex.stage]
         assert vertex in program.stage_vertices(vertex.stage)
-        assert vertex.task_tag == f"T/{vertex.name}"
+        assert vertex.vertex_tag == f"T/{vertex.name}"
         assert vertex.change_tag == f"C/{vertex.name}"
 
 

@@ -17,7 +17,7 @@ from penstock.stages.tags import (
     marker_tag,
     parse_tag,
     substream_tag,
-    task_tag,
+    vertex_tag,
 )
 
 NAMES = st.from_regex(r"[A-Za-z0-9_]{1,64}", fullmatch=True)
@@ -26,7 +26,7 @@ NAMES = st.from_regex(r"[A-Za-z0-9_]{1,64}", fullmatch=True)
 def test_texts() -> None:
     assert substream_tag("bids", 3) == "S/bids/3"
     assert marker_tag("bids") == "S/bids/m"
-    assert task_tag("q.s0.1") == "T/q.s0.1"
+    assert vertex_tag("q.s0.1") == "T/q.s0.1"
     assert change_tag("q.s0.1") == "C/q.s0.1"
 
 
@@ -34,14 +34,14 @@ def test_texts() -> None:
 def test_built_tags_parse_back(name: str, index: int) -> None:
     assert parse_tag(substream_tag(name, index)) == Tag(TagKind.SUBSTREAM, name, index)
     assert parse_tag(marker_tag(name)) == Tag(TagKind.STREAM_MARKERS, name)
-    assert parse_tag(task_tag(name)) == Tag(TagKind.TASK, name)
+    assert parse_tag(vertex_tag(name)) == Tag(TagKind.VERTEX, name)
     assert parse_tag(change_tag(name)) == Tag(TagKind.CHANGES, name)
-    for text in (substream_tag(name, index), marker_tag(name), task_tag(name), change_tag(name)):
+    for text in (substream_tag(name, index), marker_tag(name), vertex_tag(name), change_tag(name)):
         assert str(parse_tag(text)) == text
 
 
 def test_a_stream_called_m_has_its_own_tags() -> None:
-    assert len({substream_tag("m", 0), marker_tag("m"), task_tag("m"), change_tag("m")}) == 4
+    assert len({substream_tag("m", 0), marker_tag("m"), vertex_tag("m"), change_tag("m")}) == 4
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_substreams_are_bounded(index: int) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 65, "né"])
 def test_names_are_checked(name: str) -> None:
-    for build in (marker_tag, task_tag, change_tag):
+    for build in (marker_tag, vertex_tag, change_tag):
         with pytest.raises(InvalidName):
             build(name)
     with pytest.raises(InvalidName):

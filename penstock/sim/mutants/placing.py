@@ -22,9 +22,9 @@ from penstock.sim.swaps import swapped
 def _number_taken() -> AbstractContextManager[None]:
     """What an earlier version did: whoever came last took the next number for itself."""
 
-    def fence(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, Position]:
+    def fence(log: Log, vertex: str, vertex_tag: str, instance: int) -> tuple[Marker, Position]:
         taken = take_over(log, vertex)
-        record = log.last(task_tag)
+        record = log.last(vertex_tag)
         if record is None:
             return Marker(vertex=vertex, instance=taken, epoch=0), START
         return replace(decode_marker(record), instance=taken), record.position

@@ -203,7 +203,7 @@ def _trim_before_commit() -> AbstractContextManager[None]:
 def _trim_for_one_reader() -> AbstractContextManager[None]:
     def own_reading(program: Program, vertex: VertexProgram) -> TrimJob:
         job = trim_job(program, vertex)
-        return replace(job, inputs=tuple((tag, (job.task_tag,)) for tag, _ in job.inputs))
+        return replace(job, inputs=tuple((tag, (job.vertex_tag,)) for tag, _ in job.inputs))
 
     return swapped((assembly, "trim_job", own_reading))
 

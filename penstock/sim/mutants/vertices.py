@@ -35,26 +35,26 @@ def _skip_fence() -> AbstractContextManager[None]:
 
 def _reuse_instance() -> AbstractContextManager[None]:
     def take_nothing(
-        log: Log, vertex: str, task_tag: str, instance: int
+        log: Log, vertex: str, vertex_tag: str, instance: int
     ) -> tuple[Marker, Position]:
         current = log.get(instance_key(vertex))
         if current is None:
             register(log, vertex, instance)
-        return _last_marker(log, vertex, task_tag, int(current.value) if current else instance)
+        return _last_marker(log, vertex, vertex_tag, int(current.value) if current else instance)
 
     return swapped((assembly, "fence", take_nothing))
 
 
-def _last_marker(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, Position]:
-    record = log.last(task_tag)
+def _last_marker(log: Log, vertex: str, vertex_tag: str, instance: int) -> tuple[Marker, Position]:
+    record = log.last(vertex_tag)
     if record is None:
         return Marker(vertex=vertex, instance=instance, epoch=0), START
     return replace(decode_marker(record), instance=instance), record.position
 
 
 def _marker_before_fence() -> AbstractContextManager[None]:
-    def fence(log: Log, vertex: str, task_tag: str, instance: int) -> tuple[Marker, Position]:
-        last = _last_marker(log, vertex, task_tag, instance)
+    def fence(log: Log, vertex: str, vertex_tag: str, instance: int) -> tuple[Marker, Position]:
+        last = _last_marker(log, vertex, vertex_tag, instance)
         register(log, vertex, instance)
         return last
 
