@@ -8,14 +8,14 @@ The folders tell the story in this order, and import only downwards:
     runtime      job, slot, vertex (the protocol in one screen), inputs, outputs, markers, recovery
     stages       the program that is shipped to slots; the waist between compiling and running
     operators    what a vertex computes: chains of steps, and operators with state by one contract
-    kernels      expressions to compiled loops, hashing, the compiled-code cache
-    expressions  types, functions and expression trees, and their evaluation over Arrow batches
+    kernels      compiled loops of expressions and groups, hashing, the compiled-code cache
+    expressions  types, functions and expression trees: evaluated by Arrow, or written as loops
     connectors   sources and sinks
     state        states by one contract, keyed state, changes, checkpoints
     log          records, sequencer, segments, p-units: one total order that everything stands on
 
 Anyone may import `errors`, `config`, `clock`, `names`, `arguments`, `options`, `json_codec` and
-`arrays`. `testing`, `sim`, `bench` and `cli` stand outside: they may import anything, and nothing
+`arrays`. `testing`, `sim`, `bench` and `cli` stand outside: they may import anything, and no layer
 imports them.
 """
 

@@ -46,6 +46,7 @@ from penstock.errors import (
 from penstock.expressions.durations import parse_duration
 from penstock.log.contract import Log
 from penstock.names import check_name
+from penstock.operators.specs import MODES
 from penstock.options import Options
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
@@ -66,8 +67,6 @@ from penstock.runtime.streams import describe_stream
 from penstock.stages.compare import compare
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
-
-OUTPUT_MODES = ("append", "update", "complete")
 
 logger = logging.getLogger(__name__)
 
@@ -102,9 +101,9 @@ class DataStreamWriter:
     def outputMode(self, outputMode: str) -> DataStreamWriter:
         """append, update or complete."""
         check_type(outputMode, str, "outputMode", "a text")
-        if outputMode.lower() not in OUTPUT_MODES:
+        if outputMode.lower() not in MODES:
             raise InvalidOption(
-                f"there is no output mode {outputMode!r}; known: {', '.join(OUTPUT_MODES)}"
+                f"there is no output mode {outputMode!r}; known: {', '.join(MODES)}"
             )
         self._mode = outputMode.lower()
         return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain, count, islice
 
@@ -21,7 +21,7 @@ from penstock.sim.checks import (
     check_staged,
     check_trims,
 )
-from penstock.sim.mutants import Mutant
+from penstock.sim.mutants import Mutant, Patch
 from penstock.sim.oracle import rows_of
 from penstock.sim.outcome import Outcome
 from penstock.sim.readers import Observer, check_lives
@@ -76,8 +76,6 @@ SOMETIMES = (
     "rows staged too late",
     "staged write given up",
 )
-
-Patch = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)

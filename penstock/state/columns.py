@@ -33,7 +33,7 @@ _INT64_MIN, _INT64_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class MergeRule(StrEnum):
-    """How a value joins a row that is already there. The names are in stage programs."""
+    """How a value joins a row that is already there."""
 
     SUM = "sum"  # null + x = x; an integer or decimal that leaves its type's range: StateOverflow
     COUNT = "count"  # as sum, but a new row starts at 0 instead of null
