@@ -216,7 +216,8 @@ class Stage:
             wanted == len(schemas),
             f"stage {self.name} has {len(schemas)} ports, its first operator takes {wanted}",
         )
-        first, *rest = self.stateful
+        first, *rest = self.operators
+        assert is_stateful(first)
         return chain_schema(rest, first.output_schema(*schemas))
 
     @property
