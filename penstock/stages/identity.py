@@ -55,11 +55,12 @@ def named_stages(query: str, stages: Sequence[Stage], internal: Mapping[str, str
             name = f"{name}_{names[name]}"
         writers.setdefault(output, []).append(name)
         done.append(replace(placed, name=name))
-    return [
-        replace(stage, output=replace(stage.output, stream=streams.get(output, output)))
-        for stage in done
-        for output in (stage.output.stream,)
-    ]
+    return [_writing(stage, streams) for stage in done]
+
+
+def _writing(stage: Stage, renamed: Mapping[str, str]) -> Stage:
+    stream = stage.output.stream
+    return replace(stage, output=replace(stage.output, stream=renamed.get(stream, stream)))
 
 
 def identity(stage: Stage) -> Any:
