@@ -150,6 +150,9 @@ class Watermarks:
         self._watermark_us = watermark_us
         self._run = run
         self._silence = None if idle_timeout_ms is None else Silence(idle_timeout_ms)
+        # A vertex goes by its slowest port: another one may have been further, or over, and those
+        # who write it may never speak again.
+        self._advance()
 
     @property
     def watermark_us(self) -> int:

@@ -127,6 +127,42 @@ def test_a_port_that_has_ended_holds_no_other_back(lab: Laboratory) -> None:
     assert sorted(windows(lab)) == [("l", 0, 1), ("r", 0, 2)]
 
 
+def test_a_port_that_was_over_is_so_after_a_restart(lab: Laboratory) -> None:
+    """Nobody says it again, and without it no time would ever come to its end."""
+    log = opened(lab, "left", "right")
+    left, right = StreamWriter(log, "left", "one"), StreamWriter(log, "right", "two")
+    tested = program(port("left", "l"), port("right", "r"))
+    left.write(rows(1), ended=True)
+    right.write(rows(5))
+    with lab.open(tested) as process:
+        process.run_available()
+    right.write(rows(25))
+    with lab.open(tested) as process:
+        process.run_available()
+        assert sorted(windows(lab)) == [("l", 0, 1), ("r", 0, 1)]
+    right.write(None, ended=True)
+    lab.run(tested)
+    assert sorted(windows(lab)) == [("l", 0, 1), ("r", 0, 1), ("r", 20, 1)]
+
+
+def test_a_port_that_was_ahead_is_so_after_a_restart(lab: Laboratory) -> None:
+    """By what its producers said, who may have no more for now."""
+    log = opened(lab, "left", "right")
+    left, right = StreamWriter(log, "left", "one"), StreamWriter(log, "right", "two")
+    ports = (
+        Port(None, ("left",), ROWS, (called("l"),)),
+        Port(None, ("right",), ROWS, (called("r"),)),
+    )
+    right.write(rows(2), watermark_us=35 * SECOND_US)
+    left.write(rows(1), watermark_us=SECOND_US)
+    with lab.open(program(*ports)) as process:
+        process.run_available()
+    left.write(rows(12), watermark_us=12 * SECOND_US)
+    with lab.open(program(*ports)) as process:
+        process.run_available()
+    assert sorted(windows(lab)) == [("l", 0, 1), ("r", 0, 1)]
+
+
 def test_a_stream_that_two_ports_read_goes_to_both(lab: Laboratory) -> None:
     log = opened(lab, "left")
     even = FilterSpec(call("eq", call("remainder", n, literal(2, "bigint")), literal(0, "bigint")))
