@@ -39,7 +39,7 @@ from penstock.runtime.substreams import stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts, state_too_large
 from penstock.stages.program import Port, Program, Stage, VertexProgram, sink_stream
-from penstock.stages.tags import TagKind, marker_tag, parse_tag, substream_tag
+from penstock.stages.tags import OF_STREAMS, marker_tag, parse_tag, substream_tag
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 
 logger = logging.getLogger(__name__)
@@ -181,9 +181,10 @@ class Assembly:
         sides = (settings.late_stream, settings.dead_letter_stream)
         written = [substream_tag(stream, 0) for stream in sides if stream is not None]
         written.extend((*vertex.output_tags, *vertex.marker_tags))
-        kinds = (TagKind.SUBSTREAM, TagKind.STREAM_MARKERS)
         return {
-            tag for tag in written if (t := parse_tag(tag)).kind in kinds and t.name not in internal
+            str(tag)
+            for tag in map(parse_tag, written)
+            if tag.kind in OF_STREAMS and tag.name not in internal
         }
 
     def _input(self, vertex: VertexProgram, stage: Stage, marker: Marker) -> Input:

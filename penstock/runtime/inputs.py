@@ -24,7 +24,7 @@ from penstock.runtime.event_time import Word
 from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, Said, decode_marker
 from penstock.runtime.read_ahead import ReadAhead
-from penstock.stages.tags import parse_tag
+from penstock.stages.tags import OF_STREAMS, parse_tag
 
 
 class PortBatch(NamedTuple):
@@ -137,7 +137,8 @@ class StreamInput(Input):
         """Who reads the streams that a record is in."""
         if len(self._ports) == 1:
             return [0]
-        streams = {parse_tag(tag).name for tag in record.tags}
+        tags = map(parse_tag, record.tags)
+        streams = {tag.name for tag in tags if tag.kind in OF_STREAMS}
         return [at for at, port in enumerate(self._ports) if port.streams & streams]
 
     def _words(self, marker: Record) -> tuple[Word, ...]:

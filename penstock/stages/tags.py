@@ -31,6 +31,9 @@ class TagKind(Enum):
     CHANGES = "C"
 
 
+OF_STREAMS = (TagKind.SUBSTREAM, TagKind.STREAM_MARKERS)  # the others are named after a vertex
+
+
 @dataclass(frozen=True, slots=True)
 class Tag:
     """A tag taken apart: `name` is a stream or a vertex, `index` is set for a substream only."""

@@ -163,6 +163,17 @@ def test_a_port_that_was_ahead_is_so_after_a_restart(lab: Laboratory) -> None:
     assert sorted(windows(lab)) == [("l", 0, 1), ("r", 0, 1)]
 
 
+def test_a_producer_may_be_called_like_a_stream_of_another_port(lab: Laboratory) -> None:
+    log = opened(lab, "left", "right")
+    left, right = StreamWriter(log, "left", "right"), StreamWriter(log, "right", "two")
+    left.write(rows(1))
+    right.write(rows(2))
+    with lab.open(program(port("left", "l"), port("right", "r"))) as process:
+        process.run_available()
+    heard = [set(mark.producers) for mark in lab.markers("q.met.0")[-1].ports]
+    assert heard == [{"right"}, {"two"}]
+
+
 def test_a_stream_that_two_ports_read_goes_to_both(lab: Laboratory) -> None:
     log = opened(lab, "left")
     even = FilterSpec(call("eq", call("remainder", n, literal(2, "bigint")), literal(0, "bigint")))
