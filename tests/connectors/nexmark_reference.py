@@ -52,9 +52,6 @@ class Reference:
     def ts(self, k: int) -> int:
         return self.base_ms + int(k * self.d) // 1000
 
-    def watermark_ms(self, n: int) -> int:
-        return self.ts(n // self.group * self.group)
-
     def kind(self, n: int) -> int:
         rest = (self.first_event_id + self.adjusted(n)) % 50
         return 0 if rest == 0 else 1 if rest <= 3 else 2

@@ -342,7 +342,6 @@ TEXT = [
 ]
 
 _int32, _int64 = pa.int32(), pa.int64()
-_LEGACY = {b"org.apache.spark.version": b"2.4.0", b"org.apache.spark.legacyDateTime": b""}
 PARQUET = [
     Group(
         "parquet",

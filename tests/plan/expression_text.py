@@ -116,14 +116,6 @@ class Cursor:
             raise self.error(f"unexpected {self.next.text!r}")
 
 
-def parse_expression(text: str) -> ColumnExpression:
-    """The expression of a whole text."""
-    cursor = Cursor(text)
-    expression = take_expression(cursor)
-    cursor.end()
-    return expression
-
-
 def take_expression(cursor: Cursor, depth: int = 0) -> ColumnExpression:
     """The longest expression from the cursor on."""
     if depth > DEPTH_MAX:
