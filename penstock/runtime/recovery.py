@@ -29,7 +29,6 @@ from penstock.runtime.instances import run_of
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.vertex import STATE_NAME
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
-from penstock.state.columns import CHANGE_NAME
 from penstock.state.contract import State
 
 REPLAY_ROWS_MAX = 65_536
@@ -167,7 +166,7 @@ class _Replay:
         self._rows = 0
 
     def add(self, changes: pa.RecordBatch) -> None:
-        if changes.column(CHANGE_NAME).to_numpy().any():
+        if self._state.removes(changes):
             self.flush()
             self._state.apply_changes(changes)
             return

@@ -146,6 +146,7 @@ def _removed(stage: Stage) -> StageVerdict:
 def _compare_stage(stored: Program, before: int, new: Program, after: int) -> StageVerdict:
     old, fresh = stored.stages[before], new.stages[after]
     refusals = [
+        *_twin_refusals(stored, old, new, fresh),
         *_input_refusals(old, fresh),
         *_state_refusals(old.stateful, fresh.stateful),
         *_output_refusals(old, fresh),
@@ -155,6 +156,24 @@ def _compare_stage(stored: Program, before: int, new: Program, after: int) -> St
         return StageVerdict(fresh.name, "refused", tuple(refusals))
     changes = tuple(_changes(old, fresh))
     return StageVerdict(fresh.name, "rebuilt" if changes else "kept", changes)
+
+
+def _twin_refusals(stored: Program, old: Stage, new: Program, fresh: Stage) -> Iterator[str]:
+    """Of stages that differ in their expressions alone, only the order says which is which.
+
+    So where one changes, or one comes before others or goes, it may be another one's state.
+    """
+    twins = [
+        each.name
+        for program in (stored, new)
+        for each in program.stages
+        if each.name != fresh.name and identity(each) == identity(fresh)
+    ]
+    if twins and old.specs != fresh.specs:
+        yield (
+            f"it and {', '.join(dict.fromkeys(twins))} differ only in their expressions, and these "
+            "have changed: whose rows and state are whose cannot be told"
+        )
 
 
 def _input_refusals(old: Stage, new: Stage) -> Iterator[str]:

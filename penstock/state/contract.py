@@ -57,6 +57,10 @@ class State(ABC):
         """Do again what changes say, of all keys or of a range."""
 
     @abstractmethod
+    def removes(self, changes: pa.RecordBatch) -> bool:
+        """Whether changes remove rows: then none that come later may be applied with them."""
+
+    @abstractmethod
     def begin_snapshot(self) -> Picture:
         """Begin a picture of this moment."""
 

@@ -427,6 +427,9 @@ class KeyedState(State):
             changes = changes.filter(pa.array(kinds == ChangeKind.PUT))
         self._put_batch(changes, only, captured=False)
 
+    def removes(self, changes: pa.RecordBatch) -> bool:
+        return bool(changes.column(CHANGE_NAME).to_numpy().any())
+
     def _apply_deletes(self, deletes: pa.RecordBatch) -> None:
         words, nulls = self._find_words(deletes.columns[: len(self.schema.keys)], len(deletes))
         panes = _ready(deletes.column(PANE_NAME).to_numpy(), np.int64, len(deletes))

@@ -15,6 +15,7 @@ from penstock.json_codec import canonical_json, parse
 from penstock.kernels.cache import KernelCache
 from penstock.operators.chain import Chain
 from penstock.operators.specs import DeduplicateSpec, OperatorSpec, WatermarkSpec, spec_from_json
+from tests.operators.chains import linear
 
 SECOND_US = 1_000_000
 ROWS: Schema = tuple(
@@ -80,7 +81,7 @@ def plain(batches: tuple[pa.RecordBatch, ...]) -> list[tuple[Any, ...]]:
 
 def chain_of(spec: DeduplicateSpec, cache: KernelCache | None) -> Chain:
     specs: tuple[OperatorSpec, ...] = (WatermarkSpec("at", 0), spec)
-    return Chain.linear(specs, ROWS, cache, want_late=True)
+    return linear(specs, ROWS, cache, want_late=True)
 
 
 def restarted(chain: Chain, spec: DeduplicateSpec, cache: KernelCache | None) -> Chain:

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.expressions.tree import column
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
-from penstock.operators.chain import Chain
 from penstock.operators.specs import DeduplicateSpec, WatermarkSpec
+from tests.operators.chains import linear
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -88,7 +88,7 @@ def test_each_batch_gives_what_spark_gives(
     spark: SparkSession, tmp_path: Path, name: str, seed: int
 ) -> None:
     made = batches(random.Random(f"{name} {seed}"))
-    chain = Chain.linear((WatermarkSpec("at", DELAY_US), ours(name)), ROWS, None)
+    chain = linear((WatermarkSpec("at", DELAY_US), ours(name)), ROWS, None)
     found: list[list[Any]] = []
     seen_us: int | None = None
     for rows in made:

@@ -11,6 +11,7 @@ from penstock.errors import ProgramIncompatible
 from penstock.plan.optimizer import plan_program
 from penstock.stages.compare import Comparison, compare
 from penstock.stages.program import Program
+from penstock.testing.columns import ColumnExpression
 from penstock.testing.plans import Draft, avg, col, count, max_, query, scan_source, window
 from tests.stages.programs import bids, hot, rich
 
@@ -223,3 +224,23 @@ def test_two_stages_that_do_the_same_to_the_same_rows_have_two_names() -> None:
     names = [stage.name for stage in program.stages]
     assert len(set(names)) == len(names) == 3
     assert names[1] == f"{names[0]}_2"
+
+
+def test_whose_state_is_whose_is_never_guessed() -> None:
+    """Two branches that differ in a filter alone: swapped, or the first one gone."""
+    cheap, dear = (col("price") < 3), (col("price") > 9)
+
+    def both(*conditions: ColumnExpression) -> Program:
+        writes = [
+            bids().filter(each).group_by("name").agg(count().alias("n"), mode="update")
+            for each in conditions
+        ]
+        rows = writes[0] if len(writes) == 1 else writes[0].union(writes[1])
+        return plan(rows, parallelism=1)
+
+    stored = both(cheap, dear)
+    assert compare(stored, both(cheap, dear)).is_compatible
+    for changed in (both(dear, cheap), both(dear), both(col("price") < 4, dear)):
+        assert not compare(stored, changed).is_compatible, str(compare(stored, changed))
+    assert compare(both(cheap), both(cheap)).is_compatible
+    assert "cannot be told" in str(compare(stored, both(dear, cheap)))

@@ -205,12 +205,12 @@ def _epoch_stays() -> AbstractContextManager[None]:
 
 
 def _watermark_not_restored() -> AbstractContextManager[None]:
-    start = Vertex.__init__
+    time = assembly.Assembly._time
 
-    def forgetful(self: Vertex, parts: VertexParts, marker: Marker, *rest: Any) -> None:
-        start(self, parts, replace(marker, watermark_us=WATERMARK_NONE), *rest)
+    def forgetful(self: assembly.Assembly, stage: Any, marker: Marker, chain: Chain) -> Any:
+        return time(self, stage, replace(marker, watermark_us=WATERMARK_NONE), chain)
 
-    return swapped((Vertex, "__init__", forgetful))
+    return swapped((assembly.Assembly, "_time", forgetful))
 
 
 def _end_not_restored() -> AbstractContextManager[None]:
@@ -320,7 +320,7 @@ VERTICES: tuple[Mutant, ...] = (
     Mutant("marker_without_stream_tag", "markers do not reach the readers of the stream", 0,
            _marker_without_stream_tag),
     Mutant("epoch_stays", "the epoch does not advance", 0, _epoch_stays),
-    Mutant("watermark_not_restored", "a restart forgets the watermark", 2,
+    Mutant("watermark_not_restored", "a restart forgets the watermark", 0,
            _watermark_not_restored),
     Mutant("end_not_restored", "a restart forgets that the vertex has ended", 0,
            _end_not_restored),
