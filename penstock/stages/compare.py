@@ -159,20 +159,25 @@ def _compare_stage(stored: Program, before: int, new: Program, after: int) -> St
 
 
 def _twin_refusals(stored: Program, old: Stage, new: Program, fresh: Stage) -> Iterator[str]:
-    """Of stages that differ in their expressions alone, only the order says which is which.
+    """Of stages that differ in expressions or options alone, only the order says which is which.
 
-    So where one changes, or one comes before others or goes, it may be another one's state.
+    So where one changes, or one comes before others or goes, it may be another one's state; unless
+    it still reads a source with options that no other one has.
     """
+    if (old.specs, old.source) == (fresh.specs, fresh.source):
+        return
     twins = [
         each.name
         for program in (stored, new)
         for each in program.stages
-        if each.name != fresh.name and identity(each) == identity(fresh)
+        if each.name != fresh.name
+        and identity(each) == identity(fresh)
+        and (each.source == fresh.source or old.source != fresh.source)
     ]
-    if twins and old.specs != fresh.specs:
+    if twins:
         yield (
-            f"it and {', '.join(dict.fromkeys(twins))} differ only in their expressions, and these "
-            "have changed: whose rows and state are whose cannot be told"
+            f"it and {', '.join(dict.fromkeys(twins))} differ only in expressions or options, and "
+            "these have changed: whose rows and state are whose cannot be told"
         )
 
 
