@@ -227,7 +227,7 @@ class _Groups:
         late = None
         if partials.late_mask is not None and partials.late_rows:
             late, failing = self._late(batch, np.flatnonzero(partials.late_mask), collect_bad)
-            bad = failing | bad
+            bad |= {row: error for row, error in failing.items() if row not in bad}
         return Prepared(partials, partials.late_rows, late, partials.max_event_time_us, bad)
 
     def _late(

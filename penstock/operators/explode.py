@@ -34,7 +34,8 @@ class Explode:
         self._spec = spec
         self._repeated = [field.name for field in input_schema if field.name in read]
         kept = tuple(field for field in input_schema if field.name in read)
-        self._schema = arrow_schema(spec.added_to(kept))
+        self.made = spec.added_to(kept)  # the columns that come out
+        self._schema = arrow_schema(self.made)
         self._separator = _separator(spec.expression) if is_key else None
 
     def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:

@@ -131,13 +131,15 @@ class Front:
                 after = (*specs[at + 1 :], *behind)
                 read = columns_read(after, before, tools.want_late)
                 is_key = spec.output in _keys(after, self.schema)
-                self._steps.append(Explode(spec, before, read, is_key))
+                explode = Explode(spec, before, read, is_key)
+                self._steps.append(explode)
+                self.fusion = Fusion(explode.made)  # what nobody reads is not there any more
             else:
                 if specs[at + 1 :]:
                     raise ExpressionError("nothing can follow a partial aggregate in its chain")
                 block = Block(self.fusion.aggregation(spec), tools.cache)
                 self._steps.append(PartialGroups(spec, block))
-            self.fusion = Fusion(self.schema)
+                self.fusion = Fusion(self.schema)
 
     def close(self) -> None:
         """Nothing behind will fuse with the last filters and projections."""

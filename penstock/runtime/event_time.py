@@ -49,6 +49,11 @@ class PortTime:
         """Whether nobody who writes it has more for now."""
         return self._heard is None or self._heard.caught_up
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether all who could still say something were silent for too long."""
+        return self._heard is not None and self._heard.is_silent
+
     def see(self, time_us: int | None) -> None:
         """Rows were processed; the latest of them has this time."""
         if time_us is not None and self._delay_us is not None:
@@ -80,7 +85,10 @@ class PortTime:
 
 
 class EventTime:
-    """How far event time has come for a vertex: as far as the port that is furthest behind."""
+    """How far event time has come for a vertex: as far as the port that is furthest behind.
+
+    One that is silent for too long is not waited for, nor is a producer within a port.
+    """
 
     def __init__(self, ports: Sequence[PortTime], watermark_us: int) -> None:
         self._ports = tuple(ports)
@@ -105,13 +113,17 @@ class EventTime:
 
     def listen(self, now_ms: float) -> bool:
         """Everything visible has been heard; return whether somebody's silence moves time on."""
+        before = [port.is_silent for port in self._ports]
         heard = [port.listen(now_ms) for port in self._ports]  # each one has its own silence
-        return any(heard)
+        left_behind = [port.is_silent for port in self._ports] != before
+        return any(heard) or (left_behind and len(self._ports) > 1)
 
     def advance(self, waits: bool) -> bool:
         """Go as far as all ports are; return whether that is further. It never falls."""
         self.of_ports_us = tuple(port.advance(waits) for port in self._ports)
-        reached_us = min(self.of_ports_us)
+        ports = zip(self._ports, self.of_ports_us, strict=True)
+        awake = [us for port, us in ports if not port.is_silent]
+        reached_us = min(awake, default=max(self.of_ports_us))
         if reached_us <= self.watermark_us:
             return False
         self.watermark_us = reached_us
@@ -167,6 +179,12 @@ class Watermarks:
     def caught_up(self) -> bool:
         """Whether no vertex of this query that writes the input has more for now."""
         return all(self._producers[name].ended or self._has_caught_up(name) for name in self._own)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody is left who is waited for, though not all have ended."""
+        voices = [is_silent for _, is_silent in self._voices()]
+        return bool(voices) and all(voices)
 
     def known(self) -> dict[str, Said]:
         return dict(self._producers)

@@ -196,8 +196,12 @@ class Stage:
             raise InvalidProgram(
                 f"stage {self.name}: {error.message}", stage=self.name, **error.details
             ) from error
+        fits = shape(found) == shape(self.output.schema) and not any(
+            given.nullable and not said.nullable
+            for given, said in zip(found, self.output.schema, strict=True)
+        )
         _check(
-            shape(found) == shape(self.output.schema),
+            fits,
             f"stage {self.name}: the chain gives {show_schema(found)}, "
             f"the output says {show_schema(self.output.schema)}",
         )
@@ -211,7 +215,9 @@ class Stage:
                 all(shape(schema) == shape(schemas[0]) for schema in schemas),
                 f"stage {self.name}: rows of its ports differ and are taken alike",
             )
-            return chain_schema(self.operators, schemas[0])
+            alike = zip(*schemas, strict=True)
+            merged = [Field(f[0].name, f[0].type, any(e.nullable for e in f)) for f in alike]
+            return chain_schema(self.operators, tuple(merged))
         _check(
             wanted == len(schemas),
             f"stage {self.name} has {len(schemas)} ports, its first operator takes {wanted}",

@@ -546,3 +546,23 @@ def test_only_append_mode_feeds_another_aggregate() -> None:
     counted = AggregateSpec((("word", line),), None, (AggregateCall("count", None, "n"),), "update")
     with pytest.raises(ExpressionError, match="update mode cannot feed another"):
         linear((counted, WORD_COUNT[-1]), TEXT, None)
+
+
+def test_what_is_exploded_twice_with_a_filter_between(kernels: KernelCache) -> None:
+    """The column that the first explode reads is gone when the filter behind it is computed."""
+    schema = fields(("a", "array<string>"), ("b", "array<string>"), ("n", "int"))
+    a, b = (column(name, parse_type("array<string>")) for name in "ab")
+    one, other = column("one", "string"), column("other", "string")
+    specs: tuple[OperatorSpec, ...] = (
+        GenerateSpec(a, "one"),
+        FilterSpec(call("ne", one, literal("x", "string"))),
+        GenerateSpec(b, "other"),
+        FilterSpec(call("ne", other, literal("x", "string"))),
+        AggregateSpec((("one", one), ("other", other)), None,
+                      (AggregateCall("count", None, "n"),), "update"),
+    )  # fmt: skip
+    rows = [{"a": ["p", "x"], "b": ["q", "r", "x"], "n": 1}, {"a": ["p"], "b": ["q"], "n": 2}]
+    chain = linear(specs, schema, kernels)
+    chain.process(pa.RecordBatch.from_pylist(rows, schema=arrow_schema(schema)))
+    found = {(row["one"], row["other"]): row["n"] for row in commit(chain)}
+    assert found == {("p", "q"): 2, ("p", "r"): 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -35,6 +36,7 @@ from penstock.stages.program import (
     cut_stage,
 )
 from penstock.stages.settings import Settings
+from penstock.testing.clock import ManualClock
 from tests.runtime.laboratory import SECOND_US, UNSYNCED, Laboratory
 
 ROWS: Schema = (Field("n", BIGINT), Field("at", TIMESTAMP))
@@ -238,3 +240,28 @@ def test_what_does_not_fit_together_is_refused() -> None:
         program(port("left", "l"), operators=(called("again"), COUNT))
     with pytest.raises(InvalidProgram, match="with state stands in a port"):
         Port(None, ("left",), TAKEN, (COUNT,))  # type: ignore[arg-type]
+
+
+def test_a_port_that_is_silent_for_too_long_is_not_waited_for(lab: Laboratory) -> None:
+    log = opened(lab, "left", "right")
+    left, right = StreamWriter(log, "left", "one"), StreamWriter(log, "right", "two")
+    tested = program(port("left", "l"), port("right", "r"))
+    tested = replace(tested, settings=replace(tested.settings, idle_timeout_ms=40))
+    clock = ManualClock()
+    with lab.open(tested, clock=clock) as process:
+        right.write(rows(1))
+        left.write(rows(2, 35))
+        process.run_available()
+        assert windows(lab) == []
+        for _ in range(1_000):
+            clock.advance(0.1)
+            process.host.step()
+        assert sorted(windows(lab)) == [("l", 0, 1), ("r", 0, 1)]
+
+
+def test_columns_that_one_port_leaves_null_are_not_promised() -> None:
+    never = tuple(replace(field, nullable=False) for field in ROWS)
+    sure, open_ = Port(None, ("left",), never), Port(None, ("right",), ROWS)
+    with pytest.raises(InvalidProgram, match="the chain gives"):
+        Stage("met", (sure, open_), (), StageOutput("out", (), never))
+    assert Stage("met", (sure, open_), (), StageOutput("out", (), ROWS))
