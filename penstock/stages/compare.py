@@ -122,6 +122,13 @@ def _predecessor(
 
 def _differences(stored: Program, old: Stage, new: Program, stage: Stage) -> Iterator[str]:
     """Why a stage cannot go on for another one: what differs in it, or before it."""
+    vertices = [
+        len(program.stage_vertices(program.stages.index(each)))
+        for program, each in ((stored, old), (new, stage))
+    ]
+    if vertices[0] != vertices[1]:
+        yield _other_parallelism(*vertices)
+        return  # the rest follows from it
     yield from _state_refusals(old.stateful, stage.stateful)
     yield from _output_refusals(old, stage)
     feeding = [_feeding(program, of) for program, of in ((stored, old), (new, stage))]
@@ -265,10 +272,14 @@ def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
 def _vertex_refusals(stored: Program, before: int, new: Program, after: int) -> Iterator[str]:
     count, wanted = len(stored.stage_vertices(before)), len(new.stage_vertices(after))
     if count != wanted:
-        yield (
-            f"it ran as {count} vertices and would run as {wanted}: its state and positions are "
-            f"those of {count}; keep the parallelism"
-        )
+        yield _other_parallelism(count, wanted)
+
+
+def _other_parallelism(count: int, wanted: int) -> str:
+    return (
+        f"it ran as {count} vertices and would run as {wanted}: its state and positions are "
+        f"those of {count}; keep the parallelism"
+    )
 
 
 def _changes(old: Stage, new: Stage) -> Iterator[str]:
