@@ -47,8 +47,8 @@ WRITER_OPTIONS: tuple[Option[Any], ...] = (
     Option("deadLetterStream", str, None, "dead_letter_stream"),
     Option("idleTimeout", _milliseconds, None, "idle_timeout_ms"),
     Option("checkpointInterval", whole(), None, "checkpoint_interval_commits"),
-    Option("stateBytesMax", whole(), None, "state_bytes_max"),
-    Option("stepRowsMax", whole(), None, "step_rows_max"),
-    Option("undeliveredBytesMax", whole(), None, "undelivered_bytes_max"),
+    Option("stateBytesMax", whole(1 << 20, 1 << 44), None, "state_bytes_max"),  # bytes
+    Option("stepRowsMax", whole(1, 1 << 24), None, "step_rows_max"),
+    Option("undeliveredBytesMax", whole(1, 1 << 44), None, "undelivered_bytes_max"),
     *(option for choice in CHOICES for option in choice.options),
 )

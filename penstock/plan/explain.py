@@ -24,7 +24,7 @@ from penstock.operators.specs import (
     expressions_of,
     is_stateful,
 )
-from penstock.stages.program import Port, Program, Stage, StreamSpec
+from penstock.stages.program import Port, Program, Stage, StreamSpec, sink_stream
 from penstock.stages.settings import Settings
 
 Engine = Callable[[Expression, Schema], str]  # where an expression runs: "numba", "arrow"
@@ -238,10 +238,11 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
             yield f"S/{stream.name}", "rows that came after their last window had closed"
         else:
             parts = _count(stream.substreams, "substream")
+            reader = "the sink" if stream.name == sink_stream(program.query) else "any reader"
             use = (
                 f"between stages, {parts}"
                 if stream.role == "internal"
-                else f"result, for any reader, {parts}, {settings.codec}"
+                else f"result, for {reader}, {parts}, {settings.codec}"
             )
             yield f"S/{stream.name}", use
     if settings.dead_letter_stream is not None:

@@ -10,6 +10,7 @@ from penstock.expressions.tree import Expression
 from penstock.expressions.types import Schema
 from penstock.plan.explain import explain
 from penstock.plan.optimizer import plan_program
+from penstock.stages.program import sink_stream
 from penstock.testing.plans import query, scan_stream
 from tests.plan.case_files import Case, read_cases
 from tests.plan.text import parse_query
@@ -35,3 +36,9 @@ def test_the_caller_says_what_only_it_knows() -> None:
     assert "process: survives crashes of processes; a power cut may take the newest records" in text
     assert "numba" not in text
     assert "as the log says" in explain(program, durability="elsewhere")
+
+
+def test_what_feeds_a_sink_is_for_nobody_else() -> None:
+    rows = scan_stream("s", "x bigint")
+    program = plan_program(query("q", rows.to_stream(sink_stream("q"))))
+    assert "result, for the sink, 1 substream" in explain(program)
