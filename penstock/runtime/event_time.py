@@ -183,6 +183,8 @@ class Watermarks:
     @property
     def is_silent(self) -> bool:
         """Whether nobody is left who is waited for, though not all have ended."""
+        if self._silence is None:
+            return False  # asked after every delivery: nobody is ever left behind
         voices = [is_silent for _, is_silent in self._voices()]
         return bool(voices) and all(voices)
 
