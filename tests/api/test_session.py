@@ -201,10 +201,15 @@ def test_a_folder_of_other_things_or_none_is_refused(session: SparkSession, tmp_
         attached_log(session)
 
 
+# A log is opened before the rights are dropped: what is imported then may lie where only its owner
+# can read, such as below a folder of mktemp's.
 READ_ONLY = """
-import os, sys
+import os, sys, tempfile
 from penstock.api.session import attach
 from penstock.errors import StreamError
+from penstock.log import open_log
+with tempfile.TemporaryDirectory() as other:
+    open_log(os.path.join(other, "log"), create=True).close()
 class Context: _jsc = object()
 class Session: _jsparkSession, sparkContext = object(), Context
 if os.geteuid() == 0:
