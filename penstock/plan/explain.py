@@ -21,7 +21,6 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
     accumulators_of,
-    expressions_of,
     is_stateful,
 )
 from penstock.stages.program import Port, Program, Stage, StreamSpec, sink_stream
@@ -170,7 +169,7 @@ def _engine_text(spec: OperatorSpec, schema: Schema, engine: Engine | None) -> s
     if engine is None or (isinstance(spec, AggregateSpec) and spec.merge_partials):
         return ""
     found: dict[str, list[Expression]] = {}
-    for expression in expressions_of(spec):
+    for expression in spec.expressions():
         if not isinstance(expression, Column | Literal):
             found.setdefault(engine(expression, schema), []).append(expression)
     if len(found) < 2:

@@ -8,7 +8,7 @@ types when they are built. `plan/query.py` holds what stands above them: writes 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, Union
 
@@ -17,11 +17,9 @@ from penstock.expressions.tree import Column, Expression, transform
 from penstock.expressions.types import Field, Schema, parse_type
 from penstock.names import check_any_name
 from penstock.operators.specs import (
-    AggregateCall,
     AggregateSpec,
+    Binder,
     DeduplicateSpec,
-    FilterSpec,
-    GenerateSpec,
     NamedExpression,
     OperatorSpec,
     PartialAggregateSpec,
@@ -185,7 +183,7 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         _check_appended(child, f"distinct {', '.join(spec.key_names)}")
     if isinstance(spec, ProjectSpec) and not spec.columns:
         raise PlanError("project: a relation needs at least one column", node="project")
-    return Step(inputs, _bound(spec, _binder(child, _kind(spec))))
+    return Step(inputs, spec.bound(_binder(child, _kind(spec))))
 
 
 def aggregate(
@@ -200,7 +198,7 @@ def aggregate(
     the columns that the partial aggregate read.
     """
     if not merge_partials:
-        grouping = _bound_grouping(grouping, _binder(child, "aggregate"))
+        grouping = grouping.bound(_binder(child, "aggregate"))
     label = _aggregate_label(grouping)
     watermarked = watermark_ends(grouping.window, child.event_time, merge_partials)
     if mode == "append":
@@ -271,8 +269,6 @@ def column_refs(schema: Schema) -> tuple[NamedExpression, ...]:
 
 # --- checks ---------------------------------------------------------------------------------------
 
-Binder = Callable[[Expression], Expression]
-
 
 def _binder(child: Relation, kind: str) -> Binder:
     """Give columns the nullability of the input, once they are found there with their type."""
@@ -290,36 +286,6 @@ def _binder(child: Relation, kind: str) -> Binder:
         return Column(found.name, found.type, found.nullable)
 
     return lambda expression: transform(expression, change)
-
-
-def _bound(spec: OperatorSpec, bind: Binder) -> OperatorSpec:
-    if isinstance(spec, FilterSpec):
-        return FilterSpec(bind(spec.condition))
-    if isinstance(spec, ProjectSpec):
-        return ProjectSpec(_bound_named(spec.columns, bind))
-    if isinstance(spec, GenerateSpec):
-        return replace(spec, expression=bind(spec.expression))
-    if isinstance(spec, DeduplicateSpec):
-        time = None if spec.time is None else bind(spec.time)
-        return replace(spec, keys=tuple(map(bind, spec.keys)), time=time)
-    return _bound_grouping(spec, bind) if isinstance(spec, PartialAggregateSpec) else spec
-
-
-def _bound_grouping(spec: PartialAggregateSpec, bind: Binder) -> PartialAggregateSpec:
-    keys, window = _bound_named(spec.keys, bind), spec.window
-    if window is not None:
-        window = replace(window, time=bind(window.time))
-    return PartialAggregateSpec(
-        keys, window, tuple(_bound_call(call, bind) for call in spec.aggregates)
-    )
-
-
-def _bound_named(columns: tuple[NamedExpression, ...], bind: Binder) -> tuple[NamedExpression, ...]:
-    return tuple((name, bind(expression)) for name, expression in columns)
-
-
-def _bound_call(call: AggregateCall, bind: Binder) -> AggregateCall:
-    return call if call.argument is None else replace(call, argument=bind(call.argument))
 
 
 def _checked(kind: str, make: Callable[[], T]) -> T:

@@ -16,7 +16,6 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     WatermarkSpec,
-    expressions_of,
 )
 from penstock.plan.nodes import (
     Exchange,
@@ -90,7 +89,7 @@ def _needed_below(
     spec: OperatorSpec, schema: Schema, needed: set[str], keep_late: bool
 ) -> set[str]:
     """The columns of its input that an operator reads or hands on."""
-    read = _read(*expressions_of(spec))
+    read = _read(*spec.expressions())
     if isinstance(spec, DeduplicateSpec) and keep_late:
         return _names(schema)
     if isinstance(spec, FilterSpec | DeduplicateSpec):

@@ -37,7 +37,7 @@ from penstock.stages.tags import (
 )
 from penstock.state.contract import KeyRange
 
-PROGRAM_VERSION = 5
+PROGRAM_VERSION = 6
 STAGES_MAX = 1_000
 PORTS_MAX = 1_000
 OPERATORS_MAX = 1_000

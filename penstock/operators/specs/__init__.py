@@ -1,0 +1,170 @@
+"""What each operator of a chain does, as plain frozen values that travel as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+from penstock.expressions.tree import from_json
+from penstock.expressions.types import Schema
+from penstock.json_codec import Reader, list_of, read_as, record_of
+from penstock.operators.specs.deduplicate import DeduplicateSpec
+from penstock.operators.specs.grouping import (
+    OVERLAP_MAX,
+    PANE_COLUMN,
+    ROWS_COLUMN,
+    Accumulator,
+    AggregateCall,
+    AggregateSpec,
+    PartialAggregateSpec,
+    WindowSpec,
+    accumulators_of,
+)
+from penstock.operators.specs.rows import (
+    SPAN_US_MAX,
+    FilterSpec,
+    GenerateSpec,
+    ProjectSpec,
+    WatermarkSpec,
+)
+from penstock.operators.specs.spec import (
+    KEY_KINDS_REFUSED,
+    MODES,
+    Binder,
+    NamedExpression,
+    Spec,
+    check_columns,
+    column_of,
+    field_named,
+    names_in,
+    refuse,
+)
+
+__all__ = [
+    "KEY_KINDS_REFUSED",
+    "MODES",
+    "OVERLAP_MAX",
+    "PANE_COLUMN",
+    "ROWS_COLUMN",
+    "SPAN_US_MAX",
+    "Accumulator",
+    "AggregateCall",
+    "AggregateSpec",
+    "Binder",
+    "DeduplicateSpec",
+    "FilterSpec",
+    "GenerateSpec",
+    "NamedExpression",
+    "OperatorSpec",
+    "PartialAggregateSpec",
+    "ProjectSpec",
+    "Spec",
+    "StatefulSpec",
+    "StatelessSpec",
+    "WatermarkSpec",
+    "WindowSpec",
+    "accumulators_of",
+    "chain_schema",
+    "check_columns",
+    "column_of",
+    "columns_read",
+    "cut_at_state",
+    "field_named",
+    "is_stateful",
+    "operator_name",
+    "spec_from_json",
+]
+
+StatelessSpec = FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | PartialAggregateSpec
+StatefulSpec = AggregateSpec | DeduplicateSpec
+OperatorSpec = StatelessSpec | StatefulSpec
+
+
+def _named(node: Any) -> NamedExpression:
+    name, expression = node
+    return read_as(str, name, "name"), from_json(expression)
+
+
+def _optional(reader: Reader) -> Reader:
+    return lambda node: None if node is None else reader(node)
+
+
+_GROUPING: dict[str, Any] = {
+    "keys": list_of(_named),
+    "window": _optional(record_of(WindowSpec, time=from_json)),
+    "aggregates": list_of(record_of(AggregateCall, argument=_optional(from_json))),
+}
+# Every operator, and what reads those of its fields that hold expressions.
+_OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
+    (FilterSpec, {"condition": from_json}),
+    (ProjectSpec, {"columns": list_of(_named)}),
+    (GenerateSpec, {"expression": from_json}),
+    (WatermarkSpec, {}),
+    (PartialAggregateSpec, _GROUPING),
+    (AggregateSpec, _GROUPING),
+    (DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
+)
+_READERS = {kind.op: record_of(kind, **own) for kind, own in _OPERATORS}
+
+
+def spec_from_json(node: Mapping[str, Any]) -> OperatorSpec:
+    """The operator of a dictionary; an ExpressionError for one outside the closed table."""
+    op = node.get("op") if isinstance(node, Mapping) else None
+    if op not in _READERS:
+        raise refuse(
+            f"{op!r} is not an operator; known: {', '.join(_READERS)}; the program is damaged "
+            "or was written by another version",
+            op=str(op)[:200],
+        )
+    try:
+        fields = {name: value for name, value in node.items() if name != "op"}
+        spec: OperatorSpec = _READERS[op](fields)
+    except (TypeError, ValueError) as error:
+        raise refuse(
+            f"the {op} operator of the program is malformed: {error}", op=str(op)
+        ) from error
+    return spec
+
+
+def is_stateful(spec: OperatorSpec) -> TypeGuard[StatefulSpec]:
+    """Whether an operator keeps something between batches that a result depends on."""
+    return isinstance(spec, StatefulSpec)
+
+
+def operator_name(spec: StatefulSpec, index: int) -> str:
+    """What the operator with state at this place of a chain is called, and its state after it."""
+    return f"{spec.word}{index}"
+
+
+def cut_at_state(
+    specs: Sequence[OperatorSpec],
+) -> tuple[tuple[StatelessSpec, ...], tuple[OperatorSpec, ...]]:
+    """What stands before the first operator with state, and the rest."""
+    first = next((at for at, spec in enumerate(specs) if is_stateful(spec)), len(specs))
+    front = tuple(spec for spec in specs[:first] if not isinstance(spec, StatefulSpec))
+    return front, tuple(specs[first:])
+
+
+def chain_schema(specs: Sequence[OperatorSpec], input_schema: Schema) -> Schema:
+    """The schema after these operators, each checked against what the one before it gives."""
+    schema = input_schema
+    for spec in specs:
+        schema = spec.output_schema(schema)
+    return schema
+
+
+def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool) -> frozenset[str]:
+    """Which of these columns the operators read, or hand on to whoever comes behind them.
+
+    Where late rows are kept they leave an aggregate with all their columns.
+    """
+    read: set[str] = set()
+    for spec in specs:
+        if keep_late and isinstance(spec, AggregateSpec):
+            break
+        read.update(*map(names_in, spec.expressions()))
+        if isinstance(spec, WatermarkSpec):
+            read.add(spec.column)
+        elif not isinstance(spec, FilterSpec | GenerateSpec | DeduplicateSpec):
+            return frozenset(read)
+    return frozenset(field.name for field in schema)

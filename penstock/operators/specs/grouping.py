@@ -1,0 +1,367 @@
+"""Groups: windows, aggregates, their partials, and how the mode emits them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from penstock.expressions.durations import show_duration
+from penstock.expressions.tree import Expression
+from penstock.expressions.types import (
+    ARITHMETIC_DIGITS_MAX,
+    BIGINT,
+    DOUBLE,
+    TIMESTAMP,
+    DataType,
+    Field,
+    Schema,
+    struct_type,
+)
+from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction
+from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction
+from penstock.operators.specs.rows import SPAN_US_MAX
+from penstock.operators.specs.spec import (
+    KEY_KINDS_REFUSED,
+    MODES,
+    Binder,
+    NamedExpression,
+    Spec,
+    bound_named,
+    by,
+    check_columns,
+    check_distinct,
+    check_room,
+    refuse,
+)
+
+PANE_COLUMN = "__pane"
+ROWS_COLUMN = "__rows"
+OVERLAP_MAX = 10_000  # windows that one row is in; Spark makes a projection for each
+_TIME_MAX = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """Windows [k*slide + start, k*slide + start + size); each a run of equal panes."""
+
+    time: Expression
+    size_us: int
+    slide_us: int
+    start_us: int = 0
+    output: str = "window"
+
+    def __post_init__(self) -> None:
+        if not (0 < self.slide_us <= self.size_us):
+            raise refuse(
+                f"a window needs 0 < slide <= size, got slide "
+                f"{show_duration(self.slide_us)} and size {show_duration(self.size_us)}"
+            )
+        if not 0 <= self.start_us < self.slide_us:
+            raise refuse(
+                f"a window's start offset lies in [0, slide), got "
+                f"{show_duration(self.start_us)} with slide {show_duration(self.slide_us)}"
+            )
+        if self.size_us > SPAN_US_MAX:
+            raise refuse(
+                f"a window is at most {show_duration(SPAN_US_MAX)} long, so that its ends are "
+                f"times of 64 bits; this one has {show_duration(self.size_us)}"
+            )
+        if self.size_us > self.slide_us * OVERLAP_MAX:
+            raise refuse(
+                f"a row lies in at most {OVERLAP_MAX:,} windows that overlap; here in "
+                f"{-(-self.size_us // self.slide_us):,}: take a longer slide"
+            )
+
+    @property
+    def times_us(self) -> tuple[int, int]:
+        """The first and the last time all of whose windows, and their neighbours, fit 64 bits."""
+        first = -(_TIME_MAX // self.slide_us)  # begins within 64 bits, with any offset
+        last = (_TIME_MAX - self.start_us - self.size_us) // self.slide_us  # ends within them
+        return first * self.slide_us + self.start_us + self.size_us, (
+            last * self.slide_us + self.start_us - 1
+        )
+
+    @property
+    def pane_us(self) -> int:
+        return math.gcd(self.size_us, self.slide_us)
+
+    @property
+    def panes_per_window(self) -> int:
+        return self.size_us // self.pane_us
+
+    @property
+    def panes_per_slide(self) -> int:
+        return self.slide_us // self.pane_us
+
+    @property
+    def type(self) -> DataType:
+        time = self.time.type if self.time.type.kind == "timestamp_ntz" else TIMESTAMP
+        return struct_type((Field("start", time), Field("end", time)))
+
+    def check(self, input_schema: Schema) -> None:
+        check_columns(self.time, input_schema)
+        if self.time.type.kind not in ("timestamp", "timestamp_ntz"):
+            raise refuse(f"a window needs a timestamp, {self.time} is {self.time.type}")
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """One running number of a group: a function of `ACCUMULATORS` and what it runs over."""
+
+    function: str
+    argument: Expression | None
+
+    @property
+    def row(self) -> AccumulatorFunction:
+        return ACCUMULATORS[self.function]
+
+    @property
+    def type(self) -> DataType:
+        return DOUBLE if self.row.is_double(self.argument) else BIGINT
+
+    @property
+    def merge(self) -> str:
+        """How two of them become one: `add`, `min` or `max`."""
+        return self.row.merge
+
+    @property
+    def nullable(self) -> bool:
+        return self.row.nullable
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """One aggregate of the output: a function of `AGGREGATES`; count without argument: of rows."""
+
+    function: str
+    argument: Expression | None
+    name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.function, str) or self.function not in AGGREGATES:
+            raise refuse(f"there is no aggregate {self.function!r}; known: {', '.join(AGGREGATES)}")
+        if self.argument is not None:
+            self._check_argument(self.argument.type)
+        elif not self.row.counts_rows:
+            raise refuse(f"{self.function} needs an argument")
+
+    def bound(self, bind: Binder) -> AggregateCall:
+        return self if self.argument is None else replace(self, argument=bind(self.argument))
+
+    @property
+    def row(self) -> AggregateFunction:
+        return AGGREGATES[self.function]
+
+    def _check_argument(self, argument: DataType) -> None:
+        refusal = self.row.refusal(argument)
+        if refusal is not None:
+            raise refuse(f"{self.function} {refusal.format(argument=self.argument, type=argument)}")
+        digits = argument.precision + self.row.more_digits
+        if argument.is_decimal and digits > ARITHMETIC_DIGITS_MAX:
+            raise refuse(
+                f"{self.function} of {argument} needs {digits} digits, "
+                f"the most is {ARITHMETIC_DIGITS_MAX}: cast the argument to fewer digits"
+            )
+
+    @property
+    def type(self) -> DataType:
+        """Spark's result type."""
+        return BIGINT if self.argument is None else self.row.result(self.argument.type)
+
+    @property
+    def nullable(self) -> bool:
+        return self.row.nullable
+
+    @property
+    def accumulators(self) -> tuple[Accumulator, ...]:
+        """What must be kept per group to compute it."""
+        if self.argument is None:
+            return (Accumulator("rows", None),)
+        names = self.row.accumulators(self.argument.type)
+        return tuple(Accumulator(name, self.argument) for name in names)
+
+    def finish(self, accumulators: Sequence[Accumulator], columns: Sequence[pa.Array]) -> pa.Array:
+        """The column of the result, from the columns of all accumulators of the groups."""
+        own = [columns[accumulators.index(needed)] for needed in self.accumulators]
+        return self.row.finish(own, self.type)
+
+
+def accumulators_of(aggregates: tuple[AggregateCall, ...]) -> tuple[Accumulator, ...]:
+    """The distinct accumulators of all aggregates, in order of first use."""
+    return tuple(dict.fromkeys(a for call in aggregates for a in call.accumulators))
+
+
+def _check_grouping(
+    keys: tuple[NamedExpression, ...],
+    window: WindowSpec | None,
+    aggregates: tuple[AggregateCall, ...],
+    input_schema: Schema,
+) -> None:
+    for name, key in keys:
+        check_columns(key, input_schema)
+        if key.type.kind in KEY_KINDS_REFUSED:
+            raise refuse(f"grouping by {name!r} of type {key.type} is not supported", column=name)
+    check_room(len(keys), "keys")
+    check_room(len(accumulators_of(aggregates)), "running numbers, an average more than one")
+    if window is not None:
+        window.check(input_schema)
+    for aggregate in aggregates:
+        if aggregate.argument is not None:
+            check_columns(aggregate.argument, input_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialAggregateSpec(Spec):
+    """Before an exchange: rows become accumulators per (key, pane), merged on the other side."""
+
+    op: ClassVar[str] = "partial_aggregate"
+    fuses: ClassVar[bool] = True  # one loop computes it and what stands right before it
+    keys: tuple[NamedExpression, ...]
+    window: WindowSpec | None
+    aggregates: tuple[AggregateCall, ...]
+
+    def expressions(self) -> list[Expression]:
+        read = [key for _, key in self.keys]
+        read += [call.argument for call in self.aggregates if call.argument is not None]
+        return read + ([] if self.window is None else [self.window.time])
+
+    def bound(self, bind: Binder) -> PartialAggregateSpec:
+        window = self.window
+        if window is not None:
+            window = replace(window, time=bind(window.time))
+        calls = tuple(call.bound(bind) for call in self.aggregates)
+        return PartialAggregateSpec(bound_named(self.keys, bind), window, calls)
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """The columns whose hash decides where a partial goes."""
+        return tuple(name for name, _ in self.keys)
+
+    @property
+    def schema(self) -> Schema:
+        """Keys, pane (if windowed), number of rows, then one column per accumulator."""
+        fields = [Field(name, key.type, key.nullable) for name, key in self.keys]
+        if self.window is not None:
+            fields.append(Field(PANE_COLUMN, BIGINT, False))
+        fields.append(Field(ROWS_COLUMN, BIGINT, False))
+        for index, accumulator in enumerate(accumulators_of(self.aggregates)):
+            fields.append(Field(f"__a{index}", accumulator.type, accumulator.nullable))
+        return tuple(fields)
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        _check_grouping(self.keys, self.window, self.aggregates, input_schema)
+        check_distinct(tuple(field.name for field in self.schema))
+        return self.schema
+
+    @property
+    def title(self) -> str:
+        """What people would call it."""
+        functions = [call.function for call in self.aggregates] or ["keys"]
+        what = "windows" if self.window is not None else functions[0]
+        return f"partial_{what}{by(self.key_names)}"
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What partials, or a state of them, stand for."""
+        values = [[each.function, each.argument] for each in accumulators_of(self.aggregates)]
+        return {"keys": self.keys, "window": self.window, "values": values}
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateSpec(Spec):
+    """Groups by keys and window, and emits as the mode says.
+
+    append: each window once, when the watermark passes its end. update: the groups that changed,
+    at each commit. complete: every group, at each commit. The output has the window (a struct of
+    start and end) first, then the keys, then the aggregates. With `merge_partials` the input is
+    what a PartialAggregateSpec of the same keys, window and aggregates wrote. Only a watermark that
+    speaks of the window's time (`is_watermarked`) ends windows and makes rows late.
+    """
+
+    op: ClassVar[str] = "aggregate"
+    ports: ClassVar[int] = 1
+    word: ClassVar[str] = "aggregate"  # its states are named after it
+    keys: tuple[NamedExpression, ...]
+    window: WindowSpec | None
+    aggregates: tuple[AggregateCall, ...]
+    mode: str = "append"
+    merge_partials: bool = False
+    is_watermarked: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise refuse(f"there is no mode {self.mode!r}; known: {', '.join(MODES)}")
+        if self.mode == "append" and self.window is None:
+            raise refuse("an aggregate in append mode needs a window: without one it never ends")
+        if self.mode == "append" and not self.is_watermarked:
+            raise refuse(
+                "an aggregate in append mode needs a watermark on its window's time: without one "
+                "no window ever ends"
+            )
+        if self.window is None and self.is_watermarked:
+            raise refuse("a watermark ends the windows of an aggregate, and it has none")
+
+    def expressions(self) -> list[Expression]:
+        """Where it merges partials they were computed before."""
+        return self.partial.expressions()
+
+    def bound(self, bind: Binder) -> AggregateSpec:
+        part = self.partial.bound(bind)
+        return replace(self, keys=part.keys, window=part.window, aggregates=part.aggregates)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether one loop computes it and what stands right before it."""
+        return not self.merge_partials
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the watermark ends windows; complete mode keeps every group for ever."""
+        return self.is_watermarked and self.mode != "complete"
+
+    @property
+    def drops_late(self) -> bool:
+        return self.forgets
+
+    @property
+    def title(self) -> str:
+        """What people would call it."""
+        return self.partial.title.removeprefix("partial_")
+
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What its state stands for: under another one it would be another state."""
+        facts = {"mode": self.mode, "merges": self.merge_partials, "forgets": self.forgets}
+        return self.partial.meaning | facts
+
+    @property
+    def partial(self) -> PartialAggregateSpec:
+        return PartialAggregateSpec(self.keys, self.window, self.aggregates)
+
+    @property
+    def schema(self) -> Schema:
+        fields = [Field(name, key.type, key.nullable) for name, key in self.keys]
+        if self.window is not None:
+            fields.insert(0, Field(self.window.output, self.window.type, False))
+        for aggregate in self.aggregates:
+            fields.append(Field(aggregate.name, aggregate.type, aggregate.nullable))
+        return tuple(fields)
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        if self.merge_partials:
+            self._check_partials(input_schema)
+        else:
+            _check_grouping(self.keys, self.window, self.aggregates, input_schema)
+        check_distinct(tuple(field.name for field in self.schema))
+        return self.schema
+
+    def _check_partials(self, input_schema: Schema) -> None:
+        expected = [(field.name, field.type) for field in self.partial.schema]
+        found = [(field.name, field.type) for field in input_schema]
+        if expected != found:
+            shown = ", ".join(f"{name} {kind}" for name, kind in expected)
+            raise refuse(f"partials to merge have the columns: {shown}; the input differs")
