@@ -47,7 +47,8 @@ class NexmarkDataSource(DataSource):
 
     Options: `events` (how many; a batch needs it), `kind` (bids, auctions, persons or all), `rate`
     (events per second of event time, and of the wall clock in a stream), `seed`, `columns` (comma
-    separated; also `seq`, the event's number), `startingTime` (the first event's time). A stream is
+    separated; also `seq`, the event's number), `startingTime` (the first event's time), `group` (so
+    many events at a time arrive in a shuffled order; 1, the default, is in order). A stream is
     paced by the wall clock; with `unpaced` all of its `events` are there at once.
     """
 

@@ -17,6 +17,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "folder": "penstock.bench.folder",
         "latency": "penstock.bench.latency",
         "log": "penstock.bench.log",
+        "nexmark": "penstock.bench.nexmark",
         "recovery": "penstock.bench.recovery",
         "restore": "penstock.bench.restore",
         "sink": "penstock.bench.sink",

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from penstock.bench.report import Report, machine_facts
+from penstock.kernels.background import is_compiling
+from penstock.kernels.private_folder import private_kernels_folder
+
+COMPILE_S_MAX = 300.0
+POLL_S = 0.005
 
 
 @contextmanager
@@ -49,3 +56,11 @@ def measured_on(
         report = compare(spark, args)
     report.facts = machine | report.facts
     return report
+
+
+def wait_compiled(kernels: Path | None) -> None:
+    """Wait for the compiler that a first turn has started: the next one finds what it makes."""
+    folder = kernels or private_kernels_folder()
+    end_s = time.monotonic() + COMPILE_S_MAX
+    while is_compiling(folder) and time.monotonic() < end_s:
+        time.sleep(POLL_S)

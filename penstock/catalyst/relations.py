@@ -169,8 +169,6 @@ def _rate(options: Options) -> ConnectorSpec:
 
 
 def _nexmark(options: Options) -> ConnectorSpec:
-    if any("." in column for column in options[known.COLUMNS] or ()):
-        raise options.refusal(known.COLUMNS, "picks single fields of a struct: not done here")
     kind, paced = options[known.KIND], not options[known.UNPACED]
     return connector_spec("nexmark", kind=kind, paced=paced, **known.nexmark_settings(options))
 

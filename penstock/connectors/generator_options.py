@@ -29,6 +29,7 @@ _STARTING_TIME = Option("startingTime", moment, None)
 NEXMARK_BATCH: tuple[Option[Any], ...] = (
     Option("seed", whole(0), None, "seed"),
     Option("rate", number, None, "rate"),
+    Option("group", whole(1, 10**9), None, "group"),
     *(EVENTS, KIND, COLUMNS, _STARTING_TIME, TIME_ZONE, NUM_PARTITIONS),
 )
 NEXMARK_STREAM = (*NEXMARK_BATCH, UNPACED, MAX_ROWS_PER_TRIGGER)

@@ -61,11 +61,18 @@ def _nexmark(request: SourceRequest) -> Source:
     whole = NexmarkSource(
         NexmarkSettings(**options),
         kind,
-        list(request.schema.names),
+        [name for column in request.schema for name in _fields(column)],
         request.clock if paced else None,
         _start_us(request) if paced else 0,
     )
     return _part(request, whole)
+
+
+def _fields(column: pa.Field) -> list[str]:
+    """A column as the generator calls it: of a struct those fields that are wanted."""
+    if not pa.types.is_struct(column.type):
+        return [column.name]
+    return [f"{column.name}.{field.name}" for field in column.type]
 
 
 def _rate(request: SourceRequest) -> Source:

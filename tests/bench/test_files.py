@@ -16,13 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.bench.files import FilesReport, goals
+from penstock.bench.files import goals
 from penstock.bench.files.chart import BARS, chart
 from penstock.bench.files.data import FILES, START_US, WORDS, WORDS_PER_LINE, write_rows
 from penstock.bench.files.engines import read_files
 from penstock.bench.files.queries import DELAY_S, QUERIES
 from penstock.bench.files.results import difference, read_result
 from penstock.bench.footprint import FamilyCpu, MemoryPeak, cpu_s, family
+from penstock.bench.report import QueriesReport
 from penstock.cli.main import main
 
 ROWS = 4_001
@@ -160,8 +161,8 @@ def test_goals_are_reached_just_at_their_bounds() -> None:
 
 
 def test_the_report_is_one_line_of_json_with_figures_by_query() -> None:
-    report = FilesReport(facts={"cores": 2}, queries={"ysb": FIGURES, "json": FIGURES})
-    report.judge()
+    report = QueriesReport("files", facts={"cores": 2}, queries={"ysb": FIGURES, "json": FIGURES})
+    report.judge(goals)
     found = json.loads(report.as_json())
     assert "\n" not in report.as_json()
     assert found["queries"]["json"] == FIGURES

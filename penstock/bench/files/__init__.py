@@ -8,12 +8,10 @@ of Penstock and of Structured Streaming is compared with the batch job's, row by
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ from penstock.bench.files.profile import profile_query
 from penstock.bench.files.queries import QUERIES, FileQuery
 from penstock.bench.files.results import difference, read_result
 from penstock.bench.footprint import MemoryPeak
-from penstock.bench.report import machine_facts, median, say
+from penstock.bench.report import QueriesReport, machine_facts, median, rounded, say
 
 TITLE = "five queries over files, beside Structured Streaming, a Spark job and bare reading"
 ENGINES = ("spark", "batch", "read")
@@ -106,9 +104,9 @@ def _rows(text: str) -> int:
     return value
 
 
-def measure(args: argparse.Namespace) -> FilesReport:
+def measure(args: argparse.Namespace) -> QueriesReport:
     """Run every query on every engine, and report."""
-    report = FilesReport(facts=machine_facts())
+    report = QueriesReport(TITLE, facts=machine_facts())
     with _work_folder(args.dir) as work:
         for name in args.query:
             query = QUERIES[name]
@@ -124,7 +122,7 @@ def measure(args: argparse.Namespace) -> FilesReport:
             for number in range(args.repeats):
                 run.repeat(number)
             report.queries[name] = run.figures()
-    report.judge()
+    report.judge(goals)
     if args.plot is not None:
         args.plot.write_text(chart(report.queries), encoding="utf-8")
     return report
@@ -243,7 +241,7 @@ class _Run:
     def figures(self) -> dict[str, Any]:
         """Medians of the repeats, and whether all results were right; None: nobody looked."""
         figures: dict[str, Any] = {
-            key: _rounded(median(values)) for key, values in self._readings.items()
+            key: rounded(median(values)) for key, values in self._readings.items()
         }
         figures["identical"] = not self._differences if self._is_compared else None
         if self._differences:
@@ -252,45 +250,6 @@ class _Run:
 
     def _tell(self, number: int, what: str) -> None:
         say(f"{self._query.name}, run {number + 1}: {what}")
-
-
-def _rounded(value: float) -> float:
-    return round(value, 4 if value < 10 else 1)
-
-
-@dataclass
-class FilesReport:
-    """Figures by query, and which goals they reach."""
-
-    facts: dict[str, object]
-    queries: dict[str, dict[str, Any]] = field(default_factory=dict)
-    reach: dict[str, bool] = field(default_factory=dict)
-
-    def judge(self) -> None:
-        """Set the goals that this run can speak about."""
-        for name, figures in self.queries.items():
-            for goal, reached in goals(name, figures):
-                self.reach[f"{name}_{goal}"] = reached
-
-    def as_json(self) -> str:
-        """Return the report as one line."""
-        return json.dumps({"queries": self.queries, "reach": self.reach, **self.facts})
-
-    def as_table(self) -> str:
-        """Return the report for people: a line per figure, a column per query."""
-        keys = list(dict.fromkeys(key for figures in self.queries.values() for key in figures))
-        wide = max(len(key) for key in keys)
-        lines = [TITLE, "", " " * wide + "".join(f"{name:>14}" for name in self.queries)]
-        for key in keys:
-            if key not in ("differences", "profile"):
-                cells = (_cell(figures.get(key)) for figures in self.queries.values())
-                lines.append(f"{key:<{wide}}" + "".join(f"{cell:>14}" for cell in cells))
-        lines.append("")
-        lines += [
-            f"  {'reached' if reached else 'MISSED '}  {goal}"
-            for goal, reached in self.reach.items()
-        ]
-        return "\n".join(lines)
 
 
 def goals(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -314,11 +273,3 @@ def goals(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     if "tumbling_rows_per_s" in figures:
         times = figures["tumbling_rows_per_s"] / own
         yield f"within_{TIMES_SLIDING_MAX}_times_of_tumbling", times <= TIMES_SLIDING_MAX
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "NO"
-    return f"{value:,.4g}" if value < 10 else f"{value:,.0f}"

@@ -25,15 +25,12 @@ from penstock.api.writer import writeStream
 from penstock.bench.crew import Crew, wait_until
 from penstock.bench.files.queries import QUERIES, TUMBLING, FileQuery
 from penstock.bench.footprint import FamilyCpu
-from penstock.bench.sessions import local_session
-from penstock.kernels.background import is_compiling
-from penstock.kernels.private_folder import private_kernels_folder
+from penstock.bench.sessions import local_session, wait_compiled
 from penstock.runtime.streams import StreamReader
 
 SLOTS = 2
 POLL_S = 0.005
 START_TIMEOUT = "10 minutes"  # beside other programs compiling takes its time
-COMPILE_S_MAX = 300.0
 TURNS = 2
 
 # What a competent user sets for Spark; sessions.py sets as many shuffle partitions as cores.
@@ -81,7 +78,7 @@ def run_penstock(start_s: float, name: str, place: Place, is_first: bool) -> dic
             turns = done[query.name] = []
             for turn in range(TURNS):
                 turns.append(_penstock_turn(attached, query, place, turn))
-                _wait_compiled(kernels or private_kernels_folder())
+                wait_compiled(kernels)
         attached.log.close()
     return done
 
@@ -105,13 +102,6 @@ def _penstock_turn(attached: Attached, query: FileQuery, place: Place, turn: int
         result.mkdir()
         pq.write_table(StreamReader(attached.log, name).read_all(), result / "rows.parquet")
     return timed.turn
-
-
-def _wait_compiled(folder: Path) -> None:
-    """Wait for the compiler that a first turn has started: the next one finds what it makes."""
-    end_s = time.monotonic() + COMPILE_S_MAX
-    while is_compiling(folder) and time.monotonic() < end_s:
-        time.sleep(POLL_S)
 
 
 def _has_files(folder: Path) -> Callable[[], bool]:

@@ -1,0 +1,72 @@
+"""As many events per second as an engine takes, from its generator or from files."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.api.session import Attached
+from penstock.api.writer import writeStream
+from penstock.bench.nexmark.queries import NexmarkQuery
+from penstock.bench.sessions import wait_compiled
+from penstock.connectors.nexmark import NexmarkSettings
+from penstock.runtime.streams import StreamReader
+
+SLOTS = 2
+DELAY_MS = 1_000
+START_TIMEOUT = "10 minutes"  # beside other programs compiling takes its time
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of a query: how long from `start()` to its end, and what it wrote."""
+
+    seconds: float
+    rows: pa.Table | None = None
+
+
+def on_generator(attached: Attached, query: NexmarkQuery, name: str, made: NexmarkSettings) -> Turn:
+    """Penstock, over events that are made in its slots."""
+    reader = attached.spark.readStream.format("nexmark").option("kind", "all")
+    reader = reader.option("columns", ",".join(query.columns)).option("unpaced", "true")
+    reader = reader.options(rate=made.rate, group=made.group, seed=made.seed)
+    events = reader.options(events=made.events_max, numPartitions=SLOTS).load()
+    return _run(attached, query, name, events)
+
+
+def on_files(attached: Attached, query: NexmarkQuery, name: str, files: Path) -> Turn:
+    """Penstock, over the events of files."""
+    return _run(attached, query, name, _stream(attached.spark, files))
+
+
+def on_spark(spark: SparkSession, query: NexmarkQuery, files: Path, scratch: Path) -> Turn:
+    """Structured Streaming over the same files: everything that is there in one micro-batch.
+
+    In append mode both engines write rows where others read them: Penstock a stream of its log,
+    Spark a folder of Parquet.
+    """
+    writer = query.over(_stream(spark, files), DELAY_MS).writeStream.outputMode(query.output)
+    writer = writer.option("checkpointLocation", str(scratch / "checkpoint"))
+    writer = writer.trigger(availableNow=True).format("parquet").option("path", str(scratch / "o"))
+    start_s = time.perf_counter()
+    writer.start().awaitTermination()
+    return Turn(time.perf_counter() - start_s)
+
+
+def _stream(spark: SparkSession, files: Path) -> DataFrame:
+    return spark.readStream.schema(spark.read.parquet(str(files)).schema).parquet(str(files))
+
+
+def _run(attached: Attached, query: NexmarkQuery, name: str, events: DataFrame) -> Turn:
+    writer = writeStream(query.over(events, DELAY_MS)).outputMode(query.output).queryName(name)
+    writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
+    writer = writer.options(startTimeout=START_TIMEOUT).trigger(availableNow=True).toStream(name)
+    start_s = time.perf_counter()
+    writer.start().awaitTermination()
+    seconds = time.perf_counter() - start_s
+    wait_compiled(None)
+    return Turn(seconds, StreamReader(attached.log, name).read_all())
