@@ -3,8 +3,10 @@
 Connectors and their options, as the scans name them:
 
 - a stream of the log: no connector, `StreamRef`;
-- `folder`: format (parquet, jsonl, csv, text), path, columns (name and type of each, in the order
-  of the file), and as given: pattern, recursive, settle_ms, changed, header, delimiter, escape,
+- `folder`: format (parquet, jsonl, csv, text), path, glob (it is a pattern), columns (name and type
+  of each, in the order of the file), partitions (the same of those that folders stand for), base,
+  time_zone (of times in folders' names), and as given: pattern, recursive, settle_ms, changed,
+  latest_first, files_max, bytes_max, age_ms_max, name_only, header, delimiter, escape,
   check_header, case_sensitive;
 - `rate`: rows_per_s;
 - `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,12 +27,14 @@ from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.spark_types import spark_type
 from penstock.connectors import generator_options as known
+from penstock.connectors.folder_paths import is_pattern, name_pattern, split_pattern
 from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
 from penstock.expressions.durations import parse_duration
 from penstock.expressions.types import Field, Schema
 from penstock.names import check_name
 from penstock.options import Option, Options, choice, flag, whole
 from penstock.plan.nodes import Scan, SourceRef, StreamRef, scan
+from penstock.runtime.partition_values import PARTITION_KINDS
 from penstock.stages.program import ConnectorSpec, connector_spec
 
 _UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "Etc/GMT", "UCT", "Etc/UCT"})
@@ -40,9 +44,11 @@ _FOLDER_FORMATS: Mapping[str, str] = {
     "csv": "csv",
     "text": "text",
 }
-_GLOB = re.compile(r"[*?\[\]{}\\]")
-_PATTERN_REFUSED = re.compile(r"[\[\]{}\\]")  # where Hadoop's globs and the shell's differ
 
+_SHORT_AGE = re.compile(r"([0-9]{1,12})(|ms|s|m|min|h|d)")
+_SHORT_UNITS_MS: Mapping[str, int] = {
+    "": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
+}  # fmt: skip
 _METADATA_MARK = "__metadata_col"
 
 SubstreamCount = Callable[[str], int]
@@ -188,9 +194,25 @@ _GENERATORS: Mapping[str, tuple[tuple[Option[Any], ...], Callable[[Options], Con
 
 
 def _pattern(text: str) -> str:
-    if _PATTERN_REFUSED.search(text):
-        raise ValueError("only * and ? are known in it")
+    name_pattern(text)
     return text
+
+
+def _age_ms(text: str) -> int:
+    """A length of time as Spark has it for ages, `7d` or `30min`, or as elsewhere."""
+    short = _SHORT_AGE.fullmatch(text.strip().lower())
+    if short is None:
+        return parse_duration(text) // 1_000
+    return int(short[1]) * _SHORT_UNITS_MS[short[2]]
+
+
+def _not_streamed(name: str) -> Option[str]:
+    """An option that Spark allows for batches alone."""
+
+    def read(_: str) -> str:
+        raise ValueError("Spark has it for batches only: filter by a column of the rows instead")
+
+    return Option(name, read, "")
 
 
 def _character(text: str) -> str:
@@ -200,16 +222,23 @@ def _character(text: str) -> str:
 
 
 _PATH = Option("path", str, "")
-_RECURSIVE = Option("recursiveFileLookup", flag, False, "recursive")
+_BASE = Option("basePath", str, "")
 _FILES: tuple[Option[Any], ...] = (
     _PATH,
-    _RECURSIVE,
+    _BASE,
+    Option("recursiveFileLookup", flag, False, "recursive"),
     Option("pathGlobFilter", _pattern, "", "pattern"),
     Option("changedFiles", choice("fail", "skip", "continue"), "fail", "changed"),
     Option("settleTime", lambda text: parse_duration(text) // 1_000, None, "settle_ms"),
-    _fixed("latestFirst", "false"),
+    Option("latestFirst", flag, False, "latest_first"),
+    Option("maxFilesPerTrigger", whole(1), None, "files_max"),
+    Option("maxBytesPerTrigger", whole(1), None, "bytes_max"),
+    Option("maxFileAge", _age_ms, None, "age_ms_max"),
+    Option("fileNameOnly", flag, False, "name_only"),
     _fixed("cleanSource", "off"),
-    *_ignored("maxFilesPerTrigger", "maxBytesPerTrigger", "maxFileAge", "maxCachedFiles"),
+    _not_streamed("modifiedBefore"),
+    _not_streamed("modifiedAfter"),
+    *_ignored("maxCachedFiles", "discardCachedInputRatio"),
 )
 _LINES = (
     _fixed("multiLine", "false"),
@@ -245,52 +274,68 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
         )
     given = scala_map(data_source.options())
     options = _options(source, (*_FILES, *_FORMAT_OPTIONS[file_format]), given)
-    path = _local_path(options, scala_items(data_source.paths()))
-    if not options[_RECURSIVE]:
-        _refuse_folders_below(options, path)
+    path = _local_path(options, _PATH, scala_items(data_source.paths()))
+    is_glob = is_pattern(path)
+    _check_folder(options, split_pattern(path)[0] if is_glob else path)
     _refuse_metadata(node, source)
     schema = _schema(node)
-    _check_times(source, schema, session)
-    _check_readable(source, file_format, schema)
+    names = set(scala_items(data_source.sourceInfo().partitionColumns()))
+    columns = tuple(field for field in schema if field.name not in names)
+    partitions = tuple(field for field in schema if field.name in names)
+    _check_times(source, columns, session)
+    _check_readable(source, file_format, columns)
+    _check_partitions(source, file_format, columns, partitions)
+    said = _ALWAYS_SAID.get(file_format, {}) | options.arguments()
+    if is_glob:
+        said["glob"] = True
+    if partitions:
+        said["partitions"] = [[field.name, str(field.type)] for field in partitions]
+        if any("timestamp" in str(field.type) for field in partitions):
+            said["time_zone"] = session.time_zone
+        if options[_BASE]:
+            said["base"] = _local_path(options, _BASE)
+    if session.case_sensitive:
+        said["case_sensitive"] = True
     spec = connector_spec(
         "folder",
         format=file_format,
         path=path,
-        columns=[[field.name, str(field.type)] for field in schema],
-        **_ALWAYS_SAID.get(file_format, {}) | options.arguments(),
-        **({"case_sensitive": True} if session.case_sensitive else {}),
+        columns=[[field.name, str(field.type)] for field in columns],
+        **said,
     )
     return _origin(SourceRef(spec, None), schema, source, given)
 
 
-def _local_path(options: Options, paths: list[Any]) -> str:
-    given = options[_PATH]
+def _local_path(options: Options, option: Option[str], paths: Sequence[Any] = ()) -> str:
+    given = options[option]
     if paths or not given:
-        raise options.refusal(_PATH, "is missing: one folder is read here, given with load(path)")
-    if _GLOB.search(given):
-        raise options.refusal(_PATH, f"is a pattern, {given!r}; name one folder here")
+        raise options.refusal(option, "is missing: files are named with load(path)")
     parts = urlsplit(given) if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", given) else None
     if parts is not None and (parts.scheme != "file" or parts.netloc not in ("", "localhost")):
-        raise options.refusal(_PATH, f"is {given!r}, which is not a local folder")
+        raise options.refusal(option, f"is {given!r}, which is not a local folder")
     return os.path.abspath(parts.path if parts is not None else given)
 
 
-def _refuse_folders_below(options: Options, path: str) -> None:
-    """Spark reads partition folders too and makes columns of their names."""
-    try:
-        with os.scandir(path) as entries:
-            below = sorted(entry.name for entry in entries if entry.is_dir())
-    except NotADirectoryError:
-        raise options.refusal(_PATH, f"is {path!r}, a file; name its folder here") from None
-    except FileNotFoundError:
-        raise options.refusal(_PATH, f"is wrong: there is no folder {path!r}") from None
-    shown = [name for name in below if not name.startswith(("_", "."))]
-    if shown:
-        raise options.refusal(
-            _PATH,
-            f"is {path!r}, with folders below it ({shown[0]!r}), which Spark takes for partitions; "
-            "set recursiveFileLookup to true to read their files as they are",
-        )
+def _check_folder(options: Options, path: str) -> None:
+    if os.path.isdir(path):
+        return
+    if os.path.exists(path):
+        raise options.refusal(_PATH, f"is {path!r}, a file; name its folder here")
+    raise options.refusal(_PATH, f"is wrong: there is no folder {path!r}")
+
+
+def _check_partitions(source: str, file_format: str, columns: Schema, partitions: Schema) -> None:
+    """Refuse what a folder's name cannot say."""
+    for field in partitions:
+        if field.type.kind not in PARTITION_KINDS:
+            raise unsupported(
+                f"source {source}",
+                f"a partition column of type {field.type} is not read here: read it as string, "
+                "and cast it",
+                column=field.name,
+            )
+    if not columns and file_format in ("csv", "text"):
+        raise unsupported(f"source {source}", "files need a column beside those of their folders")
 
 
 def _check_readable(source: str, file_format: str, schema: Schema) -> None:

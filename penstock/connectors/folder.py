@@ -24,6 +24,7 @@ from penstock.connectors.contract import (
 )
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
 from penstock.connectors.folder_listing import FolderListing, Selection
+from penstock.connectors.folder_partitions import NO_PARTITIONS, PartitionColumns
 from penstock.connectors.folder_registry import Registry
 from penstock.connectors.folder_shares import Dealing, Share, even_begins
 from penstock.connectors.line_files import (
@@ -66,21 +67,34 @@ class FolderOptions:
     - mode: "fail" stops at input that does not fit, "deadletter" hands it out as rejected rows;
     - bounded: read what is there at the first look, then end;
     - recursive: also folders below; names that begin with '_' or '.' are skipped at every level;
-    - pattern: which file names count, as a shell would match them;
+    - below: a pattern of the places below the folder in which files count, or of the files;
+    - pattern: which file names count;
+    - base: the folder in which partitions begin, if it is not the place;
+    - latest_first: of the files that a look finds, the newest are read first;
+    - files_max, bytes_max: how many files, and about how many bytes, are handed out together;
+    - age_ms_max: files that come later and are so much older than the newest are left out;
+    - name_only: files of one name are one, in whatever folders;
     - header, delimiter, escape: of CSV; check_header: its names must be those of the schema;
     - settle_ms: for how long a file must not have been written to before it is begun, so that one
       that is still being copied is left alone; done_ms: the same where the kernel has told that its
       writer closed it, or that it was renamed (by default as long);
     - changed: what to do about a file that is gone, or is not what it was when its reading began:
       "fail", "skip" the rest of it, or "continue" with the rest as it is now;
-    - case_sensitive: whether a Parquet column is found by its name's very letters;
+    - case_sensitive: whether a Parquet column, or a partition, is found by its name's very letters;
     - part_bytes: larger files are read in parts of about so many bytes, by several readers.
     """
 
     mode: Literal["fail", "deadletter"] = "fail"
     bounded: bool = False
     recursive: bool = False
+    below: str = ""
     pattern: str = "*"
+    base: str | None = None
+    latest_first: bool = False
+    files_max: int | None = None
+    bytes_max: int | None = None
+    age_ms_max: int | None = None
+    name_only: bool = False
     header: bool = False
     delimiter: str = ","
     escape: str = "\\"
@@ -96,9 +110,21 @@ class FolderOptions:
     @property
     def selection(self) -> Selection:
         """Which files count."""
-        done_ms = self.settle_ms if self.done_ms is None else self.done_ms
+        is_newest_only = self.latest_first and (self.files_max or self.bytes_max) is not None
         return Selection(
-            self.recursive, self.pattern, self.settle_ms, done_ms, self.bounded, self.part_bytes
+            self.recursive,
+            self.pattern,
+            self.settle_ms,
+            self.settle_ms if self.done_ms is None else self.done_ms,
+            self.bounded,
+            self.part_bytes,
+            self.below,
+            self.base,
+            self.case_sensitive,
+            self.latest_first,
+            self.files_max,
+            None if is_newest_only else self.age_ms_max,
+            self.name_only,
         )
 
     def __post_init__(self) -> None:
@@ -164,8 +190,11 @@ class FolderSource(Source):
         condition: Condition | None = None,
         coded: Set[str] = frozenset(),
         wake: Callable[[], None] | None = None,
+        partitions: PartitionColumns | None = None,
     ) -> None:
-        """`listing`: one that other sources of the same folder and registry key use too.
+        """`schema`: the columns of the files. `partitions`: those that their folders stand for.
+
+        `listing`: one that other sources of the same folder and registry key use too.
 
         `condition`: rows of which it is not true may be left out.
         `coded`: columns of texts that may come as codes of a dictionary, where files have them so.
@@ -174,8 +203,10 @@ class FolderSource(Source):
         self._folder = Path(os.path.abspath(folder))
         self._format: Format = format
         self._options = options if options is not None else FolderOptions()
-        self.schema = _checked_schema(format, schema)
-        self._lines = _line_format(format, self.schema, self._options)
+        self._file_schema = _checked_schema(format, schema)
+        self._partitions = partitions or NO_PARTITIONS
+        self.schema = pa.schema([*self._file_schema, *self._partitions.schema])
+        self._lines = _line_format(format, self._file_schema, self._options)
         self._registry, self._registry_key = registry, registry_key
         self._clock = clock if clock is not None else SystemClock()
         if listing is None:
@@ -184,7 +215,7 @@ class FolderSource(Source):
                 self._folder,
                 registry,
                 registry_key,
-                self._options.selection,
+                replace(self._options.selection, partitions=self._partitions.known),
                 self._clock,
                 cut,
                 wake,
@@ -234,10 +265,14 @@ class FolderSource(Source):
         if self._lines is None or self._lines.header or at.version is not None:
             return None
         contents: list[bytes] = []
-        bytes_left = min(self._options.block_bytes, BYTES_PER_READ_MAX)
-        for _ in range(FILES_PER_READ_MAX):
+        partition: tuple[str, ...] | None = None
+        bytes_left = min(self._options.block_bytes, self._bytes_max)
+        for _ in range(self._files_max):
             number = self._dealing.next(at.file)
             if number is None:
+                break
+            first, partition = partition, self._partition(number)
+            if first not in (None, partition) or self._is_passed_over(number):
                 break
             try:
                 content = self._whole(self._known[number], min(bytes_left, JOINED_FILE_BYTES_MAX))
@@ -252,7 +287,34 @@ class FolderSource(Source):
         if lines is None:
             return None
         batch, misfits = self._lines.rows(lines, first_only=True)
-        return None if misfits else (at, [] if batch is None else [batch], [])
+        if misfits:
+            return None
+        return at, [] if batch is None else [self._with_partition(batch, at.file - 1)], []
+
+    @property
+    def _files_max(self) -> int:
+        return min(self._options.files_max or FILES_PER_READ_MAX, FILES_PER_READ_MAX)
+
+    @property
+    def _bytes_max(self) -> int:
+        return min(self._options.bytes_max or BYTES_PER_READ_MAX, BYTES_PER_READ_MAX)
+
+    def _partition(self, number: int) -> tuple[str, ...]:
+        return self.listing.paths.partition(self._known[number].file.name)
+
+    def _is_passed_over(self, number: int) -> bool:
+        """Whether the condition is true of no row of a share, by what its folders stand for."""
+        if self._condition is None or not len(self._partitions.schema):
+            return False
+        return self._partitions.excludes(self._partition(number), self._condition)
+
+    def _with_partition(self, rows: pa.RecordBatch, number: int) -> pa.RecordBatch:
+        """Rows of a share with what its folders stand for."""
+        if not len(self._partitions.schema):
+            return rows
+        values = self._partitions.columns(self._partition(number), rows.num_rows, self._coded)
+        names = [*rows.schema.names, *self._partitions.schema.names]
+        return pa.RecordBatch.from_arrays([*rows.columns, *values], names)
 
     def _whole(self, share: Share, bytes_max: int) -> bytes | None:
         """Return a file's content, None if it is too large or not to be read as it is."""
@@ -273,8 +335,8 @@ class FolderSource(Source):
     def _one_by_one(self, at: _At, rows_left: int) -> _Taken:
         batches: list[pa.RecordBatch] = []
         rejects: list[Reject] = []
-        bytes_left = BYTES_PER_READ_MAX
-        for _ in range(FILES_PER_READ_MAX):
+        bytes_left = self._bytes_max
+        for _ in range(self._files_max):
             found_some = bool(batches or rejects)
             is_within = at.version is not None
             if found_some and (is_within or self._dealing.next(at.file) is None):
@@ -286,6 +348,9 @@ class FolderSource(Source):
                 if number is None:
                     break
                 at = at if number == at.file else _At(number)
+                if at.version is None and self._is_passed_over(number):
+                    at = _At(number + 1)
+                    continue
                 at, piece = self._next(at, rows_left)
             except StreamError as error:
                 if found_some:
@@ -295,7 +360,7 @@ class FolderSource(Source):
             rejects += piece.rejects
             rows_left -= len(piece.rejects)
             if piece.batch is not None:
-                batches.append(piece.batch)
+                batches.append(self._with_partition(piece.batch, number))
                 rows_left -= piece.batch.num_rows
                 bytes_left -= piece.batch.nbytes
                 if piece.batch.num_rows >= PIECE_ROWS_ALONE:
@@ -366,7 +431,7 @@ class FolderSource(Source):
             return ParquetFileRows(
                 file,
                 share,
-                self.schema,
+                self._file_schema,
                 stop_at_first,
                 options.case_sensitive,
                 self._condition,
@@ -412,13 +477,15 @@ class FolderSource(Source):
             self._folder,
             self._format,
             self._registry,
-            self.schema,
+            self._file_schema,
             self._options,
             self._registry_key,
             self._clock,
             self.listing,
             self._condition,
             self._coded,
+            None,
+            self._partitions,
         )
         source._dealing = Dealing(self._known.shares, part, parts)
         return source

@@ -16,13 +16,13 @@ import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from penstock.clock import Clock
 from penstock.connectors.contract import AGAIN_S
 from penstock.connectors.folder_events import FolderEvents, FolderNews
 from penstock.connectors.folder_files import refuse_ways_out
+from penstock.connectors.folder_paths import FolderPaths
 from penstock.connectors.folder_registry import KnownFiles, Registry
 from penstock.connectors.folder_shares import FoundFile, even_begins
 from penstock.errors import PathRefused, SourceError, SourceVanished
@@ -51,6 +51,14 @@ class Selection:
     done_ms: int = 0
     bounded: bool = False
     part_bytes: int = 32 << 20
+    below: str = ""
+    base: str | None = None
+    case_sensitive: bool = False
+    latest_first: bool = False
+    files_max: int | None = None
+    age_ms_max: int | None = None
+    name_only: bool = False
+    partitions: tuple[str, ...] = ()  # the columns that folders stand for
 
 
 Cut = Callable[[FoundFile, int], tuple[int, ...]]  # where parts of about so many bytes begin
@@ -73,7 +81,16 @@ class FolderListing:
         cut: Cut = even_begins,
         wake: Callable[[], None] | None = None,
     ) -> None:
-        self.known = KnownFiles(registry, key)
+        self.known = KnownFiles(registry, key, selection.name_only)
+        self.paths = FolderPaths(
+            os.fspath(folder),
+            selection.below,
+            selection.pattern,
+            selection.recursive,
+            selection.partitions,
+            selection.base,
+            selection.case_sensitive,
+        )
         self.look_again_s = LOOK_S  # when there may be more; the longer the more a look costs
         self._folder = folder
         self._selection = selection
@@ -136,7 +153,7 @@ class FolderListing:
         """Hear which names have come; return whether there may be others, which a listing shows."""
         news = FolderNews() if self._events is None else self._events.take()
         for name, is_done in news.names.items():
-            if self._counts(name.rpartition("/")[2]):
+            if self.paths.counts(name):
                 self._coming[name] = is_done or self._coming.get(name, False)
                 if is_done:
                     self._warn_if_changed(name)
@@ -188,7 +205,7 @@ class FolderListing:
         left: dict[str, bool] = {}
         settled_in_us = 0
         for name, is_done in names.items():
-            if name in self.known or (seen := self._file(name)) is None:
+            if name in self.known or (seen := self._file(name)) is None or self._is_old(seen):
                 continue
             rest_ms = self._selection.done_ms if is_done else self._selection.settle_ms
             # By the time after the look at it: before that, a file that is being written would seem
@@ -201,12 +218,26 @@ class FolderListing:
             else:
                 found.append(FoundFile(name, seen.st_size, seen.st_mtime_ns))
         found.sort(key=lambda file: file.name)
-        taken = self._in_parts(found)
+        found.sort(
+            key=lambda file: file.mtime_ns // 1_000_000, reverse=self._selection.latest_first
+        )
+        taken = self._in_parts(found[: self._files_left()])
         if len(taken) < len(found):  # there is nothing that these wait for
             left |= {file.name: names[file.name] for file in found[len(taken) :]}
             settled_in_us = 0
         self.known.add(taken, seal=self._selection.bounded and not left)
         self._coming, self._settled_in_s = left, settled_in_us / 1e6
+
+    def _is_old(self, seen: os.stat_result) -> bool:
+        """Whether a file came too long after younger ones: none is with those that came first."""
+        age_ms_max = self._selection.age_ms_max
+        if age_ms_max is None or not len(self.known):
+            return False
+        return seen.st_mtime_ns // 1_000_000 < self.known.newest_ns // 1_000_000 - age_ms_max
+
+    def _files_left(self) -> int | None:
+        """How many files a look takes up: of the newest no more than are read before the next."""
+        return self._selection.files_max if self._selection.latest_first else None
 
     @staticmethod
     def _as_it_is(folder: Path) -> _Seen | None:
@@ -222,7 +253,7 @@ class FolderListing:
         try:
             found = os.lstat(path)
             if stat.S_ISLNK(found.st_mode):
-                if os.path.isdir(path) and not self._selection.recursive:
+                if os.path.isdir(path) and not self.paths.enters(name):
                     return None
                 refuse_ways_out(self._folder, Path(path), show_path(name))
                 found = os.stat(path)
@@ -253,10 +284,6 @@ class FolderListing:
             taken.append(replace(file, begins=self._cut(file, part_bytes)) if is_large else file)
         return taken
 
-    def _counts(self, name: str) -> bool:
-        """Whether a file counts, by its name without the folder."""
-        return name[0] not in "_." and fnmatchcase(name, self._selection.pattern)
-
     def _walk(self, folder: Path, prefix: str) -> Iterator[str]:
         """Yield what counts by its name, and is no folder."""
         if self._events is not None and not self._events.watch(folder, prefix):
@@ -281,9 +308,9 @@ class FolderListing:
         for entry, is_folder in listed:
             name = prefix + entry.name
             if not is_folder:
-                if self._counts(entry.name):
+                if self.paths.counts(name):
                     yield name
-            elif self._selection.recursive and entry.name[0] not in "_.":
+            elif self.paths.enters(name):
                 # A link to a folder inside: its files are found where they are.
                 if entry.is_symlink():
                     refuse_ways_out(self._folder, Path(entry.path), show_path(name))

@@ -36,8 +36,10 @@ class KnownFiles:
     per file that was ever in the folder.
     """
 
-    def __init__(self, registry: Registry, key: str) -> None:
+    def __init__(self, registry: Registry, key: str, name_only: bool = False) -> None:
+        """`name_only`: files of one name are the same, in whatever folders they are."""
         self._registry = registry
+        self._name_only = name_only
         self._key = check_path(f"{key}/0", "registry key")[:-2]
         self._files: list[FoundFile] = []
         self.shares: list[Share] = []  # only ever appended to
@@ -45,6 +47,7 @@ class KnownFiles:
         self._chunk = 0  # number of the last chunk, and how much of it is listed
         self._chunk_files = 0
         self._chunk_version = 0
+        self.newest_ns = 0  # the last time of change of any
         self.sealed = False  # no file will be added any more
 
     def __len__(self) -> int:
@@ -54,11 +57,14 @@ class KnownFiles:
         return self.shares[number]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._by_name
+        return self._called(name) in self._by_name
+
+    def _called(self, name: str) -> str:
+        return name.rpartition("/")[2] if self._name_only else name
 
     def file(self, name: str) -> FoundFile | None:
         """The file as it was when it was found."""
-        return self._by_name.get(name)
+        return self._by_name.get(self._called(name))
 
     def refresh(self) -> None:
         """Take over what others have added."""
@@ -82,8 +88,8 @@ class KnownFiles:
             new: dict[str, FoundFile] = {}
             while left and len(new) < CHUNK_FILES - self._chunk_files:
                 file = left.popleft()
-                if file.name not in self._by_name:
-                    new[file.name] = file
+                if file.name not in self:
+                    new.setdefault(self._called(file.name), file)
             if not new and not seal:
                 return
             first = len(self._files) - self._chunk_files
@@ -92,7 +98,7 @@ class KnownFiles:
             self._registry.compare_and_set(key, self._chunk_version, value)
             # Won or lost, the registry now says what the list is.
             self.refresh()
-            left.extendleft(reversed([file for name, file in new.items() if name not in self]))
+            left.extendleft(reversed([file for file in new.values() if file.name not in self]))
 
     def _load(self, stored: Versioned) -> None:
         files, sealed = _decode(stored.value, self._key)
@@ -107,7 +113,8 @@ class KnownFiles:
         new = files[len(known) :]
         self._files += new
         self.shares += [Share(file, part) for file in new for part in range(file.parts)]
-        self._by_name.update((file.name, file) for file in new)
+        self._by_name.update((self._called(file.name), file) for file in new)
+        self.newest_ns = max([self.newest_ns, *(file.mtime_ns for file in new)])
         self._chunk_files, self._chunk_version = len(files), stored.version
         self.sealed = sealed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Set
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, cast
 from weakref import WeakValueDictionary
@@ -13,14 +13,16 @@ from penstock.clock import Clock
 from penstock.connectors.contract import Source
 from penstock.connectors.folder import FolderOptions, FolderSource, Format
 from penstock.connectors.folder_listing import FolderListing
+from penstock.connectors.folder_paths import split_pattern
 from penstock.connectors.folder_registry import Registry
 from penstock.connectors.nexmark import Kind, NexmarkSettings, NexmarkSource
 from penstock.connectors.parquet_statistics import Condition
 from penstock.connectors.rate import RateSource
 from penstock.connectors.ysb import YsbSource
 from penstock.errors import InvalidArgument
-from penstock.expressions.types import Field, arrow_schema, parse_type
+from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.log.contract import Log
+from penstock.runtime.partition_values import partition_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,35 +90,51 @@ def _ysb(request: SourceRequest) -> Source:
 
 
 def _folder(request: SourceRequest) -> Source:
-    reading = {"mode", "bounded", "recursive", "pattern"}
+    reading = {"mode", "bounded", "recursive", "pattern", "base"}
     reading |= {"header", "delimiter", "escape", "check_header", "case_sensitive"}
-    reading |= {"settle_ms", "changed"}
-    options = _taken(request, {"format", "path", "columns", *reading})
+    reading |= {"settle_ms", "changed", "latest_first", "files_max", "bytes_max"}
+    reading |= {"age_ms_max", "name_only"}
+    known = {"format", "path", "glob", "columns", "partitions", "time_zone"}
+    options = _taken(request, {*known, *reading})
     settling = {"settle_ms": FOLDER_SETTLE_MS, "done_ms": FOLDER_DONE_MS}
     if "settle_ms" in options:  # who says how long means it, also of files that are closed
         settling = {"settle_ms": options["settle_ms"]}
-    schema = request.schema
+    partitions = _columns(options.get("partitions", ()))
+    names = {field.name for field in partitions}
+    schema = pa.schema([field for field in request.schema if field.name not in names])
     if options["format"] == "csv" and "columns" in options:  # by place: all of them are needed
-        columns = options["columns"]
-        schema = arrow_schema(tuple(Field(name, parse_type(kind)) for name, kind in columns))
+        schema = arrow_schema(_columns(options["columns"]))
+    elif not len(schema):  # rows are counted all the same
+        schema = arrow_schema(_columns(options["columns"][:1] or [["__row", "string"]]))
+    folder, below = options["path"], ""
+    if options.get("glob"):
+        folder, below = split_pattern(folder)
     if request.has_dead_letters:
         options.setdefault("mode", "deadletter")
     key = f"source/{request.name}/files"
     whole = FolderSource(
-        options["path"],
+        folder,
         cast(Format, options["format"]),
         request.registry,
         schema,
-        FolderOptions(**{name: options[name] for name in reading if name in options} | settling),
+        FolderOptions(
+            below=below,
+            **{name: options[name] for name in reading if name in options} | settling,
+        ),
         key,
         request.clock,
         request.listings.get(key),
         request.condition,
         request.coded,
         request.wake,
+        partition_columns(partitions, request.schema.names, options.get("time_zone")),
     )
     request.listings[key] = whole.listing
     return _part(request, whole)
+
+
+def _columns(columns: Sequence[Sequence[str]]) -> Schema:
+    return tuple(Field(name, parse_type(kind)) for name, kind in columns)
 
 
 def _start_us(request: SourceRequest) -> int:

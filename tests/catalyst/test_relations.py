@@ -128,7 +128,7 @@ def test_nexmark_starts_at_a_time(spark: SparkSession, given: str, zone: str, ba
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("seed", "x"), ("startingTime", "soon"), ("columns", "bid.price"), ("speed", "1")],
+    [("seed", "x"), ("startingTime", "soon"), ("speed", "1")],
 )
 def test_nexmark_refuses_options_by_name(spark: SparkSession, name: str, value: str) -> None:
     reader = spark.readStream.format("nexmark").schema("auction bigint")
@@ -215,9 +215,11 @@ def test_when_files_are_begun_and_what_becomes_of_changed_ones(
         ("json", "multiLine", "true"),
         ("json", "allowComments", "true"),
         ("parquet", "mergeSchema", "true"),
-        ("parquet", "latestFirst", "true"),
+        ("parquet", "latestFirst", "maybe"),
+        ("parquet", "maxFilesPerTrigger", "0"),
+        ("parquet", "maxFileAge", "old"),
+        ("parquet", "modifiedAfter", "2024-01-01T00:00:00"),
         ("parquet", "cleanSource", "delete"),
-        ("parquet", "pathGlobFilter", "{a,b}*"),
     ],
 )
 def test_files_refuse_options_by_name(
@@ -254,11 +256,43 @@ def test_files_of_another_format_are_refused(spark: SparkSession, tmp_path: Path
     assert "source orc" in refusal(files(spark, "orc", tmp_path))
 
 
-def test_a_folder_with_partitions_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "k=1").mkdir()
-    frame = files(spark, "parquet", tmp_path)
-    assert "recursiveFileLookup" in refusal(frame)
-    assert options(files(spark, "parquet", tmp_path, recursiveFileLookup="true"))["recursive"]
+def test_a_folder_with_partitions(spark: SparkSession, tmp_path: Path) -> None:
+    inner = tmp_path / "day=2024-01-31" / "s=x"
+    inner.mkdir(parents=True)
+    (inner / "f.json").write_text('{"k": 1}')
+    found = origin(files(spark, "parquet", tmp_path))
+    assert found.connector is not None
+    given = found.connector.options
+    assert given["columns"] == [["k", "bigint"], ["at", "timestamp"]]
+    assert given["partitions"] == [["day", "date"], ["s", "string"]]
+    assert [field.name for field in found.scan.schema] == ["k", "at", "day", "s"]
+    flat = options(files(spark, "parquet", tmp_path, recursiveFileLookup="true"))
+    assert flat["recursive"]
+    assert "partitions" not in flat
+
+
+def test_a_partition_column_of_a_type_that_no_name_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "gap=1").mkdir()
+    (tmp_path / "gap=1" / "f.json").write_text("{}")
+    frame = spark.readStream.schema("k bigint, gap interval year").json(str(tmp_path))
+    assert "column 'gap'" in refusal(frame)
+
+
+def test_a_pattern_of_folders(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    given = options(files(spark, "parquet", f"{tmp_path}/{{a,b}}/*", basePath=str(tmp_path)))
+    assert given["path"] == f"{tmp_path}/{{a,b}}/*"
+    assert given["glob"] is True
+    assert "there is no folder" in refusal(files(spark, "parquet", f"{tmp_path}/gone/*"))
+
+
+@pytest.mark.parametrize(
+    ("text", "age_ms"), [("7d", 604_800_000), ("90", 90), ("2 hours", 7_200_000)]
+)
+def test_how_old_files_may_be(spark: SparkSession, tmp_path: Path, text: str, age_ms: int) -> None:
+    assert options(files(spark, "parquet", tmp_path, maxFileAge=text))["age_ms_max"] == age_ms
 
 
 def test_a_folder_that_is_gone_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -277,11 +311,6 @@ def test_what_spark_knows_of_a_file_is_refused_by_name(
     reader = reader if shape == "text" else reader.schema("value string")
     frame = reader.load(str(tmp_path)).selectExpr("value", "_metadata.file_name AS f")
     assert "column '_metadata': what Spark knows about a row's file" in refusal(frame)
-
-
-def test_patterns_of_folders_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    assert "is a pattern" in refusal(files(spark, "parquet", f"{tmp_path}/*"))
 
 
 @pytest.mark.parametrize("name", ["csv", "json"])

@@ -164,7 +164,7 @@ def test_what_comes_into_a_folder_that_is_heard_is_found_without_listing_it(hear
     outside = heard.path.with_name("outside")
     outside.write_bytes(b"")
     outside.rename(heard.path / "renamed")
-    assert heard.look() == ["a", "b", "renamed", "written"]
+    assert sorted(heard.look()) == ["a", "b", "renamed", "written"]
     for _ in range(20):
         heard.look(LOOK_S)
     assert heard.times_listed() == 0
@@ -211,7 +211,7 @@ def test_a_file_that_is_written_during_a_look_is_left_to_settle(
     with monkeypatch.context() as held_up:
         held_up.setattr(FolderListing, "_file", slow)
         assert folder.look() == []
-    assert folder.look(1.0) == ["a", "b"]
+    assert sorted(folder.look(1.0)) == ["a", "b"]
 
 
 @pytest.mark.parametrize(("ahead_ms", "is_left"), [(1, True), (900, True), (2_000, False)])
@@ -319,3 +319,44 @@ def test_a_pipe_that_is_heard_of_is_refused_at_each_look(heard: Folder) -> None:
     for _ in range(3):
         with pytest.raises(PathRefused):
             heard.look(LOOK_S)
+
+
+def _aged(path: Path, **ages_ms: int) -> None:
+    for name, age_ms in ages_ms.items():
+        (path / name).write_bytes(b"")
+        os.utime(path / name, ns=(0, (1_000_000_000 - age_ms * 1_000) * 1_000))
+
+
+def test_files_that_are_found_together_come_by_their_times(tmp_path: Path) -> None:
+    _aged(tmp_path, a=10, b=30, c=20)
+    assert Folder(tmp_path).look() == ["b", "c", "a"]
+    assert Folder(tmp_path, latest_first=True).look() == ["a", "c", "b"]
+
+
+def test_the_newest_of_all_come_next_where_few_are_taken_up(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, latest_first=True, files_max=2)
+    _aged(tmp_path, a=10, b=30, c=20)
+    assert folder.look() == ["a", "c"]
+    assert folder.listing.unsettled
+    _aged(tmp_path, d=5, e=40)
+    folder.look(LOOK_S)
+    assert folder.look(LOOK_S)[2:4] == ["d", "b"]
+
+
+def test_files_much_older_than_the_newest_are_left_out_unless_they_came_first(
+    tmp_path: Path,
+) -> None:
+    folder = Folder(tmp_path, age_ms_max=100)
+    _aged(tmp_path, a=5_000, b=1_000)
+    assert folder.look() == ["a", "b"]
+    _aged(tmp_path, c=1_100, d=1_101)
+    assert folder.look(LIST_S) == ["a", "b", "c"]
+
+
+def test_files_of_one_name_may_be_one(tmp_path: Path) -> None:
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
+    folder = Folder(tmp_path, recursive=True, name_only=True)
+    _aged(tmp_path / "x", f=20, g=15)
+    _aged(tmp_path / "y", f=10, h=5)
+    assert folder.look() == ["x/f", "x/g", "y/h"]
