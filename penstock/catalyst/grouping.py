@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.catalyst.aggregates import CallCollector, is_aggregate
-from penstock.catalyst.expressions import shifted_time
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.rows import (
@@ -18,6 +17,7 @@ from penstock.catalyst.rows import (
     named,
     selected,
 )
+from penstock.catalyst.time_expressions import shifted_time
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Column, Expression, call

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from penstock.arrays import Mask, true_rows, validity_of
 from penstock.expressions.comparison import compared
-from penstock.expressions.frame import Frame
+from penstock.expressions.frame import Failures, Frame
 from penstock.expressions.nodes import Call, Expression
 from penstock.expressions.types import BOOLEAN, arrow_type
 from penstock.expressions.vectors import arrow_column
@@ -69,6 +69,27 @@ def _chosen(taken: Mask, chosen: pa.Array, otherwise: pa.Array) -> pa.Array:
     if taken.all():
         return chosen
     return pc.if_else(arrow_column(taken, None, BOOLEAN), chosen, otherwise)
+
+
+def null_on_error(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
+    inner = node.args[0]
+    if not isinstance(inner, Call):
+        return frame.value(inner)
+    args, own = frame.arguments(inner), Failures(frame.num_rows)
+    result = inner.row.evaluate(inner, args, Frame(frame.batch, None, own))
+    return _without(result, own)
+
+
+def try_eval(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
+    own = Failures(frame.num_rows)
+    return _without(Frame(frame.batch, None, own).value(node.args[0]), own)
+
+
+def _without(result: pa.Array, failures: Failures) -> pa.Array:
+    """Null on the rows that failed."""
+    if not failures.bad.any():
+        return result
+    return _chosen(~failures.bad, result, pa.nulls(len(result), result.type))
 
 
 def nullif(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:

@@ -69,9 +69,9 @@ class Frame:
             return self.column(expression)
         if isinstance(expression, Literal):
             return literal_array(expression, self.num_rows)
-        return expression.row.evaluate(expression, self._arguments(expression), self)
+        return expression.row.evaluate(expression, self.arguments(expression), self)
 
-    def _arguments(self, node: Call) -> list[pa.Array]:
+    def arguments(self, node: Call) -> list[pa.Array]:
         """The arguments in Spark's order, as the function's row says."""
         wanted = node.row.arguments
         if wanted is Arguments.BY_FUNCTION:

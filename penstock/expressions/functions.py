@@ -9,13 +9,17 @@ from typing import Any
 from penstock.errors import ExpressionError
 from penstock.expressions import (
     arithmetic,
+    bits,
     branches,
     casts,
     comparison,
+    dates,
+    formats,
     mathematics,
     nested,
     signatures,
     strings,
+    texts,
     times,
     writers,
 )
@@ -25,15 +29,21 @@ from penstock.expressions.options import (
     Option,
     OptionRule,
     check_date_unit,
+    check_day_unit,
     check_escape,
+    check_flag,
     check_limit,
     check_match_pattern,
     check_names,
+    check_replaced_pattern,
+    check_replacement,
     check_scale,
     check_split_pattern,
     check_text,
     check_time_zone,
     check_type_text,
+    check_weekday,
+    check_whole,
 )
 from penstock.expressions.signatures import (
     Operands,
@@ -47,6 +57,7 @@ from penstock.expressions.signatures import (
 )
 from penstock.expressions.types import (
     BIGINT,
+    BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
@@ -56,6 +67,7 @@ from penstock.expressions.types import (
     TIMESTAMP,
     DataType,
     array_type,
+    decimal_type,
 )
 
 __all__ = ["FUNCTIONS", "CheckedCall", "Function", "check_call", "function_named"]
@@ -63,6 +75,7 @@ __all__ = ["FUNCTIONS", "CheckedCall", "Function", "check_call", "function_named
 _INTEGERS = tuple(INTEGER_BITS)
 _ZONE = {"time_zone": OptionRule(check_time_zone, None)}
 _CAST = {"to": OptionRule(check_type_text, REQUIRED), **_ZONE}
+_PARSED = {"pattern": OptionRule(formats.check_read, REQUIRED), **_ZONE}
 
 
 def _integer_result(call: Call) -> bool:
@@ -237,6 +250,16 @@ _LOGIC_AND_BRANCHES: tuple[Function, ...] = (
         "try_cast", (1, 1), signatures.cast_target, casts.cast, always_nullable, _CAST,
         sql="TRY_CAST({0} AS {to})",
     ),
+    # null where the call itself fails; where its arguments do, it fails with them
+    Function(
+        "null_on_error", (1, 1), signatures.one_type, branches.null_on_error, always_nullable,
+        arguments=Arguments.BY_FUNCTION, sql="try({0})",
+    ),
+    # null where anything below fails
+    Function(
+        "try_eval", (1, 1), signatures.one_type, branches.try_eval, always_nullable,
+        arguments=Arguments.BY_FUNCTION, sql="try({0})", catalyst="TryEval",
+    ),
 )  # fmt: skip
 
 _STRINGS: tuple[Function, ...] = (
@@ -292,6 +315,129 @@ _STRINGS: tuple[Function, ...] = (
     ),
 )  # fmt: skip
 
+_TEXTS: tuple[Function, ...] = (
+    Function(
+        "octet_length", (1, 1), gives(INT, "string", "binary"), texts.octets,
+        catalyst="OctetLength",
+    ),
+    Function(
+        "bit_length", (1, 1), gives(INT, "string", "binary"), texts.octets, catalyst="BitLength"
+    ),
+    Function(
+        "instr", (1, 1), gives(INT, "string"), texts.instr,
+        options={"part": OptionRule(check_text, REQUIRED)},
+        sql="instr({0}, {part!r})", catalyst="StringInstr",
+    ),
+    Function("ascii", (1, 1), gives(INT, "string"), texts.ascii_code, catalyst="Ascii"),
+    Function("chr", (1, 1), gives(STRING, "bigint"), texts.character, catalyst="Chr"),
+    Function(
+        "substring_index", (1, 1), gives(STRING, "string"), texts.substring_index,
+        options={
+            "separator": OptionRule(check_text, REQUIRED),
+            "count": OptionRule(check_whole, REQUIRED),
+        },
+        sql="substring_index({0}, {separator!r}, {count})", catalyst="SubstringIndex",
+    ),
+    *(
+        Function(
+            name, (1, 1), gives(STRING, "string"), texts.trim_characters,
+            options={"characters": OptionRule(check_text, REQUIRED)},
+            sql=f"trim({side} {{characters!r}} FROM {{0}})",
+        )
+        for name, side in (
+            ("trim_characters", "BOTH"), ("ltrim_characters", "LEADING"),
+            ("rtrim_characters", "TRAILING"),
+        )
+    ),
+    Function(
+        "split_at", (1, 1), gives(array_type(STRING), "string"), texts.split_part,
+        options={"separator": OptionRule(check_text, REQUIRED)},
+        sql="split_at({0}, {separator!r})", catalyst="StringSplitSQL",
+    ),
+    Function(
+        "binary_substring", (3, 3), takes(BINARY, INT, INT), texts.bytes_cut,
+        sql="substring({...})",
+    ),
+    Function("reverse", (1, 1), gives(STRING, "string"), texts.reverse, catalyst="Reverse"),
+    Function(
+        "repeat", (2, 2), takes(STRING, INT), texts.repeat, fails=always, catalyst="StringRepeat"
+    ),
+    Function(
+        "translate", (1, 1), gives(STRING, "string"), texts.translate,
+        options={
+            "matching": OptionRule(check_text, REQUIRED),
+            "replacing": OptionRule(check_text, REQUIRED),
+        },
+        sql="translate({0}, {matching!r}, {replacing!r})", catalyst="StringTranslate",
+    ),
+    Function(
+        "overlay", (4, 4), takes(STRING, STRING, INT, INT), texts.overlay, catalyst="Overlay"
+    ),
+    Function(
+        "regexp_replace", (1, 1), gives(STRING, "string"), texts.regexp_replace,
+        options={
+            "pattern": OptionRule(check_replaced_pattern, REQUIRED),
+            "replacement": OptionRule(check_replacement, REQUIRED),
+        },
+        sql="regexp_replace({0}, {pattern!r}, {replacement!r})", catalyst="RegExpReplace",
+    ),
+    Function(
+        "regexp_extract", (1, 1), gives(STRING, "string"), texts.regexp_extract,
+        options={
+            "pattern": OptionRule(check_replaced_pattern, REQUIRED),
+            "group": OptionRule(check_whole, 1),
+        },
+        sql="regexp_extract({0}, {pattern!r}, {group})", catalyst="RegExpExtract",
+    ),
+    Function("hex", (1, 1), gives(STRING, "string", "binary", "bigint"), texts.hexadecimal,
+             catalyst="Hex"),
+    Function("bin", (1, 1), gives(STRING, "bigint"), texts.binary_digits, catalyst="Bin"),
+    Function("unhex", (1, 1), gives(BINARY, "string"), texts.unhex, always_nullable,
+             catalyst="Unhex"),
+    Function(
+        "base64", (1, 1), gives(STRING, "binary"), texts.to_base64,
+        options={"lines": OptionRule(check_flag, True)},
+    ),
+)  # fmt: skip
+
+_BITS: tuple[Function, ...] = (
+    Function(
+        "bit_and", (2, 2), signatures.one_integer, bits.bit_logic, sql="({0} & {1})",
+        catalyst="BitwiseAnd", compiled=Compiled(writers.strict("{} & {}"), branchless=True),
+    ),
+    Function(
+        "bit_or", (2, 2), signatures.one_integer, bits.bit_logic, sql="({0} | {1})",
+        catalyst="BitwiseOr", compiled=Compiled(writers.strict("{} | {}"), branchless=True),
+    ),
+    Function(
+        "bit_xor", (2, 2), signatures.one_integer, bits.bit_logic, sql="({0} ^ {1})",
+        catalyst="BitwiseXor", compiled=Compiled(writers.strict("{} ^ {}"), branchless=True),
+    ),
+    Function(
+        "bit_not", (1, 1), signatures.one_integer, bits.bit_not, sql="(~{0})",
+        catalyst="BitwiseNot", compiled=Compiled(writers.strict("~{}"), branchless=True),
+    ),
+    Function(
+        "shift_left", (2, 2), signatures.shifted, bits.shift, sql="({0} << {1})",
+        catalyst="ShiftLeft",
+    ),
+    Function(
+        "shift_right", (2, 2), signatures.shifted, bits.shift, sql="({0} >> {1})",
+        catalyst="ShiftRight",
+    ),
+    Function(
+        "shift_right_unsigned", (2, 2), signatures.shifted, bits.shift, sql="({0} >>> {1})",
+        catalyst="ShiftRightUnsigned",
+    ),
+    Function(
+        "bit_count", (1, 1), gives(INT, *_INTEGERS), bits.bit_count, catalyst="BitwiseCount"
+    ),
+    Function(
+        "get_bit", (2, 2), signatures.bit_at, bits.get_bit, fails=always,
+        sql="getbit({...})", catalyst="BitwiseGet",
+    ),
+)  # fmt: skip
+
 _MATHEMATICS: tuple[Function, ...] = (
     Function(
         "floor", (1, 1), signatures.whole_number, mathematics.floor_or_ceil,
@@ -314,6 +460,37 @@ _MATHEMATICS: tuple[Function, ...] = (
     Function(
         "ln", (1, 1), gives(DOUBLE, "double"), mathematics.real_function, always_nullable,
         catalyst="Log",
+    ),
+    Function(
+        "log10", (1, 1), gives(DOUBLE, "double"), mathematics.logarithm, always_nullable,
+        catalyst="Log10",
+    ),
+    Function(
+        "log2", (1, 1), gives(DOUBLE, "double"), mathematics.logarithm, always_nullable,
+        catalyst="Log2",
+    ),
+    Function(
+        "log", (2, 2), gives(DOUBLE, "double"), mathematics.logarithm_to_base, always_nullable,
+        catalyst="Logarithm",
+    ),
+    Function(
+        "rint", (1, 1), gives(DOUBLE, "double"), mathematics.exact_function, catalyst="Rint",
+        compiled=Compiled(writers.strict("np.rint({})")),
+    ),
+    Function(
+        "signum", (1, 1), gives(DOUBLE, "double"), mathematics.exact_function, catalyst="Signum"
+    ),
+    Function(
+        "degrees", (1, 1), gives(DOUBLE, "double"), mathematics.exact_function,
+        catalyst="ToDegrees",
+    ),
+    Function(
+        "radians", (1, 1), gives(DOUBLE, "double"), mathematics.exact_function,
+        catalyst="ToRadians",
+    ),
+    Function(
+        "factorial", (1, 1), gives(BIGINT, "int"), mathematics.factorial, always_nullable,
+        catalyst="Factorial",
     ),
     Function("pow", (2, 2), gives(DOUBLE, "double"), mathematics.power, catalyst="Pow"),
 )  # fmt: skip
@@ -342,6 +519,12 @@ _TIMES: tuple[Function, ...] = (
         options={"unit": OptionRule(check_date_unit, REQUIRED), **_ZONE},
         sql="date_trunc({unit!r}, {0})", catalyst="TruncTimestamp",
     ),
+    Function(
+        "second_with_fraction", (1, 1),
+        signatures.zoned(decimal_type(8, 6), "timestamp", "timestamp_ntz"),
+        times.second_with_fraction, options=_ZONE, sql="extract(SECOND FROM {0})",
+        catalyst="SecondWithFraction",
+    ),
     Function("date_add", (2, 2), takes(DATE, INT), times.date_add, catalyst="DateAdd"),
     Function(
         "unix_seconds", (1, 1), gives(BIGINT, "timestamp"), times.unix_time,
@@ -367,6 +550,108 @@ _TIMES: tuple[Function, ...] = (
     Function(
         "timestamp_micros", (1, 1), gives(TIMESTAMP, *_INTEGERS), times.timestamp_from,
         catalyst="MicrosToTimestamp", compiled=Compiled(writers.argument, branchless=True),
+    ),
+)  # fmt: skip
+
+_DATES: tuple[Function, ...] = (
+    Function("quarter", (1, 1), gives(INT, "date"), dates.calendar_part, catalyst="Quarter"),
+    Function(
+        "day_of_year", (1, 1), gives(INT, "date"), dates.calendar_part,
+        sql="dayofyear({...})", catalyst="DayOfYear",
+    ),
+    Function(
+        "week_of_year", (1, 1), gives(INT, "date"), dates.calendar_part,
+        sql="weekofyear({...})", catalyst="WeekOfYear",
+    ),
+    Function(
+        "year_of_week", (1, 1), gives(INT, "date"), dates.calendar_part,
+        sql="extract(YEAROFWEEK FROM {0})", catalyst="YearOfWeek",
+    ),
+    Function(
+        "day_name", (1, 1), gives(STRING, "date"), dates.calendar_name,
+        sql="dayname({...})", catalyst="DayName",
+    ),
+    Function(
+        "month_name", (1, 1), gives(STRING, "date"), dates.calendar_name,
+        sql="monthname({...})", catalyst="MonthName",
+    ),
+    Function("last_day", (1, 1), takes(DATE), dates.last_day, catalyst="LastDay"),
+    Function(
+        "next_day", (1, 1), takes(DATE), dates.next_day,
+        options={"weekday": OptionRule(check_weekday, REQUIRED)},
+        sql="next_day({0}, {weekday})", catalyst="NextDay",
+    ),
+    Function(
+        "trunc", (1, 1), takes(DATE), dates.trunc,
+        options={"unit": OptionRule(check_day_unit, REQUIRED)},
+        sql="trunc({0}, {unit!r})", catalyst="TruncDate",
+    ),
+    Function(
+        "add_months", (2, 2), takes(DATE, INT), dates.add_months, fails=always,
+        catalyst="AddMonths",
+    ),
+    Function(
+        "add_months_to_time", (2, 2), signatures.moved_time("int"), dates.add_months_to_time,
+        options=_ZONE, fails=always, sql="({0} + {1} months)", catalyst="TimestampAddYMInterval",
+    ),
+    Function(
+        "add_length", (2, 2), signatures.moved_time("bigint"), dates.add_length,
+        options=_ZONE, fails=always, sql="({0} + {1} microseconds)",
+        catalyst="TimestampAddInterval",
+    ),
+    Function(
+        "months_between", (2, 2), signatures.zoned(DOUBLE, "timestamp"), dates.months_between,
+        options={"rounded": OptionRule(check_flag, True), **_ZONE}, catalyst="MonthsBetween",
+    ),
+    Function("date_diff", (2, 2), gives(INT, "date"), dates.date_diff, catalyst="DateDiff"),
+    Function(
+        "timestamp_diff", (2, 2), signatures.zoned(BIGINT, "timestamp", "timestamp_ntz"),
+        dates.timestamp_diff, options={"unit": OptionRule(check_date_unit, REQUIRED), **_ZONE},
+        sql="timestampdiff({unit}, {...})", catalyst="TimestampDiff",
+    ),
+    Function(
+        "make_date", (3, 3), signatures.date_of_parts, dates.make_date,
+        fails=always, catalyst="MakeDate", ansi="failOnError",
+    ),
+    Function(
+        "make_timestamp", (6, 6), signatures.time_of_parts, dates.make_timestamp,
+        options=_ZONE, fails=always, catalyst="make_timestamp", ansi="failOnError",
+    ),
+    Function("unix_date", (1, 1), gives(INT, "date"), dates.unix_date, catalyst="UnixDate"),
+    Function(
+        "date_from_unix_date", (1, 1), gives(DATE, "int"), dates.unix_date,
+        catalyst="DateFromUnixDate",
+    ),
+    Function(
+        "from_utc_timestamp", (1, 1), takes(TIMESTAMP), dates.shifted_by_zone,
+        options={"zone": OptionRule(check_time_zone, REQUIRED)},
+        sql="from_utc_timestamp({0}, {zone!r})", catalyst="FromUTCTimestamp",
+    ),
+    Function(
+        "to_utc_timestamp", (1, 1), takes(TIMESTAMP), dates.shifted_by_zone,
+        options={"zone": OptionRule(check_time_zone, REQUIRED)},
+        sql="to_utc_timestamp({0}, {zone!r})", catalyst="ToUTCTimestamp",
+    ),
+)  # fmt: skip
+
+_FORMATS: tuple[Function, ...] = (
+    Function(
+        "date_format", (1, 1), signatures.zoned(STRING, "timestamp"), formats.date_format,
+        options={"pattern": OptionRule(formats.check_written, REQUIRED), **_ZONE},
+        sql="date_format({0}, {pattern!r})", catalyst="DateFormatClass",
+    ),
+    Function(
+        "from_unixtime", (1, 1), gives(STRING, "bigint"), formats.from_unixtime,
+        options={"pattern": OptionRule(formats.check_written, REQUIRED), **_ZONE},
+        sql="from_unixtime({0}, {pattern!r})", catalyst="FromUnixTime",
+    ),
+    Function(
+        "parse_time", (1, 1), signatures.time_of_text, formats.parsed_time, options=_PARSED,
+        fails=always, sql="to_timestamp({0}, {pattern!r})", catalyst="GetTimestamp",
+    ),
+    Function(
+        "try_parse_time", (1, 1), signatures.time_of_text, formats.parsed_time, always_nullable,
+        options=_PARSED, sql="try_to_timestamp({0}, {pattern!r})",
     ),
 )  # fmt: skip
 
@@ -407,8 +692,12 @@ FUNCTIONS: Mapping[str, Function] = {
         *_COMPARISON,
         *_LOGIC_AND_BRANCHES,
         *_STRINGS,
+        *_TEXTS,
+        *_BITS,
         *_MATHEMATICS,
         *_TIMES,
+        *_DATES,
+        *_FORMATS,
         *_NESTED,
     )
 }

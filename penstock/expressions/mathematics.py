@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -106,6 +108,51 @@ def real_function(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
             return arrow_column(strict_math.exp(values), valid, node.type)
         # ln of zero or less is null, not an error
         return arrow_column(strict_math.ln(values), valid & ~(values <= 0), node.type)
+
+
+_LN_2 = float(strict_math.ln(np.array([2.0]))[0])
+
+
+def logarithm(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """Null of zero and less."""
+    values = values_of(args[0])
+    with np.errstate(all="ignore"):
+        if node.function == "log10":
+            found = strict_math.log10(values)
+        else:
+            found = strict_math.ln(values) / _LN_2
+    return arrow_column(found, validity_of(args[0]) & ~(values <= 0), node.type)
+
+
+def logarithm_to_base(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    base, values = (values_of(arg) for arg in args)
+    valid = both_valid(args) & ~(values <= 0) & ~(base <= 0)
+    with np.errstate(all="ignore"):
+        return arrow_column(strict_math.ln(values) / strict_math.ln(base), valid, node.type)
+
+
+_DEGREES, _RADIANS = 57.29577951308232, 0.017453292519943295  # what Java multiplies by
+_FACTORIALS = np.array([math.factorial(number) for number in range(21)], np.int64)
+
+
+def exact_function(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """What every processor computes alike."""
+    values = values_of(args[0])
+    if node.function == "rint":
+        found = np.rint(values)
+    elif node.function == "signum":
+        found = np.where((values == 0) | np.isnan(values), values, np.sign(values))
+    else:
+        found = values * (_DEGREES if node.function == "degrees" else _RADIANS)
+    return arrow_column(found, validity_of(args[0]), node.type)
+
+
+def factorial(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """Null where it does not fit, and of negative numbers."""
+    values = values_of(args[0])
+    known = (values >= 0) & (values < len(_FACTORIALS))
+    found = _FACTORIALS[np.where(known, values, 0)]
+    return arrow_column(found, validity_of(args[0]) & known, node.type)
 
 
 def power(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Union
 
 from penstock.errors import ExpressionError
-from penstock.expressions.regex import search_pattern, split_pattern
+from penstock.expressions.regex import (
+    match_pattern,
+    replacement_text,
+    search_pattern,
+    split_pattern,
+)
 from penstock.expressions.types import parse_type
 from penstock.expressions.zones import check_zone
 
@@ -19,6 +24,8 @@ DATE_UNITS = (
     "year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond",
     "microsecond",
 )  # fmt: skip
+DAY_UNITS = ("year", "quarter", "month", "week")
+DAYS_OF_WEEK = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,23 @@ def check_scale(value: Any) -> int:
     return value
 
 
+def check_whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _refuse("a whole number", value)
+    return value
+
+
+def check_replaced_pattern(value: Any) -> str:
+    """A regular expression whose matches are taken, within what Java and RE2 mean alike."""
+    match_pattern(check_text(value))
+    return str(value)
+
+
+def check_replacement(value: Any) -> str:
+    replacement_text(check_text(value))
+    return str(value)
+
+
 def check_names(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(name, str) for name in value):
         raise _refuse("a list of names", value)
@@ -76,6 +100,25 @@ def check_date_unit(value: Any) -> str:
     if unit not in DATE_UNITS:
         raise _refuse(f"a unit of time: {', '.join(DATE_UNITS)}", value)
     return unit
+
+
+def check_day_unit(value: Any) -> str:
+    unit = check_date_unit(value)
+    if unit not in DAY_UNITS:
+        raise _refuse(f"a unit of days: {', '.join(DAY_UNITS)}", value)
+    return unit
+
+
+def check_weekday(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < DAYS_OF_WEEK:
+        raise _refuse("a day of the week, Monday as 0", value)
+    return value
+
+
+def check_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _refuse("true or false", value)
+    return value
 
 
 def check_match_pattern(value: Any) -> str:

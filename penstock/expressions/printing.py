@@ -16,16 +16,18 @@ _FOUR_DIGIT_YEARS = 10_000
 _TINY = 1e-322  # up to it doubles lie so far apart that one digit may tell them
 
 
-def _joined(*parts: pa.Array | str) -> pa.Array:
+def joined_text(*parts: pa.Array | str) -> pa.Array:
+    """Texts side by side; null where one of them is."""
     return pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
 
 
-def _digits(values: Vector, width: int) -> pa.Array:
+def digits_text(values: Vector, width: int) -> pa.Array:
     """Non-negative integers as text, filled with zeros on the left."""
     return pc.utf8_lpad(pa.array(values).cast(pa.string()), width, "0")
 
 
-def _with_nulls(text: pa.Array, valid: Mask) -> pa.Array:
+def with_nulls(text: pa.Array, valid: Mask) -> pa.Array:
+    """Texts where they are valid, null elsewhere."""
     return text if valid.all() else pc.if_else(pa.array(valid), text, pa.scalar(None, pa.string()))
 
 
@@ -36,8 +38,8 @@ def text_of_decimals(values: Vector, valid: Mask, scale: int) -> pa.Array:
     unit = np.int64(10**scale)
     whole = pa.array(magnitude // unit).cast(pa.string())
     if scale == 0:
-        return _with_nulls(_joined(sign, whole), valid)
-    return _with_nulls(_joined(sign, whole, ".", _digits(magnitude % unit, scale)), valid)
+        return with_nulls(joined_text(sign, whole), valid)
+    return with_nulls(joined_text(sign, whole, ".", digits_text(magnitude % unit, scale)), valid)
 
 
 def text_of_doubles(values: Vector, valid: Mask) -> pa.Array:
@@ -46,33 +48,38 @@ def text_of_doubles(values: Vector, valid: Mask) -> pa.Array:
     digits, powers = number.digits, number.powers
     first, rest = pc.utf8_slice_codeunits(digits, 0, 1), pc.utf8_slice_codeunits(digits, 1)
     rest = pc.if_else(pc.equal(rest, ""), "0", rest)
-    text = _joined(first, ".", rest, "E", pa.array(powers).cast(pa.string()))
+    text = joined_text(first, ".", rest, "E", pa.array(powers).cast(pa.string()))
     is_plain = (values == 0) | (powers >= _PLAIN_MIN) & (powers < _PLAIN_MAX)
     # Within these bounds Arrow writes no exponent either, but whole numbers without a point.
     plain = pa.array(np.where(is_plain, np.abs(values), 0.0)).cast(pa.string())
     is_whole = pc.invert(pc.match_substring(plain, "."))
-    plain = pc.if_else(is_whole, _joined(plain, ".0"), plain)
+    plain = pc.if_else(is_whole, joined_text(plain, ".0"), plain)
     text = pc.if_else(pa.array(is_plain), plain, text)
     for tiny in np.unique(values[(values != 0) & (np.abs(values) <= _TINY)]):  # a score at most
         # Java writes two digits at least: where one would do, the two that are nearest.
         nearest, _, power = f"{abs(tiny):.1e}".partition("e")
         text = pc.if_else(pa.array(np.abs(values) == abs(tiny)), f"{nearest}E{int(power)}", text)
     text = pc.if_else(pa.array(np.isinf(values)), "Infinity", text)
-    text = _joined(pc.if_else(pa.array(np.signbit(values)), "-", ""), text)
-    return _with_nulls(pc.if_else(pa.array(np.isnan(values)), "NaN", text), valid)
+    text = joined_text(pc.if_else(pa.array(np.signbit(values)), "-", ""), text)
+    return with_nulls(pc.if_else(pa.array(np.isnan(values)), "NaN", text), valid)
 
 
 def text_of_dates(days: Vector, valid: Mask) -> pa.Array:
-    return _with_nulls(_date_text(np.where(valid, days, 0).astype(np.int64)), valid)
+    return with_nulls(_date_text(np.where(valid, days, 0).astype(np.int64)), valid)
+
+
+def year_text(year: Vector) -> pa.Array:
+    """Four digits, more of them after a plus sign."""
+    years = digits_text(np.abs(year), 4)
+    if (year < 0).any() or (year >= _FOUR_DIGIT_YEARS).any():
+        sign = np.where(year < 0, "-", np.where(year >= _FOUR_DIGIT_YEARS, "+", ""))
+        years = joined_text(pa.array(sign.tolist(), pa.string()), years)
+    return years
 
 
 def _date_text(days: Vector) -> pa.Array:
     year, month, day = civil(days)
-    years = _digits(np.abs(year), 4)
-    if (year < 0).any() or (year >= _FOUR_DIGIT_YEARS).any():
-        sign = np.where(year < 0, "-", np.where(year >= _FOUR_DIGIT_YEARS, "+", ""))
-        years = _joined(pa.array(sign.tolist(), pa.string()), years)
-    return _joined(years, "-", _digits(month, 2), "-", _digits(day, 2))
+    return joined_text(year_text(year), "-", digits_text(month, 2), "-", digits_text(day, 2))
 
 
 def text_of_micros(micros: Vector, valid: Mask) -> pa.Array:
@@ -80,17 +87,17 @@ def text_of_micros(micros: Vector, valid: Mask) -> pa.Array:
     micros = np.where(valid, micros, 0)
     of_day = micros % DAY_US
     seconds = of_day // SECOND_US
-    fraction = _digits(of_day % SECOND_US, 6)
-    tail = pc.utf8_rtrim(_joined(pa.repeat(".", len(micros)), fraction), "0")
+    fraction = digits_text(of_day % SECOND_US, 6)
+    tail = pc.utf8_rtrim(joined_text(pa.repeat(".", len(micros)), fraction), "0")
     tail = pc.if_else(pc.equal(tail, "."), "", tail)
-    text = _joined(
+    text = joined_text(
         _date_text(micros // DAY_US),
         " ",
-        _digits(seconds // 3600, 2),
+        digits_text(seconds // 3600, 2),
         ":",
-        _digits(seconds // 60 % 60, 2),
+        digits_text(seconds // 60 % 60, 2),
         ":",
-        _digits(seconds % 60, 2),
+        digits_text(seconds % 60, 2),
         tail,
     )
-    return _with_nulls(text, valid)
+    return with_nulls(text, valid)

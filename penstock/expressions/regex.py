@@ -42,6 +42,16 @@ def search_pattern(pattern: str) -> str:
 
 
 @lru_cache(maxsize=1024)
+def match_pattern(pattern: str) -> str:
+    """RE2 text that matches exactly what Java would; what can match nothing is refused, and so is
+    `$`, which would take the line break that it stands before."""
+    translated = _Translation(pattern, anchors=True, end_anchor=False).run()
+    if re.search(_for_python(translated), "") is not None:
+        raise _refuse(pattern, "it can match the empty string")
+    return translated
+
+
+@lru_cache(maxsize=1024)
 def split_pattern(pattern: str) -> str:
     """RE2 text to split at; patterns that can match nothing split differently, so are refused."""
     translated = _Translation(pattern, anchors=False).run()
@@ -58,12 +68,43 @@ def plain_text(pattern: str) -> str | None:
     return None if not text or set(bare) & _SPECIAL else text
 
 
+@lru_cache(maxsize=1024)
+def replacement_text(replacement: str) -> str:
+    """Java's replacement ($1 is a group, a backslash takes the next character as it is) for RE2."""
+    out: list[str] = []
+    at = 0
+    while at < len(replacement):
+        letter = replacement[at]
+        at += 1
+        if letter == "\\":
+            if at == len(replacement):
+                raise _refuse(replacement, "it ends in a backslash")
+            letter = replacement[at]
+            at += 1
+        elif letter == "$":
+            group = replacement[at : at + 1]
+            if not group.isdigit() or not group.isascii() or replacement[at + 1 : at + 2].isdigit():
+                raise _refuse(replacement, "only groups $0 to $9 are supported")
+            at += 1
+            out.append("\\" + group)
+            continue
+        out.append("\\\\" if letter == "\\" else letter)
+    return "".join(out)
+
+
+@lru_cache(maxsize=1024)
+def groups_of(pattern: str) -> int:
+    """How many groups a Java pattern has."""
+    return re.compile(_for_python(match_pattern(pattern))).groups
+
+
 class _Translation:
     """One left-to-right pass over a Java pattern."""
 
-    def __init__(self, pattern: str, anchors: bool) -> None:
+    def __init__(self, pattern: str, anchors: bool, end_anchor: bool = True) -> None:
         self.pattern = pattern
         self.anchors = anchors
+        self.end_anchor = end_anchor
         self.at = 0
         self.out: list[str] = []
 
@@ -130,6 +171,8 @@ class _Translation:
             raise _refuse(self.pattern, f"{character} is not supported in a split")
         if character == "^":
             self.out.append("^")
+        elif not self.end_anchor:
+            raise _refuse(self.pattern, "$ is supported only to search")
         elif self.at == len(self.pattern) or self.pattern[self.at] in "|)":
             self.out.append(_DOLLAR)
         else:

@@ -13,9 +13,12 @@ from penstock.expressions.types import (
     ARITHMETIC_DIGITS_MAX,
     BIGINT,
     BOOLEAN,
+    DATE,
     DOUBLE,
     INT,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
+    TINYINT,
     DataType,
     Field,
     array_type,
@@ -241,6 +244,25 @@ def rounded(operands: Operands) -> DataType:
     return _computed(operands, whole_digits + kept, kept)
 
 
+def one_integer(operands: Operands) -> DataType:
+    operands.require_kinds("tinyint", "smallint", "int", "bigint")
+    return operands.require_equal(operands.types)
+
+
+def shifted(operands: Operands) -> DataType:
+    value, distance = operands.types
+    if value not in (INT, BIGINT) or distance != INT:
+        operands.refuse("int or bigint, and int")
+    return value
+
+
+def bit_at(operands: Operands) -> DataType:
+    value, place = operands.types
+    if not value.is_integer or place != INT:
+        operands.refuse("an integer and int")
+    return TINYINT
+
+
 # --- comparison, logic, branches ------------------------------------------------------------------
 
 
@@ -362,6 +384,48 @@ def truncated_time(operands: Operands) -> DataType:
     operands.require_kinds("timestamp")
     _settle_zone(operands, needed=True)
     return TIMESTAMP
+
+
+def date_of_parts(operands: Operands) -> DataType:
+    operands.require_kinds("int")
+    return DATE
+
+
+def time_of_parts(operands: Operands) -> DataType:
+    """make_timestamp: in a zone, or without one."""
+    if operands.types != (*[INT] * 5, decimal_type(16, 6)):
+        operands.refuse("five integers and decimal(16,6)")
+    return TIMESTAMP if operands.options.get("time_zone") is not None else TIMESTAMP_NTZ
+
+
+def time_of_text(operands: Operands) -> DataType:
+    """With the session's zone, or without one."""
+    operands.require_kinds("string")
+    return TIMESTAMP if operands.options.get("time_zone") is not None else TIMESTAMP_NTZ
+
+
+def moved_time(*lengths: str) -> Callable[[Operands], DataType]:
+    """A time, with or without zone, and a length of one of these kinds."""
+
+    def rule(operands: Operands) -> DataType:
+        time, length = operands.types
+        if time not in (TIMESTAMP, TIMESTAMP_NTZ) or length.kind not in lengths:
+            operands.refuse(f"a timestamp and {' or '.join(lengths)}")
+        _settle_zone(operands, needed=time == TIMESTAMP)
+        return time
+
+    return rule
+
+
+def zoned(result: DataType, *kinds: str) -> Callable[[Operands], DataType]:
+    """One type; a zone is needed where an operand is a timestamp with one."""
+
+    def rule(operands: Operands) -> DataType:
+        operands.require_kinds(*kinds)
+        _settle_zone(operands, needed=TIMESTAMP in operands.types)
+        return result
+
+    return rule
 
 
 # --- nested values --------------------------------------------------------------------------------

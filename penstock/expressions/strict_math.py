@@ -1,4 +1,4 @@
-"""exp, ln and pow to the last bit of Java's StrictMath, which Spark computes with.
+"""exp, ln, log10 and pow to the last bit of Java's StrictMath, which Spark computes with.
 
 StrictMath is fdlibm by definition: these are its algorithms over whole columns. Every operation is
 one of IEEE 754 and stands in fdlibm's order; where that branches, each branch is computed for all
@@ -95,6 +95,25 @@ def ln(x: Doubles) -> Doubles:
     result = np.where((0xFFFFF & (2 + top)) < 3, close, far)
     result = np.where(x == 0, -np.inf, np.where(x < 0, np.nan, result))
     return np.where(np.isnan(x) | (x == np.inf), x, result)
+
+
+_INVERSE_LN10 = 4.34294481903251816668e-01
+_LOG10_2_HIGH, _LOG10_2_LOW = 3.01029995663611771306e-01, 3.69423907715893078616e-13
+_LIFT = 54  # binary digits by which a subnormal is lifted into the normal range
+
+
+def log10(x: Doubles) -> Doubles:
+    """The decimal logarithm of each number."""
+    is_small = (x > 0) & (_high(x) < 0x00100000)
+    lifted = np.where(is_small, x * 2.0**_LIFT, x)
+    top = _high(lifted)
+    power = (top >> 20) - 1023 - np.where(is_small, _LIFT, 0)
+    below = (power < 0).astype(np.int64)
+    times = (power + below).astype(np.float64)
+    rest = _with_high(lifted, (top & 0x000FFFFF) | ((0x3FF - below) << 20))
+    found = (times * _LOG10_2_LOW + _INVERSE_LN10 * ln(rest)) + times * _LOG10_2_HIGH
+    ordinary = (x > 0) & np.isfinite(x)
+    return np.where(ordinary, found, ln(x))
 
 
 def power(x: Doubles, y: Doubles) -> Doubles:

@@ -29,11 +29,16 @@ def substring(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     positions = values_of(args[1]).astype(np.int64)
     counts = values_of(args[2]).astype(np.int64)
     lengths = values_of(pc.utf8_length(args[0])).astype(np.int64)
-    starts = np.where(positions > 0, positions - 1, np.where(positions < 0, lengths + positions, 0))
-    return _characters(args[0], starts, starts + counts, args)
+    starts = first_character(positions, lengths)
+    return characters_of(args[0], starts, starts + counts, args)
 
 
-def _characters(text: pa.Array, starts: Vector, ends: Vector, args: list[pa.Array]) -> pa.Array:
+def first_character(positions: Vector, lengths: Vector) -> Vector:
+    """What a position of SQL means: from 1 on, from the end where negative, and 0 as 1."""
+    return np.where(positions > 0, positions - 1, np.where(positions < 0, lengths + positions, 0))
+
+
+def characters_of(text: pa.Array, starts: Vector, ends: Vector, args: list[pa.Array]) -> pa.Array:
     """Characters [start, end) of each row, clamped to the row."""
     valid = both_valid(args)
     offsets = byte_offsets(text)
@@ -149,7 +154,7 @@ def pad(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     too_long = wanted > PAD_CHARACTERS_MAX
     frame.fail(too_long, f"a text longer than {PAD_CHARACTERS_MAX} characters", node)
     wanted = np.where(too_long, 0, wanted)
-    kept = _characters(text, np.zeros(len(wanted), np.int64), wanted, args)
+    kept = characters_of(text, np.zeros(len(wanted), np.int64), wanted, args)
     missing = np.maximum(wanted - values_of(pc.utf8_length(kept)).astype(np.int64), 0)
     filling = _filling(fill, np.where(valid, missing, 0))
     parts = [filling, kept] if node.function == "lpad" else [kept, filling]

@@ -85,6 +85,12 @@ def time_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     return arrow_column(part, validity_of(args[0]), node.type)
 
 
+def second_with_fraction(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """Microseconds of the minute, which are the digits of a decimal with six behind the point."""
+    micros = local_micros(args[0], node.args[0].type, node.option("time_zone"))
+    return arrow_column(micros % _UNIT_US["minute"], validity_of(args[0]), node.type)
+
+
 def date_trunc(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     unit, zone = node.option("unit"), load_zone(node.option("time_zone"))
     micros = values_of(args[0])
@@ -94,7 +100,7 @@ def date_trunc(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     elif unit in ("hour", "minute"):
         truncated = _truncated_in_day(micros, zone, _UNIT_US[unit])
     else:
-        days = _first_day(zone.to_local(micros) // DAY_US, unit)
+        days = truncated_day(zone.to_local(micros) // DAY_US, unit)
         truncated = days * DAY_US - zone.day_start_offsets(days)
     return arrow_column(truncated, validity_of(args[0]), node.type)
 
@@ -108,7 +114,8 @@ def _truncated_in_day(micros: Vector, zone: Zone, unit_us: int) -> Vector:
     return np.where(same, cut - offsets, zone.to_utc(cut))
 
 
-def _first_day(days: Vector, unit: str) -> Vector:
+def truncated_day(days: Vector, unit: str) -> Vector:
+    """The first day of each date's week, month, quarter or year."""
     if unit == "day":
         return days
     if unit == "week":

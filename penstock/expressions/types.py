@@ -104,6 +104,7 @@ class Field:
 Schema = tuple[Field, ...]
 
 BOOLEAN = DataType("boolean")
+TINYINT = DataType("tinyint")
 INT = DataType("int")
 BIGINT = DataType("bigint")
 DOUBLE = DataType("double")

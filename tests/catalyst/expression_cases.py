@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from tests.catalyst.text_cases import TEXT_CASES
+from tests.catalyst.time_cases import TIME_CASES
+
 COLUMNS = (
     "a bigint, b bigint, i int, s smallint, t tinyint, f float, x double, d decimal(8,2), "
     "e decimal(6,3), p boolean, q boolean, u string, num string, at string, day date, "
-    "ts timestamp, ntz timestamp_ntz, bytes binary, xs array<int>, st struct<n:int,w:string>"
+    "ts timestamp, ntz timestamp_ntz, bytes binary, xs array<int>, st struct<n:int,w:string>, "
+    "big decimal(38,10), wide decimal(22,4), ys array<int>, us array<string>, "
+    "xss array<array<int>>, pts array<struct<n:int,w:string>>, m map<string,int>, js string"
 )
 
 # (SQL, text of our expression, whether the last bits of a double may differ)
@@ -168,6 +173,8 @@ CASES: tuple[Case, ...] = (
     _case("timestamp_ntz'2024-02-29 12:00:00'", "TIMESTAMP_NTZ '2024-02-29 12:00:00'"),
     _case("named_struct('k', 1, 'l', 'x')", "struct(1, 'x')"),
     _case("cast(null as bigint)", "NULL"),
+    *TIME_CASES,
+    *TEXT_CASES,
 )  # fmt: skip
 
 # What depends on the session's time zone.
@@ -182,4 +189,13 @@ ZONED: tuple[str, ...] = (
     "dayofweek(ts)",
     "unix_timestamp(ts)",
     "ts + interval 5 hours",
+    "ts + interval 2 days",
+    "ts + interval 1 month",
+    "timestampadd(HOUR, t, ts)",
+    "timestampdiff(MONTH, ts, ts2)",
+    "months_between(ts, ts2)",
+    "date_format(ts, 'yyyy-MM-dd HH:mm:ss.SSS')",
+    "to_timestamp(at, 'yyyy-MM-dd')",
+    "from_unixtime(a)",
+    "make_timestamp(2020, 3, abs(t % 31) + 1, 2, 30, 15.5)",
 )

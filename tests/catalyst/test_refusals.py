@@ -30,8 +30,6 @@ def refusal(df: Any, mode: str = "append") -> UnsupportedPlan:
 
 # (SQL, what the error's expression must contain, what its message must say)
 EXPRESSIONS = (
-    ("try_add(a, 1)", "(a + 1L)", "try_"),
-    ("try_divide(a, b)", "(CAST(a AS DOUBLE) / CAST(b AS DOUBLE))", "try_"),
     ("rand()", "rand(", "another value each time"),
     ("uuid()", "uuid()", "another value each time"),
     ("monotonically_increasing_id()", "monotonically_increasing_id()", "another value each time"),
@@ -44,15 +42,11 @@ EXPRESSIONS = (
     ("get_json_object(u, '$.k')", "get_json_object", "GetJsonObject is not among"),
     ("from_json(u, 'k int').k", "from_json", "not among the expressions"),
     ("u collate utf8_lcase", "collate(u, utf8_lcase)", "collation"),
-    ("trim('x' from u)", "TRIM", "only spaces"),
     ("u rlike num", "RLIKE(u, num)", "the pattern must be a constant"),
     ("u rlike '(?=x)y'", "RLIKE(u, '(?=x)y')", "pattern"),
     ("split(u, 'x', 2)", "split(u, 'x', 2)", "limit"),
     ("ts - ts", "(ts - ts)", "is not among"),
-    ("ts + interval 2 days", "INTERVAL '2' DAY", "below a day"),
-    ("ts + make_dt_interval(0, 0, i)", "ts + make_dt_interval", "below a day"),
-    ("log(2, x)", "LOG(2.0D, x)", "natural logarithm"),
-    ("log10(x)", "LOG10(x)", "Log10 is not among"),
+    ("ts + make_dt_interval(0, 0, i)", "ts + make_dt_interval", "only constant intervals"),
     ("element_at(xs, -1)", "element_at(xs, -1)", "position from 1 on"),
     ("map(i, u)", "map(i, u)", "CreateMap is not among"),
     ("interval 3 days", "INTERVAL '3' DAY", "type interval day is not known"),
@@ -79,7 +73,7 @@ def test_an_expression_is_refused_by_name(
 def test_the_line_that_wrote_the_expression_is_named(bids: DataFrame) -> None:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    error = refusal(bids.select(F.col("price").bitwiseXOR(3).alias("x")))
+    error = refusal(bids.select(F.col("tags").cast("string").alias("x")))
     assert "test_refusals.py:" in str(error)
 
 

@@ -265,7 +265,21 @@ def test_a_cast_agrees_with_the_reference(texts: str, tree: Expression) -> None:
     check()
 
 
+# Spark alone judges these, over the cases of the front end: their definition is a library's.
+_JUDGED = """
+add_length add_months add_months_to_time ascii base64 bin binary_substring bit_and bit_count
+bit_length bit_not bit_or bit_xor chr date_diff date_format date_from_unix_date day_name
+day_of_year degrees factorial from_unixtime from_utc_timestamp get_bit hex instr last_day log
+log10 log2 ltrim_characters make_date make_timestamp month_name months_between next_day
+null_on_error octet_length overlay parse_time quarter radians regexp_extract regexp_replace
+repeat reverse rint rtrim_characters second_with_fraction shift_left shift_right
+shift_right_unsigned signum split_at substring_index timestamp_diff to_utc_timestamp translate
+trim_characters trunc try_eval try_parse_time unhex unix_date week_of_year year_of_week
+"""
+JUDGED_BY_SPARK = frozenset(_JUDGED.split())
+
+
 def test_every_function_of_the_table_is_compared() -> None:
     trees = [*expressions(), *(tree for _, tree in casts())]
     used = {node.function for tree in trees for node in walk(tree) if isinstance(node, Call)}
-    assert used == set(FUNCTIONS)
+    assert set(FUNCTIONS) - used == JUDGED_BY_SPARK

@@ -12,27 +12,39 @@ import pytest
 from penstock.catalyst.expressions import EXPRESSION_KINDS
 from penstock.expressions import (
     arithmetic,
+    bits,
     branches,
     casts,
     comparison,
+    dates,
+    formats,
     functions,
     mathematics,
     nested,
     strings,
+    texts,
     times,
     writers,
 )
 from penstock.expressions.functions import FUNCTIONS
 from penstock.expressions.nodes import Function
 
-EVALUATING = (arithmetic, branches, casts, comparison, mathematics, nested, strings, times)
-# Made from other classes of Catalyst, by builders: a negated equality, a cast in TRY mode, a case.
-WITHOUT_CLASS = {"ne", "try_cast", "nullif"}
+EVALUATING = (
+    arithmetic, bits, branches, casts, comparison, dates, formats, mathematics, nested, strings,
+    texts, times,
+)  # fmt: skip
+# Made from other classes of Catalyst, by builders: a negated equality, what is in TRY mode, a case.
+WITHOUT_CLASS = {
+    "base64", "binary_substring", "ltrim_characters", "ne", "null_on_error", "nullif",
+    "rtrim_characters", "trim_characters", "try_cast", "try_parse_time",
+}  # fmt: skip
 # Classes that are no function: leaves, what stands over groups, and what others are made from.
 WITHOUT_FUNCTION = {
-    "AggregateExpression", "AttributeReference", "DateSub", "ElementAt", "InSet", "KnownNullable",
-    "Literal", "Logarithm", "MakeDecimal", "NaNvl", "PreciseTimestampConversion",
-    "TimestampAddInterval", "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay",
+    "AggregateExpression", "AtLeastNNonNulls", "AttributeReference", "ConvertTimezone",
+    "DateAddYMInterval", "DateSub", "ElementAt", "InSet", "KnownNotContainsNull", "KnownNotNull",
+    "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDecimal", "NaNvl",
+    "PreciseTimestampConversion", "StaticInvoke", "StringLocate", "StringSpace", "TimestampAdd",
+    "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay",
 }  # fmt: skip
 
 

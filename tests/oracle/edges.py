@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import random
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from tests.expressions.spark_cases import DATE_TEXTS, NUMBER_TEXTS, TEXTS, insta
 # Beside the columns of the single cases a second one of each type, and the number of the row.
 EDGE_COLUMNS = (
     f"row int, {COLUMNS}, i2 int, s2 smallint, t2 tinyint, f2 float, x2 double, d2 decimal(8,2), "
-    "v string, bytes2 binary, day2 date, ts2 timestamp, ntz2 timestamp_ntz, us array<string>"
+    "v string, bytes2 binary, day2 date, ts2 timestamp, ntz2 timestamp_ntz"
 )
 EDGE_SCHEMA: Schema = parse_schema(EDGE_COLUMNS)
 
@@ -45,6 +45,14 @@ _FLOATS = (
 )  # fmt: skip
 _DAYS = (0, -1, 1, 59, 18322, 18569, -25567, -719162, 2932896, 29000)
 _NULLS = 0.12
+_EVERY_DIGIT = Context(prec=38)
+_KEYS = ("a", "b", "", "日", "ab")
+_JSON = (
+    '{"a": 1, "b": "x"}', '{"a": [1, 2.5, {"c": null}], "b": {"c": "\\u00e9\\n"}}', "", "{", "[]",
+    '[{"a": 1}, {"a": 2}]', "null", '{"a": 1.0E3, "a": 2}', " {\"b\" : true } ", '{"a": 1} x',
+    '{"b": "日本"}', '"text"', "17", '{"a": {"b": {"c": [true, false]}}}', "{'a': 1}",
+    '{"a": 12345678901234567890}', '{"a": null}', '{"A": 5}',
+)  # fmt: skip
 
 
 def edge_rows(seed: int, count: int) -> pa.RecordBatch:
@@ -65,6 +73,8 @@ def _value(rng: random.Random, name: str, kind: DataType) -> Any:
         return rng.choice(NUMBER_TEXTS)
     if name == "at":
         return rng.choice(DATE_TEXTS)
+    if name == "js":
+        return rng.choice(_JSON)
     if kind.is_integer:
         return _integer(rng, INTEGER_BITS[kind.kind])
     if kind.is_fractional:
@@ -73,7 +83,7 @@ def _value(rng: random.Random, name: str, kind: DataType) -> Any:
         top = 10**kind.precision - 1
         edges = (0, 1, -1, 5, -5, 50, 150, -250, 12345, top, -top, top // 3)
         unscaled = rng.choice(edges) if rng.random() < 0.6 else rng.randint(-top, top)
-        return Decimal(unscaled).scaleb(-kind.scale)
+        return Decimal(unscaled).scaleb(-kind.scale, _EVERY_DIGIT)
     if kind.kind == "boolean":
         return rng.random() < 0.5
     if kind.kind == "string":
@@ -89,6 +99,12 @@ def _value(rng: random.Random, name: str, kind: DataType) -> Any:
         return [
             None if rng.random() < _NULLS else _value(rng, "", kind.element)
             for _ in range(rng.randrange(5))
+        ]
+    if kind.kind == "map":
+        assert kind.value is not None
+        keys = rng.sample(_KEYS, rng.randrange(4))
+        return [
+            (key, None if rng.random() < _NULLS else _value(rng, "", kind.value)) for key in keys
         ]
     return {
         member.name: None if rng.random() < _NULLS else _value(rng, "", member.type)

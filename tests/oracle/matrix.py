@@ -30,7 +30,9 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
     "split": tuple({"pattern": text} for text in (",", "X", "[0-9]+", " ")),
 }  # fmt: skip
 # Read by name in SQL, and printed by another: `struct(…)` calls its fields col1, col2, ….
-_NOT_PRINTED_AS_SQL = frozenset({"struct", "get_field", "lookup", "nullif"})
+_NOT_PRINTED_AS_SQL = frozenset(
+    {"struct", "get_field", "lookup", "nullif", "null_on_error", "try_eval"}
+)
 
 
 def matrix() -> list[str]:

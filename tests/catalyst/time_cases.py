@@ -1,0 +1,116 @@
+"""Dates and times in Spark's SQL, each with the text that our plan shows for it."""
+
+from __future__ import annotations
+
+# (Spark's SQL, the text that our plan shows for it)
+TIME_CASES: tuple[tuple[str, str], ...] = (
+    ("quarter(day)", "quarter(day)"),
+    ("dayofyear(day)", "dayofyear(day)"),
+    ("weekofyear(day)", "weekofyear(day)"),
+    ("extract(yearofweek from day)", "extract(YEAROFWEEK FROM day)"),
+    ("dayname(day)", "dayname(day)"),
+    ("monthname(day)", "monthname(day)"),
+    ("last_day(day)", "last_day(day)"),
+    ("next_day(day, 'MON')", "next_day(day, 0)"),
+    ("next_day(day, 'thursday')", "next_day(day, 3)"),
+    ("add_months(day, i)", "add_months(day, i)"),
+    ("add_months(day, t)", "add_months(day, CAST(t AS int))"),
+    ("months_between(ts, cast(day as timestamp))", "months_between(ts, CAST(day AS timestamp))"),
+    ("datediff(day, date_from_unix_date(i))", "date_diff(day, date_from_unix_date(i))"),
+    ("trunc(day, 'MM')", "trunc(day, 'month')"),
+    ("trunc(day, 'week')", "trunc(day, 'week')"),
+    ("trunc(day, 'YEAR')", "trunc(day, 'year')"),
+    ("trunc(day, 'quarter')", "trunc(day, 'quarter')"),
+    ("unix_date(day)", "unix_date(day)"),
+    ("date_from_unix_date(i)", "date_from_unix_date(i)"),
+    ("make_date(2000 + t, 2, t)", "make_date((CAST(t AS int) + 2000), 2, CAST(t AS int))"),
+    (
+        "make_timestamp(1990 + t, t, i, i, i, d)",
+        "make_timestamp((CAST(t AS int) + 1990), CAST(t AS int), i, i, i, "
+        "CAST(d AS decimal(16,6)))",
+    ),
+    (
+        "make_timestamp(2020, 3, abs(t % 32), abs(i % 25), 30, 15.5)",
+        "make_timestamp(2020, 3, abs((CAST(t AS int) % 32)), abs((i % 25)), 30, 15.500000)",
+    ),
+    (
+        "make_timestamp_ntz(2020, 2, abs(t % 31), 1, abs(i % 61), d)",
+        "make_timestamp(2020, 2, abs((CAST(t AS int) % 31)), 1, abs((i % 61)), "
+        "CAST(d AS decimal(16,6)))",
+    ),
+    ("date_format(ts, 'yyyy-MM-dd HH:mm:ss.SSS')", "date_format(ts, 'yyyy-MM-dd HH:mm:ss.SSS')"),
+    (
+        "date_format(ts, \"yy/M/d h:m:s a E EEEE MMM MMMM D DDD k K 'at' ''\")",
+        "date_format(ts, \"yy/M/d h:m:s a E EEEE MMM MMMM D DDD k K 'at' ''\")",
+    ),
+    ("date_format(day, 'yyyyMMdd')", "date_format(CAST(day AS timestamp), 'yyyyMMdd')"),
+    ("to_timestamp(at, 'yyyy-MM-dd')", "to_timestamp(at, 'yyyy-MM-dd')"),
+    ("to_timestamp(at, 'yyyy-MM-dd HH:mm:ss')", "to_timestamp(at, 'yyyy-MM-dd HH:mm:ss')"),
+    (
+        "to_timestamp(date_format(ts, 'dd/MM/yyyy HH:mm:ss.SSSSSS'), 'dd/MM/yyyy HH:mm:ss.SSSSSS')",
+        "to_timestamp(date_format(ts, 'dd/MM/yyyy HH:mm:ss.SSSSSS'), 'dd/MM/yyyy HH:mm:ss.SSSSSS')",
+    ),
+    (
+        "to_timestamp(date_format(ts, 'yyyyMMddHHmmss'), 'yyyyMMddHHmmss')",
+        "to_timestamp(date_format(ts, 'yyyyMMddHHmmss'), 'yyyyMMddHHmmss')",
+    ),
+    (
+        "to_timestamp(date_format(ts, 'MMM d, yyyy h:mm a'), 'MMM d, yyyy h:mm a')",
+        "to_timestamp(date_format(ts, 'MMM d, yyyy h:mm a'), 'MMM d, yyyy h:mm a')",
+    ),
+    ("to_timestamp_ntz(at, 'yyyy-MM-dd')", "to_timestamp(at, 'yyyy-MM-dd')"),
+    ("try_to_timestamp(at, 'yyyy-MM-dd')", "try_to_timestamp(at, 'yyyy-MM-dd')"),
+    ("to_date(at, 'yyyy-MM-dd')", "CAST(to_timestamp(at, 'yyyy-MM-dd') AS date)"),
+    ("to_date(at, 'yyyy/M/d')", "CAST(to_timestamp(at, 'yyyy/M/d') AS date)"),
+    ("to_date(at)", "CAST(at AS date)"),
+    ("to_timestamp(at)", "CAST(at AS timestamp)"),
+    ("unix_timestamp(at)", "(unix_micros(to_timestamp(at, 'yyyy-MM-dd HH:mm:ss')) div 1000000L)"),
+    (
+        "unix_timestamp(at, 'yyyy-MM-dd')",
+        "(unix_micros(to_timestamp(at, 'yyyy-MM-dd')) div 1000000L)",
+    ),
+    ("unix_timestamp(day)", "(unix_micros(CAST(day AS timestamp)) div 1000000L)"),
+    (
+        "to_unix_timestamp(at, 'yyyy-MM-dd HH:mm:ss')",
+        "(unix_micros(to_timestamp(at, 'yyyy-MM-dd HH:mm:ss')) div 1000000L)",
+    ),
+    ("from_unixtime(a)", "from_unixtime(a, 'yyyy-MM-dd HH:mm:ss')"),
+    ("from_unixtime(i, 'yyyy-MM-dd')", "from_unixtime(CAST(i AS bigint), 'yyyy-MM-dd')"),
+    ("from_utc_timestamp(ts, 'Asia/Tokyo')", "from_utc_timestamp(ts, 'Asia/Tokyo')"),
+    ("from_utc_timestamp(ts, 'America/New_York')", "from_utc_timestamp(ts, 'America/New_York')"),
+    ("to_utc_timestamp(ts, 'America/New_York')", "to_utc_timestamp(ts, 'America/New_York')"),
+    (
+        "convert_timezone('America/New_York', 'Asia/Tokyo', ntz)",
+        "CAST(CAST(ntz AS timestamp) AS timestamp_ntz)",
+    ),
+    ("ts + interval 2 days", "(ts + 172800000000L microseconds)"),
+    ("ntz + interval 2 days", "(ntz + 172800000000L microseconds)"),
+    ("ts + interval 2 months", "(ts + 2 months)"),
+    ("ntz - interval 13 months", "(ntz + -13 months)"),
+    ("ts - interval 1 day 2 hours", "(ts + -93600000000L microseconds)"),
+    ("ts + interval '1' year", "(ts + 12 months)"),
+    ("day + interval 1 month", "add_months(day, 1)"),
+    ("day - interval 3 years", "add_months(day, -36)"),
+    ("day + interval 3 days", "date_add(day, 3)"),
+    ("day - 3", "date_add(day, -3)"),
+    (
+        "timestampadd(HOUR, t, ts)",
+        "timestamp_micros((unix_micros(ts) + (CAST(t AS bigint) * 3600000000L)))",
+    ),
+    ("timestampadd(DAY, t, ts)", "(ts + (CAST(t AS bigint) * 86400000000L) microseconds)"),
+    ("timestampadd(WEEK, t, ntz)", "(ntz + (CAST(t AS bigint) * 604800000000L) microseconds)"),
+    ("timestampadd(MONTH, t, ts)", "(ts + CAST((CAST(t AS bigint) * 1L) AS int) months)"),
+    ("timestampadd(QUARTER, t, ts)", "(ts + CAST((CAST(t AS bigint) * 3L) AS int) months)"),
+    (
+        "timestampadd(MINUTE, i, ts)",
+        "timestamp_micros((unix_micros(ts) + (CAST(i AS bigint) * 60000000L)))",
+    ),
+    ("timestampadd(YEAR, i, ts)", "(ts + CAST((CAST(i AS bigint) * 12L) AS int) months)"),
+    (
+        "timestampdiff(HOUR, ts, timestamp_seconds(a % 9999999999))",
+        "timestampdiff(hour, ts, timestamp_seconds((a % 9999999999L)))",
+    ),
+    ("extract(second from ts)", "extract(SECOND FROM ts)"),
+    ("extract(second from ntz)", "extract(SECOND FROM ntz)"),
+    ("date_trunc('week', ntz)", "date_trunc('week', CAST(ntz AS timestamp))"),
+)
