@@ -31,8 +31,9 @@ from penstock.log.local import open_log
 from penstock.operators.deduplicate import state_schema as distinct_state
 from penstock.operators.groups import state_schema as group_state
 from penstock.operators.specs import (
+    AggregateSpec,
     DeduplicateSpec,
-    StatefulSpec,
+    JoinSpec,
     WindowSpec,
     accumulators_of,
     operator_name,
@@ -54,7 +55,7 @@ class FoundState:
     """The state that a name stands for: of one operator, and the vertices that share its keys."""
 
     name: str
-    spec: StatefulSpec
+    spec: AggregateSpec | DeduplicateSpec
     operator: str  # as chains name it
     vertices: tuple[VertexProgram, ...]
 
@@ -143,6 +144,7 @@ def states_of(program: Program) -> list[FoundState]:
         FoundState(program.query, spec, operator_name(spec, place), program.stage_vertices(index))
         for index, stage in enumerate(program.stages)
         for place, spec in enumerate(stage.stateful)
+        if not isinstance(spec, JoinSpec)  # which has rows, not groups
     ]
 
 

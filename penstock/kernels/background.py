@@ -38,7 +38,7 @@ from penstock.connectors import line_kernels, line_stand_ins, text_kernels
 from penstock.connectors.rehearsals import REHEARSALS, rehearsed_source
 from penstock.kernels import coding, dealing, hashing, loop_stand_ins
 from penstock.kernels.cache import KernelCache
-from penstock.state import tables
+from penstock.state import row_index, tables
 from penstock.state.loops import Loop, loops_of
 from penstock.state.stand_ins import STAND_INS
 
@@ -56,6 +56,7 @@ Package = Mapping[ModuleType, Mapping[str, Callable[..., Any]]]
 PACKAGE: Package = MappingProxyType(
     {
         tables: STAND_INS,
+        row_index: {},  # rows of joins wait for it
         hashing: {"_string_words": loop_stand_ins.string_words, "_mix_in": loop_stand_ins.mix_in},
         dealing: {"_deal": loop_stand_ins.deal},
         coding: {"_code_pieces": loop_stand_ins.code_pieces, "_gather": loop_stand_ins.gather},

@@ -20,12 +20,14 @@ from penstock.kernels.block import StepRows
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
 from penstock.operators.aggregate import Aggregate
-from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.contract import Batches, Operator, Prepared, Tools, moved_back
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.front import Front, Fusion, RowStep, note_bad
+from penstock.operators.join import Join
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
+    JoinSpec,
     OperatorSpec,
     StatefulSpec,
     StatelessSpec,
@@ -44,7 +46,7 @@ Build = Callable[[str, Any, Sequence[Fusion], Tools], Operator]
 
 # How each operator with state is made, of its name, what stands before each port, and tools.
 OPERATORS: Mapping[type[StatefulSpec], Build] = MappingProxyType(
-    {AggregateSpec: Aggregate, DeduplicateSpec: Deduplicate}
+    {AggregateSpec: Aggregate, DeduplicateSpec: Deduplicate, JoinSpec: Join}
 )
 
 
@@ -170,6 +172,11 @@ class Chain:
         """By port: of the watermark that it defines itself, None if it goes by its producers'."""
         return tuple(front.delay_us for front in self._ports)
 
+    @property
+    def behind_us(self) -> int:
+        """How far behind event time the rows may be that come out."""
+        return sum(operator.behind_us for operator in self._operators)
+
     def statistics(self) -> ChainStatistics:
         counts = self._counts
         passed = sum(front.rows_passed for front in (*self._ports, *self._behind))
@@ -221,6 +228,7 @@ class Chain:
             # Later operators take these rows before the watermark reaches them.
             for rows in operator.on_watermark(watermark_us, given):
                 emitted += self._follow(index, rows)
+            watermark_us = moved_back(watermark_us, operator.behind_us)
             given = (watermark_us,)
         return self._counted(emitted)
 

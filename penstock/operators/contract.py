@@ -17,6 +17,16 @@ from penstock.state.contract import State
 
 Batches = tuple[pa.RecordBatch, ...]
 
+TIME_END = 2**63 - 1  # nothing will come any more
+TIME_NONE = -(2**63)
+
+
+def moved_back(watermark_us: int, by_us: int) -> int:
+    """A watermark moved back, unless it is none or that of the end."""
+    if watermark_us in (TIME_NONE, TIME_END):
+        return watermark_us
+    return max(watermark_us - by_us, TIME_NONE + 1)
+
 
 @dataclass(frozen=True)
 class Tools:
@@ -50,6 +60,7 @@ class Operator(ABC):
 
     states: Mapping[str, State]
     late_schema: Schema | None = None  # of the rows that it finds late, if it can hand them on
+    behind_us: int = 0  # how far behind event time its rows may be
 
     @abstractmethod
     def prepare(

@@ -24,6 +24,7 @@ from penstock.operators.specs import (
     DeduplicateSpec,
     FilterSpec,
     GenerateSpec,
+    JoinSpec,
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
@@ -230,7 +231,7 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
             continue
         if isinstance(spec, GenerateSpec):
             mixed.update(column.name for column in columns_of(fusion.inlined(spec.expression)))
-        elif isinstance(spec, DeduplicateSpec):
+        elif isinstance(spec, DeduplicateSpec | JoinSpec):
             uses += fusion.columns.values()
         elif spec.fuses:
             uses += fusion.aggregation(spec).results

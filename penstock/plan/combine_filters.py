@@ -17,11 +17,11 @@ def combine_filters(query: Query) -> Query:
 
 
 def _combined(node: Relation) -> Relation:
-    if not isinstance(node, Step) or not isinstance(node.child, Step):
+    if not isinstance(node, Step) or not isinstance(node.spec, FilterSpec):
+        return node
+    if not isinstance(node.child, Step) or not isinstance(node.child.spec, FilterSpec):
         return node
     upper, lower = node.spec, node.child.spec
-    if not isinstance(upper, FilterSpec) or not isinstance(lower, FilterSpec):
-        return node
     if may_fail(upper.condition):
         return node
     return step(FilterSpec(call("and", lower.condition, upper.condition)), node.child.child)

@@ -47,15 +47,21 @@ def cut_vertices(query: Query) -> Query:
 
 
 def _vertices(write: Write, parallelism: int, substreams: dict[str, int], by_key: set[str]) -> int:
-    scan = scans_of(write.child)[0]
-    if isinstance(scan.relation, SourceRef):
-        parts = scan.relation.partitions or parallelism
-    else:
-        parts = max(substreams.get(s.name, s.substreams) for s in scan.relation)
+    scans = scans_of(write.child)
+    parts = max(_parts(scan, parallelism, substreams) for scan in scans)
     if any(spec is not None and is_stateful(spec) for spec in map(spec_of, walk(write.child))):
-        exchanged = isinstance(scan.relation, tuple) and scan.relation[0].name in by_key
-        return parts if exchanged else 1
+        return parts if all(_is_by_key(scan, by_key) for scan in scans) else 1
     return min(parts, parallelism)
+
+
+def _parts(scan: Scan, parallelism: int, substreams: dict[str, int]) -> int:
+    if isinstance(scan.relation, SourceRef):
+        return scan.relation.partitions or parallelism
+    return max(substreams.get(s.name, s.substreams) for s in scan.relation)
+
+
+def _is_by_key(scan: Scan, by_key: set[str]) -> bool:
+    return isinstance(scan.relation, tuple) and scan.relation[0].name in by_key
 
 
 def _cut(write: Write, count: int, substreams: dict[str, int]) -> Write:

@@ -44,8 +44,9 @@ def carries_time(expression: Expression, event_time: EventTime) -> bool:
     """Whether what the watermark says of its columns holds for what an expression gives.
 
     It holds for the column itself and for the end of a window that the watermark has closed; also
-    for a microsecond before that end, which is the last instant inside the window. A window's start
-    lies behind the watermark, and so may anything that is computed from a time.
+    for a microsecond before that end, which is the last instant inside the window, and for the end
+    of the window that a time lies in. A window's start lies behind the watermark, and so may
+    anything else that is computed from a time.
     """
     if isinstance(expression, Column):
         return expression.name in event_time
@@ -60,6 +61,10 @@ def carries_time(expression: Expression, event_time: EventTime) -> bool:
 
 
 def _is_end(expression: Expression | None, event_time: EventTime) -> bool:
+    if isinstance(expression, Call) and expression.function == "timestamp_micros":
+        size_us, micros = unmoved(expression.args[0])
+        start = window_start(micros)
+        return start is not None and size_us >= start[1] and carries_time(start[0], event_time)
     return (
         isinstance(expression, Call)
         and expression.function == "get_field"
@@ -70,12 +75,36 @@ def _is_end(expression: Expression | None, event_time: EventTime) -> bool:
 
 def _before_last_instant(expression: Call) -> Expression | None:
     """x of timestamp_micros(unix_micros(x) - 1), or + -1."""
-    moved = expression.args[0] if expression.function == "timestamp_micros" else None
-    if not isinstance(moved, Call) or moved.function not in ("add", "subtract"):
+    if expression.function != "timestamp_micros":
         return None
-    micros, by = moved.args
-    if not isinstance(by, Literal) or by.value != (-1 if moved.function == "add" else 1):
-        return None
-    if not isinstance(micros, Call) or micros.function != "unix_micros":
+    moved_us, micros = unmoved(expression.args[0])
+    if moved_us != -1 or not isinstance(micros, Call) or micros.function != "unix_micros":
         return None
     return micros.args[0]
+
+
+def unmoved(micros: Expression) -> tuple[int, Expression]:
+    """How far microseconds were moved by constants, and what they were before."""
+    moved_us = 0
+    while isinstance(micros, Call) and micros.function in ("add", "subtract"):
+        value, by = micros.args
+        if not isinstance(by, Literal) or not isinstance(by.value, int):
+            break
+        moved_us += by.value if micros.function == "add" else -by.value
+        micros = value
+    return moved_us, micros
+
+
+def window_start(micros: Expression) -> tuple[Expression, int] | None:
+    """The time x and the size of windows, of `x - pmod(x - offset, size)`."""
+    if not isinstance(micros, Call) or micros.function != "subtract":
+        return None
+    time, into = micros.args
+    if not isinstance(into, Call) or into.function != "pmod":
+        return None
+    since, size = into.args
+    if unmoved(since)[1] != time or not isinstance(size, Literal):
+        return None
+    if not isinstance(time, Call) or time.function != "unix_micros":
+        return None
+    return (time.args[0], size.value) if isinstance(size.value, int) else None

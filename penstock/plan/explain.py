@@ -13,6 +13,8 @@ from penstock.operators.specs import (
     DeduplicateSpec,
     FilterSpec,
     GenerateSpec,
+    JoinSide,
+    JoinSpec,
     NamedExpression,
     OperatorSpec,
     PartialAggregateSpec,
@@ -127,7 +129,8 @@ def _chain_lines(stage: Stage, engine: Engine | None) -> list[str]:
             schema = step.output_schema(schema)
         schemas.append(schema)
     for spec in stage.operators:
-        rows.append((_operator_text(spec), _engine_text(spec, schemas[0], engine)))
+        schema = tuple(field for each in schemas for field in each)
+        rows.append((_operator_text(spec), _engine_text(spec, schema, engine)))
         schemas = [spec.output_schema(*schemas[: spec.ports if is_stateful(spec) else 1])]
     width = max((len(text) for text, where in rows if where), default=0)
     return [f"{text:<{width}}  {where}".rstrip() if where else text for text, where in rows]
@@ -148,6 +151,8 @@ def _operator_text(spec: OperatorSpec) -> str:
     if isinstance(spec, DeduplicateSpec):
         within = "" if spec.within_us is None else f" within {show_duration(spec.within_us)}"
         return f"first row of each {', '.join(spec.key_names)}{within}"
+    if isinstance(spec, JoinSpec):
+        return show_join(spec)
     if spec.merge_partials:
         return f"merge partials of {_calls(spec.aggregates)}, {spec.mode} mode"
     return f"aggregate {_grouping(spec)}, {spec.mode} mode"
@@ -200,6 +205,8 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
         )
         columns = ", ".join(f"{key} {key.type}" for key in spec.keys)
         return [f"by {columns}", f"{_bound_text(settings)}, {forgotten}"]
+    if isinstance(spec, JoinSpec):
+        return [*_rows_of_sides(spec), _bound_text(settings)]
     keys = ", ".join(f"{name} {key.type}" for name, key in spec.keys) or "one group"
     pane = "" if spec.window is None else f", panes of {show_duration(spec.window.pane_us)}"
     values = [
@@ -210,6 +217,27 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
         f"values {', '.join(values)}",
         f"{_bound_text(settings)}, {_closing(spec)}",
     ]
+
+
+def _rows_of_sides(spec: JoinSpec) -> Iterator[str]:
+    for name, side, number in (("left", spec.left, 0), ("right", spec.right, 1)):
+        keys = ", ".join(f"{key.of(number)} {key.of(number).type}" for key in spec.keys)
+        yield f"{name} rows by {keys or 'nothing: all of them are looked at'}, {_kept(side)}"
+
+
+def _kept(side: JoinSide) -> str:
+    """What makes a join forget a row."""
+    limits = [f"{limit.time}{_plus(limit.plus_us)}" for limit in side.limits]
+    if not limits:
+        return "never forgotten"
+    first = limits[0] if len(limits) == 1 else f"the first of {', '.join(limits)}"
+    return f"forgotten when the watermark has reached {first}"
+
+
+def _plus(length_us: int) -> str:
+    if not length_us:
+        return ""
+    return f" {'+' if length_us > 0 else '-'} {show_duration(abs(length_us))}"
 
 
 def _bound_text(settings: Settings) -> str:
@@ -304,6 +332,14 @@ def show_window(window: WindowSpec) -> str:
     if window.start_us:
         text += f" from {show_duration(window.start_us)}"
     return f"{text} as {window.output}"
+
+
+def show_join(spec: JoinSpec) -> str:
+    """A join: its keys, and what else must hold."""
+    signs = {True: "<=>", False: "="}
+    keys = [f"{key.left} {signs[key.null_safe]} {key.right}" for key in spec.keys]
+    text = f"{spec.how} join" + (f" on {', '.join(keys)}" if keys else "")
+    return text + ("" if spec.match.condition is None else f" where {spec.match.condition}")
 
 
 def show_call(call: AggregateCall) -> str:

@@ -1,4 +1,4 @@
-"""Rule: every write becomes one stage: one scan, a linear chain, one stream."""
+"""Rule: every write becomes one stage: scans, where they meet, a linear chain, one stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fuse_stages(query: Query) -> Query:
         writes.extend(cutter.take_writes())
         writes.append(replace(write, child=child))
     for write in writes:
-        assert _is_linear(write.child), f"{write.label} is not linear: dissolve unions first"
+        assert _is_fused(write.child), f"{write.label} is not fused: dissolve unions first"
     return replace(query, writes=in_dependency_order(writes))
 
 
@@ -75,5 +75,5 @@ def _reads(write: Write) -> set[str]:
     return {name for scan in scans_of(write.child) for name in stream_names(scan)}
 
 
-def _is_linear(relation: Relation) -> bool:
+def _is_fused(relation: Relation) -> bool:
     return not any(isinstance(node, UnionAll | Exchange) for node in walk(relation))

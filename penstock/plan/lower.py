@@ -1,4 +1,4 @@
-"""From a query whose writes are linear chains to the program that slots run."""
+"""From a query whose writes are fused stages to the program that slots run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from dataclasses import replace
 
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.types import Field, Schema
-from penstock.operators.specs import OperatorSpec, cut_at_state, is_stateful
+from penstock.operators.specs import (
+    OperatorSpec,
+    StatelessSpec,
+    WatermarkSpec,
+    cut_at_state,
+    is_stateful,
+)
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -51,22 +57,34 @@ def lower(query: Query) -> Program:
 
 
 def _stage(name: str, write: Write) -> Stage:
-    nodes = walk(write.child)
-    leaf = nodes[-1]
-    assert isinstance(leaf, Scan)
+    specs, below = _chain(write.child)
+    if len(below) == 1:
+        front, operators = cut_at_state(specs)
+        ports: tuple[Port, ...] = (_port(below[0], front),)
+    else:
+        operators, fronts = specs, [_chain(side) for side in below]
+        ports = tuple(_port(scans[0], cut_at_state(its)[0]) for its, scans in fronts)
+    output = StageOutput(write.stream, write.partition_by, write.child.schema)
+    return Stage(name, ports, tuple(operators), output)
+
+
+def _chain(node: Relation) -> tuple[tuple[OperatorSpec, ...], tuple[Relation, ...]]:
+    """The operators in a row above a scan, or above the inputs that meet in the first of them."""
     specs: list[OperatorSpec] = []
-    for node in reversed(nodes[:-1]):
-        assert isinstance(node, Step), "lower takes fused stages"
+    while isinstance(node, Step):
         specs.append(node.spec)
+        if len(node.inputs) > 1:
+            return tuple(reversed(specs)), node.inputs
+        node = node.child
+    return tuple(reversed(specs)), (node,)
+
+
+def _port(leaf: Relation, front: tuple[StatelessSpec, ...]) -> Port:
+    assert isinstance(leaf, Scan), "lower takes fused stages"
     source = leaf.relation.spec if isinstance(leaf.relation, SourceRef) else None
     read = () if isinstance(leaf.relation, SourceRef) else tuple(s.name for s in leaf.relation)
-    front, operators = cut_at_state(specs)
-    return Stage(
-        name,
-        (Port(source, read, leaf.schema, front),),
-        operators,
-        StageOutput(write.stream, write.partition_by, write.child.schema),
-    )
+    is_timed = bool(leaf.event_time) or any(isinstance(spec, WatermarkSpec) for spec in front)
+    return Port(source, read, leaf.schema, front, is_timed)
 
 
 def _word(write: Write) -> str:
@@ -114,30 +132,31 @@ def _late_stream(query: Query) -> tuple[StreamSpec, ...]:
     name = query.settings.late_stream
     if name is None:
         return ()
-    found: Schema | None = None
-    for write in query.writes:
-        for node in walk(write.child):
-            schema = _late_rows(node)
-            if schema is None:
-                continue
-            if found is not None and shape(found) != shape(schema):
-                raise UnsupportedPlan(
-                    f"late rows of two aggregates would go to stream {name!r} with different "
-                    f"columns, {show_schema(found)} and {show_schema(schema)}; "
-                    "keep late rows in a query of one aggregate",
-                    stream=name,
-                )
-            found = found or schema
-    if found is None:
+    late = [
+        schema
+        for write in query.writes
+        for node in walk(write.child)
+        for schema in _late_rows(node)
+    ]
+    for schema in late:
+        if shape(schema) != shape(late[0]):
+            raise UnsupportedPlan(
+                f"late rows of two aggregates, or of the sides of a join, would go to stream "
+                f"{name!r} with different columns, {show_schema(late[0])} and "
+                f"{show_schema(schema)}; keep late rows in a query of one aggregate",
+                stream=name,
+            )
+    if not late:
         raise PlanError(
             f"late_stream is {name!r}, but no watermark ends a window of query {query.name}: no "
             "row can be late",
             stream=name,
         )
-    return (StreamSpec(name, found, 1, "output"),)
+    return (StreamSpec(name, late[0], 1, "output"),)
 
 
-def _late_rows(node: Relation) -> Schema | None:
+def _late_rows(node: Relation) -> list[Schema]:
     if not isinstance(node, Step) or not is_stateful(node.spec) or not node.spec.drops_late:
-        return None
-    return tuple(f for f in node.child.schema if not f.name.startswith(KEY_PREFIX))
+        return []
+    sides = [side.schema for side in node.inputs]
+    return [tuple(f for f in each if not f.name.startswith(KEY_PREFIX)) for each in sides]

@@ -7,7 +7,7 @@ types when they are built. `plan/query.py` holds what stands above them: writes 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, Union
@@ -20,6 +20,7 @@ from penstock.operators.specs import (
     AggregateSpec,
     Binder,
     DeduplicateSpec,
+    JoinSpec,
     NamedExpression,
     OperatorSpec,
     PartialAggregateSpec,
@@ -100,10 +101,14 @@ class Step:
 
     @cached_property
     def schema(self) -> Schema:
-        return _checked(_kind(self.spec), lambda: self.spec.output_schema(self.child.schema))
+        schemas = [relation.schema for relation in self.inputs]
+        return _checked(_kind(self.spec), lambda: self.spec.output_schema(*schemas))
 
     @cached_property
     def event_time(self) -> EventTime:
+        if isinstance(self.spec, JoinSpec):
+            names = {field.name for field in self.schema}
+            return tuple(name for name in self.spec.times if name in names)
         return event_time_after(self.spec, self.child.event_time)
 
 
@@ -174,6 +179,10 @@ def scan(
 
 def step(spec: OperatorSpec, *inputs: Relation) -> Step:
     """An operator over inputs, its columns found there and as nullable as they are there."""
+    if isinstance(spec, JoinSpec):
+        for side in inputs:
+            _check_appended(side, f"{spec.how} join")
+        return Step(inputs, spec.bound(_binder(inputs, _kind(spec))))
     (child,) = inputs
     if isinstance(spec, AggregateSpec):
         return aggregate(spec.partial, child, spec.mode, spec.merge_partials)
@@ -183,7 +192,7 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         _check_appended(child, f"distinct {', '.join(spec.key_names)}")
     if isinstance(spec, ProjectSpec) and not spec.columns:
         raise PlanError("project: a relation needs at least one column", node="project")
-    return Step(inputs, spec.bound(_binder(child, _kind(spec))))
+    return Step(inputs, spec.bound(_binder(inputs, _kind(spec))))
 
 
 def aggregate(
@@ -198,7 +207,7 @@ def aggregate(
     the columns that the partial aggregate read.
     """
     if not merge_partials:
-        grouping = grouping.bound(_binder(child, "aggregate"))
+        grouping = grouping.bound(_binder((child,), "aggregate"))
     label = _aggregate_label(grouping)
     watermarked = watermark_ends(grouping.window, child.event_time, merge_partials)
     if mode == "append":
@@ -270,13 +279,14 @@ def column_refs(schema: Schema) -> tuple[NamedExpression, ...]:
 # --- checks ---------------------------------------------------------------------------------------
 
 
-def _binder(child: Relation, kind: str) -> Binder:
+def _binder(inputs: Sequence[Relation], kind: str) -> Binder:
     """Give columns the nullability of the input, once they are found there with their type."""
+    schema = tuple(field for relation in inputs for field in relation.schema)
 
     def change(expression: Expression) -> Expression:
         if not isinstance(expression, Column):
             return expression
-        found = field_of(child.schema, expression.name, kind)
+        found = field_of(schema, expression.name, kind)
         if found.type != expression.type:
             raise PlanError(
                 f"{kind}: column {found.name!r} is {found.type}, not {expression.type}",

@@ -1,4 +1,4 @@
-"""Rule: rows of one key come together before they are aggregated, as partials where exact."""
+"""Rule: rows of one key come together to be grouped or joined, as partials where exact."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from penstock.expressions.tree import Column
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
+    JoinSpec,
     NamedExpression,
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
-    StatefulSpec,
     is_stateful,
 )
 from penstock.plan.nodes import (
@@ -38,13 +38,16 @@ def place_exchanges(query: Query) -> Query:
 
     Accumulators per key and pane are exchanged instead of rows, unless late rows are kept (they
     must reach the aggregate one by one) or the rows come out of another aggregate (they are few).
-    A state has a stage of its own, so an aggregate above another one always gets an exchange.
+    A state has a stage of its own, so an aggregate above another one always gets an exchange. So
+    does each side of a join: where two inputs meet, both are streams.
     """
     keep_late = query.settings.late_stream is not None
 
     def change(node: Relation) -> Relation:
         if not isinstance(node, Step) or not is_stateful(node.spec):
             return node
+        if isinstance(node.spec, JoinSpec):
+            return _exchange_sides(node.spec, node.inputs)
         if isinstance(node.child, Exchange):
             return node
         if not _needs_exchange(node.spec, node.child, query.parallelism):
@@ -58,7 +61,17 @@ def place_exchanges(query: Query) -> Query:
     return rewrite_query(query, change)
 
 
-def _needs_exchange(spec: StatefulSpec, child: Relation, parallelism: int) -> bool:
+def _exchange_sides(spec: JoinSpec, sides: tuple[Relation, ...]) -> Relation:
+    below = [
+        side if isinstance(side, Exchange) else Exchange(side, spec.match.key_names(number))
+        for number, side in enumerate(sides)
+    ]
+    return step(spec, *below)
+
+
+def _needs_exchange(
+    spec: AggregateSpec | DeduplicateSpec, child: Relation, parallelism: int
+) -> bool:
     return (
         (parallelism > 1 and bool(spec.keys))
         or _stateful(child)
@@ -108,7 +121,7 @@ def _exchange_rows(spec: AggregateSpec, child: Relation) -> Relation:
         if isinstance(key, Column):
             keys.append((name, key))
             continue
-        fresh = _fresh_name(taken)
+        fresh = fresh_name(taken)
         computed.append((fresh, key))
         keys.append((name, Column(fresh, key.type, key.nullable)))
     if computed:
@@ -126,7 +139,7 @@ def _in_each_branch(child: Relation, spec: Callable[[Relation], OperatorSpec]) -
     return UnionAll(tuple(step(spec(branch), branch) for branch in child.inputs))
 
 
-def _fresh_name(taken: set[str]) -> str:
+def fresh_name(taken: set[str]) -> str:
     number = next(n for n in range(len(taken) + 1) if f"{KEY_PREFIX}{n}" not in taken)
     taken.add(f"{KEY_PREFIX}{number}")
     return f"{KEY_PREFIX}{number}"

@@ -12,6 +12,7 @@ from penstock.operators.specs import (
     DeduplicateSpec,
     FilterSpec,
     GenerateSpec,
+    JoinSpec,
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
@@ -69,8 +70,9 @@ def _pruned(node: Relation, needed: set[str], keep_late: bool) -> Relation:
     if isinstance(node, Exchange):
         return replace(node, child=_pruned(node.child, needed | set(node.keys), keep_late))
     spec = _narrowed(node.spec, node.schema, needed)
-    below = _needed_below(spec, node.child.schema, needed, keep_late)
-    return step(spec, _pruned(node.child, below, keep_late))
+    below = [_needed_below(spec, side.schema, needed, keep_late) for side in node.inputs]
+    sides = zip(node.inputs, below, strict=True)
+    return step(spec, *(_pruned(side, names, keep_late) for side, names in sides))
 
 
 def _narrowed(spec: OperatorSpec, schema: Schema, needed: set[str]) -> OperatorSpec:
@@ -90,8 +92,10 @@ def _needed_below(
 ) -> set[str]:
     """The columns of its input that an operator reads or hands on."""
     read = _read(*spec.expressions())
-    if isinstance(spec, DeduplicateSpec) and keep_late:
+    if isinstance(spec, DeduplicateSpec | JoinSpec) and keep_late:
         return _names(schema)
+    if isinstance(spec, JoinSpec):
+        return (needed | read) & _names(schema) or {_narrowest(schema).name}
     if isinstance(spec, FilterSpec | DeduplicateSpec):
         return needed | read
     if isinstance(spec, WatermarkSpec):

@@ -248,6 +248,7 @@ class Assembly:
                 mark,
                 marker.watermark_us,
                 marker.ended,
+                port.is_timed,
             )
             for port, mark, delay_us in zip(stage.ports, marks, chain.delays_us, strict=True)
         ]

@@ -30,9 +30,12 @@ class PortTime:
         start: PortMark,
         watermark_us: int,
         ended: bool,
+        is_timed: bool = True,
     ) -> None:
         """`heard` is what its producers say, None of a source. `delay_us` belongs to the watermark
-        that the port defines itself, None if it does not."""
+        that the port defines itself, None if it does not. Of one that is not timed no watermark
+        speaks."""
+        self.is_timed = is_timed
         self._heard = heard
         self._delay_us = delay_us
         self._seen_us = start.seen_us
@@ -87,7 +90,9 @@ class PortTime:
 class EventTime:
     """How far event time has come for a vertex: as far as the port that is furthest behind.
 
-    One that is silent for too long is not waited for, nor is a producer within a port.
+    One that is silent for too long is not waited for, nor is a producer within a port. Ports of
+    which no watermark speaks do not count beside others, but as long as one of them lasts time does
+    not end: its rows may still meet what is kept.
     """
 
     def __init__(self, ports: Sequence[PortTime], watermark_us: int) -> None:
@@ -121,9 +126,12 @@ class EventTime:
     def advance(self, waits: bool) -> bool:
         """Go as far as all ports are; return whether that is further. It never falls."""
         self.of_ports_us = tuple(port.advance(waits) for port in self._ports)
-        ports = zip(self._ports, self.of_ports_us, strict=True)
-        awake = [us for port, us in ports if not port.is_silent]
-        reached_us = min(awake, default=max(self.of_ports_us))
+        ports = list(zip(self._ports, self.of_ports_us, strict=True))
+        timed = [(port, us) for port, us in ports if port.is_timed] or ports
+        awake = [us for port, us in timed if not port.is_silent]
+        reached_us = min(awake, default=max(us for _, us in timed))
+        if reached_us == WATERMARK_END and not self.ended:
+            return False
         if reached_us <= self.watermark_us:
             return False
         self.watermark_us = reached_us

@@ -147,7 +147,7 @@ class StreamInput(Input):
         if facts.timeless:
             return ()
         run = run_of(facts.instance) if facts.caught_up else 0
-        said = Said(facts.watermark_us, facts.ended, run)
+        said = Said(facts.output_watermark_us, facts.ended, run)
         return tuple(Word(port, said, marker.producer) for port in self._ports_of(marker))
 
     def has_paused(self) -> bool:

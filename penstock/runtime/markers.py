@@ -19,10 +19,11 @@ from penstock.json_codec import compact_json, fields_of, parse, read_as
 from penstock.log.contract import Log
 from penstock.log.record import START, Position, Record
 from penstock.names import check_any_name
+from penstock.operators.contract import TIME_END, TIME_NONE, moved_back
 
 MARKER_VERSION = 4
-WATERMARK_END = 2**63 - 1  # nothing will come any more
-WATERMARK_NONE = -(2**63)
+WATERMARK_END = TIME_END
+WATERMARK_NONE = TIME_NONE
 
 
 class Said(NamedTuple):
@@ -50,7 +51,8 @@ class Marker:
     consumed: Position = START  # the last input marker whose rows are in this state
     resume: Position = START  # where to read the input on
     offset: Any = None  # of a source: the next row to read
-    watermark_us: int = WATERMARK_NONE  # no later output is older than this
+    watermark_us: int = WATERMARK_NONE  # how far event time has come here
+    behind_us: int = 0  # no later output is older than that, but for so much
     ended: bool = False  # there will be no later output
     caught_up: bool = False  # there is no more for now, so it holds nobody's watermark back
     whole: bool = False  # the rows of this epoch, if any, are all of the result: complete mode
@@ -61,6 +63,11 @@ class Marker:
     # Says nothing about time and about the end: of a write that is over with its commit. Whoever
     # reads it need not remember its producer.
     timeless: bool = False
+
+    @property
+    def output_watermark_us(self) -> int:
+        """No later output is older than this."""
+        return moved_back(self.watermark_us, self.behind_us)
 
     def encode(self) -> bytes:
         return compact_json({"version": MARKER_VERSION, **fields_of(self)})

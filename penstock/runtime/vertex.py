@@ -511,6 +511,7 @@ class Vertex:
             instance=self._marker.instance,
             epoch=self._marker.epoch + 1,
             watermark_us=time.watermark_us,
+            behind_us=self._parts.chain.behind_us,
             ended=time.ended,
             caught_up=self._caught_up,
             whole=whole,

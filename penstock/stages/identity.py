@@ -17,7 +17,7 @@ from typing import Any
 from penstock.json_codec import canonical_json
 from penstock.names import own_name
 from penstock.operators.specs import PartialAggregateSpec, StatefulSpec, is_stateful
-from penstock.stages.program import ConnectorSpec, Port, Stage
+from penstock.stages.program import ConnectorSpec, Port, Stage, shape
 
 # Options that say which rows a source has: under others, an offset means other rows.
 IDENTITY_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -69,7 +69,15 @@ def identity(stage: Stage) -> Any:
         "ports": [_port(port) for port in stage.ports],
         "groups": [spec.meaning for spec in _grouping(stage)],
         "by": stage.output.partition_by,
+        **_columns(stage),
     }
+
+
+def _columns(stage: Stage) -> dict[str, Any]:
+    """Of the rows that its state keeps whole, port by port."""
+    if not any(spec.keeps_rows for spec in stage.stateful):
+        return {}
+    return {"columns": [shape(port.output_schema) for port in stage.ports]}
 
 
 def _port(port: Port) -> Any:

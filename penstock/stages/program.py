@@ -120,13 +120,16 @@ class StreamSpec:
 class Port:
     """Rows that a stage reads, and what is done with each before the operators take it.
 
-    They are those of a source or of streams, and of these only the columns of `schema`.
+    They are those of a source or of streams, and of these only the columns of `schema`. Beside
+    ports that are timed, one of whose rows no watermark speaks holds event time back no longer than
+    it lasts.
     """
 
     source: ConnectorSpec | None
     streams: tuple[str, ...]
     schema: Schema
     front: tuple[StatelessSpec, ...] = ()
+    is_timed: bool = True
 
     def __post_init__(self) -> None:
         _check(

@@ -126,6 +126,11 @@ def take_expression(cursor: Cursor, depth: int = 0) -> ColumnExpression:
     return left
 
 
+def take_operand(cursor: Cursor) -> ColumnExpression:
+    """What may stand at one side of a comparison."""
+    return _sum(cursor, 0)
+
+
 def _conjunction(cursor: Cursor, depth: int) -> ColumnExpression:
     left = _negation(cursor, depth)
     while cursor.accept("and"):

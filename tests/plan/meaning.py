@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.expressions.types import Schema, arrow_schema
+from penstock.operators.chain import Chain
 from penstock.operators.specs import AggregateSpec
 from penstock.plan.nodes import (
     Relation,
@@ -99,13 +100,20 @@ def _evaluate(node: Relation, tables: dict[str, pa.Table]) -> pa.Table:
     if isinstance(node, UnionAll):
         return pa.concat_tables([_evaluate(part, tables).cast(schema) for part in node.inputs])
     assert isinstance(node, Step), "queries are evaluated as users write them"
-    chain = linear((node.spec,), node.child.schema, None)
+    chain = _alone(node)
     batches: list[pa.RecordBatch] = []
-    for batch in _evaluate(node.child, tables).combine_chunks().to_batches():
-        batches += chain.process(batch).batches
+    for port, below in enumerate(node.inputs):
+        for batch in _evaluate(below, tables).combine_chunks().to_batches():
+            batches += chain.process(batch, port=port).batches
     batches += chain.on_watermark(WATERMARK_END)
     batches += chain.on_commit()
     return pa.Table.from_batches(batches, schema)
+
+
+def _alone(node: Step) -> Chain:
+    if len(node.inputs) == 1:
+        return linear((node.spec,), node.child.schema, None)
+    return Chain([(below.schema, ()) for below in node.inputs], (node.spec,), None)
 
 
 # --- as a program ---------------------------------------------------------------------------------

@@ -23,17 +23,20 @@ from penstock.errors import ExpressionError, PlanError
 from penstock.expressions.durations import parse_duration, show_duration
 from penstock.expressions.types import Schema
 from penstock.operators.specs import (
+    HOWS,
     AggregateCall,
     AggregateSpec,
     FilterSpec,
     GenerateSpec,
+    JoinSpec,
     NamedExpression,
     PartialAggregateSpec,
     ProjectSpec,
     WatermarkSpec,
     WindowSpec,
 )
-from penstock.plan.explain import show_call, show_named, show_window
+from penstock.plan.explain import show_call, show_join, show_named, show_window
+from penstock.plan.joins import Equality, join
 from penstock.plan.nodes import (
     Exchange,
     Relation,
@@ -54,7 +57,7 @@ from penstock.stages.program import ConnectorSpec, connector_spec
 from penstock.stages.settings import Settings
 from penstock.testing.columns import Reference
 from penstock.testing.plans import parse_schema
-from tests.plan.expression_text import Cursor, take_expression
+from tests.plan.expression_text import Cursor, take_expression, take_operand
 
 INDENT = "  "
 
@@ -163,6 +166,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     WatermarkSpec: lambda spec: f"watermark {spec.column} {show_duration(spec.delay_us)}",
     PartialAggregateSpec: lambda spec: f"partial aggregate{_grouping_text(spec)}",
     AggregateSpec: _aggregate_line,
+    JoinSpec: show_join,
     UnionAll: lambda node: "union",
     Exchange: lambda node: f"exchange{' by ' + ', '.join(node.keys) if node.keys else ''}",
 }
@@ -315,6 +319,22 @@ class _Reader:
         cursor.end()
         return step(WatermarkSpec(column, delay_us), child)
 
+    def join(self, line: _Line) -> Relation:
+        left, right = (self.relation(below) for below in line.below)
+        cursor = Cursor(line.text)
+        how = cursor.take("word")
+        cursor.expect("join")
+        equal = []
+        if cursor.accept("on"):
+            equal.append(_take_equality(cursor, left.schema, right.schema))
+            while cursor.accept(","):
+                equal.append(_take_equality(cursor, left.schema, right.schema))
+        condition = None
+        if cursor.accept("where"):
+            condition = take_expression(cursor).resolve((*left.schema, *right.schema), "join")
+        cursor.end()
+        return join(how, left, right, equal, condition)
+
     def union(self, line: _Line) -> Relation:
         return UnionAll(tuple(self.relation(below) for below in line.below))
 
@@ -359,6 +379,7 @@ _READERS: dict[str, Callable[[_Reader, _Line], Relation]] = {
     "explode": _Reader.explode,
     "watermark": _Reader.watermark,
     "union": _Reader.union,
+    **dict.fromkeys(HOWS, _Reader.join),
     "exchange": _Reader.exchange,
     "partial": _Reader.partial,
     "aggregate": _Reader.aggregate,
@@ -421,6 +442,14 @@ def _take_named(cursor: Cursor, schema: Schema, node: str) -> tuple[NamedExpress
             raise cursor.error("a computed column needs a name: add 'as <name>'")
         columns.append((name, expression.resolve(schema, node)))
     return tuple(columns)
+
+
+def _take_equality(cursor: Cursor, left: Schema, right: Schema) -> Equality:
+    one, null_safe = take_operand(cursor), cursor.accept("<=>")
+    if not null_safe:
+        cursor.expect("=")
+    other = take_operand(cursor)
+    return one.resolve(left, "join"), other.resolve(right, "join"), null_safe
 
 
 def _take_duration(cursor: Cursor) -> int:

@@ -20,6 +20,16 @@ from penstock.operators.specs.grouping import (
     WindowSpec,
     accumulators_of,
 )
+from penstock.operators.specs.join import (
+    HOWS,
+    LEFT,
+    RIGHT,
+    JoinKey,
+    JoinMatch,
+    JoinSide,
+    JoinSpec,
+    TimeLimit,
+)
 from penstock.operators.specs.rows import (
     SPAN_US_MAX,
     FilterSpec,
@@ -41,10 +51,13 @@ from penstock.operators.specs.spec import (
 )
 
 __all__ = [
+    "HOWS",
     "KEY_KINDS_REFUSED",
+    "LEFT",
     "MODES",
     "OVERLAP_MAX",
     "PANE_COLUMN",
+    "RIGHT",
     "ROWS_COLUMN",
     "SPAN_US_MAX",
     "Accumulator",
@@ -54,6 +67,10 @@ __all__ = [
     "DeduplicateSpec",
     "FilterSpec",
     "GenerateSpec",
+    "JoinKey",
+    "JoinMatch",
+    "JoinSide",
+    "JoinSpec",
     "NamedExpression",
     "OperatorSpec",
     "PartialAggregateSpec",
@@ -61,6 +78,7 @@ __all__ = [
     "Spec",
     "StatefulSpec",
     "StatelessSpec",
+    "TimeLimit",
     "WatermarkSpec",
     "WindowSpec",
     "accumulators_of",
@@ -76,7 +94,7 @@ __all__ = [
 ]
 
 StatelessSpec = FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | PartialAggregateSpec
-StatefulSpec = AggregateSpec | DeduplicateSpec
+StatefulSpec = AggregateSpec | DeduplicateSpec | JoinSpec
 OperatorSpec = StatelessSpec | StatefulSpec
 
 
@@ -94,6 +112,16 @@ _GROUPING: dict[str, Any] = {
     "window": _optional(record_of(WindowSpec, time=from_json)),
     "aggregates": list_of(record_of(AggregateCall, argument=_optional(from_json))),
 }
+_SIDE = record_of(
+    JoinSide,
+    time=_optional(from_json),
+    limits=list_of(record_of(TimeLimit, time=from_json)),
+)
+_MATCH = record_of(
+    JoinMatch,
+    keys=list_of(record_of(JoinKey, left=from_json, right=from_json)),
+    condition=_optional(from_json),
+)
 # Every operator, and what reads those of its fields that hold expressions.
 _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (FilterSpec, {"condition": from_json}),
@@ -103,6 +131,7 @@ _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (PartialAggregateSpec, _GROUPING),
     (AggregateSpec, _GROUPING),
     (DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
+    (JoinSpec, {"match": _MATCH, "left": _SIDE, "right": _SIDE}),
 )
 _READERS = {kind.op: record_of(kind, **own) for kind, own in _OPERATORS}
 

@@ -23,6 +23,7 @@ class Spec:
 
     __slots__ = ()
     op: ClassVar[str]  # its name in JSON
+    keeps_rows: ClassVar[bool] = False  # whole ones: its state depends on which columns they have
 
     def to_json(self) -> dict[str, Any]:
         return {"op": self.op, **fields_of(self)}
