@@ -30,10 +30,12 @@ from penstock.log.contract import Log
 from penstock.log.local import open_log
 from penstock.operators.deduplicate import state_schema as distinct_state
 from penstock.operators.groups import state_schema as group_state
+from penstock.operators.sessions import session_column
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
     JoinSpec,
+    SessionSpec,
     WindowSpec,
     accumulators_of,
     operator_name,
@@ -173,7 +175,9 @@ def _as_rows(groups: pa.RecordBatch, state: FoundState, vertex: str) -> pa.Recor
     if isinstance(spec, DeduplicateSpec):
         columns.append(pa.repeat(pa.scalar(vertex), groups.num_rows))
         return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(state.schema))
-    if spec.window is not None:
+    if isinstance(spec.window, SessionSpec):
+        columns.append(session_column(spec.window, groups))
+    elif spec.window is not None:
         columns.append(_pane_column(groups.column(PANE_NAME), spec.window))
     accumulators = accumulators_of(spec.aggregates)
     kept = groups.columns[keys + 1 :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,14 +23,14 @@ from penstock.operators.groups import (
     with_the_one_group,
 )
 from penstock.operators.sliding import SlidingWindows
-from penstock.operators.specs import AggregateSpec, accumulators_of
+from penstock.operators.specs import AggregateSpec, SessionSpec, accumulators_of
 from penstock.operators.windows import Windows
 from penstock.state.columns import PANE_NAME
 from penstock.state.keyed import KeyedState
 
 
-class Aggregate(Operator):
-    """Groups rows by keys and window, over its own keyed state.
+class Grouped(Operator):
+    """Groups rows by keys, over its own keyed state of accumulators.
 
     What survives a crash is the state and the watermark.
     """
@@ -44,10 +45,6 @@ class Aggregate(Operator):
         self.states = {name: self.state}
         self._watermark_us: int | None = None
         self._accumulators = accumulators_of(spec.aggregates)
-        self._windows = None if spec.window is None else Windows(spec.window)
-        self._sliding: SlidingWindows | None = None
-        if self._windows is not None and not self._windows.is_tumbling:
-            self._sliding = SlidingWindows(spec, self._windows, self.state)
         self._schema = arrow_schema(spec.schema)
         self._groups: _Groups | None = None
         if spec.fuses:
@@ -59,22 +56,84 @@ class Aggregate(Operator):
 
     def restore_progress(self, progress: Any) -> None:
         self._watermark_us = progress
-        if self._sliding is not None:
-            self._sliding.forget()
 
     def blocks(self) -> Sequence[Block]:
         return () if self._groups is None else (self._groups.block,)
 
-    # --- input ------------------------------------------------------------------------------------
-
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
-        closed_pane = self._closed_pane(watermark_us)
+        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
+        closed_pane = self._closed_pane(max(known)) if known and self.spec.forgets else PANE_NONE
         if self._groups is None:
             rows, late_rows = open_partials(self.spec, batch, closed_pane)
             return Prepared(rows, late_rows)
         return self._groups.prepare(batch, closed_pane, collect_bad)
+
+    @abstractmethod
+    def _closed_pane(self, watermark_us: int) -> int:
+        """Rows of this pane and before are late by a watermark that ends groups."""
+
+    @abstractmethod
+    def _window_column(self, rows: pa.RecordBatch) -> pa.Array | None:
+        """The windows of rows of the state, as structs of start and end."""
+
+    def owes_whole_result(self) -> bool:
+        return self.spec.mode == "complete" and self.state.has_changes
+
+    def _emitted(self, rows: pa.RecordBatch) -> Batches:
+        if not rows.num_rows:
+            return ()
+        return (self._finished(rows),)
+
+    def _finished(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of accumulators as rows of the output."""
+        keys = len(self.spec.keys)
+        columns = list(rows.columns[:keys])
+        window = self._window_column(rows)
+        if window is not None:
+            columns.insert(0, window)
+        accumulated = rows.columns[keys + 1 :]
+        for aggregate in self.spec.aggregates:
+            column = aggregate.finish(self._accumulators, accumulated)
+            self._check_digits(aggregate.name, column)
+            columns.append(column)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _check_digits(self, name: str, column: pa.Array) -> None:
+        """A decimal sum is kept in 64 bits, which hold a little more than its 18 digits."""
+        if not pa.types.is_decimal(column.type):
+            return
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise StateOverflow(
+                f"{name} ({column.type}) in state {self.name!r} has more digits than its type: "
+                "cast the argument to a wider type or to double",
+                state=self.name,
+                column=name,
+            ) from error
+
+
+class Aggregate(Grouped):
+    """Groups by keys and windows that are equally long, or by keys alone."""
+
+    def __init__(
+        self, name: str, spec: AggregateSpec, fusions: Sequence[Fusion], tools: Tools
+    ) -> None:
+        super().__init__(name, spec, fusions, tools)
+        assert not isinstance(spec.window, SessionSpec)
+        self._windows = None if spec.window is None else Windows(spec.window)
+        self._sliding: SlidingWindows | None = None
+        if self._windows is not None and not self._windows.is_tumbling:
+            self._sliding = SlidingWindows(spec, self._windows, self.state)
+
+    def restore_progress(self, progress: Any) -> None:
+        super().restore_progress(progress)
+        if self._sliding is not None:
+            self._sliding.forget()
+
+    # --- input ------------------------------------------------------------------------------------
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         if isinstance(prepared.rows, Partials):
@@ -87,12 +146,9 @@ class Aggregate(Operator):
             self._sliding.touched(int(panes.min()))
         return ()
 
-    def _closed_pane(self, watermark_us: int | None) -> int:
-        """Rows of this pane and before are late, by the newer of this mark and the last one."""
-        if not self.spec.forgets or self._windows is None:
-            return PANE_NONE
-        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
-        return self._windows.closed_pane(max(known) if known else None)
+    def _closed_pane(self, watermark_us: int) -> int:
+        assert self._windows is not None
+        return self._windows.closed_pane(watermark_us)
 
     # --- output -----------------------------------------------------------------------------------
 
@@ -115,9 +171,6 @@ class Aggregate(Operator):
             self._sliding.drop_upto(closed_pane)
         self.state.drop_panes(closed_pane)
         return batches
-
-    def owes_whole_result(self) -> bool:
-        return self.spec.mode == "complete" and self.state.has_changes
 
     def on_commit(self) -> Batches:
         """Emit, in update mode, what changed since the last commit; in complete mode everything."""
@@ -180,37 +233,10 @@ class Aggregate(Operator):
         rows = self.state.window_rows(windows, overlap, only_changed=True)
         return tuple(map(self._finished, rows))
 
-    def _emitted(self, rows: pa.RecordBatch) -> Batches:
-        if not rows.num_rows:
-            return ()
-        return (self._finished(rows),)
-
-    def _finished(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of accumulators as rows of the output; their pane is their window."""
-        keys = len(self.spec.keys)
-        columns = list(rows.columns[:keys])
-        if self._windows is not None:
-            columns.insert(0, self._windows.column(rows.column(PANE_NAME).to_numpy()))
-        accumulated = rows.columns[keys + 1 :]
-        for aggregate in self.spec.aggregates:
-            column = aggregate.finish(self._accumulators, accumulated)
-            self._check_digits(aggregate.name, column)
-            columns.append(column)
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-    def _check_digits(self, name: str, column: pa.Array) -> None:
-        """A decimal sum is kept in 64 bits, which hold a little more than its 18 digits."""
-        if not pa.types.is_decimal(column.type):
-            return
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise StateOverflow(
-                f"{name} ({column.type}) in state {self.name!r} has more digits than its type: "
-                "cast the argument to a wider type or to double",
-                state=self.name,
-                column=name,
-            ) from error
+    def _window_column(self, rows: pa.RecordBatch) -> pa.Array | None:
+        if self._windows is None:
+            return None
+        return self._windows.column(rows.column(PANE_NAME).to_numpy())
 
 
 class _Groups:

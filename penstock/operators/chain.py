@@ -24,11 +24,13 @@ from penstock.operators.contract import Batches, Operator, Prepared, Tools, move
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.front import Front, Fusion, RowStep, note_bad
 from penstock.operators.join import Join
+from penstock.operators.sessions import Sessions
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
     JoinSpec,
     OperatorSpec,
+    SessionSpec,
     StatefulSpec,
     StatelessSpec,
     cut_at_state,
@@ -44,9 +46,15 @@ ERROR_COLUMN = "error"
 PortRows = tuple[Schema, Sequence[StatelessSpec]]  # columns, and what stands before the operators
 Build = Callable[[str, Any, Sequence[Fusion], Tools], Operator]
 
+
+def _grouped(name: str, spec: AggregateSpec, fusions: Sequence[Fusion], tools: Tools) -> Operator:
+    build = Sessions if isinstance(spec.window, SessionSpec) else Aggregate
+    return build(name, spec, fusions, tools)
+
+
 # How each operator with state is made, of its name, what stands before each port, and tools.
 OPERATORS: Mapping[type[StatefulSpec], Build] = MappingProxyType(
-    {AggregateSpec: Aggregate, DeduplicateSpec: Deduplicate, JoinSpec: Join}
+    {AggregateSpec: _grouped, DeduplicateSpec: Deduplicate, JoinSpec: Join}
 )
 
 

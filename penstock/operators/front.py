@@ -87,13 +87,14 @@ class Fusion:
         return BlockSpec(self.schema, tuple(self.filters), outputs, self.event_time)
 
     def aggregation(self, spec: AggregateSpec | PartialAggregateSpec) -> BlockSpec:
-        window = spec.window
+        grouping = spec.partial if isinstance(spec, AggregateSpec) else spec
+        window = grouping.window
         accumulators = tuple(
             (a.function, None if a.argument is None else self.inlined(a.argument))
             for a in accumulators_of(spec.aggregates)
         )
         aggregate = BlockAggregate(
-            keys=tuple(self.inlined(key) for _, key in spec.keys),
+            keys=tuple(self.inlined(key) for _, key in grouping.grouped_by),
             time=None if window is None else self.inlined(window.time),
             pane_us=0 if window is None else window.pane_us,
             start_us=0 if window is None else window.start_us,

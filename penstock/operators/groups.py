@@ -26,17 +26,28 @@ from penstock.operators.specs import (
     AggregateSpec,
     NamedExpression,
     PartialAggregateSpec,
+    SessionSpec,
     accumulators_of,
 )
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
 
+SESSION_COLUMNS = (
+    ValueColumn("begin", pa.int64(), MergeRule.MIN),
+    ValueColumn("end", pa.int64(), MergeRule.MAX),
+    ValueColumn("before", pa.int64(), MergeRule.LAST),
+)
 _RULES = {"add": MergeRule.SUM, "min": MergeRule.MIN, "max": MergeRule.MAX}
 
 
 def state_schema(spec: AggregateSpec) -> StateSchema:
-    """Keys k0, k1, … and accumulators a0, a1, …: names that no query can collide with."""
-    return StateSchema(key_columns(spec), value_columns(accumulators_of(spec.aggregates)))
+    """Keys k0, k1, … and accumulators a0, a1, …: names that no query can collide with.
+
+    Of a session also when it begins and ends, and when the one before it began.
+    """
+    values = value_columns(accumulators_of(spec.aggregates))
+    is_session = isinstance(spec.window, SessionSpec)
+    return StateSchema(key_columns(spec), (*values, *(SESSION_COLUMNS if is_session else ())))
 
 
 def key_columns(spec: AggregateSpec) -> tuple[KeyColumn, ...]:
@@ -83,7 +94,7 @@ def _key_array(
 
 def partials_batch(partials: Partials, spec: PartialAggregateSpec) -> pa.RecordBatch:
     """Partials as a batch for an exchange: keys, pane, rows, accumulators."""
-    columns = key_arrays(partials, spec.keys)
+    columns = key_arrays(partials, spec.grouped_by)
     if spec.window is not None:
         columns.append(pa.array(partials.panes))
     columns.append(pa.array(partials.rows))

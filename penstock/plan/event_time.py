@@ -9,6 +9,7 @@ from penstock.operators.specs import (
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    SessionSpec,
     WatermarkSpec,
     WindowSpec,
 )
@@ -30,14 +31,14 @@ def event_time_after(spec: OperatorSpec, before: EventTime) -> EventTime:
 
 
 def watermark_ends(
-    window: WindowSpec | None, before: EventTime, merge_partials: bool = False
+    window: WindowSpec | SessionSpec | None, before: EventTime, merge_partials: bool = False
 ) -> bool:
     """Whether the watermark speaks of a window's time; else no group of it ever ends."""
     if window is None:
         return False
     if merge_partials:
         return PANE_COLUMN in before
-    return carries_time(window.time, before)
+    return carries_time(window.event_time, before)
 
 
 def carries_time(expression: Expression, event_time: EventTime) -> bool:

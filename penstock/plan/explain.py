@@ -19,6 +19,7 @@ from penstock.operators.specs import (
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    SessionSpec,
     StatefulSpec,
     WatermarkSpec,
     WindowSpec,
@@ -209,6 +210,8 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
         return [*_rows_of_sides(spec), _bound_text(settings)]
     keys = ", ".join(f"{name} {key.type}" for name, key in spec.keys) or "one group"
     pane = "" if spec.window is None else f", panes of {show_duration(spec.window.pane_us)}"
+    if isinstance(spec.window, SessionSpec):
+        pane = ", a row for each session"
     values = [
         f"{a.function}({a.argument or '*'}) {a.type}" for a in accumulators_of(spec.aggregates)
     ]
@@ -249,7 +252,9 @@ def _closing(spec: AggregateSpec) -> str:
     if spec.window is None or spec.mode == "complete":
         return "groups are never forgotten"
     if not spec.forgets:
-        return f"groups are never forgotten: no watermark speaks of {spec.window.time}"
+        return f"groups are never forgotten: no watermark speaks of {spec.window.event_time}"
+    if isinstance(spec.window, SessionSpec):
+        return f"sessions are forgotten when the watermark of {spec.window.begin} has passed them"
     return f"panes are forgotten when the watermark of {spec.window.time} has passed their windows"
 
 
@@ -324,8 +329,10 @@ def show_named(columns: tuple[NamedExpression, ...]) -> str:
     )
 
 
-def show_window(window: WindowSpec) -> str:
+def show_window(window: WindowSpec | SessionSpec) -> str:
     """A window in words."""
+    if isinstance(window, SessionSpec):
+        return f"sessions from {window.begin} to {window.end} as {window.output}"
     text = f"{window.time} {show_duration(window.size_us)}"
     if window.slide_us != window.size_us:
         text += f" every {show_duration(window.slide_us)}"

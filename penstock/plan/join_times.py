@@ -21,6 +21,7 @@ from penstock.operators.specs import (
     JoinSpec,
     ProjectSpec,
     TimeLimit,
+    WindowSpec,
 )
 from penstock.plan.event_time import unmoved, window_start
 from penstock.plan.nodes import Exchange, Relation, Step
@@ -223,7 +224,7 @@ def _origin_of_column(
                     inner = as_is(column)
                     return _origin(graph, (*path, number), depth + 1, below, inner)
         window = spec.window if isinstance(spec, AggregateSpec) else None
-        if window is not None and member is not None and window.output == column.name:
+        if isinstance(window, WindowSpec) and member is not None and window.output == column.name:
             size_us = window.size_us if member == "end" else 0
             return (path, depth, f"{column}.start"), size_us, False
         is_made = isinstance(spec, GenerateSpec) and column.name in (spec.output, spec.position)

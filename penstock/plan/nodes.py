@@ -25,6 +25,7 @@ from penstock.operators.specs import (
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    SessionSpec,
     WatermarkSpec,
     WindowSpec,
 )
@@ -320,7 +321,9 @@ def _check_watermark(spec: WatermarkSpec, child: Relation) -> None:
             )
 
 
-def _check_append_mode(window: WindowSpec | None, watermarked: bool, label: str) -> None:
+def _check_append_mode(
+    window: WindowSpec | SessionSpec | None, watermarked: bool, label: str
+) -> None:
     if window is None:
         raise UnsupportedPlan(
             f"{label}: append mode needs a time window, because a group without one never "
@@ -330,7 +333,7 @@ def _check_append_mode(window: WindowSpec | None, watermarked: bool, label: str)
     if not watermarked:
         raise UnsupportedPlan(
             f"{label}: append mode needs a watermark on the window's time "
-            f"{window.time}, which must be the watermark's own column; add a watermark "
+            f"{window.event_time}, which must be the watermark's own column; add a watermark "
             "before it, or use update or complete mode",
             node=label,
         )

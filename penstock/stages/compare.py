@@ -8,7 +8,7 @@ from typing import Literal
 
 from penstock.errors import ProgramIncompatible
 from penstock.expressions.durations import show_duration
-from penstock.operators.specs import AggregateSpec, StatefulSpec, accumulators_of
+from penstock.operators.specs import AggregateSpec, SessionSpec, StatefulSpec, accumulators_of
 from penstock.stages.identity import IDENTITY_OPTIONS, identity
 from penstock.stages.program import ConnectorSpec, Port, Program, Stage, shape, show_schema
 
@@ -311,6 +311,8 @@ def _keys(spec: AggregateSpec) -> str:
 def _window(spec: AggregateSpec) -> str:
     if spec.window is None:
         return "none"
+    if isinstance(spec.window, SessionSpec):
+        return f"sessions from {spec.window.begin} to {spec.window.end}"
     size, slide = show_duration(spec.window.size_us), show_duration(spec.window.slide_us)
     return f"{size} every {slide} of {spec.window.time}"
 

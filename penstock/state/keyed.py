@@ -204,7 +204,7 @@ class KeyedState(State):
 
     def delete(self, keys: Sequence[pa.Array], panes: Words | None = None) -> int:
         """Remove single rows; return how many there were."""
-        words, nulls = self._find_words(keys)
+        words, nulls = self._find_words(keys, None if panes is None else len(panes))
         found = self._table.find(words, nulls, _ready(panes, np.int64, len(words)))
         rows = np.unique(found[found >= 0])
         if rows.size:
@@ -214,8 +214,7 @@ class KeyedState(State):
 
     def delete_upto(self, column: str, limit: int) -> int:
         """Remove the rows in which a column of whole numbers is at most the limit; how many."""
-        names = [value.name for value in self.schema.values]
-        rows = self._table.upto(names.index(column), limit)
+        rows = self._table.upto(self._place(column), limit)
         if rows.size:
             self._table.delete(rows)
             self._give_back()
@@ -304,7 +303,7 @@ class KeyedState(State):
         self, keys: Sequence[pa.Array], panes: Words | None = None
     ) -> tuple[list[pa.Array], NDArray[np.bool_]]:
         """Return the value columns of each key, nulls where it has no row, and which have one."""
-        words, nulls = self._find_words(keys)
+        words, nulls = self._find_words(keys, None if panes is None else len(panes))
         rows = self._table.find(words, nulls, _ready(panes, np.int64, len(words)))
         found = rows >= 0
         width = tables.KEYS + len(self.schema.keys) + len(self.schema.values)
@@ -321,6 +320,13 @@ class KeyedState(State):
         if pane_to < self._table.pane_min:
             return self._arrow.rows(self._table.lines(_NO_ROWS), self._strings.view())
         return self._ordered(self._table.in_panes(pane_from, pane_to))
+
+    def rows_upto(self, column: str, limit: int) -> pa.RecordBatch:
+        """Return the rows in which a column of whole numbers is at most the limit, ordered."""
+        return self._ordered(self._table.upto(self._place(column), limit))
+
+    def _place(self, column: str) -> int:
+        return [value.name for value in self.schema.values].index(column)
 
     def scan(self) -> pa.RecordBatch:
         """Return all rows, by pane, then key."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import UnionType
 from typing import Any, TypeVar
 
 from penstock.errors import ExpressionError, PlanError
@@ -25,6 +26,7 @@ from penstock.operators.specs import (
     NamedExpression,
     PartialAggregateSpec,
     ProjectSpec,
+    SessionSpec,
     WatermarkSpec,
     WindowSpec,
 )
@@ -44,6 +46,7 @@ from penstock.testing.columns import (
     ColumnExpression,
     Named,
     Reference,
+    apply,
     as_column,
     check_argument,
     check_name_given,
@@ -131,9 +134,12 @@ class Draft:
     def with_watermark(self, column: str, delay: str | int) -> Draft:
         return Draft(step(WatermarkSpec(column, parse_duration(delay)), self.relation))
 
-    def group_by(self, *keys: SomeColumn, window: WindowColumn | None = None) -> Grouped:
+    def group_by(
+        self, *keys: SomeColumn, window: WindowColumn | SessionColumn | None = None
+    ) -> Grouped:
         if window is not None:
-            _check_kind(window, WindowColumn, "group_by", "window", "what window() gives")
+            kinds = WindowColumn | SessionColumn
+            _check_kind(window, kinds, "group_by", "window", "what window() or session() gives")
         named = tuple(self._named(key, "group_by") for key in keys)
         spec = window.resolve(self.schema) if window is not None else None
         return Grouped(self.relation, named, spec)
@@ -157,7 +163,7 @@ class Grouped:
 
     relation: Relation
     keys: tuple[NamedExpression, ...]
-    window: WindowSpec | None
+    window: WindowSpec | SessionSpec | None
 
     def agg(self, *calls: AggregateColumn, mode: str = "append") -> Draft:
         for call in calls:
@@ -203,6 +209,35 @@ def window(
     size_us = parse_duration(size)
     slide_us = size_us if slide is None else parse_duration(slide)
     return WindowColumn(time, size_us, slide_us, parse_duration(start), output)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionColumn:
+    """Sessions over a time column, not yet resolved."""
+
+    time: SomeColumn
+    gap_us: int | ColumnExpression
+    output: str
+
+    def resolve(self, schema: Schema) -> SessionSpec:
+        begin = _as_named(self.time, "session").expression
+        micros = apply("unix_micros", begin) + self.gap_us
+        end = apply("timestamp_micros", micros)
+        return _checked(
+            "session",
+            lambda: SessionSpec(
+                begin.resolve(schema, "session"), end.resolve(schema, "session"), self.output
+            ),
+        )
+
+
+def session(
+    time: SomeColumn, gap: str | int | ColumnExpression, output: str = "session_window"
+) -> SessionColumn:
+    """Sessions that end when no row comes within the gap, which a column may say per row."""
+    check_name_given(output, "session", "output")
+    gap_us = gap if isinstance(gap, ColumnExpression) else parse_duration(gap)
+    return SessionColumn(time, gap_us, output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +321,7 @@ def _parse_field(text: str) -> Field:
     return Field(name, parse_type(words[: -len(" not null")] if required else words), not required)
 
 
-def _check_kind(value: Any, kind: type, call: str, argument: str, wanted: str) -> None:
+def _check_kind(value: Any, kind: type | UnionType, call: str, argument: str, wanted: str) -> None:
     check_argument(isinstance(value, kind), call, argument, value, wanted)
 
 
@@ -321,6 +356,7 @@ def _checked(node: str, make: Callable[[], T]) -> T:
 
 
 __all__: Sequence[str] = (
-    "AggregateColumn", "Draft", "Grouped", "WindowColumn", "aggregate", "avg", "col", "count",
-    "max_", "min_", "parse_schema", "query", "scan_source", "scan_stream", "sum_", "window",
+    "AggregateColumn", "Draft", "Grouped", "SessionColumn", "WindowColumn", "aggregate", "avg",
+    "col", "count", "max_", "min_", "parse_schema", "query", "scan_source", "scan_stream",
+    "session", "sum_", "window",
 )  # fmt: skip

@@ -10,6 +10,7 @@ from penstock.expressions.types import Schema
 from penstock.json_codec import Reader, list_of, read_as, record_of
 from penstock.operators.specs.deduplicate import DeduplicateSpec
 from penstock.operators.specs.grouping import (
+    BEGIN_COLUMN,
     OVERLAP_MAX,
     PANE_COLUMN,
     ROWS_COLUMN,
@@ -17,6 +18,7 @@ from penstock.operators.specs.grouping import (
     AggregateCall,
     AggregateSpec,
     PartialAggregateSpec,
+    SessionSpec,
     WindowSpec,
     accumulators_of,
 )
@@ -51,6 +53,7 @@ from penstock.operators.specs.spec import (
 )
 
 __all__ = [
+    "BEGIN_COLUMN",
     "HOWS",
     "KEY_KINDS_REFUSED",
     "LEFT",
@@ -75,6 +78,7 @@ __all__ = [
     "OperatorSpec",
     "PartialAggregateSpec",
     "ProjectSpec",
+    "SessionSpec",
     "Spec",
     "StatefulSpec",
     "StatelessSpec",
@@ -107,9 +111,19 @@ def _optional(reader: Reader) -> Reader:
     return lambda node: None if node is None else reader(node)
 
 
+_WINDOW = record_of(WindowSpec, time=from_json)
+_SESSION = record_of(SessionSpec, begin=from_json, end=from_json)
+
+
+def _window(node: Any) -> WindowSpec | SessionSpec:
+    is_session = isinstance(node, Mapping) and "begin" in node
+    window: WindowSpec | SessionSpec = (_SESSION if is_session else _WINDOW)(node)
+    return window
+
+
 _GROUPING: dict[str, Any] = {
     "keys": list_of(_named),
-    "window": _optional(record_of(WindowSpec, time=from_json)),
+    "window": _optional(_window),
     "aggregates": list_of(record_of(AggregateCall, argument=_optional(from_json))),
 }
 _SIDE = record_of(

@@ -39,6 +39,7 @@ from penstock.operators.specs.spec import (
 )
 
 PANE_COLUMN = "__pane"
+BEGIN_COLUMN = "__begin"
 ROWS_COLUMN = "__rows"
 OVERLAP_MAX = 10_000  # windows that one row is in; Spark makes a projection for each
 _TIME_MAX = (1 << 63) - 1
@@ -98,14 +99,81 @@ class WindowSpec:
         return self.slide_us // self.pane_us
 
     @property
+    def event_time(self) -> Expression:
+        """What a watermark must speak of to end these windows."""
+        return self.time
+
+    @property
+    def keys(self) -> tuple[NamedExpression, ...]:
+        """What partials are grouped by, beside the pane of their time."""
+        return ()
+
+    @property
     def type(self) -> DataType:
-        time = self.time.type if self.time.type.kind == "timestamp_ntz" else TIMESTAMP
-        return struct_type((Field("start", time), Field("end", time)))
+        return _window_type(self.time)
+
+    def expressions(self) -> list[Expression]:
+        return [self.time]
+
+    def bound(self, bind: Binder) -> WindowSpec:
+        return replace(self, time=bind(self.time))
 
     def check(self, input_schema: Schema) -> None:
-        check_columns(self.time, input_schema)
-        if self.time.type.kind not in ("timestamp", "timestamp_ntz"):
-            raise refuse(f"a window needs a timestamp, {self.time} is {self.time.type}")
+        _check_time(self.time, input_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """Sessions: a row of a key lasts from `begin` to `end`; rows that overlap or touch are one.
+
+    Rows that do not end after they begin are no concern of it: a filter stands before.
+    """
+
+    begin: Expression
+    end: Expression
+    output: str = "session_window"
+
+    # Partials are one per end, so that each is late as its rows are.
+    pane_us: ClassVar[int] = 1
+    start_us: ClassVar[int] = 0
+    times_us: ClassVar[tuple[int, int]] = (1 - _TIME_MAX, _TIME_MAX - 1)
+
+    @property
+    def time(self) -> Expression:
+        return self.end
+
+    @property
+    def event_time(self) -> Expression:
+        return self.begin
+
+    @property
+    def keys(self) -> tuple[NamedExpression, ...]:
+        return ((BEGIN_COLUMN, self.begin),)
+
+    @property
+    def type(self) -> DataType:
+        return _window_type(self.begin)
+
+    def expressions(self) -> list[Expression]:
+        return [self.begin, self.end]
+
+    def bound(self, bind: Binder) -> SessionSpec:
+        return replace(self, begin=bind(self.begin), end=bind(self.end))
+
+    def check(self, input_schema: Schema) -> None:
+        _check_time(self.begin, input_schema)
+        _check_time(self.end, input_schema)
+
+
+def _window_type(time: Expression) -> DataType:
+    kind = time.type if time.type.kind == "timestamp_ntz" else TIMESTAMP
+    return struct_type((Field("start", kind), Field("end", kind)))
+
+
+def _check_time(time: Expression, input_schema: Schema) -> None:
+    check_columns(time, input_schema)
+    if time.type.kind not in ("timestamp", "timestamp_ntz"):
+        raise refuse(f"a window needs a timestamp, {time} is {time.type}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +265,7 @@ def accumulators_of(aggregates: tuple[AggregateCall, ...]) -> tuple[Accumulator,
 
 def _check_grouping(
     keys: tuple[NamedExpression, ...],
-    window: WindowSpec | None,
+    window: WindowSpec | SessionSpec | None,
     aggregates: tuple[AggregateCall, ...],
     input_schema: Schema,
 ) -> None:
@@ -221,18 +289,16 @@ class PartialAggregateSpec(Spec):
     op: ClassVar[str] = "partial_aggregate"
     fuses: ClassVar[bool] = True  # one loop computes it and what stands right before it
     keys: tuple[NamedExpression, ...]
-    window: WindowSpec | None
+    window: WindowSpec | SessionSpec | None
     aggregates: tuple[AggregateCall, ...]
 
     def expressions(self) -> list[Expression]:
         read = [key for _, key in self.keys]
         read += [call.argument for call in self.aggregates if call.argument is not None]
-        return read + ([] if self.window is None else [self.window.time])
+        return read + ([] if self.window is None else self.window.expressions())
 
     def bound(self, bind: Binder) -> PartialAggregateSpec:
-        window = self.window
-        if window is not None:
-            window = replace(window, time=bind(window.time))
+        window = None if self.window is None else self.window.bound(bind)
         calls = tuple(call.bound(bind) for call in self.aggregates)
         return PartialAggregateSpec(bound_named(self.keys, bind), window, calls)
 
@@ -242,9 +308,14 @@ class PartialAggregateSpec(Spec):
         return tuple(name for name, _ in self.keys)
 
     @property
+    def grouped_by(self) -> tuple[NamedExpression, ...]:
+        """The keys, and what a window adds to them."""
+        return self.keys if self.window is None else (*self.keys, *self.window.keys)
+
+    @property
     def schema(self) -> Schema:
         """Keys, pane (if windowed), number of rows, then one column per accumulator."""
-        fields = [Field(name, key.type, key.nullable) for name, key in self.keys]
+        fields = [Field(name, key.type, key.nullable) for name, key in self.grouped_by]
         if self.window is not None:
             fields.append(Field(PANE_COLUMN, BIGINT, False))
         fields.append(Field(ROWS_COLUMN, BIGINT, False))
@@ -261,7 +332,9 @@ class PartialAggregateSpec(Spec):
     def title(self) -> str:
         """What people would call it."""
         functions = [call.function for call in self.aggregates] or ["keys"]
-        what = "windows" if self.window is not None else functions[0]
+        what = functions[0]
+        if self.window is not None:
+            what = "sessions" if isinstance(self.window, SessionSpec) else "windows"
         return f"partial_{what}{by(self.key_names)}"
 
     @property
@@ -286,7 +359,7 @@ class AggregateSpec(Spec):
     ports: ClassVar[int] = 1
     word: ClassVar[str] = "aggregate"  # its states are named after it
     keys: tuple[NamedExpression, ...]
-    window: WindowSpec | None
+    window: WindowSpec | SessionSpec | None
     aggregates: tuple[AggregateCall, ...]
     mode: str = "append"
     merge_partials: bool = False
@@ -301,6 +374,12 @@ class AggregateSpec(Spec):
             raise refuse(
                 "an aggregate in append mode needs a watermark on its window's time: without one "
                 "no window ever ends"
+            )
+        if self.mode == "update" and isinstance(self.window, SessionSpec):
+            raise refuse(
+                "sessions in update mode: a session that grows or joins another is another row, "
+                "and the one before would stay; use append or complete mode, as Structured "
+                "Streaming asks for"
             )
         if self.window is None and self.is_watermarked:
             raise refuse("a watermark ends the windows of an aggregate, and it has none")
