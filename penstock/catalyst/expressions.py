@@ -13,7 +13,8 @@ from functools import reduce
 from typing import Any
 
 from penstock.catalyst.jvm import JvmNode, scala_set
-from penstock.catalyst.literals import constant_value, internal_value, read_literal, read_map
+from penstock.catalyst.literals import internal_value, read_literal
+from penstock.catalyst.nested_expressions import NESTED_BUILDERS
 from penstock.catalyst.place import AggregateCalls, Builder, Place
 from penstock.catalyst.refusals import reason_for, unsupported
 from penstock.catalyst.spark_types import spark_type
@@ -23,11 +24,11 @@ from penstock.errors import ExpressionError, UnsupportedPlan
 from penstock.expressions.functions import FUNCTIONS, Function
 from penstock.expressions.signatures import cast_needs_zone
 from penstock.expressions.tree import Call, Expression, Literal, call, cast, literal
-from penstock.expressions.types import BIGINT, BOOLEAN, INT, DataType, decimal_type
+from penstock.expressions.types import BIGINT, BOOLEAN, INT, decimal_type
 
 DEPTH_MAX = 100  # bounded before Python's own stack is
 # Kinds whose type is Spark's by construction.
-_TYPED = frozenset({"AttributeReference", "Literal", "Cast"})
+_TYPED = frozenset({"AttributeReference", "Literal", "Cast", "NamedLambdaVariable"})
 
 
 @dataclass(frozen=True)
@@ -223,64 +224,6 @@ def _round(place: Place) -> Expression:
     return call("round", place.arg(0), scale=place.constant(1, "the number of digits"))
 
 
-# --- nested values --------------------------------------------------------------------------------
-
-
-def _named_struct(place: Place) -> Expression:
-    args = place.args()
-    names = [constant_value(name, "the name of a field") for name in args[0::2]]
-    return call("struct", *args[1::2], names=names)
-
-
-def _struct_field(place: Place) -> Expression:
-    arg = place.arg(0)
-    return call("get_field", arg, name=arg.type.fields[int(place.read("ordinal"))].name)
-
-
-def _array_item(place: Place) -> Expression:
-    array, index = place.arg(0), place.arg(1)
-    if place.read("failOnError"):
-        return call("get_item", array, index)
-    inside = call("and", call("ge", index, literal(0, INT)), call("lt", index, call("size", array)))
-    missing = literal(None, _element(array.type))
-    return call("if", inside, call("get_item", array, index), missing)
-
-
-def _element_at(place: Place) -> Expression:
-    array, index = place.arg(0), place.constant(1, "the position")
-    if array.type.kind != "array" or index < 1 or not place.read("failOnError"):
-        raise ExpressionError("only arrays, with a constant position from 1 on, are known here")
-    return call("get_item", array, literal(index - 1, INT))
-
-
-def _map_value(place: Place) -> Expression:
-    """A constant map that is asked for a key: a table."""
-    table = place.node.children[0]
-    if table.kind != "Literal":
-        raise ExpressionError("only constant maps are known here: create_map() of literals")
-    pairs, value_type = read_map(table)
-    return call("lookup", place.arg(1), table=pairs, value_type=str(value_type))
-
-
-def _element(data_type: DataType) -> DataType:
-    if data_type.element is None:
-        raise ExpressionError(f"{data_type} is not an array")
-    return data_type.element
-
-
-def _size(place: Place) -> Expression:
-    if place.read("legacySizeOfNull"):
-        raise ExpressionError("set spark.sql.legacy.sizeOfNull to false: the size of null is null")
-    return call("size", place.arg(0))
-
-
-def _array(place: Place) -> Expression:
-    args = place.args()
-    if not args:
-        raise ExpressionError("an empty array is not known here")
-    return call("array", *args)
-
-
 # --- the table ------------------------------------------------------------------------------------
 
 _BUILDERS: Mapping[str, Builder] = {
@@ -288,6 +231,7 @@ _BUILDERS: Mapping[str, Builder] = {
     # From here on: what is no function of ours, and what needs more than its children.
     # leaves and what only passes on
     "AttributeReference": _attribute,
+    "NamedLambdaVariable": _attribute,
     "Literal": _literal,
     "KnownNullable": _first_child,
     "KnownNotNull": _first_child,
@@ -312,13 +256,7 @@ _BUILDERS: Mapping[str, Builder] = {
     # dates and times
     **TIME_BUILDERS,
     # nested values
-    "CreateNamedStruct": _named_struct,
-    "GetStructField": _struct_field,
-    "CreateArray": _array,
-    "GetArrayItem": _array_item,
-    "ElementAt": _element_at,
-    "GetMapValue": _map_value,
-    "Size": _size,
+    **NESTED_BUILDERS,
 }
 
 EXPRESSION_KINDS = frozenset(_BUILDERS)

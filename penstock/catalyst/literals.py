@@ -13,7 +13,7 @@ from penstock.expressions.types import DataType
 
 
 def read_literal(node: JvmNode) -> Expression:
-    """The constant of a Literal node; of a struct, a call that builds it."""
+    """The constant of a Literal node; of a struct or a map, a call that builds it."""
     return _constant(node.read("value"), node.read("dataType"))
 
 
@@ -21,6 +21,8 @@ def _constant(value: Any, type_handle: Any) -> Expression:
     data_type = spark_type(type_handle)
     if data_type.kind == "struct" and value is not None:
         return _struct(value, type_handle, data_type)
+    if data_type.kind == "map" and value is not None:
+        return _map(value, type_handle, data_type)
     return literal(internal_value(value, data_type, type_handle), data_type)
 
 
@@ -31,6 +33,18 @@ def _struct(row: Any, type_handle: Any, data_type: DataType) -> Expression:
         for index, member in enumerate(members)
     ]
     return call("struct", *args, names=[field.name for field in data_type.fields])
+
+
+def _map(value: Any, type_handle: Any, data_type: DataType) -> Expression:
+    keys, values = value.keyArray(), value.valueArray()
+    if value.numElements() == 0:
+        raise ExpressionError("an empty map is not known here")
+    args = [
+        _constant(side.get(index, handle), handle)
+        for index in range(value.numElements())
+        for side, handle in ((keys, type_handle.keyType()), (values, type_handle.valueType()))
+    ]
+    return call("map", *args)
 
 
 def internal_value(value: Any, data_type: DataType, type_handle: Any = None) -> Any:

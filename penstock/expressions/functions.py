@@ -12,9 +12,11 @@ from penstock.expressions import (
     bits,
     branches,
     casts,
+    collections,
     comparison,
     dates,
     formats,
+    lambdas,
     mathematics,
     nested,
     signatures,
@@ -23,7 +25,7 @@ from penstock.expressions import (
     times,
     writers,
 )
-from penstock.expressions.nodes import Arguments, Call, Compiled, Function, always
+from penstock.expressions.nodes import Arguments, Call, Compiled, Function, always, may_fail
 from penstock.expressions.options import (
     REQUIRED,
     Option,
@@ -90,6 +92,10 @@ def _cast_may_fail(call: Call) -> bool:
     if source.kind == "boolean":
         return target.is_decimal  # 1 has no place in decimal(1,1)
     return not (source.is_integer and (target.is_fractional or target.kind == "boolean"))
+
+
+def _first_nullable(operands: Operands) -> bool:
+    return operands.nullables[0]
 
 
 def _print_case(args: Sequence[str]) -> str:
@@ -685,6 +691,181 @@ _NESTED: tuple[Function, ...] = (
     ),
 )  # fmt: skip
 
+_COLLECTIONS: tuple[Function, ...] = (
+    Function(
+        "array_contains", (2, 2), signatures.searched_array(BOOLEAN), collections.array_contains,
+        always_nullable, catalyst="ArrayContains",
+    ),
+    Function(
+        "array_position", (2, 2), signatures.searched_array(BIGINT), collections.array_position,
+        catalyst="ArrayPosition",
+    ),
+    Function(
+        "array_remove", (2, 2), signatures.searched_array(None), collections.array_remove,
+        catalyst="ArrayRemove",
+    ),
+    Function(
+        "array_max", (1, 1), signatures.extreme_item, collections.array_extreme, always_nullable,
+        catalyst="ArrayMax",
+    ),
+    Function(
+        "array_min", (1, 1), signatures.extreme_item, collections.array_extreme, always_nullable,
+        catalyst="ArrayMin",
+    ),
+    Function(
+        "arrays_overlap", (2, 2), signatures.overlapping_arrays, collections.arrays_overlap,
+        always_nullable, catalyst="ArraysOverlap",
+    ),
+    Function(
+        "array_distinct", (1, 1), signatures.sets_of_items, collections.array_distinct,
+        catalyst="ArrayDistinct",
+    ),
+    Function(
+        "array_union", (2, 2), signatures.sets_of_items, collections.array_union,
+        catalyst="ArrayUnion",
+    ),
+    Function(
+        "array_intersect", (2, 2), signatures.sets_of_items, collections.array_difference,
+        catalyst="ArrayIntersect",
+    ),
+    Function(
+        "array_except", (2, 2), signatures.sets_of_items, collections.array_difference,
+        catalyst="ArrayExcept",
+    ),
+    Function(
+        "sort_array", (1, 1), signatures.ordered_array, collections.sort_array,
+        options={
+            "upwards": OptionRule(check_flag, True),
+            "nulls_last": OptionRule(check_flag, False),
+        },
+        sql="sort_array({0}, {upwards})", catalyst="SortArray",
+    ),
+    Function(
+        "array_reverse", (1, 1), signatures.arrays_of_one_type, collections.array_reverse,
+        sql="reverse({0})",
+    ),
+    Function(
+        "array_concat", (1, None), signatures.arrays_of_one_type, collections.array_concat,
+        sql="concat({...})",
+    ),
+    Function(
+        "array_append", (2, 2), signatures.array_and_item, collections.array_add,
+        _first_nullable, arguments=Arguments.ALL, catalyst="ArrayInsert",
+    ),
+    Function(
+        "array_prepend", (2, 2), signatures.array_and_item, collections.array_add,
+        _first_nullable, arguments=Arguments.ALL,
+    ),
+    Function(
+        "flatten", (1, 1), signatures.flattened, collections.flatten, always_nullable,
+        catalyst="Flatten",
+    ),
+    Function(
+        "slice", (3, 3), signatures.sliced, collections.slice_array, fails=always,
+        catalyst="Slice",
+    ),
+    Function(
+        "array_repeat", (2, 2), signatures.repeated, collections.array_repeat,
+        lambda operands: operands.nullables[1], arguments=Arguments.ALL, fails=always,
+        catalyst="ArrayRepeat",
+    ),
+    Function(
+        "array_join", (1, 1), signatures.joined_array, collections.array_join,
+        options={
+            "separator": OptionRule(check_text, REQUIRED),
+            "null_replacement": OptionRule(check_text, None),
+        },
+        sql="array_join({0}, {separator!r})", catalyst="ArrayJoin",
+    ),
+    Function(
+        "struct_fields", (1, 1), signatures.fields_of_items, collections.struct_fields,
+        options={"name": OptionRule(check_text, REQUIRED)}, sql="{0}.{name}",
+        catalyst="GetArrayStructFields",
+    ),
+    Function(
+        "element_at", (2, 2), signatures.item_at, collections.element_at, always_nullable,
+        options={"null_outside": OptionRule(check_flag, False)}, fails=always,
+        catalyst="ElementAt",
+    ),
+    Function(
+        "map_value", (2, 2), signatures.map_value, collections.map_value, always_nullable,
+        sql="{0}[{1}]",
+    ),
+    Function("map_keys", (1, 1), signatures.keys_of, collections.map_part, catalyst="MapKeys"),
+    Function(
+        "map_values", (1, 1), signatures.values_of, collections.map_part, catalyst="MapValues"
+    ),
+    Function(
+        "map_entries", (1, 1), signatures.entries_of, collections.map_entries,
+        catalyst="MapEntries",
+    ),
+    Function(
+        "map", (2, None), signatures.map_of, collections.make_map, never_null,
+        arguments=Arguments.ALL, fails=always, catalyst="CreateMap",
+    ),
+    Function(
+        "map_from_arrays", (2, 2), signatures.map_of_arrays, collections.map_from_arrays,
+        fails=always, catalyst="MapFromArrays",
+    ),
+    Function(
+        "map_concat", (1, None), signatures.maps_of_one_type, collections.map_concat,
+        fails=always, catalyst="MapConcat",
+    ),
+)  # fmt: skip
+
+_BODY = {"body": OptionRule(lambdas.check_body, REQUIRED)}
+
+
+def _body_may_fail(call: Call) -> bool:
+    bodies = (call.option(name) for name in ("body", "finish") if name in call.row.options)
+    return any(may_fail(lambdas.body_of(body)) for body in bodies)
+
+
+_LAMBDAS: tuple[Function, ...] = (
+    Function(
+        "transform", (1, None), lambdas.transformed, lambdas.transform, _first_nullable, _BODY,
+        arguments=Arguments.ALL, fails=_body_may_fail, sql="transform({...}, x -> {body})",
+        catalyst="transform",
+    ),
+    Function(
+        "filter", (1, None), lambdas.filtered, lambdas.filter_items, _first_nullable, _BODY,
+        arguments=Arguments.ALL, fails=_body_may_fail, sql="filter({...}, x -> {body})",
+        catalyst="filter",
+    ),
+    Function(
+        "exists", (1, None), lambdas.decided, lambdas.exists_or_forall, always_nullable, _BODY,
+        arguments=Arguments.ALL, fails=_body_may_fail, sql="exists({...}, x -> {body})",
+        catalyst="exists",
+    ),
+    Function(
+        "forall", (1, None), lambdas.decided, lambdas.exists_or_forall, always_nullable, _BODY,
+        arguments=Arguments.ALL, fails=_body_may_fail, sql="forall({...}, x -> {body})",
+        catalyst="forall",
+    ),
+    Function(
+        "aggregate", (2, None), lambdas.aggregated, lambdas.aggregate, always_nullable,
+        {**_BODY, "finish": OptionRule(lambdas.check_body, REQUIRED)},
+        arguments=Arguments.ALL, fails=_body_may_fail,
+        sql="aggregate({...}, (acc, x) -> {body}, acc -> {finish})", catalyst="aggregate",
+    ),
+    Function(
+        "zip_with", (2, None), lambdas.zipped, lambdas.zip_with,
+        lambda operands: any(operands.nullables[:2]), _BODY,
+        arguments=Arguments.ALL, fails=_body_may_fail, sql="zip_with({...}, (x, y) -> {body})",
+        catalyst="zip_with",
+    ),
+    Function(
+        "map_filter", (1, None), lambdas.filtered_map, lambdas.map_entries_changed,
+        _first_nullable, _BODY, arguments=Arguments.ALL, fails=_body_may_fail,
+        sql="map_filter({...}, (x, y) -> {body})", catalyst="map_filter",
+    ),
+    Function(
+        "transform_values", (1, None), lambdas.map_of_new_values, lambdas.map_entries_changed,
+        _first_nullable, _BODY, arguments=Arguments.ALL, fails=_body_may_fail,
+        sql="transform_values({...}, (x, y) -> {body})", catalyst="transform_values",
+    ),
+)  # fmt: skip
+
 FUNCTIONS: Mapping[str, Function] = {
     function.name: function
     for function in (
@@ -699,6 +880,8 @@ FUNCTIONS: Mapping[str, Function] = {
         *_DATES,
         *_FORMATS,
         *_NESTED,
+        *_COLLECTIONS,
+        *_LAMBDAS,
     )
 }
 

@@ -16,6 +16,7 @@ from penstock.expressions.types import (
     DATE,
     DOUBLE,
     INT,
+    STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     TINYINT,
@@ -23,6 +24,7 @@ from penstock.expressions.types import (
     Field,
     array_type,
     decimal_type,
+    map_type,
     parse_type,
     struct_type,
 )
@@ -459,6 +461,152 @@ def item_of(operands: Operands) -> DataType:
         operands.refuse("(array, int)")
     assert array.element is not None
     return array.element
+
+
+def _array(operands: Operands, index: int = 0) -> DataType:
+    """The type of an array's items."""
+    found = operands.types[index]
+    if found.element is None:
+        operands.refuse("an array")
+    return found.element
+
+
+def _comparable(operands: Operands, data_type: DataType) -> None:
+    if data_type.kind in _UNORDERED_KINDS:
+        operands.refuse("items that are not nested")
+
+
+def searched_array(result: DataType | None) -> Callable[[Operands], DataType]:
+    """An array and a value like its items; no result stands for the array itself."""
+
+    def rule(operands: Operands) -> DataType:
+        element = _array(operands)
+        _comparable(operands, element)
+        if operands.types[1] != element:
+            operands.refuse("an array and a value like its items")
+        return operands.types[0] if result is None else result
+
+    return rule
+
+
+def ordered_array(operands: Operands) -> DataType:
+    _comparable(operands, _array(operands))
+    return operands.types[0]
+
+
+def extreme_item(operands: Operands) -> DataType:
+    _comparable(operands, _array(operands))
+    return _array(operands)
+
+
+def sets_of_items(operands: Operands) -> DataType:
+    """Arrays of one type; Spark tells floats apart in ways of its own here."""
+    element = _array(operands)
+    _comparable(operands, element)
+    if element.is_fractional:
+        operands.refuse("items that are not floats")
+    return operands.require_equal(operands.types)
+
+
+def overlapping_arrays(operands: Operands) -> DataType:
+    sets_of_items(operands)
+    return BOOLEAN
+
+
+def arrays_of_one_type(operands: Operands) -> DataType:
+    _array(operands)
+    return operands.require_equal(operands.types)
+
+
+def array_and_item(operands: Operands) -> DataType:
+    if operands.types[1] != _array(operands):
+        operands.refuse("an array and a value like its items")
+    return operands.types[0]
+
+
+def flattened(operands: Operands) -> DataType:
+    inner = _array(operands)
+    if inner.element is None:
+        operands.refuse("an array of arrays")
+    return inner
+
+
+def sliced(operands: Operands) -> DataType:
+    _array(operands)
+    if operands.types[1:] != (INT, INT):
+        operands.refuse("an array, a position and a length")
+    return operands.types[0]
+
+
+def repeated(operands: Operands) -> DataType:
+    if operands.types[1] != INT:
+        operands.refuse("a value and int")
+    return array_type(operands.types[0])
+
+
+def joined_array(operands: Operands) -> DataType:
+    if _array(operands) != STRING:
+        operands.refuse("an array of texts")
+    return STRING
+
+
+def fields_of_items(operands: Operands) -> DataType:
+    inner = Operands(operands.function, (_array(operands),), (True,), operands.options)
+    return array_type(field_of(inner))
+
+
+def item_at(operands: Operands) -> DataType:
+    if operands.types[1] != INT:
+        operands.refuse("an array and int")
+    return _array(operands)
+
+
+def _map(operands: Operands, index: int = 0) -> tuple[DataType, DataType]:
+    found = operands.types[index]
+    if found.key is None or found.value is None:
+        operands.refuse("a map")
+    return found.key, found.value
+
+
+def map_value(operands: Operands) -> DataType:
+    key, value = _map(operands)
+    if operands.types[1] != key:
+        operands.refuse("a map and a key of it")
+    _comparable(operands, key)
+    return value
+
+
+def keys_of(operands: Operands) -> DataType:
+    return array_type(_map(operands)[0])
+
+
+def values_of(operands: Operands) -> DataType:
+    return array_type(_map(operands)[1])
+
+
+def entries_of(operands: Operands) -> DataType:
+    key, value = _map(operands)
+    return array_type(struct_type([Field("key", key), Field("value", value)]))
+
+
+def map_of(operands: Operands) -> DataType:
+    types = operands.types
+    if len(types) % 2:
+        operands.refuse("keys and values in turns")
+    key = operands.require_equal(types[0::2])
+    _comparable(operands, key)
+    return map_type(key, operands.require_equal(types[1::2]))
+
+
+def map_of_arrays(operands: Operands) -> DataType:
+    key, value = _array(operands), _array(operands, 1)
+    _comparable(operands, key)
+    return map_type(key, value)
+
+
+def maps_of_one_type(operands: Operands) -> DataType:
+    _comparable(operands, _map(operands)[0])
+    return operands.require_equal(operands.types)
 
 
 def looked_up(operands: Operands) -> DataType:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.catalyst.nested_cases import NESTED_CASES
 from tests.catalyst.text_cases import TEXT_CASES
 from tests.catalyst.time_cases import TIME_CASES
 
@@ -153,7 +154,7 @@ CASES: tuple[Case, ...] = (
     _case("array(i, 7)", "array(i, 7)"),
     _case("array(1, 2)", "array(1, 2)"),
     _case("xs[0]"),
-    _case("element_at(xs, 1)", "xs[0]"),
+    _case("element_at(xs, 1)", "element_at(xs, 1)"),
     _case("get(xs, i)", "if(((i >= 0) AND (i < size(xs))), xs[i], NULL)"),
     _case("size(xs)"),
     _case("map(1, 'one', -3, cast(null as string), 7, '')[i]", "lookup(i)"),
@@ -175,6 +176,7 @@ CASES: tuple[Case, ...] = (
     _case("cast(null as bigint)", "NULL"),
     *TIME_CASES,
     *TEXT_CASES,
+    *NESTED_CASES,
 )  # fmt: skip
 
 # What depends on the session's time zone.

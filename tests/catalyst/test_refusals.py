@@ -47,8 +47,6 @@ EXPRESSIONS = (
     ("split(u, 'x', 2)", "split(u, 'x', 2)", "limit"),
     ("ts - ts", "(ts - ts)", "is not among"),
     ("ts + make_dt_interval(0, 0, i)", "ts + make_dt_interval", "only constant intervals"),
-    ("element_at(xs, -1)", "element_at(xs, -1)", "position from 1 on"),
-    ("map(i, u)", "map(i, u)", "CreateMap is not among"),
     ("interval 3 days", "INTERVAL '3' DAY", "type interval day is not known"),
     ("null", "NULL", "type void is not known"),
     ("d * d * d", "((d * d) * d)", "18 digits"),

@@ -15,10 +15,12 @@ from penstock.expressions import (
     bits,
     branches,
     casts,
+    collections,
     comparison,
     dates,
     formats,
     functions,
+    lambdas,
     mathematics,
     nested,
     strings,
@@ -30,21 +32,22 @@ from penstock.expressions.functions import FUNCTIONS
 from penstock.expressions.nodes import Function
 
 EVALUATING = (
-    arithmetic, bits, branches, casts, comparison, dates, formats, mathematics, nested, strings,
-    texts, times,
+    arithmetic, bits, branches, casts, collections, comparison, dates, formats, lambdas,
+    mathematics, nested, strings, texts, times,
 )  # fmt: skip
 # Made from other classes of Catalyst, by builders: a negated equality, what is in TRY mode, a case.
 WITHOUT_CLASS = {
-    "base64", "binary_substring", "ltrim_characters", "ne", "null_on_error", "nullif",
-    "rtrim_characters", "trim_characters", "try_cast", "try_parse_time",
+    "array_concat", "array_prepend", "array_reverse", "base64", "binary_substring",
+    "ltrim_characters", "map_value", "ne", "null_on_error", "nullif", "rtrim_characters",
+    "trim_characters", "try_cast", "try_parse_time",
 }  # fmt: skip
 # Classes that are no function: leaves, what stands over groups, and what others are made from.
 WITHOUT_FUNCTION = {
     "AggregateExpression", "AtLeastNNonNulls", "AttributeReference", "ConvertTimezone",
-    "DateAddYMInterval", "DateSub", "ElementAt", "InSet", "KnownNotContainsNull", "KnownNotNull",
-    "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDecimal", "NaNvl",
+    "DateAddYMInterval", "DateSub", "InSet", "KnownNotContainsNull", "KnownNotNull",
+    "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDecimal", "NaNvl", "NamedLambdaVariable",
     "PreciseTimestampConversion", "StaticInvoke", "StringLocate", "StringSpace", "TimestampAdd",
-    "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay",
+    "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay", "array_sort",
 }  # fmt: skip
 
 

@@ -87,6 +87,10 @@ def same_type(ours: pa.DataType, theirs: pa.DataType) -> bool:
         return all(a.name == b.name and same_type(a.type, b.type) for a, b in members)
     if pa.types.is_list(ours) and pa.types.is_list(theirs):
         return same_type(ours.value_type, theirs.value_type)
+    if pa.types.is_map(ours) and pa.types.is_map(theirs):
+        return same_type(ours.key_type, theirs.key_type) and same_type(
+            ours.item_type, theirs.item_type
+        )
     return bool(ours.equals(theirs))
 
 
