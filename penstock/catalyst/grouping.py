@@ -48,6 +48,7 @@ class AggregateReader:
         self.conditions: tuple[JvmNode, ...] = ()
         self.columns: dict[int, Expression] = {}
         self.window_id: int | None = None
+        self.timed_key: str | None = None  # the column of a watermark
         self.is_watermarked = False  # whether Spark ends the windows with a watermark
 
     def add(self, expression: JvmNode) -> None:
@@ -97,16 +98,42 @@ class AggregateReader:
         key = self.inputs.read(expression, name)
         is_column = expression.kind == "AttributeReference"
         if is_column and self.mode != "complete" and is_watermarked(expression):
-            raise unsupported(
-                self.node.kind,
-                "rows are grouped by the column of withWatermark itself, whose groups end with the "
-                "watermark; here only windows do: group by window(), or use outputMode complete",
-                column=name,
-            )
+            self.timed_key = name
         given = self.names.give(name)
         self.keys.append((given, key))
         if is_column:
             self.columns[expression.expr_id] = Column(given, key.type, key.nullable)
+
+    def _end_by_key(self) -> None:
+        """Where no window ends a group, a key does that is an event time.
+
+        A group of time t is over when the watermark has reached t: it is the group of the window of
+        a microsecond that ends there. Rows without a time are in no group that ever ends.
+        """
+        if self.timed_key is not None and (self.mode == "update" or self.window is not None):
+            raise unsupported(
+                self.node.kind,
+                "rows are grouped by the column of withWatermark itself, whose groups end with the "
+                "watermark; here they do in append mode, and without a window beside it: group by "
+                "window() alone, or use outputMode complete",
+                column=self.timed_key,
+            )
+        if self.mode != "append" or self.window is not None:
+            return
+        timed = self.rows.relation.event_time
+        for at, (name, key) in enumerate(self.keys):
+            is_time = key.type.kind in ("timestamp", "timestamp_ntz")
+            if isinstance(key, Column) and key.name in timed and is_time:
+                self.window = WindowSpec(shifted_time(key, -1), 1, 1, 0, self.names.give("instant"))
+                del self.keys[at]
+                instant = Column(self.window.output, self.window.type, False)
+                ended = call("get_field", instant, name="end")
+                self.columns = {
+                    expr_id: ended if column == Column(name, key.type, key.nullable) else column
+                    for expr_id, column in self.columns.items()
+                }
+                self.is_watermarked = True
+                return
 
     def _shown_name(self, expression: JvmNode) -> str:
         """What the result calls a key: `groupBy((a % 5).alias("k"))` reaches us in two steps."""
@@ -119,6 +146,7 @@ class AggregateReader:
         return str(expression.read("name"))
 
     def finish(self) -> SparkRows:
+        self._end_by_key()
         direct, others = self._split_results()
         outputs: dict[int, Expression] = {}
         for result, value in direct:

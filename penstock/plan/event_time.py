@@ -38,7 +38,15 @@ def watermark_ends(
         return False
     if merge_partials:
         return PANE_COLUMN in before
-    return carries_time(window.event_time, before)
+    time = instant_of(window)
+    return carries_time(window.event_time if time is None else time, before)
+
+
+def instant_of(window: WindowSpec | SessionSpec) -> Expression | None:
+    """The time that groups are of, where each is the window of the microsecond that ends there."""
+    if not isinstance(window, WindowSpec) or window.size_us != 1:
+        return None
+    return _before_last_instant(window.time) if isinstance(window.time, Call) else None
 
 
 def carries_time(expression: Expression, event_time: EventTime) -> bool:

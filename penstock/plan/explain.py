@@ -26,6 +26,7 @@ from penstock.operators.specs import (
     accumulators_of,
     is_stateful,
 )
+from penstock.plan.event_time import instant_of
 from penstock.stages.program import Port, Program, Stage, StreamSpec, sink_stream
 from penstock.stages.settings import Settings
 
@@ -333,6 +334,8 @@ def show_window(window: WindowSpec | SessionSpec) -> str:
     """A window in words."""
     if isinstance(window, SessionSpec):
         return f"sessions from {window.begin} to {window.end} as {window.output}"
+    if (instant := instant_of(window)) is not None:
+        return f"each {instant}"
     text = f"{window.time} {show_duration(window.size_us)}"
     if window.slide_us != window.size_us:
         text += f" every {show_duration(window.slide_us)}"

@@ -220,7 +220,8 @@ def test_append_mode_needs_what_ends(bids: DataFrame) -> None:
 
     endless = refusal(bids.groupBy("auction").count())
     assert "Structured Streaming asks for the same" in str(endless)
-    by_time = refusal(bids.withWatermark("ts", "1 second").groupBy("ts").count())
+    timed = bids.withWatermark("ts", "1 second")
+    by_time = refusal(timed.groupBy("ts", F.window("ts", "10 seconds")).count())
     assert by_time.details["column"] == "ts"
     with pytest.raises(UnsupportedPlan, match="needs a watermark"):
         translate(bids.groupBy(F.window("ts", "10 seconds")).count(), query="refused")

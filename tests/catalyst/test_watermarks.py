@@ -47,7 +47,6 @@ LIKE_SPARK: dict[str, Build] = {
     "both sides of a union": lambda df: _windows(_timed(df).union(_timed(df))),
     "second side of a union": lambda df: _windows(df.union(_timed(df))),
     "after a union": lambda df: _windows(_timed(df.union(df))),
-    "a window's end": lambda df: _timed(df).groupBy(_tumbling("ts").getField("end")).count(),
     "windows of windows": lambda df: _windows(_windows(_timed(df)), "window"),
     "the same windows again": lambda df: _windows(_timed(df)).groupBy("window").count(),
     "window_time": lambda df: _windows(
@@ -61,7 +60,6 @@ LIKE_SPARK: dict[str, Build] = {
 
 # What Spark runs and is refused here: by name, and what the error says.
 REFUSED: dict[str, tuple[Build, str]] = {
-    "the column as a key": (lambda df: _timed(df).groupBy("ts").count(), "column of withWatermark"),
     "the column as a key beside its window": (
         lambda df: _timed(df).groupBy("ts", _sliding("ts")).count(),
         "column of withWatermark",
@@ -147,6 +145,18 @@ def test_what_only_spark_runs(spark: SparkSession, bids: DataFrame, name: str, m
     assert not _refused_by_spark(spark, df, mode)
     with pytest.raises(UnsupportedPlan, match=message):
         translate(df, output_mode=mode, query="q")
+
+
+def test_a_key_that_is_an_event_time_ends_groups_in_append_mode(
+    spark: SparkSession, bids: DataFrame
+) -> None:
+    by_time = _timed(bids).groupBy("ts", "auction").count()
+    assert not _refused_by_spark(spark, by_time, "append")
+    by_end = _timed(bids).groupBy(_tumbling("ts").getField("end")).count()  # Spark refuses it
+    for df in (by_time, by_end):
+        assert _aggregates(translate(df, query="q").relation)[0].forgets
+    with pytest.raises(UnsupportedPlan, match="column of withWatermark"):
+        translate(by_time, output_mode="update", query="q")
 
 
 def test_append_without_a_watermark_says_what_it_needs(bids: DataFrame) -> None:

@@ -50,6 +50,17 @@ def windowed(df: DataFrame, *window: str | None, by: tuple[Any, ...], time: Any 
     return shown.where(open_then).groupBy("window", *by)
 
 
+def _by_instant(df: DataFrame) -> DataFrame:
+    """Groups by the event time itself, each over when the watermark has reached it."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    if MARK not in df.columns:
+        rows = df.withWatermark("ts", f"{DELAY_S} seconds")
+    else:
+        rows = df.where(f"ts is not null and ({MARK} is null or unix_micros(ts) > {MARK})")
+    return rows.groupBy("flag", "ts").agg(F.count("*").alias("number"), F.max("price"))
+
+
 def _first_rows_within(df: DataFrame) -> DataFrame:
     """So far behind that nothing is late and no key is forgotten; a batch knows no watermark."""
     keys = ["auction", "flag"]
@@ -281,6 +292,7 @@ def _windows() -> dict[str, Judged]:
 
     key = ("auction",)
     counts = lambda df, *window: windowed(df, *window, by=key).count()  # noqa: E731
+    instant = Lateness(DELAY_S * SECOND_US, 0, 1)
     tumbling, sliding, uneven = _late(10), _late(10, 2), _late(10, 4)
     return {
         "tumbling": Judged(lambda df: counts(df, "10 seconds"), lateness=tumbling),
@@ -291,6 +303,7 @@ def _windows() -> dict[str, Judged]:
         "tumbling from an offset": Judged(
             lambda df: counts(df, "10 seconds", None, "3 seconds"), lateness=_late(10, start_s=3)
         ),
+        "groups of an instant": Judged(_by_instant, lateness=instant),
         "no key": Judged(
             lambda df: windowed(df, "10 seconds", by=()).agg(*_some()), lateness=tumbling
         ),
