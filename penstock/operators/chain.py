@@ -7,15 +7,16 @@ operator stand more steps, which lead to the next one or out of the chain.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.types import Schema, arrow_schema
+from penstock.expressions.types import Schema
 from penstock.kernels.block import StepRows
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
@@ -41,7 +42,8 @@ from penstock.state.contract import State
 from penstock.state.keyed import BYTES_MAX_DEFAULT
 
 OnBadRow = Literal["raise", "reject"]
-ERROR_COLUMN = "error"
+# Of a rejected row: why it failed, and which operator of the chain had made it, if one had.
+OPERATOR_COLUMN, ERROR_COLUMN = "operator", "error"
 
 PortRows = tuple[Schema, Sequence[StatelessSpec]]  # columns, and what stands before the operators
 Build = Callable[[str, Any, Sequence[Fusion], Tools], Operator]
@@ -73,6 +75,18 @@ class ChainOutput:
     rejected: pa.RecordBatch | None = None
 
 
+@dataclass(slots=True)
+class Aside:
+    """Rows that operators made and that went no further: they were late for the next, or failed.
+
+    Each batch has the columns of what came out of its operator, those of `rejected` two more.
+    """
+
+    late_rows: int = 0
+    late: list[pa.RecordBatch] = field(default_factory=list)  # if they were asked for
+    rejected: list[pa.RecordBatch] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class ChainStatistics:
     """Counted since the chain was made."""
@@ -88,8 +102,9 @@ class Chain:
     """Runs the operators of one stage.
 
     Between two markers the runtime calls `process` for each batch, `on_watermark` if event time has
-    come further, and `on_commit`; then it takes the changes of all `states` and writes `progress()`
-    into the marker. To come back it restores the states and calls `restore_progress`.
+    come further, and `on_commit`, and after each of them `take_aside`; then it takes the changes of
+    all `states` and writes `progress()` into the marker. To come back it restores the states and
+    calls `restore_progress`.
     """
 
     def __init__(
@@ -102,15 +117,14 @@ class Chain:
         want_late: bool = False,
     ) -> None:
         tools = Tools(cache, state_bytes_max, want_late)
+        self._want_late = want_late
         self._ports = [Front(front, schema, tools, operators) for schema, front in ports]
         self._operators: list[Operator] = []
+        self._names: list[str] = []  # of each operator
         self._behind: list[Front] = []  # of each operator
         self._build(operators, tools)
         self.output_schema = (self._behind or self._ports)[-1].schema
-        self._rejected_schemas = [
-            arrow_schema(schema).append(pa.field(ERROR_COLUMN, pa.string(), nullable=False))
-            for schema, _ in ports
-        ]
+        self._aside = Aside()
         self._counts = {"in": 0, "out": 0, "late": 0, "rejected": 0}
 
     # --- building ---------------------------------------------------------------------------------
@@ -146,6 +160,7 @@ class Chain:
             for front in fronts:
                 front.close()
         name = operator_name(spec, len(self._operators))
+        self._names.append(name)
         return OPERATORS[type(spec)](name, spec, [front.fusion for front in fronts], tools)
 
     def explain(self) -> list[tuple[str, str]]:
@@ -210,15 +225,13 @@ class Chain:
         """
         self._counts["in"] += batch.num_rows
         rejected: pa.RecordBatch | None = None
-        front = self._ports[port]
-        made, prepared, bad = self._prepare(
-            0, port, front, batch, watermark_us, on_bad_row == "reject"
-        )
+        front, collect_bad = self._ports[port], on_bad_row == "reject"
+        made, prepared, bad = self._prepare(0, port, front, batch, watermark_us, collect_bad)
         if bad:
-            batch, rejected = self._without(batch, bad, port)
+            batch, rejected = self._without(batch, bad, None)
             made, prepared, _ = self._prepare(0, port, front, batch, watermark_us, False)
         times = [*(each.max_event_time_us for each in made), prepared.max_event_time_us]
-        batches = self._enter(0, port, prepared)
+        batches = self._enter(0, port, prepared, collect_bad)
         self._counts["late"] += prepared.late_rows
         return ChainOutput(
             self._counted(batches),
@@ -228,14 +241,24 @@ class Chain:
             rejected,
         )
 
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int] | None = None) -> Batches:
+    def take_aside(self) -> Aside:
+        """What operators made since the last call and was late for the next, or failed."""
+        taken, self._aside = self._aside, Aside()
+        return taken
+
+    def on_watermark(
+        self,
+        watermark_us: int,
+        of_ports_us: Sequence[int] | None = None,
+        on_bad_row: OnBadRow = "raise",
+    ) -> Batches:
         """Emit what event time finishes: that of all ports together, and of each."""
         given = (watermark_us,) * len(self._ports) if of_ports_us is None else of_ports_us
         emitted: list[pa.RecordBatch] = []
         for index, operator in enumerate(self._operators):
             # Later operators take these rows before the watermark reaches them.
             for rows in operator.on_watermark(watermark_us, given):
-                emitted += self._follow(index, rows)
+                emitted += self._follow(index, rows, on_bad_row == "reject")
             watermark_us = moved_back(watermark_us, operator.behind_us)
             given = (watermark_us,)
         return self._counted(emitted)
@@ -244,12 +267,12 @@ class Chain:
         """Whether `on_commit` is to emit all that complete mode has; a filter may leave nothing."""
         return any(operator.owes_whole_result() for operator in self._operators)
 
-    def on_commit(self) -> Batches:
+    def on_commit(self, on_bad_row: OnBadRow = "raise") -> Batches:
         """Emit what update and complete mode owe at a commit; call it before taking changes."""
         emitted: list[pa.RecordBatch] = []
         for index, operator in enumerate(self._operators):
             for rows in operator.on_commit():
-                emitted += self._follow(index, rows)
+                emitted += self._follow(index, rows, on_bad_row == "reject")
         return self._counted(emitted)
 
     def progress(self) -> tuple[Any, ...]:
@@ -265,11 +288,19 @@ class Chain:
         self._counts["out"] += sum(batch.num_rows for batch in batches)
         return tuple(batches)
 
-    def _follow(self, index: int, batch: pa.RecordBatch) -> Batches:
+    def _follow(self, index: int, batch: pa.RecordBatch, collect_bad: bool) -> Batches:
         """Rows that an operator emitted, through the rest of the chain."""
-        _, prepared, _ = self._prepare(index + 1, 0, self._behind[index], batch, None, False)
+        front = self._behind[index]
+        _, prepared, bad = self._prepare(index + 1, 0, front, batch, None, collect_bad)
+        if bad:
+            batch, rejected = self._without(batch, bad, self._names[index])
+            self._aside.rejected.append(rejected)
+            _, prepared, _ = self._prepare(index + 1, 0, front, batch, None, False)
         self._counts["late"] += prepared.late_rows
-        return self._enter(index + 1, 0, prepared)
+        self._aside.late_rows += prepared.late_rows
+        if prepared.late is not None:
+            self._aside.late.append(prepared.late)
+        return self._enter(index + 1, 0, prepared, collect_bad)
 
     def _prepare(
         self,
@@ -284,30 +315,41 @@ class Chain:
         made, bad = front.run(batch, collect_bad)
         if index == len(self._operators):
             return made, Prepared(made[-1].batch), bad
-        operator = self._operators[index]
-        prepared = operator.prepare(port, made[-1].batch, watermark_us, collect_bad)
-        note_bad(bad, made, prepared.bad)
-        return made, prepared, bad
+        operator, rows = self._operators[index], made[-1].batch
+        late = operator.is_late(port, rows, watermark_us)
+        late_rows = 0 if late is None else late.true_count
+        if not late_rows:
+            prepared = operator.prepare(port, rows, watermark_us, collect_bad)
+            note_bad(bad, made, prepared.bad)
+            return made, prepared, bad
+        timely = pc.invert(late)
+        prepared = operator.prepare(port, rows.filter(timely), watermark_us, collect_bad)
+        places = np.flatnonzero(timely)
+        note_bad(bad, made, {int(places[row]): error for row, error in prepared.bad.items()})
+        kept = rows.filter(late) if self._want_late else None
+        return made, replace(prepared, late_rows=late_rows, late=kept), bad
 
-    def _enter(self, index: int, port: int, prepared: Prepared) -> Batches:
+    def _enter(self, index: int, port: int, prepared: Prepared, collect_bad: bool) -> Batches:
         """Let an operator take what was prepared for it, or hand it out."""
         if index == len(self._operators):
             return (prepared.rows,) if prepared.rows.num_rows else ()
         emitted: list[pa.RecordBatch] = []
         for rows in self._operators[index].process(port, prepared):
-            emitted += self._follow(index, rows)
+            emitted += self._follow(index, rows, collect_bad)
         return tuple(emitted)
 
     def _without(
-        self, batch: pa.RecordBatch, bad: Mapping[int, RowError], port: int
+        self, batch: pa.RecordBatch, bad: Mapping[int, RowError], operator: str | None
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """The batch without its bad rows, and these with their errors."""
+        """The batch without its bad rows, and these with who made them and their errors."""
         rows = sorted(bad)
         self._counts["rejected"] += len(rows)
         mask = np.ones(batch.num_rows, np.bool_)
         mask[rows] = False
-        errors = pa.array([bad[row].message for row in rows], pa.string())
         failed = batch.take(pa.array(rows, pa.int64()))
-        columns = [*map(plain, failed.columns), errors]
-        rejected = pa.RecordBatch.from_arrays(columns, schema=self._rejected_schemas[port])
+        columns = dict(zip(failed.schema.names, map(plain, failed.columns), strict=True))
+        if operator is not None:
+            columns[OPERATOR_COLUMN] = pa.array([operator] * len(rows), pa.string())
+        columns[ERROR_COLUMN] = pa.array([bad[row].message for row in rows], pa.string())
+        rejected = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
         return batch.filter(pa.array(mask)), rejected

@@ -42,7 +42,7 @@ class Prepared:
     """What an operator has computed of a batch, before anything of it reaches a state."""
 
     rows: Any  # what its `process` takes
-    late_rows: int = 0
+    late_rows: int = 0  # that it has found itself, or were found by `is_late`
     late: pa.RecordBatch | None = None  # these rows, where they are wanted
     max_event_time_us: int | None = None
     bad: Mapping[int, RowError] = field(default_factory=dict)  # by row of the batch
@@ -62,14 +62,24 @@ class Operator(ABC):
     late_schema: Schema | None = None  # of the rows that it finds late, if it can hand them on
     behind_us: int = 0  # how far behind event time its rows may be
 
+    def is_late(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None
+    ) -> pa.BooleanArray | None:
+        """Which rows of a port came after event time had passed them; None: none of these.
+
+        The chain takes them out before `prepare`, counts them and hands them on. Rows are late by
+        the newer of `watermark_us` and the last `on_watermark`. An operator that finds them in the
+        loop that computes them names them in what it prepares instead.
+        """
+        return None
+
     @abstractmethod
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
         """Compute what a batch of a port means, and change nothing.
 
-        A row that fails raises, or is named. Rows are late by the newer of `watermark_us` and the
-        last `on_watermark`.
+        A row that fails raises, or is named; the chain then asks again without it.
         """
 
     @abstractmethod

@@ -34,22 +34,21 @@ class Deduplicate(Operator):
         self._state = KeyedState(name, state_schema(spec), bytes_max=tools.state_bytes_max)
         self.states = {name: self._state}
         self.late_schema = fusions[0].schema if spec.drops_late else None
-        self._want_late = tools.want_late
         self._watermark_us: int | None = None
+
+    def is_late(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None
+    ) -> pa.BooleanArray | None:
+        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
+        if self._spec.time is None or not known:
+            return None
+        # A row without a time is late for no watermark.
+        return pc.fill_null(pc.less_equal(self._times(batch), max(known)), False)
 
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
-        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
-        if self._spec.time is None or not known:
-            return Prepared(batch)
-        # A row without a time is late for no watermark.
-        late = pc.fill_null(pc.less_equal(self._times(batch), max(known)), False)
-        count = pc.sum(late).as_py() or 0
-        if not count:
-            return Prepared(batch)
-        rows = batch.filter(late) if self._want_late else None
-        return Prepared(batch.filter(pc.invert(late)), count, rows)
+        return Prepared(batch)
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         batch: pa.RecordBatch = prepared.rows

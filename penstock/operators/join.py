@@ -68,27 +68,28 @@ class Join(Operator):
 
     # --- rows -------------------------------------------------------------------------------------
 
+    def is_late(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None
+    ) -> pa.BooleanArray | None:
+        side = self._spec.side(port)
+        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
+        if side.time is None or not known:
+            return None
+        behind = pc.less if side.is_instant else pc.less_equal
+        # A row without a time is late for no watermark.
+        return pc.fill_null(behind(_times(side.time, batch), max(known)), False)
+
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
         side, schema = self._spec.side(port), self._schemas[port]
         batch = pa.RecordBatch.from_arrays(list(map(plain, batch.columns)), schema=schema)
-        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
-        late_rows = 0
-        if side.time is not None and known:
-            late = _late(side, batch, max(known))
-            late_rows = int(late.sum())
-            batch = batch.filter(pa.array(~late)) if late_rows else batch
         keys = self._pairs.keys(port, batch)
         bad: dict[int, RowError] = {}
         found = list(self._pairs.find(port, batch, keys, self._stores[1 - port], collect_bad, bad))
         ats = np.concatenate([_NO_ROWS, *(ats for ats, _ in found)])
         others = np.concatenate([_NO_ROWS, *(rows for _, rows in found)])
-        arrived = _Arrived(batch, keys, _until(side, batch), ats, others)
-        if bad and late_rows:
-            places = np.flatnonzero(~late)
-            bad = {int(places[row]): error for row, error in bad.items()}
-        return Prepared(arrived, late_rows, bad=bad)
+        return Prepared(_Arrived(batch, keys, _until(side, batch), ats, others), bad=bad)
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         arrived: _Arrived = prepared.rows
@@ -301,14 +302,6 @@ class Pairs:
 
 def _times(time: Expression, rows: pa.RecordBatch) -> pa.Array:
     return plain(evaluate(time, rows)).cast(pa.int64())
-
-
-def _late(side: JoinSide, rows: pa.RecordBatch, watermark_us: int) -> Flags:
-    """A row without a time is late for no watermark."""
-    assert side.time is not None
-    behind = pc.less if side.is_instant else pc.less_equal
-    late: Flags = values_of(pc.fill_null(behind(_times(side.time, rows), watermark_us), False))
-    return late
 
 
 def _until(side: JoinSide, rows: pa.RecordBatch) -> Numbers | None:

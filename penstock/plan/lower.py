@@ -31,7 +31,6 @@ from penstock.stages.program import (
     StreamRole,
     StreamSpec,
     cut_stage,
-    shape,
     show_schema,
 )
 
@@ -128,35 +127,45 @@ def _merged(known: StreamSpec | None, spec: StreamSpec) -> StreamSpec:
 
 
 def _late_stream(query: Query) -> tuple[StreamSpec, ...]:
-    """The stream of late rows: the columns that windowed aggregates read, without added keys."""
+    """The stream of late rows, without added keys: of each operator that finds some the columns
+    that it reads, and the others null."""
     name = query.settings.late_stream
     if name is None:
         return ()
-    late = [
-        schema
-        for write in query.writes
-        for node in walk(write.child)
-        for schema in _late_rows(node)
-    ]
-    for schema in late:
-        if shape(schema) != shape(late[0]):
-            raise UnsupportedPlan(
-                f"late rows of two aggregates, or of the sides of a join, would go to stream "
-                f"{name!r} with different columns, {show_schema(late[0])} and "
-                f"{show_schema(schema)}; keep late rows in a query of one aggregate",
-                stream=name,
-            )
-    if not late:
+    nodes = [node for write in query.writes for node in walk(write.child)]
+    schemas = [schema for node in nodes for schema in _late_rows(node)]
+    if not schemas:
         raise PlanError(
             f"late_stream is {name!r}, but no watermark ends a window of query {query.name}: no "
             "row can be late",
             stream=name,
         )
-    return (StreamSpec(name, late[0], 1, "output"),)
+    fields: dict[str, Field] = {}
+    for column in (column for schema in schemas for column in schema):
+        known = fields.setdefault(column.name, column)
+        if known.type != column.type:
+            raise UnsupportedPlan(
+                f"late rows would go to stream {name!r} with column {column.name} as {known.type} "
+                f"and as {column.type}: rename one of them, or keep late rows in two queries",
+                stream=name,
+                column=column.name,
+            )
+    found = tuple(
+        replace(column, nullable=any(_may_be_null(schema, column.name) for schema in schemas))
+        for column in fields.values()
+    )
+    return (StreamSpec(name, found, 1, "output"),)
+
+
+def _may_be_null(schema: Schema, name: str) -> bool:
+    return next((column.nullable for column in schema if column.name == name), True)
 
 
 def _late_rows(node: Relation) -> list[Schema]:
+    """The columns of the rows that may be late for a node, by input."""
     if not isinstance(node, Step) or not is_stateful(node.spec) or not node.spec.drops_late:
         return []
-    sides = [side.schema for side in node.inputs]
-    return [tuple(f for f in each if not f.name.startswith(KEY_PREFIX)) for each in sides]
+    return [
+        tuple(column for column in below.schema if not column.name.startswith(KEY_PREFIX))
+        for below in node.inputs
+    ]

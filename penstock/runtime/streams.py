@@ -37,7 +37,7 @@ from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name, check_own_name
-from penstock.operators.chain import ERROR_COLUMN
+from penstock.operators.chain import ERROR_COLUMN, OPERATOR_COLUMN
 from penstock.operators.specs import KEY_KINDS_REFUSED
 from penstock.runtime.inputs import rows_gone
 from penstock.runtime.instances import COUNTER_MAX, next_run_instance
@@ -354,20 +354,20 @@ def _cut_by(facts: StreamFacts) -> str:
 
 
 def _dead_letter_schema(program: Program) -> Schema:
-    """What may be found in a dead letter: an input row of some stage and the error, or a line that
-    a source could not read. Each has its own columns, and the others are null."""
+    """What may be found in a dead letter: a row that came into some stage, or that an operator made
+    there, and the error, or a line that a source could not read. Each has its own columns, and the
+    others are null."""
     own = tuple(Field(found.name, from_arrow(found.type), True) for found in REJECTED_SCHEMA)
     columns: dict[str, Field] = {}
     clashing: set[str] = set()
-    for column in (
-        *(c for stage in program.stages for port in stage.ports for c in port.schema),
-        *own,
-    ):
+    rows = (column for stage in program.stages for each in stage.row_schemas() for column in each)
+    for column in (*rows, *own):
         known = columns.setdefault(column.name, Field(column.name, column.type, True))
         if known.type != column.type:
             clashing.add(column.name)  # no one type would do: such a column cannot be shown
-    columns[ERROR_COLUMN] = Field(ERROR_COLUMN, STRING, True)
-    return tuple(column for name, column in columns.items() if name not in clashing)
+    kept = {name: column for name, column in columns.items() if name not in clashing}
+    kept |= {name: Field(name, STRING, True) for name in (OPERATOR_COLUMN, ERROR_COLUMN)}
+    return tuple(kept.values())
 
 
 def _encode_facts(facts: StreamFacts) -> bytes:

@@ -350,11 +350,10 @@ class Vertex:
             self._advance_time()
 
     def _run(self, piece: PortBatch) -> ChainOutput:
-        on_bad_row: OnBadRow = "raise" if self._parts.dead_letter_tag is None else "reject"
         port, batch, origin = piece
         try:
             watermark_us = self._parts.time.watermark_us
-            return self._parts.chain.process(batch, watermark_us, on_bad_row, port)
+            return self._parts.chain.process(batch, watermark_us, self._on_bad_row, port)
         except RowError as error:
             row = error.details.get("row")
             raise RowError(
@@ -363,21 +362,36 @@ class Vertex:
                 **(error.details | {"vertex": self.name, "origin": origin}),
             ) from error
 
+    @property
+    def _on_bad_row(self) -> OnBadRow:
+        return "raise" if self._parts.dead_letter_tag is None else "reject"
+
     def _emit(self, port: int, output: ChainOutput) -> None:
         self._emit_rows(output.batches)
         self._late_rows += output.late_rows
         self._parts.time.see(port, output.max_event_time_us)
-        if output.late is not None and self._parts.late_tag is not None:
-            self._parts.outputs.add(RecordKind.DATA, self._parts.late_tag, output.late)
+        if output.late is not None:
+            self._keep_late(output.late)
         if output.rejected is not None:
             self._reject(output.rejected)
 
     def _emit_rows(self, batches: Batches) -> None:
+        """Rows that left the chain, and beside them those that operators made in vain."""
+        aside = self._parts.chain.take_aside()
+        self._late_rows += aside.late_rows
+        for late in aside.late:
+            self._keep_late(late)
+        for rejected in aside.rejected:
+            self._reject(rejected)
         for batch in batches:
             if batch.num_rows:
                 self._rows_out += batch.num_rows
                 for tag, part in self._parts.partition(batch):
                     self._parts.outputs.add(RecordKind.DATA, tag, part)
+
+    def _keep_late(self, late: pa.RecordBatch) -> None:
+        if self._parts.late_tag is not None:
+            self._parts.outputs.add(RecordKind.DATA, self._parts.late_tag, late)
 
     def _reject(self, rejected: pa.RecordBatch) -> None:
         self._rejected_rows += rejected.num_rows
@@ -408,8 +422,11 @@ class Vertex:
         """Let event time come as far as is known, after the rows that were just processed."""
         time = self._parts.time
         if time.advance(waits=self._parts.settings.available_now and not self._caught_up):
-            rows = self._parts.chain.on_watermark(time.watermark_us, time.of_ports_us)
-            self._emit_rows(rows)
+            self._emit_rows(
+                self._parts.chain.on_watermark(
+                    time.watermark_us, time.of_ports_us, self._on_bad_row
+                )
+            )
 
     def _append_early_if_large(self) -> None:
         if self._parts.outputs.bytes_waiting >= self._parts.settings.early_append_bytes_max:
@@ -453,7 +470,7 @@ class Vertex:
     def _begin_commit(self, *, is_forced: bool = False) -> None:
         parts = self._parts
         whole = parts.chain.owes_whole_result()
-        self._emit_rows(parts.chain.on_commit())
+        self._emit_rows(parts.chain.on_commit(self._on_bad_row))
         self._add_changes()
         marker = self._next_marker(whole)
         self._begun_s = parts.clock.monotonic_s()

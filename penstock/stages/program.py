@@ -249,6 +249,15 @@ class Stage:
         """The operators that keep state."""
         return tuple(spec for spec in self.operators if is_stateful(spec))
 
+    def row_schemas(self) -> tuple[Schema, ...]:
+        """Of the rows that come in, by port, and of those that operators with state make."""
+        made: list[Schema] = []
+        schemas = [port.output_schema for port in self.ports]
+        for spec in self.operators:
+            schemas = [spec.output_schema(*schemas[: spec.ports if is_stateful(spec) else 1])]
+            made += schemas if is_stateful(spec) else ()
+        return (*(port.schema for port in self.ports), *made)
+
 
 @dataclass(frozen=True, slots=True)
 class VertexProgram:

@@ -10,6 +10,7 @@ import pytest
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.operators.specs import AggregateSpec, FilterSpec, PartialAggregateSpec, WatermarkSpec
 from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Write
 from penstock.stages.key_ranges import KEY_SPACE
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -106,19 +107,22 @@ def test_late_rows_have_a_stream_with_the_columns_the_aggregate_reads() -> None:
     assert owner.marker_tags[2:] == ("S/out/m", "S/bad/m", "S/late/m")
 
 
-def test_late_rows_need_windows_of_one_kind() -> None:
+def test_late_rows_of_two_operators_share_a_stream() -> None:
     settings = Settings(late_stream="late")
     with pytest.raises(PlanError, match="no row can be late"):
         plan_program(query("q", BIDS.to_stream("out"), settings=settings))
-    other = (
-        scan_stream("x", "a int, ts timestamp")
-        .with_watermark("ts", 1)
-        .group_by("a", window=window("ts", 5))
-    )
-    with pytest.raises(UnsupportedPlan, match="late rows of two aggregates"):
-        plan_program(
-            query("q", hot().to_stream("a"), other.agg(count()).to_stream("b"), settings=settings)
-        )
+
+    def other(kind: str) -> Write:
+        read = scan_stream("x", f"a int, price {kind}, ts timestamp").with_watermark("ts", 1)
+        counts = read.group_by("a", window=window("ts", 5)).agg(count("price").alias("n"))
+        return counts.to_stream("b")
+
+    program = plan_program(query("q", hot().to_stream("a"), other("bigint"), settings=settings))
+    nullable = {f.name: f.nullable for f in program.stream("late").schema}
+    assert nullable["a"]
+    assert {"price", "ts", "auction"} <= set(nullable)
+    with pytest.raises(UnsupportedPlan, match="column price as bigint and as int"):
+        plan_program(query("q", hot().to_stream("a"), other("int"), settings=settings))
 
 
 def test_one_stream_cannot_be_read_in_two_ways() -> None:

@@ -1,0 +1,207 @@
+"""Rows that leave a chain on the way: those that fail behind an operator, and those late for it.
+
+Each once, from every operator and in any place, through crashes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import RowError
+from penstock.expressions.tree import call, column, literal
+from penstock.expressions.types import arrow_schema
+from penstock.operators.specs import (
+    AggregateCall,
+    AggregateSpec,
+    DeduplicateSpec,
+    ProjectSpec,
+    WindowSpec,
+)
+from penstock.plan.nodes import step
+from penstock.plan.optimizer import plan_program
+from penstock.stages.settings import Settings
+from penstock.testing.columns import apply
+from penstock.testing.plans import Draft, col, count, parse_schema, query, scan_source, window
+from tests.operators.chains import linear
+from tests.runtime.laboratory import (
+    SECOND_US,
+    TIMESTAMP,
+    Laboratory,
+    table,
+    table_source,
+)
+
+ROWS = "id bigint not null, key bigint not null, ts timestamp not null"
+ID, KEY, TS = column("id", "bigint"), column("key", "bigint"), column("ts", "timestamp")
+
+
+def timed() -> Draft:
+    return scan_source("rows", ROWS, partitions=None).with_watermark("ts", 2 * SECOND_US)
+
+
+def distinct(rows: Draft, *keys: Any, time: Any = None) -> Draft:
+    return Draft(step(DeduplicateSpec(keys, time), rows.relation))
+
+
+# Each operator, its rows with a column `part` of which zero fails what follows.
+MAKERS: dict[str, Callable[[], Draft]] = {
+    "windows that close": lambda: (
+        timed()
+        .group_by("key", window=window("ts", 4 * SECOND_US))
+        .agg(count().alias("n"))
+        .select("key", "n", (col("n") % 3).alias("part"))
+    ),
+    "sliding windows": lambda: (
+        timed()
+        .group_by("key", window=window("ts", 4 * SECOND_US, 2 * SECOND_US))
+        .agg(count().alias("n"))
+        .select("key", "n", (col("n") % 3).alias("part"))
+    ),
+    "first rows": lambda: distinct(timed(), ID, KEY).select(
+        "key", col("id").alias("n"), (col("id") % 3).alias("part")
+    ),
+    "first rows within a time": lambda: distinct(timed(), ID, TS, time=TS).select(
+        "key", col("id").alias("n"), (col("id") % 3).alias("part")
+    ),
+}
+
+
+def arrivals(rng: random.Random, rows: int) -> pa.Table:
+    made = [
+        (number, rng.randrange(3), number * 100_000 + rng.randrange(SECOND_US))
+        for number in range(rows)
+    ]
+    return table(made, id=pa.int64(), key=pa.int64(), ts=TIMESTAMP)
+
+
+def settings(**given: Any) -> Settings:
+    return Settings(step_rows_max=17, commit_interval_ms=0, checkpoint_interval_commits=3, **given)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_rows_that_an_operator_made_are_dead_letters_once(
+    lab: Laboratory, kind: str, parallelism: int
+) -> None:
+    rng = random.Random(f"{kind} {parallelism}")
+    source = {"rows": table_source(arrivals(rng, 300))}
+    made = MAKERS[kind]()
+    divided = made.select("key", "n", apply("int_divide", col("n"), col("part")).alias("r"))
+    plain = query("all", made.to_stream("all"), parallelism=parallelism, settings=settings())
+    lab.run(plain, source)
+    tested = query(
+        "some",
+        divided.to_stream("out"),
+        parallelism=parallelism,
+        settings=settings(dead_letter_stream="dead"),
+    )
+    lab.run_with_crashes(tested, source, rng, crashes=4)
+    everything = Counter((row["key"], row["n"], row["part"]) for row in lab.rows("all"))
+    whole = Counter((key, n) for key, n, part in everything.elements() if part)
+    assert Counter((row["key"], row["n"]) for row in lab.rows("out")) == whole
+    dead = lab.rows("dead")
+    if kind.startswith("first"):  # what it had made is called as in its input
+        found = Counter((row["key"], row["id"]) for row in dead)
+    else:
+        found = Counter((row["key"], row["n"]) for row in dead)
+    assert found == Counter((key, n) for key, n, part in everything.elements() if not part)
+    assert {row["operator"] for row in dead} <= {"aggregate0", "deduplicate0"}
+    assert all("by zero" in row["error"] for row in dead)
+
+
+@pytest.mark.parametrize("mode", ["update", "complete"])
+def test_rows_of_a_commit_that_fail_are_dead_letters(lab: Laboratory, mode: str) -> None:
+    rng = random.Random(mode)
+    source = {"rows": table_source(arrivals(rng, 80))}
+    counts = scan_source("rows", ROWS, partitions=1).group_by("key")
+    made = counts.agg(count().alias("n"), mode=mode)
+    failing = made.select("key", apply("int_divide", col("key"), col("key") - 1).alias("r"))
+    tested = query("goes", failing.to_stream("out"), settings=settings(dead_letter_stream="dead"))
+    lab.run_with_crashes(tested, source, rng, crashes=3)
+    assert {row["key"] for row in lab.rows("out")} == {0, 2}
+    dead = lab.rows("dead")
+    assert {row["key"] for row in dead} == {1}
+    seen = [row["n"] for row in dead]
+    assert len(seen) > 1
+    assert seen == sorted(seen)
+    assert mode == "complete" or len(set(seen)) == len(seen)  # each that was emitted, once
+
+
+def test_rows_that_are_late_for_a_later_operator_are_handed_on() -> None:
+    """Behind first rows without a time everything is on time: it is the windows' to judge."""
+    schema = parse_schema(ROWS)
+    counted = AggregateSpec(
+        (("key", KEY),),
+        WindowSpec(TS, 10, 10),
+        (AggregateCall("count", None, "n"),),
+        is_watermarked=True,
+    )
+    chain = linear((DeduplicateSpec((ID,)), counted), schema, None, want_late=True)
+
+    def take(*rows: tuple[int, int, int]) -> None:
+        batch = table(list(rows), id=pa.int64(), key=pa.int64(), ts=TIMESTAMP)
+        (rows_,) = batch.cast(arrow_schema(schema)).to_batches()
+        output = chain.process(rows_)
+        assert (output.late_rows, output.late) == (0, None)
+
+    take((1, 7, 5), (2, 7, 15), (2, 7, 3))
+    (closed,) = chain.on_watermark(10)
+    assert closed.column("n").to_pylist() == [1]
+    assert chain.take_aside().late_rows == 0
+    take((3, 8, 9), (4, 8, 10), (1, 7, 2))
+    aside = chain.take_aside()
+    assert aside.late_rows == 1
+    (late,) = aside.late
+    assert late.column("id").to_pylist() == [3]
+    assert chain.take_aside().late == []
+    (closed,) = chain.on_watermark(20)
+    assert sum(closed.column("n").to_pylist()) == 2
+
+
+def test_rows_behind_an_operator_stop_the_chain_where_nobody_wants_them() -> None:
+    schema = parse_schema(ROWS)
+    broken = ProjectSpec((("r", call("int_divide", literal(1, "bigint"), KEY)),))
+    chain = linear((DeduplicateSpec((ID,)), broken), schema, None)
+    (batch,) = table([(1, 0, 5)], id=pa.int64(), key=pa.int64(), ts=TIMESTAMP).to_batches()
+    with pytest.raises(RowError, match="by zero"):
+        chain.process(batch)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_late_rows_of_operators_with_other_columns_share_a_stream(
+    lab: Laboratory, parallelism: int
+) -> None:
+    """What came in is in a window, in a later one, or among the late rows: once."""
+    rng = random.Random(parallelism)
+    rows = []
+    for number in range(400):
+        lag_us = rng.randrange(40 * SECOND_US) if rng.random() < 0.2 else 0
+        rows.append((number, rng.randrange(3), max(0, number * 100_000 - lag_us)))
+    windows = timed().group_by("key", window=window("ts", 4 * SECOND_US)).agg(count().alias("n"))
+    firsts = distinct(timed().select("id", "ts"), ID, TS, time=TS)
+    tested = query(
+        "both",
+        windows.to_stream("counts"),
+        firsts.to_stream("firsts"),
+        parallelism=parallelism,
+        settings=settings(late_stream="late"),
+    )
+    late = plan_program(tested).stream("late")
+    assert {(f.name, f.nullable) for f in late.schema} == {
+        ("id", False), ("key", True), ("ts", False),
+    }  # fmt: skip
+    source = {"rows": table_source(table(rows, id=pa.int64(), key=pa.int64(), ts=TIMESTAMP))}
+    lab.run_with_crashes(tested, source, rng, crashes=4)
+    found = lab.rows("late")
+    of_windows = [row["id"] for row in found if row["key"] is not None]
+    of_firsts = [row["id"] for row in found if row["key"] is None]
+    assert parallelism > 1 or (of_windows and of_firsts)  # else time goes by what others said
+    assert len(set(of_windows)) == len(of_windows)
+    assert len(of_windows) + sum(row["n"] for row in lab.rows("counts")) == len(rows)
+    assert sorted(of_firsts + [row["id"] for row in lab.rows("firsts")]) == list(range(len(rows)))
