@@ -15,6 +15,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "core": "penstock.bench.core",
         "files": "penstock.bench.files",
         "folder": "penstock.bench.folder",
+        "join": "penstock.bench.join",
         "latency": "penstock.bench.latency",
         "log": "penstock.bench.log",
         "nexmark": "penstock.bench.nexmark",
