@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from penstock.catalyst.expressions import ExpressionReader
 from penstock.catalyst.jvm import JvmNode
@@ -34,25 +34,24 @@ class CallCollector:
 
     def named(self, node: JvmNode, name: str) -> Column:
         """The column of an aggregate, under this name if nobody asked for it before."""
-        function, argument = self._read(node)
-        for known in self.calls:
-            if (known.function, known.argument) == (function, argument):
-                return _column(known)
         try:
-            added = AggregateCall(function, argument, self.name(name))
+            asked = self._read(node)
+            for known in self.calls:
+                if replace(asked, name=known.name) == known:
+                    return _column(known)
+            added = replace(asked, name=self.name(name))
             _check_type(added, node)
         except ExpressionError as error:
             raise self.inputs.refuse(node, error.message) from error
         self.calls.append(added)
         return _column(added)
 
-    def _read(self, node: JvmNode) -> tuple[str, Expression | None]:
+    def _read(self, node: JvmNode) -> AggregateCall:
+        """The aggregate, without a name yet."""
         aggregate = _aggregate_expression(node)
         if aggregate.read("isDistinct"):
             raise self.inputs.refuse(aggregate, "distinct aggregates are not run here yet")
-        if len(aggregate.children) > 1:
-            raise self.inputs.refuse(aggregate, "aggregates with a FILTER are not run here yet")
-        function = aggregate.children[0]
+        function, *conditions = aggregate.children
         row = _BY_CLASS.get(function.kind)
         if row is None:
             known = ", ".join(AGGREGATES)
@@ -60,12 +59,40 @@ class CallCollector:
                 function, f"{function.kind} is not among the aggregates that are run here: {known}"
             )
         self._check_mode(function, row)
+        argument, second = self._arguments(node, function, row)
+        if not conditions:
+            ignores = row.second == "place" and bool(function.read("ignoreNulls"))
+            return AggregateCall(row.name, argument, "", second, ignores)
+        return self._where(self.inputs.read(conditions[0]), row, argument, second, function)
+
+    def _arguments(
+        self, node: JvmNode, function: JvmNode, row: AggregateFunction
+    ) -> tuple[Expression | None, Expression | None]:
         if row.counts_rows:
-            return row.name, self._counted(function)
-        argument = function.children[0]
+            return self._counted(function), None
+        first, *rest = function.children
         if node.kind == "MakeDecimal":
-            return row.name, self._summed_digits(node, argument.children[0])
-        return row.name, self.inputs.read(argument)
+            return self._summed_digits(node, first.children[0]), None
+        second = self.inputs.read(rest[0]) if row.second in ("order", "pair") else None
+        return self.inputs.read(first), second
+
+    def _where(
+        self,
+        condition: Expression,
+        row: AggregateFunction,
+        argument: Expression | None,
+        second: Expression | None,
+        function: JvmNode,
+    ) -> AggregateCall:
+        """An aggregate of the rows that a FILTER lets through: of the others it gets nulls."""
+        if row.second == "place" and not function.read("ignoreNulls"):
+            reason = f"{row.name} with a FILTER counts nulls of rows that it drops; ignore nulls"
+            raise self.inputs.refuse(function, reason)
+        counted = literal(1, INT) if argument is None else argument
+        if row.second == "order":
+            assert second is not None
+            return AggregateCall(row.name, counted, "", _if(condition, second))
+        return AggregateCall(row.name, _if(condition, counted), "", second, row.second == "place")
 
     def _summed_digits(self, node: JvmNode, argument: JvmNode) -> Expression:
         """What was summed by its digits: Spark leaves out a cast to a longer decimal."""
@@ -98,6 +125,10 @@ class CallCollector:
         for other in present[1:]:
             condition = call("and", condition, other)
         return call("if", condition, literal(1, INT), literal(None, INT))
+
+
+def _if(condition: Expression, value: Expression) -> Expression:
+    return call("if", condition, value, literal(None, value.type))
 
 
 def is_aggregate(node: JvmNode) -> bool:

@@ -1,24 +1,31 @@
-"""The running numbers of a group: how each begins, takes a value in, and merges with another."""
+"""The running values of a group: how each begins, takes a value in, and merges with another.
+
+Some are kept by a compiled loop over a batch before they reach a state, as numbers. Of the others
+each row's own value goes to the state, which merges it by the rule that the row of the table names.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import Vector
+from penstock.arrays import Vector, fixed_column, validity_of, values_of
 from penstock.expressions.emitter import INT64_MAX, INT64_MIN, Emitter, unbounded, wrapping
 from penstock.expressions.tree import Expression
-from penstock.expressions.types import INTEGER_BITS, DataType
+from penstock.expressions.types import BIGINT, DOUBLE, INTEGER_BITS, DataType
+from penstock.kernels.columns import is_fixed_width
 from penstock.state.stand_ins import fold_greatest, fold_least
 
 _LOW = 0xFFFFFFFF
 
 Rows = NDArray[np.int64]
 Fold = Callable[[Vector, Rows, Vector], None]
+Part = tuple[str, *tuple[int, ...]]  # an accumulator of the arguments at these places
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +40,42 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorFunction:
-    """One row of the table: a kind of running number.
+    """One row of the table: a kind of running value.
 
-    It is held as bigint (integers, scaled decimals, times), and as double where `of_doubles` says
-    so and its argument is one. `initial` is what any first value replaces or adds to unchanged, for
-    each of the two. `write` writes a loop's lines for one value, `fold` does the same for many.
+    It is held as bigint (integers, scaled decimals, times), as double where `of_doubles` says so
+    and its argument is one, and as it is where `of_texts` says so and its argument is no number.
+    `initial` is what any first value replaces or adds to unchanged, for bigint and double. `write`
+    writes a loop's lines for one value, `fold` does the same for many; without `fold` no loop keeps
+    it. `of_row` gives what single rows are worth, of its arguments. To merge two of them the state
+    may have to know others, as they were before: `reads`.
     """
 
     name: str
-    fold: Fold
-    write: Callable[[Total, str], None] | None  # None: the loop's own number of rows
-    merge: str = "add"  # how two of them become one: add, min or max
+    fold: Fold | None
+    write: Callable[[Total, str], None] | None = None
+    of_row: Callable[[Sequence[pa.Array], DataType], pa.Array] | None = None
+    merge: str = "add"  # how two of them become one: add, or a rule of the state
     nullable: bool = True
     of_doubles: bool = False
+    of_texts: bool = False
     initial: tuple[int, float] = (0, 0)
     may_overflow: bool = False
+    reads: tuple[Part, ...] = ()
 
     def is_double(self, argument: Expression | None) -> bool:
         return self.of_doubles and argument is not None and argument.type.is_fractional
+
+    def is_text(self, argument: Expression | None) -> bool:
+        return self.of_texts and argument is not None and not is_fixed_width(argument.type)
+
+    def in_loop(self, argument: Expression | None) -> bool:
+        """Whether a loop keeps it before it reaches a state."""
+        return self.fold is not None and not self.is_text(argument)
+
+    def type(self, argument: Expression | None) -> DataType:
+        if argument is not None and self.is_text(argument):
+            return argument.type
+        return DOUBLE if self.is_double(argument) else BIGINT
 
     def dtype(self, argument: Expression | None) -> str:
         return "float64" if self.is_double(argument) else "int64"
@@ -61,6 +86,11 @@ class AccumulatorFunction:
     def first_code(self, argument: Expression | None) -> str:
         first = self.first(argument)
         return str(first) if math.isfinite(first) else unbounded(first)
+
+    def rows(self, arguments: Sequence[pa.Array], kind: DataType) -> pa.Array:
+        """What each row is worth by itself."""
+        make = _of_itself if self.of_row is None else self.of_row
+        return make(arguments, kind)
 
 
 # --- one value, in a compiled loop ----------------------------------------------------------------
@@ -133,20 +163,86 @@ def _fold_max(totals: Vector, owners: Rows, numbers: Vector) -> None:
     (fold_greatest if totals.dtype.kind == "f" else np.maximum.at)(totals, owners, numbers)
 
 
+# --- the values of single rows --------------------------------------------------------------------
+
+
+def _of_itself(arguments: Sequence[pa.Array], kind: DataType) -> pa.Array:
+    argument = arguments[0]
+    if kind not in (BIGINT, DOUBLE):
+        return argument
+    arrow = pa.int64() if kind == BIGINT else pa.float64()
+    return fixed_column(arrow, values_of(argument), validity_of(argument))
+
+
+def _of_presence(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
+    return fixed_column(pa.int64(), validity_of(arguments[0]))
+
+
+def _of_high(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
+    argument = arguments[0]
+    return fixed_column(pa.int64(), values_of(argument) >> 32, validity_of(argument))
+
+
+def _of_low(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
+    argument = arguments[0]
+    return fixed_column(pa.int64(), values_of(argument) & _LOW, validity_of(argument))
+
+
+def _of_distance(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
+    """How far single values are from their means: nothing; not a number if they are not finite."""
+    distance, valid = np.zeros(len(arguments[0])), np.ones(len(arguments[0]), np.bool_)
+    with np.errstate(invalid="ignore"):
+        for argument in arguments:
+            distance += values_of(argument) - values_of(argument)
+            valid &= validity_of(argument)
+    return fixed_column(pa.float64(), distance, valid)
+
+
 # --- the table ------------------------------------------------------------------------------------
 
+_NUMBER: Part = ("count", 0)
+_MEAN: Part = ("mean", 0)
 _TABLE = (
     AccumulatorFunction("rows", _fold_count, None, nullable=False),
-    AccumulatorFunction("count", _fold_count, _count, nullable=False),
+    AccumulatorFunction("count", _fold_count, _count, _of_presence, nullable=False),
     AccumulatorFunction("sum", _fold_sum, _sum, of_doubles=True, may_overflow=True),
     # The upper and lower 32 bits apart, so that an average of bigints never overflows.
-    AccumulatorFunction("sum_high", _fold_sum_high, _sum_high),
-    AccumulatorFunction("sum_low", _fold_sum_low, _sum_low),
+    AccumulatorFunction("sum_high", _fold_sum_high, _sum_high, _of_high),
+    AccumulatorFunction("sum_low", _fold_sum_low, _sum_low, _of_low),
     AccumulatorFunction(
-        "min", _fold_min, _min, merge="min", of_doubles=True, initial=(INT64_MAX, math.nan)
+        "min", _fold_min, _min, merge="min", of_doubles=True, of_texts=True,
+        initial=(INT64_MAX, math.nan),
     ),
     AccumulatorFunction(
-        "max", _fold_max, _max, merge="max", of_doubles=True, initial=(INT64_MIN, -math.inf)
+        "max", _fold_max, _max, merge="max", of_doubles=True, of_texts=True,
+        initial=(INT64_MIN, -math.inf),
     ),
-)
+    AccumulatorFunction("bit_and", None, merge="and"),
+    AccumulatorFunction("bit_or", None, merge="or"),
+    AccumulatorFunction("bit_xor", None, merge="xor"),
+    AccumulatorFunction("mean", None, merge="mean", of_doubles=True, reads=(_NUMBER,)),
+    AccumulatorFunction(
+        "moment_2", None, of_row=_of_distance, merge="moment 2", of_doubles=True,
+        reads=(_NUMBER, _MEAN),
+    ),
+    AccumulatorFunction(
+        "moment_3", None, of_row=_of_distance, merge="moment 3", of_doubles=True,
+        reads=(_NUMBER, _MEAN, ("moment_2", 0)),
+    ),
+    AccumulatorFunction(
+        "moment_4", None, of_row=_of_distance, merge="moment 4", of_doubles=True,
+        reads=(_NUMBER, _MEAN, ("moment_2", 0), ("moment_3", 0)),
+    ),
+    AccumulatorFunction(
+        "comoment", None, of_row=_of_distance, merge="comoment", of_doubles=True,
+        reads=(_NUMBER, _MEAN, ("mean", 1)),
+    ),
+    AccumulatorFunction(
+        "of_least", None, merge="of least", of_doubles=True, of_texts=True, reads=(("min", 1),)
+    ),
+    AccumulatorFunction(
+        "of_greatest", None, merge="of greatest", of_doubles=True, of_texts=True,
+        reads=(("max", 1),),
+    ),
+)  # fmt: skip
 ACCUMULATORS: Mapping[str, AccumulatorFunction] = {row.name: row for row in _TABLE}

@@ -197,6 +197,7 @@ def _accumulated(
         valid = validity_of(array)
         numbers, owners = values_of(array)[valid], groups[valid]
         row = ACCUMULATORS[function]
+        assert row.fold is not None, "no loop keeps it"
         totals: Vector = np.full(count, row.first(argument), row.dtype(argument))
         with np.errstate(
             all="ignore"

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.errors import RowError, StateOverflow
+from penstock.errors import StateOverflow
 from penstock.expressions.types import arrow_schema
-from penstock.kernels.block import PANE_NONE, Block, BlockSpec, Partials
+from penstock.kernels.block import PANE_NONE, Block, Partials
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion, failures
 from penstock.operators.groups import (
@@ -22,6 +21,8 @@ from penstock.operators.groups import (
     state_schema,
     with_the_one_group,
 )
+from penstock.operators.late import LateRows
+from penstock.operators.row_groups import GroupRows, RowGroups
 from penstock.operators.sliding import SlidingWindows
 from penstock.operators.specs import AggregateSpec, SessionSpec, accumulators_of
 from penstock.operators.windows import Windows
@@ -32,7 +33,7 @@ from penstock.state.keyed import KeyedState
 class Grouped(Operator):
     """Groups rows by keys, over its own keyed state of accumulators.
 
-    What survives a crash is the state and the watermark.
+    What survives a crash is the state, the watermark, and how many rows there were if that matters.
     """
 
     def __init__(
@@ -46,16 +47,18 @@ class Grouped(Operator):
         self._watermark_us: int | None = None
         self._accumulators = accumulators_of(spec.aggregates)
         self._schema = arrow_schema(spec.schema)
-        self._groups: _Groups | None = None
+        self._groups: _Groups | RowGroups | None = None
+        self._place = 0  # of the next row, in the order of processing
         if spec.fuses:
-            self._groups = _Groups(fusions[0], spec, tools)
+            make = _Groups if spec.partial.in_loop else RowGroups
+            self._groups = make(fusions[0], spec, tools)
             self.late_schema = fusions[0].output_schema
 
-    def progress(self) -> int | None:
-        return self._watermark_us
+    def progress(self) -> Any:
+        return [self._watermark_us, self._place]
 
     def restore_progress(self, progress: Any) -> None:
-        self._watermark_us = progress
+        self._watermark_us, self._place = progress or (None, 0)
 
     def blocks(self) -> Sequence[Block]:
         return () if self._groups is None else (self._groups.block,)
@@ -68,7 +71,7 @@ class Grouped(Operator):
         if self._groups is None:
             rows, late_rows = open_partials(self.spec, batch, closed_pane)
             return Prepared(rows, late_rows)
-        return self._groups.prepare(batch, closed_pane, collect_bad)
+        return self._groups.prepare(batch, closed_pane, collect_bad, self._place)
 
     @abstractmethod
     def _closed_pane(self, watermark_us: int) -> int:
@@ -136,7 +139,11 @@ class Aggregate(Grouped):
     # --- input ------------------------------------------------------------------------------------
 
     def process(self, port: int, prepared: Prepared) -> Batches:
-        if isinstance(prepared.rows, Partials):
+        if isinstance(prepared.rows, GroupRows):
+            rows, panes = prepared.rows, prepared.rows.panes
+            self.state.merge(rows.keys, panes, rows.values, rows.hashes)
+            self._place += rows.places
+        elif isinstance(prepared.rows, Partials):
             partials = with_the_one_group(prepared.rows, self.spec)
             merge_partials(self.state, self.spec, partials)
             panes = partials.panes
@@ -244,23 +251,17 @@ class _Groups:
 
     def __init__(self, fusion: Fusion, spec: AggregateSpec, tools: Tools) -> None:
         self.block = Block(fusion.aggregation(spec), tools.cache)
-        self._late_block = Block(BlockSpec(fusion.schema, (), tuple(fusion.columns.items())), None)
+        self._late = LateRows(fusion, tools)
         self._want_late = tools.want_late
 
-    def prepare(self, batch: pa.RecordBatch, closed_pane: int, collect_bad: bool) -> Prepared:
+    def prepare(
+        self, batch: pa.RecordBatch, closed_pane: int, collect_bad: bool, _place: int
+    ) -> Prepared:
         partials = self.block.aggregate(batch, closed_pane, self._want_late, collect_bad)
         bad = failures(self.block, batch, partials.bad_rows)
         late = None
-        if partials.late_mask is not None and partials.late_rows:
-            late, failing = self._late(batch, np.flatnonzero(partials.late_mask), collect_bad)
+        if partials.late_mask is not None:
+            places = np.flatnonzero(partials.late_mask)
+            late, failing = self._late.of(batch, places, collect_bad)
             bad |= {row: error for row, error in failing.items() if row not in bad}
         return Prepared(partials, partials.late_rows, late, partials.max_event_time_us, bad)
-
-    def _late(
-        self, batch: pa.RecordBatch, places: NDArray[np.intp], collect_bad: bool
-    ) -> tuple[pa.RecordBatch, dict[int, RowError]]:
-        """Late rows as the aggregate would have taken them; some may fail on their way there."""
-        late = batch.take(pa.array(places))
-        made = self._late_block.run(late, collect_bad)
-        failing = failures(self._late_block, late, made.bad_rows)
-        return made.batch, {int(places[row]): error for row, error in failing.items()}

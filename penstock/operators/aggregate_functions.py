@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,10 +13,13 @@ from numpy.typing import NDArray
 from penstock.arrays import validity_of
 from penstock.expressions.types import BIGINT, DOUBLE, DataType, decimal_type
 from penstock.expressions.vectors import arrow_column
+from penstock.kernels.accumulators import Part
+from penstock.kernels.columns import is_fixed_width
 
 SUM_DIGITS = 10  # a sum of decimals has so many more digits before the point
 AVERAGE_DIGITS = 4  # an average of decimals has so many more digits behind the point
 _LOW = 0xFFFFFFFF
+_TEXTS = frozenset({"string", "binary"})
 _SCALED_MAX = ((1 << 62) - 1) // (2 * 10**AVERAGE_DIGITS)
 
 Numbers = NDArray[np.int64]
@@ -28,7 +31,9 @@ class AggregateFunction:
     """One row of the table: all that is known of an aggregate.
 
     `refusal` says what an argument must be, if it is not. `accumulators` names what is kept per
-    group, of `ACCUMULATORS`; `finish` makes their columns the column of the result. A decimal gets
+    group, of `ACCUMULATORS`, and of which arguments; `finish` makes their columns the column of the
+    result. The second argument is none, another one to `order` by, another one of which both count
+    in a `pair` or neither, or the `place` of a row in the order of processing. A decimal gets
     `more_digits`. `catalyst` is Spark's class; `ansi` is its field that must say that overflow is
     an error.
     """
@@ -36,11 +41,12 @@ class AggregateFunction:
     name: str
     catalyst: str
     result: Callable[[DataType], DataType]
-    accumulators: Callable[[DataType], tuple[str, ...]]
+    accumulators: Callable[[DataType], tuple[Part, ...]]
     finish: Finish
     refusal: Callable[[DataType], str | None]
     nullable: bool = True
     counts_rows: bool = False  # if it has no argument
+    second: Literal["none", "order", "pair", "place"] = "none"
     more_digits: int = 0
     ansi: str | None = None
 
@@ -56,14 +62,26 @@ def _numeric(argument: DataType) -> str | None:
     return None if argument.is_numeric else "needs a number, {argument} is {type}"
 
 
-def _ordered(argument: DataType) -> str | None:
-    if argument.is_nested or argument.kind in ("string", "binary"):
-        return "of {type} is not supported: use a number, boolean or time"
+def ordered(argument: DataType) -> str | None:
+    if argument.is_nested or not (is_fixed_width(argument) or argument.kind in _TEXTS):
+        return "of {type} is not supported: use a number, boolean, time, string or binary"
     return None
+
+
+def _whole(argument: DataType) -> str | None:
+    return None if argument.is_integer else "needs a whole number, {argument} is {type}"
+
+
+def _double(argument: DataType) -> str | None:
+    return None if argument == DOUBLE else "needs a double, {argument} is {type}: cast it"
 
 
 def _bigint(_argument: DataType) -> DataType:
     return BIGINT
+
+
+def _always_double(_argument: DataType) -> DataType:
+    return DOUBLE
 
 
 def _itself(argument: DataType) -> DataType:
@@ -86,14 +104,18 @@ def _average_type(argument: DataType) -> DataType:
 # --- what they keep -------------------------------------------------------------------------------
 
 
-def _one(name: str) -> Callable[[DataType], tuple[str, ...]]:
-    return lambda _argument: (name,)
+def _parts(*parts: Part) -> Callable[[DataType], tuple[Part, ...]]:
+    return lambda _argument: parts
 
 
-def _parts_of_average(argument: DataType) -> tuple[str, ...]:
+def _one(name: str) -> Callable[[DataType], tuple[Part, ...]]:
+    return _parts((name, 0))
+
+
+def _parts_of_average(argument: DataType) -> tuple[Part, ...]:
     if argument.kind == "bigint" or argument.is_decimal:
-        return ("sum_high", "sum_low", "count")
-    return ("sum", "count")
+        return ("sum_high", 0), ("sum_low", 0), ("count", 0)
+    return ("sum", 0), ("count", 0)
 
 
 # --- how they end ---------------------------------------------------------------------------------
@@ -104,6 +126,8 @@ def _counted(columns: Sequence[pa.Array], _result: DataType) -> pa.Array:
 
 
 def _kept(columns: Sequence[pa.Array], result: DataType) -> pa.Array:
+    if not is_fixed_width(result):
+        return columns[0]
     values, valid = _numbers(columns[0]), validity_of(columns[0])
     return arrow_column(values != 0 if result.kind == "boolean" else values, valid, result)
 
@@ -117,6 +141,25 @@ def _averaged(columns: Sequence[pa.Array], result: DataType) -> pa.Array:
     total = parts[0] if len(parts) == 1 else _as_doubles(parts[0], parts[1])
     with np.errstate(all="ignore"):
         return arrow_column(total / divisors, valid, DOUBLE)
+
+
+def _from_moments(
+    formula: Callable[..., NDArray[np.float64]], count_min: int = 1, spreads: int = 0
+) -> Finish:
+    """Of the number of values, then the rest; null below so many, or where spreads are zero.
+
+    Spark would divide by zero there, and gives null; `spreads` are the first of the rest.
+    """
+
+    def finish(columns: Sequence[pa.Array], _result: DataType) -> pa.Array:
+        counts, *rest = (_numbers(column).astype(np.float64) for column in columns)
+        valid = counts >= count_min
+        for spread in rest[:spreads]:
+            valid &= spread != 0
+        with np.errstate(all="ignore"):
+            return arrow_column(formula(counts, *rest), valid, DOUBLE)
+
+    return finish
 
 
 def _numbers(column: pa.Array) -> NDArray[Any]:
@@ -151,6 +194,39 @@ def _half_up(high: Numbers, low: Numbers, counts: Numbers) -> Numbers:
 
 # --- the table ------------------------------------------------------------------------------------
 
+_COUNT: Part = ("count", 0)
+_SECOND: Part = ("moment_2", 0)
+_OTHER: Part = ("moment_2", 1)
+_BOTH: Part = ("comoment", 0, 1)
+
+
+def _spread(
+    name: str,
+    catalyst: str,
+    formula: Callable[..., NDArray[np.float64]],
+    *more: Part,
+    least: int = 1,
+) -> AggregateFunction:
+    """An aggregate of the central moments of doubles."""
+    finish = _from_moments(formula, least, spreads=1 if more else 0)
+    parts = _parts(_COUNT, _SECOND, *more)
+    return AggregateFunction(name, catalyst, _always_double, parts, finish, _double)
+
+
+def _of_pairs(
+    name: str,
+    catalyst: str,
+    formula: Callable[..., NDArray[np.float64]],
+    *parts: Part,
+    least: int = 1,
+    spreads: int = 0,
+) -> AggregateFunction:
+    """An aggregate of pairs of doubles, none of them null."""
+    finish = _from_moments(formula, least, spreads)
+    kept = _parts(_COUNT, *parts)
+    return AggregateFunction(name, catalyst, _always_double, kept, finish, _double, second="pair")
+
+
 _TABLE = (
     AggregateFunction(
         "count", "Count", _bigint, _one("count"), _counted, _anything,
@@ -164,7 +240,39 @@ _TABLE = (
         "avg", "Average", _average_type, _parts_of_average, _averaged, _numeric,
         more_digits=AVERAGE_DIGITS, ansi="evalMode",
     ),
-    AggregateFunction("min", "Min", _itself, _one("min"), _kept, _ordered),
-    AggregateFunction("max", "Max", _itself, _one("max"), _kept, _ordered),
+    AggregateFunction("min", "Min", _itself, _one("min"), _kept, ordered),
+    AggregateFunction("max", "Max", _itself, _one("max"), _kept, ordered),
+    AggregateFunction(
+        "min_by", "MinBy", _itself, _parts(("of_least", 0, 1)), _kept, ordered, second="order"
+    ),
+    AggregateFunction(
+        "max_by", "MaxBy", _itself, _parts(("of_greatest", 0, 1)), _kept, ordered, second="order"
+    ),
+    AggregateFunction(
+        "first", "First", _itself, _parts(("of_least", 0, 1)), _kept, ordered, second="place"
+    ),
+    AggregateFunction(
+        "last", "Last", _itself, _parts(("of_greatest", 0, 1)), _kept, ordered, second="place"
+    ),
+    AggregateFunction("bit_and", "bit_and", _itself, _one("bit_and"), _kept, _whole),
+    AggregateFunction("bit_or", "bit_or", _itself, _one("bit_or"), _kept, _whole),
+    AggregateFunction("bit_xor", "bit_xor", _itself, _one("bit_xor"), _kept, _whole),
+    _spread("var_pop", "VariancePop", lambda n, m2: m2 / n),
+    _spread("var_samp", "VarianceSamp", lambda n, m2: m2 / (n - 1), least=2),
+    _spread("stddev_pop", "StddevPop", lambda n, m2: np.sqrt(m2 / n)),
+    _spread("stddev_samp", "StddevSamp", lambda n, m2: np.sqrt(m2 / (n - 1)), least=2),
+    _spread(
+        "skewness", "Skewness",
+        lambda n, m2, m3: np.sqrt(n) * m3 / np.sqrt(m2 * m2 * m2), ("moment_3", 0),
+    ),
+    _spread(
+        "kurtosis", "Kurtosis", lambda n, m2, m4: n * m4 / (m2 * m2) - 3.0, ("moment_4", 0)
+    ),
+    _of_pairs("covar_pop", "CovPopulation", lambda n, c: c / n, _BOTH),
+    _of_pairs("covar_samp", "CovSample", lambda n, c: c / (n - 1), _BOTH, least=2),
+    _of_pairs(
+        "corr", "Corr", lambda n, x, y, c: c / np.sqrt(x * y), _SECOND, _OTHER, _BOTH,
+        least=2, spreads=2,
+    ),
 )  # fmt: skip
 AGGREGATES: Mapping[str, AggregateFunction] = {row.name: row for row in _TABLE}

@@ -37,7 +37,6 @@ SESSION_COLUMNS = (
     ValueColumn("end", pa.int64(), MergeRule.MAX),
     ValueColumn("before", pa.int64(), MergeRule.LAST),
 )
-_RULES = {"add": MergeRule.SUM, "min": MergeRule.MIN, "max": MergeRule.MAX}
 
 
 def state_schema(spec: AggregateSpec) -> StateSchema:
@@ -58,13 +57,20 @@ def key_columns(spec: AggregateSpec) -> tuple[KeyColumn, ...]:
 
 def value_columns(accumulators: Sequence[Accumulator]) -> tuple[ValueColumn, ...]:
     return tuple(
-        ValueColumn(f"a{index}", arrow_type(accumulator.type), _rule(accumulator))
+        ValueColumn(
+            f"a{index}",
+            arrow_type(accumulator.type),
+            _rule(accumulator),
+            tuple(f"a{accumulators.index(other)}" for other in accumulator.reads),
+        )
         for index, accumulator in enumerate(accumulators)
     )
 
 
 def _rule(accumulator: Accumulator) -> MergeRule:
-    return _RULES[accumulator.merge] if accumulator.nullable else MergeRule.COUNT
+    if accumulator.merge == "add":
+        return MergeRule.SUM if accumulator.nullable else MergeRule.COUNT
+    return MergeRule(accumulator.merge)
 
 
 def key_arrays(partials: Partials, keys: Sequence[NamedExpression]) -> list[pa.Array]:

@@ -25,6 +25,7 @@ from penstock.operators.aggregate import Grouped
 from penstock.operators.contract import Batches, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.groups import SESSION_COLUMNS, key_columns, partials_batch
+from penstock.operators.row_groups import GroupRows
 from penstock.operators.specs import BEGIN_COLUMN, PANE_COLUMN, AggregateSpec, SessionSpec
 from penstock.state.columns import MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
@@ -51,8 +52,12 @@ class Sessions(Grouped):
         return watermark_us  # the pane of a partial is the end of its rows
 
     def process(self, port: int, prepared: Prepared) -> Batches:
-        rows = prepared.rows
-        batch = partials_batch(rows, self.spec.partial) if isinstance(rows, Partials) else rows
+        batch = rows = prepared.rows
+        if isinstance(rows, GroupRows):
+            batch = rows.batch(self.spec.partial)
+            self._place += rows.places
+        elif isinstance(rows, Partials):
+            batch = partials_batch(rows, self.spec.partial)
         if batch.num_rows:
             self._join(batch)
         return ()

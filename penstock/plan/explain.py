@@ -213,9 +213,7 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
     pane = "" if spec.window is None else f", panes of {show_duration(spec.window.pane_us)}"
     if isinstance(spec.window, SessionSpec):
         pane = ", a row for each session"
-    values = [
-        f"{a.function}({a.argument or '*'}) {a.type}" for a in accumulators_of(spec.aggregates)
-    ]
+    values = [f"{each} {each.type}" for each in accumulators_of(spec.aggregates)]
     return [
         f"by {keys}{pane}",
         f"values {', '.join(values)}",
@@ -354,5 +352,6 @@ def show_join(spec: JoinSpec) -> str:
 
 def show_call(call: AggregateCall) -> str:
     """An aggregate with its name."""
-    argument = "*" if call.argument is None else str(call.argument)
-    return f"{call.function}({argument}) as {call.name}"
+    arguments = ", ".join(map(str, call.expressions())) or "*"
+    nulls = " ignore nulls" if call.ignores_nulls else ""
+    return f"{call.function}({arguments}){nulls} as {call.name}"

@@ -37,9 +37,10 @@ def place_exchanges(query: Query) -> Query:
     """Put an exchange below every aggregate that has more than one producer or one vertex.
 
     Accumulators per key and pane are exchanged instead of rows, unless late rows are kept (they
-    must reach the aggregate one by one) or the rows come out of another aggregate (they are few).
-    A state has a stage of its own, so an aggregate above another one always gets an exchange. So
-    does each side of a join: where two inputs meet, both are streams.
+    must reach the aggregate one by one), the rows come out of another aggregate (they are few) or
+    no loop keeps what is accumulated. A state has a stage of its own, so an aggregate above another
+    one always gets an exchange. So does each side of a join: where two inputs meet, both are
+    streams.
     """
     keep_late = query.settings.late_stream is not None
 
@@ -54,7 +55,7 @@ def place_exchanges(query: Query) -> Query:
             return node
         if isinstance(node.spec, DeduplicateSpec):
             return step(node.spec, Exchange(node.child, node.spec.key_names))
-        if keep_late or _stateful(node.child):
+        if keep_late or _stateful(node.child) or not node.spec.partial.in_loop:
             return _exchange_rows(node.spec, node.child)
         return _exchange_partials(node.spec, node.child)
 

@@ -318,5 +318,4 @@ def _window(spec: AggregateSpec) -> str:
 
 
 def _values(spec: AggregateSpec) -> str:
-    shown = [f"{a.function}({a.argument or '*'})" for a in accumulators_of(spec.aggregates)]
-    return "(" + ", ".join(shown) + ")"
+    return "(" + ", ".join(map(str, accumulators_of(spec.aggregates))) + ")"

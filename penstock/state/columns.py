@@ -39,6 +39,16 @@ class MergeRule(StrEnum):
     COUNT = "count"  # as sum, but a new row starts at 0 instead of null
     MIN = "min"  # nulls do not count; NaN is the greatest value
     MAX = "max"
+    AND = "and"  # bit by bit; nulls do not count
+    OR = "or"
+    XOR = "xor"
+    MEAN = "mean"  # by a column with the number of values
+    MOMENT_2 = "moment 2"  # sums of powers of distances from the mean, by the number and the mean,
+    MOMENT_3 = "moment 3"  # and by the lower moments
+    MOMENT_4 = "moment 4"
+    COMOMENT = "comoment"  # of two: by the number and the means of both
+    OF_LEAST = "of least"  # the value that came last with the least value of another column
+    OF_GREATEST = "of greatest"
     FIRST = "first"  # the value that came with the row's first merge, null or not
     LAST = "last"  # the value that came with the row's last merge, null or not
 
@@ -53,11 +63,12 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
-    """One value of a row, and how it merges."""
+    """One value of a row, and how it merges: some rules read other columns, which come later."""
 
     name: str
     type: pa.DataType
     rule: MergeRule
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,8 +95,7 @@ class StateSchema:
             )
         for column in columns:
             _check_type(column.name, column.type)
-        for value in self.values:
-            rule_code(value)
+        rule_codes(self.values)
 
     @cached_property
     def row_schema(self) -> pa.Schema:
@@ -128,13 +138,57 @@ def _check_type(name: str, kind: pa.DataType) -> None:
     )
 
 
-def rule_code(column: ValueColumn) -> int:
+def rule_codes(columns: Sequence[ValueColumn]) -> list[int]:
+    """Return the loops' numbers for the columns' rules: with the places of what they read."""
+    places = {column.name: at for at, column in enumerate(columns)}
+    codes = []
+    for at, column in enumerate(columns):
+        code = _rule_code(column)
+        for turn, name in enumerate(column.reads, start=1):
+            if places[name] <= at:
+                raise StateError(
+                    f"state column {column.name!r} is merged by {name!r}, which has to come later",
+                    column=column.name,
+                )
+            code |= places[name] << turn * tables.RULE_BITS
+        codes.append(code)
+    return codes
+
+
+_OF_ANY_TYPE = {
+    MergeRule.FIRST: tables.FIRST,
+    MergeRule.LAST: tables.LAST,
+    MergeRule.OF_LEAST: tables.OF_LEAST,
+    MergeRule.OF_GREATEST: tables.OF_GREATEST,
+}
+_OF_BIGINT = {
+    MergeRule.AND: tables.AND_INT,
+    MergeRule.OR: tables.OR_INT,
+    MergeRule.XOR: tables.XOR_INT,
+}
+_OF_DOUBLE = {
+    MergeRule.MEAN: tables.MEAN,
+    MergeRule.MOMENT_2: tables.MOMENT_2,
+    MergeRule.MOMENT_3: tables.MOMENT_3,
+    MergeRule.MOMENT_4: tables.MOMENT_4,
+    MergeRule.COMOMENT: tables.COMOMENT,
+}
+
+
+def _rule_code(column: ValueColumn) -> int:
     """Return the loops' number for a column's rule and type; raise if they do not go together."""
     kind, rule = column.type, column.rule
-    if rule is MergeRule.FIRST:
-        return tables.FIRST
-    if rule is MergeRule.LAST:
-        return tables.LAST
+    if rule in _OF_ANY_TYPE:
+        return _OF_ANY_TYPE[rule]
+    for known, needed in ((_OF_BIGINT, pa.int64()), (_OF_DOUBLE, pa.float64())):
+        if rule in known and kind != needed:
+            raise StateError(
+                f"state column {column.name!r}: {rule} needs {needed}, not {kind}",
+                column=column.name,
+                type=str(kind),
+            )
+    if rule in _OF_BIGINT or rule in _OF_DOUBLE:
+        return (_OF_BIGINT | _OF_DOUBLE)[rule]
     if rule in (MergeRule.SUM, MergeRule.COUNT):
         if pa.types.is_float64(kind) and rule is MergeRule.SUM:
             return tables.SUM_FLOAT

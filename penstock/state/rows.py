@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.errors import StateTooLarge
 from penstock.state import tables
 from penstock.state.bound import MemoryBound
-from penstock.state.columns import MergeRule, ValueColumn, rule_code, value_range
+from penstock.state.columns import MergeRule, ValueColumn, rule_codes, value_range
 from penstock.state.strings import StringPool
 from penstock.state.tables import Bytes, Floats, Words
 
@@ -73,7 +73,7 @@ class RowTable:
         self._strings = strings
         self._bound = bound
         ranges = [value_range(value.type) for value in values]
-        self._rules: Words = np.array([rule_code(value) for value in values], np.int64)
+        self._rules: Words = np.array(rule_codes(values), np.int64)
         self._lows: Words = np.array([low for low, _ in ranges], np.int64)
         self._highs: Words = np.array([high for _, high in ranges], np.int64)
         self._limits: Floats = _PEAK_MARGIN * np.array([high for _, high in ranges], np.float64)

@@ -293,7 +293,11 @@ def merge_rows(
         if mode == tables.RESOLVE:
             rows_out[some] = np.where(is_new, -1 - rows, rows)
         elif mode == tables.MERGE:
-            _merge(store, rows, is_new, values[some], bits[some], rules, peaks, (arena, starts))
+            for turn in _turns(rows, rules):
+                _merge(
+                    store, rows[turn], is_new[turn], values[some][turn], bits[some][turn], rules,
+                    peaks, (arena, starts),
+                )  # fmt: skip
         else:
             store[rows, META] = store[rows, META] & ~HASH_MASK | hashes[some]
             _put(store, rows, values[some], bits[some], rules, peaks)
@@ -373,10 +377,17 @@ def _merge(
     strings: tuple[Bytes, Words],
 ) -> None:
     first = store.shape[1] - rules.size
-    for index, rule in enumerate(rules.tolist()):
+    for index, code in enumerate(rules.tolist()):
+        rule = code & tables.RULE_MASK
         bit = np.int64(1) << index
         given = bits & bit != 0
         column, numbers = store[:, first + index], values[:, index]
+        if rule in (tables.OF_LEAST, tables.OF_GREATEST):
+            taken = _better(store, rows, values, bits, code >> tables.RULE_BITS, rules, strings)
+            column[rows[taken]] = np.where(given, numbers, 0)[taken]
+            kept = store[rows[taken], VALID] & ~bit
+            store[rows[taken], VALID] = np.where(given[taken], kept | bit, kept)
+            continue
         if rule >= tables.FIRST:
             taken = np.flatnonzero(is_new) if rule == tables.FIRST else np.arange(rows.size)
             # Of several values for one row the last one stays.
@@ -390,9 +401,85 @@ def _merge(
         store[targets[begins], VALID] |= bit
         later = np.ones(targets.size, np.bool_)
         later[begins] = False
+        if rule in _MOMENTS:
+            known, more = store[targets[later], first:], values[given][later]
+            column[targets[later]] = _moments(code, index, known, more).view(np.int64)
+            continue
         _fold(rule, column, targets[later], numbers[later], strings)
         if rule == tables.SUM_INT and targets.size:
             peaks[index] = max(peaks[index], np.abs(column[targets].astype(np.float64)).max())
+
+
+def _turns(rows: Words, rules: Words) -> Iterator[Words]:
+    """The inputs all at once; each row at most once in a turn, where columns read each other."""
+    if not (rules > tables.RULE_MASK).any():
+        yield np.arange(rows.size)
+        return
+    order = np.argsort(rows, kind="stable")
+    begins = np.flatnonzero(np.r_[True, rows[order][1:] != rows[order][:-1]][: rows.size])
+    sizes = np.diff(np.r_[begins, rows.size])
+    turns = np.empty(rows.size, np.int64)
+    turns[order] = np.arange(rows.size) - np.repeat(begins, sizes)
+    in_turn = np.argsort(turns, kind="stable")
+    yield from np.split(in_turn, np.cumsum(np.bincount(turns))[:-1])
+
+
+def _better(
+    store: Rows,
+    rows: Words,
+    values: Rows,
+    bits: Words,
+    by: int,
+    rules: Words,
+    strings: tuple[Bytes, Words],
+) -> Words:
+    """Which inputs bring a value of a column that is as good as that of their rows, or better."""
+    bit = np.int64(1) << by
+    given = np.flatnonzero(bits & bit != 0)
+    known = store[rows[given], VALID] & bit != 0
+    numbers = np.ascontiguousarray(values[given[known], by])
+    before = store[rows[given[known]], store.shape[1] - rules.size + by]
+    merged = before.copy()
+    _fold(int(rules[by]), merged, np.arange(merged.size), numbers, strings)
+    same = numbers == before
+    if rules[by] in (tables.MIN_FLOAT, tables.MAX_FLOAT):
+        floats, others = numbers.view(np.float64), before.view(np.float64)
+        same = (floats == others) | (np.isnan(floats) & np.isnan(others))
+    taken = np.ones(given.size, np.bool_)
+    taken[known] = same | (merged != before)
+    return given[taken]
+
+
+_MOMENTS = frozenset(
+    {tables.MEAN, tables.MOMENT_2, tables.MOMENT_3, tables.MOMENT_4, tables.COMOMENT}
+)
+
+
+def _moments(code: int, index: int, known: Rows, more: Rows) -> Floats:
+    """Means or central moments of pairs of sets, as the loop computes them."""
+    rule = code & tables.RULE_MASK
+    places = [code >> turn * tables.RULE_BITS & tables.RULE_MASK for turn in range(1, 5)]
+    (one, n1, mean1, second1, third1), (other, n2, mean2, second2, third2) = (
+        [rows[:, index].view(np.float64), rows[:, places[0]].astype(np.float64)]
+        + [rows[:, place].view(np.float64) for place in places[1:]]
+        for rows in (np.asfortranarray(known), np.asfortranarray(more))
+    )
+    total = n1 + n2
+    with np.errstate(all="ignore"):
+        if rule == tables.MEAN:
+            return one + (other - one) / total * n2
+        delta = mean2 - mean1
+        share = delta / total
+        if rule == tables.MOMENT_2:
+            return one + other + delta * share * n1 * n2
+        if rule == tables.COMOMENT:
+            return one + other + delta * ((second2 - second1) / total) * n1 * n2
+        if rule == tables.MOMENT_3:
+            far = share * share * delta * n1 * n2 * (n1 - n2)
+            return one + other + far + 3.0 * share * (n1 * second2 - n2 * second1)
+        far = share * share * share * delta * n1 * n2 * (n1 * n1 - n1 * n2 + n2 * n2)
+        near = 6.0 * share * share * (n1 * n1 * second2 + n2 * n2 * second1)
+        return one + other + far + near + 4.0 * share * (n1 * third2 - n2 * third1)
 
 
 def _begins(store: Rows, targets: Words, bit: np.int64) -> Words:
@@ -416,6 +503,12 @@ def _fold(
         np.minimum.at(column, targets, numbers)
     elif rule == tables.MAX_INT:
         np.maximum.at(column, targets, numbers)
+    elif rule == tables.AND_INT:
+        np.bitwise_and.at(column, targets, numbers)
+    elif rule == tables.OR_INT:
+        np.bitwise_or.at(column, targets, numbers)
+    elif rule == tables.XOR_INT:
+        np.bitwise_xor.at(column, targets, numbers)
     elif rule == tables.MIN_FLOAT:
         fold_least(floats, targets, float_numbers)
     elif rule == tables.MAX_FLOAT:

@@ -77,9 +77,23 @@ LOOK_AHEAD = 256  # rows
     MAX_FLOAT,
     MIN_BYTES,
     MAX_BYTES,
+    AND_INT,
+    OR_INT,
+    XOR_INT,
+    MEAN,
+    MOMENT_2,
+    MOMENT_3,
+    MOMENT_4,
+    COMOMENT,
+    OF_LEAST,
+    OF_GREATEST,
     FIRST,
     LAST,
-) = range(10)
+) = range(20)
+# A rule may read other value columns, which stand behind its own, so that they are not merged yet:
+# their places are above the rule, so many bits each.
+RULE_BITS = 8
+RULE_MASK = (1 << RULE_BITS) - 1
 
 # Counters of a string pool.
 STRINGS, STRING_BYTES, STRING_NEXT, STRING_COUNTERS = range(4)
@@ -211,6 +225,87 @@ def _float_less(left: Any, right: Any) -> Any:
 
 
 @inlined
+def _is_before(
+    rule: Any,
+    store: Any,
+    floats: Any,
+    row: Any,
+    word: Any,
+    values: Any,
+    value_floats: Any,
+    at: Any,
+    column: Any,
+    arena: Any,
+    starts: Any,
+) -> Any:
+    """Whether what a row has is a lesser minimum, or a greater maximum, than what comes."""
+    if rule == MIN_INT:
+        return store[row, word] < values[at, column]
+    if rule == MAX_INT:
+        return store[row, word] > values[at, column]
+    if rule == MIN_FLOAT:
+        return _float_less(floats[row, word], value_floats[at, column])
+    if rule == MAX_FLOAT:
+        return _float_less(value_floats[at, column], floats[row, word])
+    if rule == MIN_BYTES:
+        return _bytes_less(arena, starts, store[row, word], values[at, column])
+    return _bytes_less(arena, starts, values[at, column], store[row, word])
+
+
+@inlined
+def _moment(
+    code: Any,
+    store: Any,
+    floats: Any,
+    row: Any,
+    first: Any,
+    word: Any,
+    values: Any,
+    value_floats: Any,
+    at: Any,
+    column: Any,
+) -> Any:
+    """A mean or a central moment of two sets together, by what is known of each, as Spark does it.
+
+    It reads the number of values, the mean, and the moments below it, in this order.
+    """
+    rule = code & RULE_MASK
+    count_at = code >> RULE_BITS & RULE_MASK
+    mean_at = code >> 2 * RULE_BITS & RULE_MASK
+    second_at = code >> 3 * RULE_BITS & RULE_MASK
+    third_at = code >> 4 * RULE_BITS & RULE_MASK
+    n1 = np.float64(store[row, first + count_at])
+    n2 = np.float64(values[at, count_at])
+    total = n1 + n2
+    one, other = floats[row, word], value_floats[at, column]
+    if rule == MEAN:
+        return one + (other - one) / total * n2
+    delta = value_floats[at, mean_at] - floats[row, first + mean_at]
+    share = delta / total
+    if rule == MOMENT_2:
+        return one + other + delta * share * n1 * n2
+    if rule == COMOMENT:
+        across = value_floats[at, second_at] - floats[row, first + second_at]
+        return one + other + delta * (across / total) * n1 * n2
+    second1, second2 = floats[row, first + second_at], value_floats[at, second_at]
+    if rule == MOMENT_3:
+        return (
+            one
+            + other
+            + share * share * delta * n1 * n2 * (n1 - n2)
+            + 3.0 * share * (n1 * second2 - n2 * second1)
+        )
+    third1, third2 = floats[row, first + third_at], value_floats[at, third_at]
+    return (
+        one
+        + other
+        + share * share * share * delta * n1 * n2 * (n1 * n1 - n1 * n2 + n2 * n2)
+        + 6.0 * share * share * (n1 * n1 * second2 + n2 * n2 * second1)
+        + 4.0 * share * (n1 * third2 - n2 * third1)
+    )
+
+
+@inlined
 def merge_row(
     store: Any,
     floats: Any,
@@ -231,10 +326,23 @@ def merge_row(
     first = store.shape[1] - rules.size
     have = store[row, VALID]
     for column in range(rules.size):
-        rule = rules[column]
+        rule = rules[column] & RULE_MASK
         word = first + column
         bit = np.int64(1) << column
         given = bits & bit != 0
+        if rule in (OF_LEAST, OF_GREATEST):
+            by = rules[column] >> RULE_BITS
+            by_bit = np.int64(1) << by
+            if bits & by_bit != 0 and (
+                have & by_bit == 0
+                or not _is_before(
+                    rules[by], store, floats, row, first + by, values, value_floats, at, by,
+                    arena, starts,
+                )
+            ):  # fmt: skip
+                store[row, word] = values[at, column] if given else 0
+                have = have | bit if given else have & ~bit
+            continue
         if rule >= FIRST:
             if rule == LAST or is_new:
                 store[row, word] = values[at, column] if given else 0
@@ -260,6 +368,16 @@ def merge_row(
             peaks[column] = max(peaks[column], abs(np.float64(total)))
         elif rule == SUM_FLOAT:
             floats[row, word] += value_floats[at, column]
+        elif rule == AND_INT:
+            store[row, word] &= values[at, column]
+        elif rule == OR_INT:
+            store[row, word] |= values[at, column]
+        elif rule == XOR_INT:
+            store[row, word] ^= values[at, column]
+        elif rule >= MEAN:
+            floats[row, word] = _moment(
+                rules[column], store, floats, row, first, word, values, value_floats, at, column
+            )
         else:
             if rule == MIN_INT:
                 better = values[at, column] < store[row, word]

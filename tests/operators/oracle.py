@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
+from operator import xor
 from typing import Any
 
-Row = dict[str, Any]  # time, key, value (int or None), price (float or None)
+import pytest
+
+Row = dict[str, Any]  # time, key, value (int or None), price (float or None), word
 
 
 def aggregated(rows: list[Row]) -> tuple[Any, ...]:
-    """count(*), count(value), sum(value), avg(value), min(value), max(value), sum(price)."""
+    """count(*), count(value), sum(value), avg(value), min(value), max(value), sum(price),
+    and what is kept."""
     values = [row["value"] for row in rows if row["value"] is not None]
     prices = [row["price"] for row in rows if row["price"] is not None]
     average = float(Fraction(sum(values)) / len(values)) if values else None
@@ -22,7 +29,37 @@ def aggregated(rows: list[Row]) -> tuple[Any, ...]:
         min(values, default=None),
         max(values, default=None),
         sum(prices) if prices else None,
+        *kept(rows),
     )
+
+
+def kept(rows: list[Row]) -> tuple[Any, ...]:
+    """first(value), last(value ignoring nulls), min(word), max(word), min_by(upper(word), word),
+    bit_xor(value), var_pop(price), skewness(price)."""
+    values = [row["value"] for row in rows if row["value"] is not None]
+    prices = [row["price"] for row in rows if row["price"] is not None]
+    words = [row["word"] for row in rows if row.get("word") is not None]
+    return (
+        rows[0]["value"],
+        values[-1] if values else None,
+        min(words, default=None),
+        max(words, default=None),
+        min(words).upper() if words else None,
+        reduce(xor, values) if values else None,
+        _moment(prices, lambda n, m2, _: m2 / n),
+        _moment(prices, lambda n, m2, m3: math.sqrt(n) * m3 / m2**1.5 if m2 else None),
+    )
+
+
+def _moment(values: list[float], formula: Callable[..., float | None]) -> Any:
+    """Of the number of values and their second and third moment, exactly; then rounded."""
+    if not values:
+        return None
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact) / len(exact)
+    powers = [float(sum((value - mean) ** power for value in exact)) for power in (2, 3)]
+    found = formula(len(values), *powers)
+    return None if found is None else pytest.approx(found, rel=1e-9, abs=1e-12)
 
 
 @dataclass

@@ -8,10 +8,10 @@ import pytest
 
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import column
-from penstock.expressions.types import arrow_type, parse_type
+from penstock.expressions.types import arrow_type
 from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction
 from penstock.operators.aggregate_functions import AGGREGATES
-from penstock.operators.specs import AggregateCall
+from penstock.operators.specs import AggregateCall, accumulators_of
 
 TYPES = [
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(8,2)", "date",
@@ -27,34 +27,53 @@ def test_every_row_stands_under_its_name() -> None:
 
 def test_every_accumulator_is_of_some_aggregate_and_the_other_way_round() -> None:
     kept = {
-        name
-        for row in AGGREGATES.values()
+        accumulator.function
+        for name in AGGREGATES
         for kind in TYPES
-        if row.refusal(parse_type(kind)) is None
-        for name in row.accumulators(parse_type(kind))
+        for call in calls(name, kind)
+        for accumulator in accumulators_of((call,))
     }
     assert kept | {"rows"} == set(ACCUMULATORS)
+
+
+def calls(name: str, kind: str) -> list[AggregateCall]:
+    """The aggregate of a column of this type, if it takes one."""
+    has_second = AGGREGATES[name].second in ("order", "pair")
+    second = column("z", kind) if has_second else None
+    try:
+        return [AggregateCall(name, column("x", kind), "y", second)]
+    except ExpressionError:
+        return []
+
+
+def test_what_an_accumulator_reads_comes_behind_it() -> None:
+    """A state merges column after column, so what is read is not merged yet."""
+    asked = [call for name in AGGREGATES for kind in TYPES for call in calls(name, kind)]
+    found = accumulators_of((*asked, *reversed(asked)))
+    assert len(found) == len(set(found))
+    for at, accumulator in enumerate(found):
+        assert all(found.index(other) > at for other in accumulator.reads)
 
 
 @pytest.mark.parametrize("name", AGGREGATES)
 @pytest.mark.parametrize("kind", TYPES)
 def test_an_aggregate_of_no_groups_has_its_type(name: str, kind: str) -> None:
-    try:
-        aggregate = AggregateCall(name, column("x", kind), "y")
-    except ExpressionError:
-        return
-    accumulators = aggregate.accumulators
-    empty = [arrow_type(accumulator.type) for accumulator in accumulators]
-    result = aggregate.finish(accumulators, [pa.array([], each) for each in empty])
-    assert result.type == arrow_type(aggregate.type)
+    for aggregate in calls(name, kind):
+        accumulators = aggregate.accumulators
+        empty = [arrow_type(accumulator.type) for accumulator in accumulators]
+        result = aggregate.finish(accumulators, [pa.array([], each) for each in empty])
+        assert result.type == arrow_type(aggregate.type)
 
 
-@pytest.mark.parametrize("row", ACCUMULATORS.values(), ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [row for row in ACCUMULATORS.values() if row.fold], ids=lambda row: row.name
+)
 def test_an_accumulator_begins_with_what_any_value_replaces(row: AccumulatorFunction) -> None:
     """What the loop begins with and what NumPy begins with are one number."""
     for argument in (column("x", "bigint"), column("x", "double")):
         first = np.full(1, row.first(argument), row.dtype(argument))
         seven = np.full(1, 7, first.dtype)
+        assert row.fold is not None
         with np.errstate(all="ignore"):
             row.fold(first, np.zeros(1, np.int64), seven)
         assert first[0] == {"sum_high": 0, "count": 1, "rows": 1}.get(row.name, 7)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import StateOverflow
-from penstock.expressions.tree import column
+from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.kernels.cache import KernelCache
 from penstock.operators.specs import (
@@ -38,8 +38,9 @@ SCHEMA: Schema = (
     Field("key", parse_type("string")),
     Field("value", parse_type("bigint")),
     Field("price", parse_type("double")),
+    Field("word", parse_type("string")),
 )
-time, key, value, price = (column(field.name, field.type) for field in SCHEMA)
+time, key, value, price, word = (column(field.name, field.type) for field in SCHEMA)
 EXACT = (
     AggregateCall("count", None, "n"),
     AggregateCall("count", value, "values"),
@@ -50,6 +51,16 @@ OTHERS = (
     AggregateCall("min", value, "least"),
     AggregateCall("max", value, "most"),
     AggregateCall("sum", price, "prices"),
+)
+KEPT = (
+    AggregateCall("first", value, "opened"),
+    AggregateCall("last", value, "latest", ignores_nulls=True),
+    AggregateCall("min", word, "lowest"),
+    AggregateCall("max", word, "highest"),
+    AggregateCall("min_by", call("upper", word), "by_word", word),
+    AggregateCall("bit_xor", value, "bits"),
+    AggregateCall("var_pop", price, "spread"),
+    AggregateCall("skewness", price, "skew"),
 )
 SHAPES = {
     "tumbling": (10, 10, 0),
@@ -73,6 +84,7 @@ def rows_of(random: Random, count: int, around: int) -> list[Row]:
             "key": random.choice(["a", "b", "ccc", None]),
             "value": None if random.random() < 0.2 else random.randint(-50, 50),
             "price": None if random.random() < 0.2 else random.randint(-9, 9) / 4,
+            "word": random.choice([None, "", "a", "ab", "b", "é", "z\0"]),
         }
         for _ in range(count)
     ]
@@ -80,8 +92,8 @@ def rows_of(random: Random, count: int, around: int) -> list[Row]:
 
 def batch_of(rows: list[Row]) -> pa.RecordBatch:
     columns = [pa.array([row["time"] for row in rows], pa.int64()).cast(pa.timestamp("us", "UTC"))]
-    for name, kind in (("key", pa.string()), ("value", pa.int64()), ("price", pa.float64())):
-        columns.append(pa.array([row[name] for row in rows], kind))
+    for field in arrow_schema(SCHEMA[1:]):
+        columns.append(pa.array([row.get(field.name) for row in rows], field.type))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(SCHEMA))
 
 
@@ -97,7 +109,7 @@ def tuples_of(batches: tuple[pa.RecordBatch, ...]) -> list[tuple[Any, ...]]:
 
 def columns_of(rows: list[tuple[Any, ...]], aggregates: tuple[AggregateCall, ...]) -> list[Any]:
     """Of the oracle's aggregates, those that the query has."""
-    every = ("n", "values", "total", "mean", "least", "most", "prices")
+    every = [aggregate.name for aggregate in EXACT + OTHERS + KEPT]
     kept = [3 + every.index(aggregate.name) for aggregate in aggregates]
     return [(*row[:3], *(row[index] for index in kept)) for row in rows]
 
@@ -166,6 +178,7 @@ class Pair:
 
 
 CASES = [(shape, EXACT + OTHERS) for shape in sorted(SHAPES)]
+CASES += [(shape, KEPT + EXACT + OTHERS) for shape in ("tumbling", "hopping")]
 CASES += [("hopping", EXACT), ("uneven", EXACT)]  # exact aggregates alone keep running totals
 
 
@@ -192,13 +205,15 @@ def test_append_mode(
     assert len(pair.chain.states["aggregate0"]) == 0, "closed windows leave nothing behind"
 
 
+@pytest.mark.parametrize("aggregates", [EXACT + OTHERS, KEPT + EXACT], ids=["numbers", "kept"])
 @pytest.mark.parametrize("shape", ["tumbling", "hopping"])
 @settings(SEEDED, max_examples=examples(12))
 @given(seed=st.integers(0, 2**32))
-def test_update_mode(kernels: KernelCache, shape: str, seed: int) -> None:
+def test_update_mode(
+    kernels: KernelCache, shape: str, aggregates: tuple[AggregateCall, ...], seed: int
+) -> None:
     """At each commit the open windows that changed, and nothing else."""
     random = Random(seed)
-    aggregates = EXACT + OTHERS
     pair = Pair(shape, "update", aggregates, kernels)
     now, watermark = 0, -(1 << 40)
     for _ in range(random.randint(1, 10)):
@@ -225,7 +240,7 @@ def test_update_mode(kernels: KernelCache, shape: str, seed: int) -> None:
 @pytest.mark.parametrize("shape", ["tumbling", "hopping"])
 def test_complete_mode_keeps_everything(kernels: KernelCache, shape: str) -> None:
     random = Random(4)
-    aggregates = EXACT + OTHERS
+    aggregates = EXACT + OTHERS + KEPT
     pair = Pair(shape, "complete", aggregates, kernels)
     for step in range(5):
         pair.feed(rows_of(random, 10, step * 20), random)
@@ -304,12 +319,13 @@ TIME_END = (1 << 63) - 1
 
 @pytest.mark.parametrize("size", [(10_000_000, 10_000_000, 0), (10, 3, 2), (1, 1, 0)])
 @pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("function", ["count", "bit_or"])
 def test_windows_beyond_64_bits_fail_their_row_and_no_other(
-    kernels: KernelCache, size: tuple[int, int, int], mode: str
+    kernels: KernelCache, size: tuple[int, int, int], mode: str, function: str
 ) -> None:
     """No row vanishes: it is in all its windows, whose ends are times, or it is rejected."""
     window = WindowSpec(time, *size)
-    counted = (AggregateCall("count", None, "n"),)
+    counted = (AggregateCall(function, literal(1, parse_type("int")), "n"),)
     spec = AggregateSpec((), window, counted, mode, is_watermarked=True)
     schema = SCHEMA[:1]
     chain = linear((spec,), schema, kernels)

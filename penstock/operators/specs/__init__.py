@@ -13,6 +13,7 @@ from penstock.operators.specs.grouping import (
     BEGIN_COLUMN,
     OVERLAP_MAX,
     PANE_COLUMN,
+    PLACE,
     ROWS_COLUMN,
     Accumulator,
     AggregateCall,
@@ -60,6 +61,7 @@ __all__ = [
     "MODES",
     "OVERLAP_MAX",
     "PANE_COLUMN",
+    "PLACE",
     "RIGHT",
     "ROWS_COLUMN",
     "SPAN_US_MAX",
@@ -124,7 +126,9 @@ def _window(node: Any) -> WindowSpec | SessionSpec:
 _GROUPING: dict[str, Any] = {
     "keys": list_of(_named),
     "window": _optional(_window),
-    "aggregates": list_of(record_of(AggregateCall, argument=_optional(from_json))),
+    "aggregates": list_of(
+        record_of(AggregateCall, argument=_optional(from_json), second=_optional(from_json))
+    ),
 }
 _SIDE = record_of(
     JoinSide,

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from penstock.expressions.durations import show_duration
-from penstock.expressions.tree import Expression
+from penstock.expressions.tree import Column, Expression, call, literal
 from penstock.expressions.types import (
     ARITHMETIC_DIGITS_MAX,
     BIGINT,
-    DOUBLE,
     TIMESTAMP,
     DataType,
     Field,
     Schema,
     struct_type,
 )
-from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction
-from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction
+from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction, Part
+from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction, ordered
 from penstock.operators.specs.rows import SPAN_US_MAX
 from penstock.operators.specs.spec import (
     KEY_KINDS_REFUSED,
@@ -41,6 +40,7 @@ from penstock.operators.specs.spec import (
 PANE_COLUMN = "__pane"
 BEGIN_COLUMN = "__begin"
 ROWS_COLUMN = "__rows"
+PLACE = Column("__place", BIGINT, False)  # of a row, in the order in which an operator takes rows
 OVERLAP_MAX = 10_000  # windows that one row is in; Spark makes a projection for each
 _TIME_MAX = (1 << 63) - 1
 
@@ -178,27 +178,55 @@ def _check_time(time: Expression, input_schema: Schema) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Accumulator:
-    """One running number of a group: a function of `ACCUMULATORS` and what it runs over."""
+    """One running value of a group: a function of `ACCUMULATORS` and what it runs over."""
 
     function: str
     argument: Expression | None
+    second: Expression | None = None
+
+    def __str__(self) -> str:
+        return f"{self.function}({', '.join(map(str, self.arguments)) or '*'})"
 
     @property
     def row(self) -> AccumulatorFunction:
         return ACCUMULATORS[self.function]
 
     @property
+    def arguments(self) -> tuple[Expression, ...]:
+        return tuple(each for each in (self.argument, self.second) if each is not None)
+
+    @property
     def type(self) -> DataType:
-        return DOUBLE if self.row.is_double(self.argument) else BIGINT
+        return self.row.type(self.argument)
 
     @property
     def merge(self) -> str:
-        """How two of them become one: `add`, `min` or `max`."""
+        """How two of them become one: `add`, or a rule of the state."""
         return self.row.merge
 
     @property
     def nullable(self) -> bool:
         return self.row.nullable
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether a loop over a batch keeps it before it reaches a state."""
+        return self.row.in_loop(self.argument)
+
+    @property
+    def reads(self) -> tuple[Accumulator, ...]:
+        """The others that say how two of these merge."""
+        return tuple(_accumulator(part, self.arguments) for part in self.row.reads)
+
+    @property
+    def depth(self) -> int:
+        """How far others are read by others."""
+        return max((1 + other.depth for other in self.reads), default=0)
+
+
+def _accumulator(part: Part, arguments: Sequence[Expression]) -> Accumulator:
+    name, *places = part
+    return Accumulator(name, *(arguments[place] for place in places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,30 +236,43 @@ class AggregateCall:
     function: str
     argument: Expression | None
     name: str
+    second: Expression | None = None
+    ignores_nulls: bool = False  # of functions that go by the place of a row
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, str) or self.function not in AGGREGATES:
             raise refuse(f"there is no aggregate {self.function!r}; known: {', '.join(AGGREGATES)}")
         if self.argument is not None:
-            self._check_argument(self.argument.type)
+            self._check_argument(self.argument, self.row.refusal)
         elif not self.row.counts_rows:
             raise refuse(f"{self.function} needs an argument")
+        if (self.second is not None) != (self.row.second in ("order", "pair")):
+            raise refuse(f"{self.function} has another number of arguments")
+        if self.second is not None:
+            refusal = ordered if self.row.second == "order" else self.row.refusal
+            self._check_argument(self.second, refusal)
 
     def bound(self, bind: Binder) -> AggregateCall:
-        return self if self.argument is None else replace(self, argument=bind(self.argument))
+        if self.argument is None:
+            return self
+        second = None if self.second is None else bind(self.second)
+        return replace(self, argument=bind(self.argument), second=second)
 
     @property
     def row(self) -> AggregateFunction:
         return AGGREGATES[self.function]
 
-    def _check_argument(self, argument: DataType) -> None:
-        refusal = self.row.refusal(argument)
+    def _check_argument(
+        self, argument: Expression, judge: Callable[[DataType], str | None]
+    ) -> None:
+        refusal = judge(argument.type)
         if refusal is not None:
-            raise refuse(f"{self.function} {refusal.format(argument=self.argument, type=argument)}")
-        digits = argument.precision + self.row.more_digits
-        if argument.is_decimal and digits > ARITHMETIC_DIGITS_MAX:
+            shown = refusal.format(argument=argument, type=argument.type)
+            raise refuse(f"{self.function} {shown}")
+        digits = argument.type.precision + self.row.more_digits
+        if argument.type.is_decimal and digits > ARITHMETIC_DIGITS_MAX:
             raise refuse(
-                f"{self.function} of {argument} needs {digits} digits, "
+                f"{self.function} of {argument.type} needs {digits} digits, "
                 f"the most is {ARITHMETIC_DIGITS_MAX}: cast the argument to fewer digits"
             )
 
@@ -244,13 +285,32 @@ class AggregateCall:
     def nullable(self) -> bool:
         return self.row.nullable
 
+    def expressions(self) -> list[Expression]:
+        """What it reads of a row."""
+        return [each for each in (self.argument, self.second) if each is not None]
+
+    @property
+    def arguments(self) -> tuple[Expression, ...]:
+        """What its accumulators run over."""
+        if self.argument is None:
+            return ()
+        if self.row.second == "place":
+            guard = self.argument if self.ignores_nulls else PLACE
+            return self.argument, _where_present(PLACE, guard)
+        if self.second is None:
+            return (self.argument,)
+        if self.row.second == "pair":
+            one, other = self.argument, self.second
+            return _where_present(one, other), _where_present(other, one)
+        return self.argument, self.second
+
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
         """What must be kept per group to compute it."""
         if self.argument is None:
             return (Accumulator("rows", None),)
-        names = self.row.accumulators(self.argument.type)
-        return tuple(Accumulator(name, self.argument) for name in names)
+        parts, arguments = self.row.accumulators(self.argument.type), self.arguments
+        return tuple(_accumulator(part, arguments) for part in parts)
 
     def finish(self, accumulators: Sequence[Accumulator], columns: Sequence[pa.Array]) -> pa.Array:
         """The column of the result, from the columns of all accumulators of the groups."""
@@ -258,9 +318,24 @@ class AggregateCall:
         return self.row.finish(own, self.type)
 
 
+def _where_present(value: Expression, guard: Expression) -> Expression:
+    """The value, but null where the guard is."""
+    if not guard.nullable:
+        return value
+    return call("if", call("is_not_null", guard), value, literal(None, value.type))
+
+
 def accumulators_of(aggregates: tuple[AggregateCall, ...]) -> tuple[Accumulator, ...]:
-    """The distinct accumulators of all aggregates, in order of first use."""
-    return tuple(dict.fromkeys(a for call in aggregates for a in call.accumulators))
+    """The distinct accumulators of all aggregates, in order of first use.
+
+    What others read comes after them: a state merges one column after the other.
+    """
+    found: dict[Accumulator, None] = {}
+    waiting = [a for call in aggregates for a in call.accumulators]
+    while waiting:
+        found.update(dict.fromkeys(waiting))
+        waiting = [other for a in waiting for other in a.reads if other not in found]
+    return tuple(sorted(found, key=lambda a: -a.depth))
 
 
 def _check_grouping(
@@ -278,8 +353,8 @@ def _check_grouping(
     if window is not None:
         window.check(input_schema)
     for aggregate in aggregates:
-        if aggregate.argument is not None:
-            check_columns(aggregate.argument, input_schema)
+        for argument in aggregate.expressions():
+            check_columns(argument, input_schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,13 +369,18 @@ class PartialAggregateSpec(Spec):
 
     def expressions(self) -> list[Expression]:
         read = [key for _, key in self.keys]
-        read += [call.argument for call in self.aggregates if call.argument is not None]
+        read += [argument for call in self.aggregates for argument in call.expressions()]
         return read + ([] if self.window is None else self.window.expressions())
 
     def bound(self, bind: Binder) -> PartialAggregateSpec:
         window = None if self.window is None else self.window.bound(bind)
         calls = tuple(call.bound(bind) for call in self.aggregates)
         return PartialAggregateSpec(bound_named(self.keys, bind), window, calls)
+
+    @property
+    def in_loop(self) -> bool:
+        """Whether a loop computes it; else rows go to the state one by one, and travel as rows."""
+        return all(accumulator.in_loop for accumulator in accumulators_of(self.aggregates))
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -340,7 +420,7 @@ class PartialAggregateSpec(Spec):
     @property
     def meaning(self) -> dict[str, Any]:
         """What partials, or a state of them, stand for."""
-        values = [[each.function, each.argument] for each in accumulators_of(self.aggregates)]
+        values = [[each.function, *each.arguments] for each in accumulators_of(self.aggregates)]
         return {"keys": self.keys, "window": self.window, "values": values}
 
 

@@ -1,0 +1,156 @@
+"""Rows on their way into groups one by one, where no loop keeps what is accumulated.
+
+One block computes keys, time and arguments; what each row is worth by itself then goes to the
+state, which merges row after row by its rules. So the order of processing is that of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.arrays import Mask, validity_of, values_of
+from penstock.errors import RowError
+from penstock.expressions.frame import row_error
+from penstock.expressions.tree import Expression, columns_of
+from penstock.expressions.types import Field, arrow_type
+from penstock.kernels.block import Block, BlockSpec, StepRows
+from penstock.kernels.columns import combined, plain
+from penstock.kernels.hashing import Hashes, hash_columns
+from penstock.operators.contract import Prepared, Tools
+from penstock.operators.front import Fusion, failures
+from penstock.operators.late import LateRows
+from penstock.operators.specs import (
+    PLACE,
+    Accumulator,
+    AggregateSpec,
+    PartialAggregateSpec,
+    accumulators_of,
+)
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRows:
+    """Rows by key and pane, with the accumulators that each is worth."""
+
+    keys: list[pa.Array]
+    panes: Numbers
+    hashes: Hashes
+    values: list[pa.Array]
+    places: int  # how many the batch had, also of rows that are not here
+
+    def batch(self, spec: PartialAggregateSpec) -> pa.RecordBatch:
+        """As partials of one row each."""
+        ones = pa.array(np.ones(len(self.panes), np.int64))
+        panes = [] if spec.window is None else [pa.array(self.panes)]
+        columns = [*self.keys, *panes, ones, *self.values]
+        return pa.RecordBatch.from_arrays(columns, names=[field.name for field in spec.schema])
+
+
+class RowGroups:
+    """Makes rows of a batch what a state merges."""
+
+    def __init__(self, fusion: Fusion, spec: AggregateSpec, tools: Tools) -> None:
+        self._spec = spec
+        self._accumulators = accumulators_of(spec.aggregates)
+        self._keys = [fusion.inlined(key) for _, key in spec.partial.grouped_by]
+        self._time = None if spec.window is None else fusion.inlined(spec.window.time)
+        self._arguments = [
+            [fusion.inlined(argument) for argument in accumulator.arguments]
+            for accumulator in self._accumulators
+        ]
+        wanted = [*self._keys, *(argument for each in self._arguments for argument in each)]
+        if self._time is not None:
+            wanted.insert(0, self._time)
+        self._names = {expression: f"x{at}" for at, expression in enumerate(dict.fromkeys(wanted))}
+        self._has_places = any(PLACE in columns_of(each) for each in self._names)
+        schema = (*fusion.schema, *([_PLACE_FIELD] if self._has_places else []))
+        outputs = tuple((name, expression) for expression, name in self._names.items())
+        filters = tuple(fusion.filters)
+        self.block = Block(BlockSpec(schema, filters, outputs, fusion.event_time), tools.cache)
+        self._late = LateRows(fusion, tools)
+
+    def prepare(
+        self, batch: pa.RecordBatch, closed_pane: int, collect_bad: bool, place: int
+    ) -> Prepared:
+        """What a batch brings, whose first row has this place; and which of its rows are late."""
+        given = self._with_places(batch, place) if self._has_places else batch
+        made = self.block.run(given, collect_bad)
+        bad = failures(self.block, given, made.bad_rows)
+        if self._time is None:
+            rows = self._grouped(made.batch, np.zeros(made.batch.num_rows, np.int64), batch)
+            return Prepared(rows, 0, None, made.max_event_time_us, bad)
+        panes, is_timed = self._panes(made, collect_bad, bad)
+        is_late = is_timed & (panes <= closed_pane)
+        late, failing = self._late.of(batch, _origins(made, is_late), collect_bad)
+        bad |= {row: error for row, error in failing.items() if row not in bad}
+        stays = is_timed & ~is_late
+        rows = self._grouped(made.batch.filter(pa.array(stays)), panes[stays], batch)
+        count = int(np.count_nonzero(is_late))
+        return Prepared(rows, count, late, made.max_event_time_us, bad)
+
+    def _with_places(self, batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
+        places = pa.array(np.arange(place, place + batch.num_rows))
+        columns, names = [*batch.columns, places], [*batch.schema.names, PLACE.name]
+        return pa.RecordBatch.from_arrays(columns, names=names)
+
+    def _panes(
+        self, made: StepRows, collect_bad: bool, bad: dict[int, RowError]
+    ) -> tuple[Numbers, Mask]:
+        """The pane of each row, and which have one; times beyond all windows fail."""
+        window, time = self._spec.window, self._time
+        assert window is not None
+        assert time is not None
+        column = plain(made.batch.column(self._names[time]))
+        times, valid = values_of(column), validity_of(column)
+        first_us, last_us = window.times_us
+        outside = valid & ((times < first_us) | (times > last_us))
+        for row in np.flatnonzero(outside).tolist():
+            reason = f"a window of the time {times[row]} us would lie beyond 64 bits"
+            error = row_error(made.origin(row), reason, str(time))
+            if not collect_bad:
+                raise error
+            bad.setdefault(made.origin(row), error)
+        panes: Numbers = (np.where(outside, 0, times) - window.start_us) // window.pane_us
+        return panes, valid & ~outside
+
+    def _grouped(self, rows: pa.RecordBatch, panes: Numbers, batch: pa.RecordBatch) -> GroupRows:
+        keys = [combined(rows.column(self._names[key])) for key in self._keys]
+        if not (self._keys or self._spec.window or rows.num_rows):
+            return self._one_group(batch.num_rows)
+        values = [
+            self._worth(accumulator, arguments, rows)
+            for accumulator, arguments in zip(self._accumulators, self._arguments, strict=True)
+        ]
+        return GroupRows(keys, panes, hash_columns(keys, len(panes)), values, batch.num_rows)
+
+    def _worth(
+        self, accumulator: Accumulator, arguments: Sequence[Expression], rows: pa.RecordBatch
+    ) -> pa.Array:
+        if not arguments:
+            return pa.array(np.ones(rows.num_rows, np.int64))
+        columns = [plain(combined(rows.column(self._names[each]))) for each in arguments]
+        return accumulator.row.rows(columns, accumulator.type)
+
+    def _one_group(self, places: int) -> GroupRows:
+        """An aggregate without keys and window has one group, also if no row has reached it."""
+        values = [
+            pa.array([None if each.nullable else 0], arrow_type(each.type))
+            for each in self._accumulators
+        ]
+        return GroupRows([], np.zeros(1, np.int64), hash_columns([], 1), values, places)
+
+
+_PLACE_FIELD = Field(PLACE.name, PLACE.type, PLACE.nullable)
+
+
+def _origins(made: StepRows, chosen: Mask) -> Numbers:
+    """The input rows that these rows come from."""
+    rows = np.flatnonzero(chosen)
+    return rows if made.rows is None else made.rows[rows]
