@@ -92,7 +92,6 @@ def test_columns_take_the_nullability_of_the_input() -> None:
             lambda: BIDS.group_by().agg(sum_("amount"), mode="update"),
             "sum of decimal.10,2. needs 20",
         ),
-        (lambda: BIDS.group_by().agg(max_("name"), mode="update"), "max of string"),
         (lambda: BIDS.group_by().agg(count(), mode="sometimes"), "there is no mode 'sometimes'"),
         (lambda: BIDS.group_by(window=window("price", 10)), None),
         (lambda: BIDS.group_by(window=window("ts", 0)), "0 < slide <= size"),

@@ -420,7 +420,10 @@ class PartialAggregateSpec(Spec):
     @property
     def meaning(self) -> dict[str, Any]:
         """What partials, or a state of them, stand for."""
-        values = [[each.function, *each.arguments] for each in accumulators_of(self.aggregates)]
+        values = [
+            [each.function, each.argument, *each.arguments[1:]]
+            for each in accumulators_of(self.aggregates)
+        ]
         return {"keys": self.keys, "window": self.window, "values": values}
 
 
