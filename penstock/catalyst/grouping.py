@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from penstock.catalyst.aggregates import CallCollector, is_aggregate
@@ -12,6 +12,7 @@ from penstock.catalyst.rows import (
     Names,
     SparkRows,
     filtered,
+    is_session,
     is_watermarked,
     made,
     named,
@@ -20,12 +21,13 @@ from penstock.catalyst.rows import (
 from penstock.catalyst.time_expressions import shifted_time
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import UnsupportedPlan
-from penstock.expressions.tree import Column, Expression, call
+from penstock.expressions.tree import Call, Column, Expression, call
 from penstock.operators.specs import (
     AggregateCall,
     NamedExpression,
     PartialAggregateSpec,
     ProjectSpec,
+    SessionSpec,
     WindowSpec,
 )
 from penstock.plan.event_time import watermark_ends
@@ -43,7 +45,7 @@ class AggregateReader:
         self.inputs = rows.expressions(node.kind, session_zone)
         self.calls = CallCollector(self.inputs, self.names.give)
         self.keys: list[NamedExpression] = []
-        self.window: WindowSpec | None = None
+        self.window: WindowSpec | SessionSpec | None = None
         self.span: Span | None = None
         self.conditions: tuple[JvmNode, ...] = ()
         self.columns: dict[int, Expression] = {}
@@ -58,8 +60,18 @@ class AggregateReader:
             self._group_by_window(expression, self.rows.windows[expr_id])
         elif expr_id is not None and expr_id in self.rows.spans:
             self._group_by_closed(expression, self.rows.spans[expr_id])
+        elif expr_id is not None and is_session(expression):
+            self._group_by_session(expression)
         else:
             self._group_by_key(expression)
+
+    def _group_by_session(self, expression: JvmNode) -> None:
+        found = self.inputs.read(expression)
+        if isinstance(found, Call) and found.function == "struct":
+            begin, end = found.args
+        else:
+            begin, end = (call("get_field", found, name=name) for name in ("start", "end"))
+        self._begin_window(expression, lambda name: SessionSpec(begin, end, name))
 
     def _group_by_window(self, expression: JvmNode, window: PendingWindow) -> None:
         if not window.span.is_even and not window.bounded:
@@ -79,17 +91,20 @@ class AggregateReader:
         self._set_window(expression, shifted_time(end, -1), own, span)
 
     def _set_window(self, expression: JvmNode, time: Expression, span: Span, shown: Span) -> None:
+        numbers = (span.size_us, span.slide_us, span.start_us)
+        self._begin_window(expression, lambda name: WindowSpec(time, *numbers, name))
+        self.span = shown
+
+    def _begin_window(
+        self, expression: JvmNode, make: Callable[[str], WindowSpec | SessionSpec]
+    ) -> None:
         if self.window is not None:
             raise unsupported(
                 self.node.kind, "rows are grouped by two windows", expression=expression
             )
         name = self.names.give(self._shown_name(expression))
-        self.window = made(
-            self.node,
-            lambda: WindowSpec(time, span.size_us, span.slide_us, span.start_us, name),
-            expression,
-        )
-        self.span, self.window_id = shown, expression.expr_id
+        self.window = made(self.node, lambda: make(name), expression)
+        self.window_id = expression.expr_id
         self.is_watermarked = is_watermarked(expression)
         self.columns[expression.expr_id] = Column(name, self.window.type, False)
 
@@ -179,6 +194,13 @@ class AggregateReader:
             self.calls.calls.append(AggregateCall("count", None, self.names.give("rows")))
         if self.mode == "append" and not self.is_watermarked:
             raise self._endless()
+        if self.mode == "update" and isinstance(self.window, SessionSpec):
+            raise UnsupportedPlan(
+                f"{self.node.kind}: a session that grows or joins another is another row, and the "
+                "one that update mode has sent would stay; use outputMode append or complete. "
+                "Structured Streaming asks for the same",
+                node=self.node.kind,
+            )
         rows = self.rows.relation
         spec = PartialAggregateSpec(tuple(self.keys), self.window, tuple(self.calls.calls))
         aggregated = made(self.node, lambda: aggregate(spec, rows, self.mode))
@@ -195,7 +217,7 @@ class AggregateReader:
         )
         if self.window is not None:
             reason = (
-                f"append mode needs a watermark on the window's time {self.window.time}: "
+                f"append mode needs a watermark on the window's time {self.window.event_time}: "
                 "withWatermark on that very column, which may be renamed but not computed with"
             )
         return UnsupportedPlan(
@@ -215,13 +237,16 @@ class AggregateReader:
             " on every side of a union, or after it"
         )
         return unsupported(
-            self.node.kind, f"which rows are late for a window of {self.window.time}: {reason}"
+            self.node.kind,
+            f"which rows are late for a window of {self.window.event_time}: {reason}",
         )
 
     def _window_as_shown(self, rows: SparkRows) -> SparkRows:
         """Give a window that was grouped by its last slide its whole length again."""
         window, span, expr_id = self.window, self.span, self.window_id
-        if window is None or span is None or expr_id is None or span.size_us == window.size_us:
+        if not isinstance(window, WindowSpec) or span is None or expr_id is None:
+            return rows
+        if span.size_us == window.size_us:
             return rows
         end = call("get_field", Column(window.output, window.type, False), name="end")
         whole = call("struct", shifted_time(end, -span.size_us), end, names=["start", "end"])

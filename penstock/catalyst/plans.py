@@ -14,7 +14,7 @@ from penstock.catalyst.grouping import AggregateReader
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
 from penstock.catalyst.refusals import refused_node, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
-from penstock.catalyst.rows import Names, SparkRows, filtered, made, named, selected
+from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.windows import (
     PendingWindow,
@@ -23,7 +23,7 @@ from penstock.catalyst.windows import (
     tumbling_span,
     window_struct,
 )
-from penstock.expressions.tree import Column, Expression, call
+from penstock.expressions.tree import Call, Column, Expression, call
 from penstock.operators.specs import (
     DeduplicateSpec,
     GenerateSpec,
@@ -35,7 +35,6 @@ from penstock.plan.nodes import Relation, UnionAll, spec_of, step, walk
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
 _WITHIN = frozenset({"DeduplicateWithinWatermark"})
-_SESSION_MARK = "spark.sessionWindow"
 
 
 class PlanReader:
@@ -147,12 +146,14 @@ class PlanReader:
         columns: dict[int, Expression] = {}
         windows: dict[int, PendingWindow] = {}
         spans: dict[int, Span] = {}
+        sessions: dict[int, Expression] = {}
         for item in items:
             if item.expr_id in columns or item.expr_id in windows:
                 continue
             name, value = named(item)
-            if value.kind == "CreateNamedStruct" and _is_session(item):
-                raise unsupported(node.kind, "session windows are not run here yet", column=name)
+            if value.kind == "CreateNamedStruct" and is_session(item):
+                sessions[item.expr_id] = expressions.read(value, name)
+                continue
             window = self._pending(node, rows, value)
             if window is not None:
                 windows[item.expr_id] = window
@@ -168,6 +169,8 @@ class PlanReader:
         for expr_id, window in windows.items():
             windows[expr_id] = replace(window, time=_carried(window.time, outputs, names))
             _show_window(columns, expr_id, windows[expr_id])
+        for expr_id, struct in sessions.items():
+            columns[expr_id] = _in_parts(struct, outputs, names)
         if not outputs:
             return replace(rows, columns=columns, windows=windows, spans=spans)
         relation = made(node, lambda: selected(rows.relation, tuple(outputs)))
@@ -317,14 +320,27 @@ class PlanReader:
 # --- small steps ----------------------------------------------------------------------------------
 
 
-def _carried(time: Expression, outputs: list[NamedExpression], names: Names) -> Expression:
+def _carried(
+    time: Expression, outputs: list[NamedExpression], names: Names, called: str = "window_time"
+) -> Expression:
     """Make sure that a projection carries the time of a window, and say where."""
     for name, expression in outputs:
         if expression == time:
             return Column(name, time.type, time.nullable)
-    name = names.give(time.name if isinstance(time, Column) else "window_time")
+    name = names.give(time.name if isinstance(time, Column) else called)
     outputs.append((name, time))
     return Column(name, time.type, time.nullable)
+
+
+def _in_parts(struct: Expression, outputs: list[NamedExpression], names: Names) -> Expression:
+    """A session with its begin and its end as columns: so loops can compute and compare them."""
+    assert isinstance(struct, Call)
+    fields = struct.option("names")
+    parts = [
+        _carried(part, outputs, names, f"session_{name}")
+        for name, part in zip(fields, struct.args, strict=True)
+    ]
+    return call("struct", *parts, names=fields)
 
 
 def _show_window(columns: dict[int, Expression], expr_id: int, window: PendingWindow) -> None:
@@ -343,11 +359,6 @@ def _common_window(
         return None
     same = all(window and replace(window, time=first.time) == first for window in found)
     return first if same else None
-
-
-def _is_session(item: JvmNode) -> bool:
-    """Whether Spark's analyser marked a column as a session window."""
-    return item.kind == "Alias" and bool(item.read("metadata").contains(_SESSION_MARK))
 
 
 def _is_never_null(part: JvmNode) -> bool:

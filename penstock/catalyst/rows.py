@@ -21,6 +21,7 @@ _SLIDING = "a window that overlaps others has a value only once an aggregate has
 _NUMBERED = re.compile(r"^(_common_expr)_\d+$")  # Spark counts them through its whole life
 
 _WATERMARK_MARK = "spark.watermarkDelayMs"
+_SESSION_MARK = "spark.sessionWindow"
 
 T = TypeVar("T")
 
@@ -103,6 +104,11 @@ def is_watermarked(attribute: JvmNode) -> bool:
     Its analyser marks the column of withWatermark, and what merely renames it or is a window of it.
     """
     return bool(attribute.read("metadata").contains(_WATERMARK_MARK))
+
+
+def is_session(column: JvmNode) -> bool:
+    """Whether Spark's analyser marked a column as a session window."""
+    return bool(column.read("metadata").contains(_SESSION_MARK))
 
 
 def selected(relation: Relation, columns: tuple[NamedExpression, ...]) -> Relation:

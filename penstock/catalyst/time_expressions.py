@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from penstock.catalyst.jvm import JvmNode, java_number
 from penstock.catalyst.literals import constant_value
 from penstock.catalyst.place import Builder, Place
 from penstock.catalyst.spark_types import spark_type
@@ -89,10 +91,69 @@ def _interval(place: Place, index: int) -> int:
 
 def _add_interval(place: Place) -> Expression:
     """A constant length; below a day it is the same in every time zone."""
+    if str(place.node.children[1].read("dataType").typeName()) == "interval":
+        return _add_calendar(place, place.arg(0), place.node.children[1])
     length_us, arg = _interval(place, 1), place.arg(0)
     if arg.type == TIMESTAMP and abs(length_us) < DAY_US:
         return shifted_time(arg, length_us)
     return call("add_length", arg, literal(length_us, BIGINT), **place.zone_for(arg))
+
+
+def _add_calendar(place: Place, time: Expression, interval: JvmNode) -> Expression:
+    """An interval of months, days and microseconds, as the gaps of sessions are, or a choice."""
+    if interval.kind == "Literal":
+        return _add_parts(place, time, interval.read("value"))
+    if interval.kind in ("CaseWhen", "If"):
+        pairs, *_ = divmod(len(interval.children), 2)
+        args: list[Expression] = []
+        for at in range(pairs):
+            condition, length = interval.children[2 * at : 2 * at + 2]
+            args += [place.read_node(condition), _add_calendar(place, time, length)]
+        if len(interval.children) > 2 * pairs:
+            args.append(_add_calendar(place, time, interval.children[-1]))
+        return call("case", *args)
+    if interval.kind == "MakeInterval":
+        return _add_made(place, time, interval)
+    raise ExpressionError(
+        "an interval that differs from row to row is a choice between constants here (when, case), "
+        "or make_interval() of whole hours, minutes and seconds"
+    )
+
+
+def _add_parts(place: Place, time: Expression, interval: Any) -> Expression:
+    """Months first, then days, both as the calendar of the time zone has them, then the rest."""
+    if interval is None:
+        return literal(None, time.type)
+    zone = place.zone_for(time)
+    months, days, rest_us = (
+        java_number(interval, part) for part in ("months", "days", "microseconds")
+    )
+    if months:
+        time = call("add_months_to_time", time, literal(months, INT), **zone)
+    if days:
+        time = call("add_length", time, literal(days * DAY_US, BIGINT), **zone)
+    return _add_micros(place, time, literal(rest_us, BIGINT)) if rest_us else time
+
+
+def _add_micros(place: Place, time: Expression, length: Expression) -> Expression:
+    if time.type == TIMESTAMP:
+        return call("timestamp_micros", call("add", call("unix_micros", time), length))
+    return call("add_length", time, length, **place.zone_for(time))
+
+
+def _add_made(place: Place, time: Expression, interval: JvmNode) -> Expression:
+    *calendar, hours, minutes, seconds = interval.children
+    if seconds.kind == "Cast":  # to six digits behind the point
+        (seconds,) = seconds.children
+    parts = [place.read_node(part) for part in (hours, minutes, seconds)]
+    whole = all(part.type.is_integer for part in parts)
+    if not whole or any(part.kind != "Literal" or part.read("value") != 0 for part in calendar):
+        raise ExpressionError("make_interval() is of whole hours, minutes and seconds here")
+    total: Expression = literal(0, BIGINT)
+    for part, unit in zip(parts, ("HOUR", "MINUTE", "SECOND"), strict=True):
+        length = part if part.type == BIGINT else cast(part, BIGINT)
+        total = call("add", total, call("multiply", length, literal(_UNIT_US[unit], BIGINT)))
+    return _add_micros(place, time, total)
 
 
 def shifted_time(time: Expression, by_us: int) -> Expression:
@@ -192,6 +253,10 @@ def _precise_conversion(place: Place) -> Expression:
     """How windows go between times and microseconds."""
     arg = place.arg(0)
     target = spark_type(place.read("toType"))
+    if isinstance(arg, Call) and arg.function in ("unix_micros", "timestamp_micros"):
+        (inner,) = arg.args
+        if inner.type == target:  # there and back
+            return inner
     return call("timestamp_micros" if target.kind == "timestamp" else "unix_micros", arg)
 
 

@@ -38,6 +38,8 @@ def watermark_ends(
         return False
     if merge_partials:
         return PANE_COLUMN in before
+    if isinstance(window, SessionSpec) and carries_time(window.end, before):
+        return True  # sessions that were over, put together again
     time = instant_of(window)
     return carries_time(window.event_time if time is None else time, before)
 

@@ -177,4 +177,43 @@ def plan_cases() -> dict[str, Shown]:
                 .agg(F.sum("count").alias("n"))
             )
         ),
+        "sessions": Shown(
+            lambda df: (
+                df.withWatermark("ts", "1 second")
+                .groupBy(F.session_window("ts", "5 minutes"), "auction")
+                .agg(F.sum("price").alias("s"))
+            )
+        ),
+        "sessions with a gap of each row": Shown(
+            lambda df: (
+                df.withWatermark("ts", "1 second")
+                .groupBy(
+                    F.session_window(
+                        "ts",
+                        F.when(F.col("price") > 3, "2 seconds")
+                        .when(F.col("price") > 2, "1 month 2 days")
+                        .otherwise(F.lit(None)),
+                    ).alias("s"),
+                )
+                .count()
+                .select("s.start", "count")
+            )
+        ),
+        "sessions with a gap of made intervals": Shown(
+            lambda df: df.groupBy(
+                F.session_window("ts", F.expr("make_interval(0, 0, 0, 0, 1, 0, price)"))
+            ).count(),
+            "complete",
+        ),
+        "windows of sessions, and sessions of these": Shown(
+            lambda df: (
+                df.withWatermark("ts", "1 second")
+                .groupBy(F.session_window("ts", "5 minutes"), "auction")
+                .count()
+                .groupBy(F.window("session_window", "1 hour"))
+                .agg(F.max("count").alias("most"))
+                .groupBy(F.session_window(F.window_time("window"), "3 hours"))
+                .agg(F.sum("most").alias("s"))
+            )
+        ),
     }

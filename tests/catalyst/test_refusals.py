@@ -194,12 +194,16 @@ def test_keys_of_nested_types_are_refused(bids: DataFrame) -> None:
     assert error.details == {"node": "Aggregate", "column": "tags"}
 
 
-def test_session_windows_are_refused(bids: DataFrame) -> None:
+def test_sessions_that_have_no_meaning_are_refused(bids: DataFrame) -> None:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     timed = bids.withWatermark("ts", "1 second")
-    error = refusal(timed.groupBy(F.session_window("ts", "5 seconds"), "auction").count())
-    assert error.details["column"] == "session_window"
+    sessions = timed.groupBy(F.session_window("ts", "5 seconds"), "auction").count()
+    assert "that update mode has sent would stay" in str(refusal(sessions, "update"))
+    endless = bids.groupBy(F.session_window("ts", "5 seconds"), "auction").count()
+    assert "append mode needs a watermark on the window's time ts" in str(refusal(endless))
+    texts = timed.groupBy(F.session_window("ts", F.col("url")), "auction").count()
+    assert "a choice between constants" in str(refusal(texts))
 
 
 def test_overlapping_windows_without_an_aggregate_are_refused(bids: DataFrame) -> None:

@@ -461,8 +461,7 @@ class AggregateSpec(Spec):
         if self.mode == "update" and isinstance(self.window, SessionSpec):
             raise refuse(
                 "sessions in update mode: a session that grows or joins another is another row, "
-                "and the one before would stay; use append or complete mode, as Structured "
-                "Streaming asks for"
+                "and the one before would stay; use append or complete mode"
             )
         if self.window is None and self.is_watermarked:
             raise refuse("a watermark ends the windows of an aggregate, and it has none")
