@@ -6,8 +6,8 @@ Connectors and their options, as the scans name them:
 - `folder`: format (parquet, jsonl, csv, text), path, glob (it is a pattern), columns (name and type
   of each, in the order of the file), partitions (the same of those that folders stand for), base,
   time_zone (of times in folders' names), and as given: pattern, recursive, settle_ms, changed,
-  latest_first, files_max, bytes_max, age_ms_max, name_only, header, delimiter, escape,
-  check_header, case_sensitive;
+  latest_first, files_max, bytes_max, age_ms_max, name_only, clean, archive, header, delimiter,
+  escape, check_header, case_sensitive;
 - `rate`: rows_per_s;
 - `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
 - `ysb`: as given: rate, rows_total.
@@ -223,6 +223,8 @@ def _character(text: str) -> str:
 
 _PATH = Option("path", str, "")
 _BASE = Option("basePath", str, "")
+_CLEAN = Option("cleanSource", choice("off", "delete", "archive"), "off", "clean")
+_ARCHIVE = Option("sourceArchiveDir", str, "")
 _FILES: tuple[Option[Any], ...] = (
     _PATH,
     _BASE,
@@ -235,7 +237,8 @@ _FILES: tuple[Option[Any], ...] = (
     Option("maxBytesPerTrigger", whole(1), None, "bytes_max"),
     Option("maxFileAge", _age_ms, None, "age_ms_max"),
     Option("fileNameOnly", flag, False, "name_only"),
-    _fixed("cleanSource", "off"),
+    _CLEAN,
+    _ARCHIVE,
     _not_streamed("modifiedBefore"),
     _not_streamed("modifiedAfter"),
     *_ignored("maxCachedFiles", "discardCachedInputRatio"),
@@ -288,6 +291,8 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
     said = _ALWAYS_SAID.get(file_format, {}) | options.arguments()
     if is_glob:
         said["glob"] = True
+    if options[_CLEAN] == "archive":
+        said["archive"] = _archive(options, path)
     if partitions:
         said["partitions"] = [[field.name, str(field.type)] for field in partitions]
         if any("timestamp" in str(field.type) for field in partitions):
@@ -309,11 +314,21 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
 def _local_path(options: Options, option: Option[str], paths: Sequence[Any] = ()) -> str:
     given = options[option]
     if paths or not given:
-        raise options.refusal(option, "is missing: files are named with load(path)")
+        said = "load(path)" if option is _PATH else f'option("{option.name}", …)'
+        raise options.refusal(option, f"is missing: name a folder with {said}")
     parts = urlsplit(given) if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", given) else None
     if parts is not None and (parts.scheme != "file" or parts.netloc not in ("", "localhost")):
         raise options.refusal(option, f"is {given!r}, which is not a local folder")
     return os.path.abspath(parts.path if parts is not None else given)
+
+
+def _archive(options: Options, path: str) -> str:
+    """Where files go that were read: not where they, or those that come, would be found again."""
+    archive = _local_path(options, _ARCHIVE)
+    names = zip(path.strip("/").split("/"), archive.strip("/").split("/"), strict=False)
+    if all(name_pattern(pattern).fullmatch(name) for pattern, name in names):
+        raise options.refusal(_ARCHIVE, f"is {archive!r}, which is above or below {path!r}")
+    return archive
 
 
 def _check_folder(options: Options, path: str) -> None:

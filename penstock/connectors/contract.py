@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -74,6 +74,7 @@ class Source(ABC):
 
     schema: pa.Schema
     reads_ahead: bool = False  # reading takes its time outside Python's lock: worth a thread
+    cleans: bool = False  # it wants to let go of what nobody will read again
 
     @property
     def partitions(self) -> int | None:
@@ -102,6 +103,16 @@ class Source(ABC):
         """Return at most `rows_max` rows from `offset` on, without waiting for more to arrive.
 
         Every batch has exactly `schema`, but for texts that the source was told may come coded.
+        """
+
+    def left_behind(self, offset: Offset) -> int:
+        """How much stands before an offset that `clean` lets go of; it only rises."""
+        return 0
+
+    def clean(self, offsets: Sequence[Offset]) -> None:  # noqa: B027 (most leave their input alone)
+        """Let go of what nobody will read again: each part has committed its offset, None: none.
+
+        May be called by another thread than the one that reads.
         """
 
     def close(self) -> None:  # noqa: B027 (most sources hold nothing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from penstock.connectors.contract import (
     check_rows_max,
     offset_refused,
 )
+from penstock.connectors.folder_cleaning import FolderCleaning
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
 from penstock.connectors.folder_listing import FolderListing, Selection
 from penstock.connectors.folder_partitions import NO_PARTITIONS, PartitionColumns
@@ -74,6 +75,7 @@ class FolderOptions:
     - files_max, bytes_max: how many files, and about how many bytes, are handed out together;
     - age_ms_max: files that come later and are so much older than the newest are left out;
     - name_only: files of one name are one, in whatever folders;
+    - clean: what becomes of files that were read: they are left, deleted, or put into `archive`;
     - header, delimiter, escape: of CSV; check_header: its names must be those of the schema;
     - settle_ms: for how long a file must not have been written to before it is begun, so that one
       that is still being copied is left alone; done_ms: the same where the kernel has told that its
@@ -95,6 +97,8 @@ class FolderOptions:
     bytes_max: int | None = None
     age_ms_max: int | None = None
     name_only: bool = False
+    clean: Literal["off", "delete", "archive"] = "off"
+    archive: str | None = None
     header: bool = False
     delimiter: str = ","
     escape: str = "\\"
@@ -130,6 +134,7 @@ class FolderOptions:
     def __post_init__(self) -> None:
         check_choice(self.mode, "mode", "fail", "deadletter")
         check_choice(self.changed, "changed", "fail", "skip", "continue")
+        check_choice(self.clean, "clean", "off", "delete", "archive")
         check_integer(self.settle_ms, "settle_ms", 0, SETTLE_MS_LIMIT)
         check_integer(self.part_bytes, "part_bytes", 1)
         check_integer(self.block_bytes, "block_bytes", BLOCK_BYTES_MIN, LINE_BYTES_LIMIT)
@@ -224,6 +229,8 @@ class FolderSource(Source):
         self._condition = condition
         self._coded = coded
         self._dealing = Dealing(self._known.shares, 0, 1)
+        self.cleans = self._options.clean != "off"
+        self._cleaning = self._cleaning_for(1)
         self._look = 0  # the last one that was seen
         self._open: tuple[int, OpenFile, FileRows] | None = None
 
@@ -367,6 +374,19 @@ class FolderSource(Source):
                     break
         return at, batches, rejects
 
+    def left_behind(self, offset: Offset) -> int:
+        return int(offset["file"]) if self.cleans else 0
+
+    def clean(self, offsets: Sequence[Offset]) -> None:
+        if self._cleaning is not None:
+            self._cleaning.clean(offsets)
+
+    def _cleaning_for(self, readers: int) -> FolderCleaning | None:
+        if not self.cleans:
+            return None
+        archive = self._options.archive if self._options.clean == "archive" else None
+        return FolderCleaning(self._folder, self._known.shares, readers, archive)
+
     def close(self) -> None:
         if self._open is not None:
             _, file, rows = self._open
@@ -488,6 +508,7 @@ class FolderSource(Source):
             self._partitions,
         )
         source._dealing = Dealing(self._known.shares, part, parts)
+        source._cleaning = self._cleaning_for(parts)
         return source
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 PARTS_MAX = 1 << 16
 # Opening a file costs as much as reading so much of one. Another number here, or another rule in
-# `Dealing`, deals the files of running queries anew: it needs a new REGISTRY_VERSION.
+# `Owners`, deals the files of running queries anew: it needs a new REGISTRY_VERSION.
 FILE_COST_BYTES = 1 << 16
 
 
@@ -76,27 +76,41 @@ def packed_begins(pieces: Sequence[int], size_bytes: int, part_bytes: int) -> tu
     return tuple(begins)
 
 
-class Dealing:
-    """Which shares are those of one of several readers.
+class Owners:
+    """Whose each share is: of whoever had the fewest bytes before it.
 
-    Each goes to whoever has the fewest bytes so far: the list decides it, and never anew.
+    The list decides it, and never anew.
     """
+
+    def __init__(self, shares: Sequence[Share], readers: int) -> None:
+        self._shares = shares
+        self._loads = [(0, number) for number in range(readers)]
+        heapify(self._loads)
+        self._owners: list[int] = []
+
+    def __getitem__(self, number: int) -> int:
+        while len(self._owners) <= number:
+            load, reader = self._loads[0]
+            cost = self._shares[len(self._owners)].size_bytes + FILE_COST_BYTES
+            heapreplace(self._loads, (load + cost, reader))
+            self._owners.append(reader)
+        return self._owners[number]
+
+
+class Dealing:
+    """Which shares are those of one of several readers."""
 
     def __init__(self, shares: Sequence[Share], reader: int, readers: int) -> None:
         self._shares = shares
         self._reader = reader
-        self._loads = [(0, number) for number in range(readers)]
-        heapify(self._loads)
+        self._owners = Owners(shares, readers)
         self._dealt = 0
         self._mine: list[int] = []
 
     def next(self, number: int) -> int | None:
         """Return the first of this reader's shares from a number on, None if there is none yet."""
         while self._dealt < len(self._shares):
-            load, reader = self._loads[0]
-            cost = self._shares[self._dealt].size_bytes + FILE_COST_BYTES
-            heapreplace(self._loads, (load + cost, reader))
-            if reader == self._reader:
+            if self._owners[self._dealt] == self._reader:
                 self._mine.append(self._dealt)
             self._dealt += 1
         place = bisect_left(self._mine, number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -119,10 +119,15 @@ class Assembly:
         late, dead = settings.late_stream, settings.dead_letter_stream
         writes_result = self.program.stream(stage.output.stream).role == "output"
         trigger_ms = settings.trigger_interval_ms
+        input = self._input(vertex, stage, marker)
+        trim = trim_job(self.program, vertex)
+        if input.cleans:
+            beside = (each.vertex_tag for each in self.program.stage_vertices(vertex.stage))
+            trim = replace(trim, clean=input.clean, beside=tuple(beside))
         return VertexParts(
             name=vertex.name,
             settings=settings,
-            input=self._input(vertex, stage, marker),
+            input=input,
             time=self._time(stage, marker, chain),
             chain=chain,
             outputs=Outputs(
@@ -141,7 +146,7 @@ class Assembly:
             late_tag=None if late is None else substream_tag(late, 0),
             dead_letter_tag=None if dead is None else substream_tag(dead, 0),
             checkpointer=self.checkpointer,
-            trim=trim_job(self.program, vertex),
+            trim=trim,
             trim_commits=self.trim_commits,
             clock=self.clock,
         )

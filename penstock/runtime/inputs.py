@@ -63,6 +63,7 @@ class Input(ABC):
 
     bytes_taken = 0  # of the log's records; none for a source
     is_source = False
+    cleans = False  # what was taken is let go of once it is committed
 
     @abstractmethod
     def take(self, rows_max: int) -> Delivery | None:
@@ -87,6 +88,13 @@ class Input(ABC):
     def ask_again_in_s(self) -> float | None:
         """How long it is no use to ask an input that had nothing; None: until the log grows."""
         return None
+
+    def left_behind(self) -> int:
+        """How much there is to let go of; it only rises."""
+        return 0
+
+    def clean(self, offsets: Sequence[Any]) -> None:  # noqa: B027 - most are trimmed elsewhere
+        """Let go of it: these offsets are what all who read the source have committed."""
 
     def close(self) -> None:  # noqa: B027 - most inputs hold nothing
         """Release what the input holds."""
@@ -211,6 +219,8 @@ class SourceInput(Input):
     is_source = True
 
     def __init__(self, source: Source, offset: Any, columns: list[str]) -> None:
+        self.cleans = source.cleans
+        self._unread = source  # as it is, without what is read ahead
         self._source = ReadAhead(source)
         self._reads_ahead = source.reads_ahead
         self._rows_max = 0  # the most that was asked for
@@ -268,6 +278,12 @@ class SourceInput(Input):
 
     def position(self) -> dict[str, Any]:
         return {"consumed": START, "resume": START, "offset": self._offset}
+
+    def left_behind(self) -> int:
+        return self._unread.left_behind(self._offset)
+
+    def clean(self, offsets: Sequence[Any]) -> None:
+        self._unread.clean(offsets)
 
     def close(self) -> None:
         self._source.close()

@@ -93,7 +93,7 @@ def _folder(request: SourceRequest) -> Source:
     reading = {"mode", "bounded", "recursive", "pattern", "base"}
     reading |= {"header", "delimiter", "escape", "check_header", "case_sensitive"}
     reading |= {"settle_ms", "changed", "latest_first", "files_max", "bytes_max"}
-    reading |= {"age_ms_max", "name_only"}
+    reading |= {"age_ms_max", "name_only", "clean", "archive"}
     known = {"format", "path", "glob", "columns", "partitions", "time_zone"}
     options = _taken(request, {*known, *reading})
     settling = {"settle_ms": FOLDER_SETTLE_MS, "done_ms": FOLDER_DONE_MS}

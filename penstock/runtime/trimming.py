@@ -11,6 +11,10 @@ new instance begins at the last of them. So a mark that was right once is at or 
 later instance begins with: a zombie that wakes up with an old mark, two processes that trim the
 same tag, or a trim that is repeated take nothing that anybody needs.
 
+What a source lets go of, such as files that were read, goes the same way: by the offsets in the
+last markers of all who read it, which never fall. These are on the disk before it goes, also where
+appends are not synced: after a power cut that took them the query would want to read it again.
+
 Every tag of a marker of the query's inner stages is let go of by somebody, which is what frees the
 record: the vertex tag and the change tag here or by a checkpoint, the marker tag of the stream by
 its readers.
@@ -19,8 +23,9 @@ its readers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.errors import StreamError
 from penstock.log.contract import Log
@@ -43,6 +48,8 @@ class TrimJob:
     vertex_tag: str
     inputs: tuple[tuple[str, tuple[str, ...]], ...]  # tag, and the vertex tags of all who read it
     own: tuple[str, ...]  # tags of its own markers that nobody looks for behind the last one
+    clean: Callable[[Sequence[Any]], None] | None = None  # lets go of a source's input,
+    beside: tuple[str, ...] = ()  # by the offsets of these vertex tags, in the order of its parts
 
 
 def trim_job(program: Program, vertex: VertexProgram) -> TrimJob:
@@ -67,6 +74,10 @@ def let_go(job: TrimJob, log: Log) -> None:
         # The marker itself stays: it is where the next recovery begins.
         for tag in job.own:
             _trim(log, tag, Position(last.position - 1))
+    if job.clean is not None:
+        markers = [log.last(tag) for tag in job.beside]
+        log.sync()
+        job.clean([None if marker is None else decode_marker(marker).offset for marker in markers])
 
 
 def let_markers_go(log: Log, vertex_tag: str, last: Position) -> None:

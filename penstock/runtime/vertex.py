@@ -167,6 +167,7 @@ class Vertex:
         self._snapshot_position = Position(0)
         self._is_trim_due = False
         self._trimmed_bytes = 0  # of the input, when a trim was last asked for
+        self._left_behind = 0  # by the input, likewise
         self._rows_in = self._rows_out = self._steps = self._commits = 0
         self._early_appends = self._checkpoints = 0
 
@@ -559,20 +560,22 @@ class Vertex:
             self._commits_unpictured = 0  # those made while it is copied are not in the picture
 
     def _trim_if_due(self) -> None:
-        """Have what this marker made needless trimmed, after many commits or much input.
+        """Have what this marker made needless trimmed, after many commits or much input, or at once
+        where a source leaves something behind.
 
         Epochs go on over restarts, so that a vertex of many short lives trims too.
         """
-        taken = self._parts.input.bytes_taken
+        taken, left = self._parts.input.bytes_taken, self._parts.input.left_behind()
         if (
             self._marker.epoch % self._parts.trim_commits == 0
             or self._marker.ended
             or taken - self._trimmed_bytes >= TRIM_BYTES
+            or left > self._left_behind
         ):
             self._is_trim_due = True
         if self._is_trim_due and self._parts.checkpointer.submit(self._parts.trim):
             self._is_trim_due = False
-            self._trimmed_bytes = taken
+            self._trimmed_bytes, self._left_behind = taken, left
 
     def _copy_some_state(self) -> None:
         """Copy a bounded piece of the picture, and hand it over once it is whole."""

@@ -219,7 +219,7 @@ def test_when_files_are_begun_and_what_becomes_of_changed_ones(
         ("parquet", "maxFilesPerTrigger", "0"),
         ("parquet", "maxFileAge", "old"),
         ("parquet", "modifiedAfter", "2024-01-01T00:00:00"),
-        ("parquet", "cleanSource", "delete"),
+        ("parquet", "cleanSource", "sometimes"),
     ],
 )
 def test_files_refuse_options_by_name(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from penstock.kernels.cache import KernelCache
 from penstock.plan.query import Query
@@ -49,6 +50,47 @@ def work(connection: Connection, folder: Path, kernels: KernelCache) -> None:
         connection.send("begun")
         process.run()
     connection.send("ended")
+
+
+FILES, LINES = 500, 6
+
+
+def cleaned(folder: Path, way: str) -> Query:
+    """Numbers of files that are cleaned up behind their readers: as they are, and counted."""
+    options: dict[str, Any] = {"clean": way}
+    if way == "archive":
+        options["archive"] = str(folder.parent / "archive")
+    numbers = scan_source(
+        "folder",
+        "n bigint, k bigint",
+        partitions=None,
+        format="jsonl",
+        path=str(folder.parent / "in"),
+        bounded=True,
+        settle_ms=0,
+        **options,
+    )
+    counts = numbers.group_by("k").agg(count().alias("rows"), mode="update")
+    settings = Settings(step_rows_max=40, commit_interval_ms=2, checkpoint_interval_commits=7)
+    return query(
+        "cleaned", numbers.to_stream("numbers"), counts.to_stream("counts"), parallelism=2,
+        settings=settings,
+    )  # fmt: skip
+
+
+def clean(connection: Connection, folder: Path, kernels: KernelCache, way: str) -> None:
+    lab = Laboratory(folder, kernels)
+    with lab.open(cleaned(folder, way)) as process:
+        connection.send("begun")
+        process.run()
+    connection.send("ended")
+
+
+def verify_cleaned(connection: Connection, folder: Path, kernels: KernelCache) -> None:
+    lab = Laboratory(folder, kernels)
+    found = sorted(row["n"] for row in lab.rows("numbers"))
+    last = {row["k"]: row["rows"] for row in lab.rows("counts")}
+    connection.send((found == list(range(FILES * LINES)), sum(last.values())))
 
 
 def verify(connection: Connection, folder: Path, kernels: KernelCache) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from penstock.kernels.cache import KernelCache
 from penstock.log.fsck import fsck
-from tests.runtime.killed import verify, work
+from tests.runtime.killed import FILES, LINES, clean, verify, verify_cleaned, work
 from tests.thoroughness import IS_DEEP, some
 
 ANSWER_S_MAX = 60.0
@@ -37,17 +37,14 @@ def _answer(connection: Connection) -> Any:
     return connection.recv()
 
 
-@pytest.mark.parametrize("seed", some((1, 2), every=2))
-def test_a_process_killed_at_random_moments_loses_and_repeats_nothing(
-    tmp_path: Path, kernels: KernelCache, seed: int
+def _killed_again_and_again(
+    rng: random.Random, least: int, work: Callable[..., None], *args: Any
 ) -> None:
-    rng = random.Random(seed)
-    folder = tmp_path / "log"
-    kernels = type(kernels)(kernels.folder)  # has nothing loaded, so that it can travel
+    """Let processes work and kill them, and then let one come to its end."""
     killed = 0
     ended = False
     for _ in range(KILLS):
-        process, connection = _start(work, folder, kernels)
+        process, connection = _start(work, *args)
         # Some die while they recover, before they can say that they have begun.
         if rng.random() < 0.7:
             assert _answer(connection) == "begun"
@@ -60,15 +57,48 @@ def test_a_process_killed_at_random_moments_loses_and_repeats_nothing(
         if ended:
             break
         killed += 1
-    assert killed >= 3  # otherwise the query is over too soon to prove anything
-    process, connection = _start(work, folder, kernels)
+    assert killed >= least  # otherwise the query is over too soon to prove anything
+    process, connection = _start(work, *args)
     assert _answer(connection) == "begun"
     assert _answer(connection) == "ended"
     process.join(ANSWER_S_MAX)
-    process, connection = _start(verify, folder, kernels)
-    bids_match, windows_match, windows = _answer(connection)
+
+
+def _verdict(verify: Callable[..., None], *args: Any) -> Any:
+    process, connection = _start(verify, *args)
+    answer = _answer(connection)
     process.join(ANSWER_S_MAX)
+    return answer
+
+
+@pytest.mark.parametrize("seed", some((1, 2), every=2))
+def test_a_process_killed_at_random_moments_loses_and_repeats_nothing(
+    tmp_path: Path, kernels: KernelCache, seed: int
+) -> None:
+    folder = tmp_path / "log"
+    kernels = type(kernels)(kernels.folder)  # has nothing loaded, so that it can travel
+    _killed_again_and_again(random.Random(seed), 3, work, folder, kernels)
+    bids_match, windows_match, windows = _verdict(verify, folder, kernels)
     assert bids_match
     assert windows_match
     assert windows > 1000
     assert not fsck(folder).findings
+
+
+@pytest.mark.parametrize("way", some(("delete", "archive"), every=2))
+def test_files_go_only_when_their_rows_are_committed(
+    tmp_path: Path, kernels: KernelCache, way: str
+) -> None:
+    folder = tmp_path / "log"
+    (tmp_path / "in").mkdir()
+    for file in range(FILES):
+        numbers = range(file * LINES, (file + 1) * LINES)
+        lines = "".join(f'{{"n": {n}, "k": {n % 7}}}\n' for n in numbers)
+        (tmp_path / "in" / f"{file}.json").write_text(lines)
+    kernels = type(kernels)(kernels.folder)
+    _killed_again_and_again(random.Random(way), 2, clean, folder, kernels, way)
+    assert _verdict(verify_cleaned, folder, kernels) == (True, FILES * LINES)
+    assert not list((tmp_path / "in").iterdir())
+    if way == "archive":
+        kept = tmp_path / "archive" / str(tmp_path / "in")[1:]
+        assert len(list(kept.iterdir())) == FILES
