@@ -39,6 +39,7 @@ _STORAGE: Mapping[int, np.dtype[Any]] = {
 }
 _LARGE = frozenset({_lib.Type_LARGE_STRING, _lib.Type_LARGE_BINARY})
 _TEXTS = _LARGE | {_lib.Type_STRING, _lib.Type_BINARY}
+_WORD = (1 << 64) - 1
 _NO_BYTES: Bytes = np.frombuffer(b"\0", np.uint8)[:0]  # as if it were over memory of Arrow
 
 
@@ -137,12 +138,23 @@ def fixed_column(kind: pa.DataType, values: Vector, valid: Mask | None = None) -
         data = pa.py_buffer(np.ascontiguousarray(values.astype(dtype, copy=False)))
     elif kind.id == _lib.Type_BOOL:
         data = packed(values.astype(np.bool_, copy=False))
+    elif values.dtype == np.object_:
+        return _wide_decimals(kind, values, valid)
     else:
         words = np.empty((len(values), 2), np.int64)
         words[:, 0] = values
         np.right_shift(words[:, 0], 63, out=words[:, 1])
         data = pa.py_buffer(words)
     return pa.Array.from_buffers(kind, len(values), [validity_buffer(valid), data])
+
+
+def _wide_decimals(kind: pa.DataType, values: Vector, valid: Mask | None) -> pa.Array:
+    """Decimals of Python's integers, which may have more digits than 64 bits hold."""
+    words = np.empty((len(values), 2), np.int64)
+    words[:, 0] = (values & _WORD).astype(np.uint64).view(np.int64)
+    words[:, 1] = (values >> 64).astype(np.int64)
+    buffers = [validity_buffer(valid), pa.py_buffer(words)]
+    return pa.Array.from_buffers(kind, len(values), buffers)
 
 
 def text_column(

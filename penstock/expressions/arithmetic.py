@@ -6,10 +6,24 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrays import Mask, Vector, validity_of, values_of
-from penstock.expressions.decimals import align, half_up_quotient, power_of_ten
+from penstock.expressions.decimals import (
+    align,
+    fitted,
+    half_up_quotient,
+    largest,
+    numbers_of,
+    power_of_ten,
+    rounded_product,
+    with_room,
+)
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call
-from penstock.expressions.types import INTEGER_BITS, DataType
+from penstock.expressions.types import (
+    ARITHMETIC_DIGITS_MAX,
+    DECIMAL_DIGITS_MAX,
+    INTEGER_BITS,
+    DataType,
+)
 from penstock.expressions.vectors import arrow_column
 
 ZERO_DIVISOR = "division by zero"
@@ -68,6 +82,8 @@ _PLAIN = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 
 def add_subtract_multiply(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     left_type, right_type = (arg.type for arg in node.args)
+    if node.type.precision > ARITHMETIC_DIGITS_MAX:
+        return _wide_decimals(node, args, frame)
     left, right = values_of(args[0]), values_of(args[1])
     valid = both_valid(args)
     if node.type.is_fractional:
@@ -84,6 +100,38 @@ def add_subtract_multiply(node: Call, args: list[pa.Array], frame: Frame) -> pa.
     return arrow_column(wide, valid, node.type)
 
 
+def _wide_decimals(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    """The exact result, then rounded to the type's scale, which may be smaller."""
+    left_type, right_type = (arg.type for arg in node.args)
+    left, right = numbers_of(args[0]), numbers_of(args[1])
+    if node.function == "multiply":
+        exact, scale = rounded_product(left, right), left_type.scale + right_type.scale
+    else:
+        scale = max(left_type.scale, right_type.scale)
+        factors = [10 ** (scale - side.scale) for side in (left_type, right_type)]
+        bound = largest(left) * factors[0] + largest(right) * factors[1]
+        left, right = with_room(max(bound, *factors), left, right)
+        exact = _PLAIN[node.function](left * factors[0], right * factors[1])
+    return _fitted_decimals(node, exact, scale, both_valid(args), frame)
+
+
+def _fitted_decimals(node: Call, exact: Vector, scale: int, valid: Mask, frame: Frame) -> pa.Array:
+    found, bad = fitted(exact, scale, node.type)
+    frame.fail(bad & valid, overflow_reason(node.type), node)
+    return arrow_column(np.where(bad, 0, found), valid, node.type)
+
+
+def _wide_quotients(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    """Rounded at 38 digits behind the point first, and then once more, as Spark does it."""
+    left_type, right_type = (arg.type for arg in node.args)
+    left, right = numbers_of(args[0]), numbers_of(args[1])
+    valid = both_valid(args)
+    right = _nonzero(right, valid, node, frame).astype(object)
+    more = DECIMAL_DIGITS_MAX - left_type.scale + right_type.scale
+    exact = half_up_quotient(left.astype(object) * 10**more, right)
+    return _fitted_decimals(node, exact, DECIMAL_DIGITS_MAX, valid, frame)
+
+
 def _nonzero(right: Vector, valid: Mask, node: Call, frame: Frame) -> Vector:
     """The divisors, with 1 in place of the zeros, which fail where both operands are there."""
     zero = right == 0
@@ -92,6 +140,8 @@ def _nonzero(right: Vector, valid: Mask, node: Call, frame: Frame) -> Vector:
 
 
 def divide(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    if any(arg.type.precision > ARITHMETIC_DIGITS_MAX for arg in (node, *node.args)):
+        return _wide_quotients(node, args, frame)
     left_type, right_type = (arg.type for arg in node.args)
     left, right = values_of(args[0]), values_of(args[1])
     valid = both_valid(args)
@@ -158,7 +208,7 @@ def pmod(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
 
 
 def negate_or_abs(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
-    values, valid = values_of(args[0]), validity_of(args[0])
+    values, valid = numbers_of(args[0]), validity_of(args[0])
     if node.type.is_integer:
         bad = valid & (values == np.iinfo(values.dtype).min)
         frame.fail(bad, overflow_reason(node.type), node)

@@ -9,13 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrays import Mask, Vector, validity_of, values_of
+from penstock.arrays import Mask, Vector, validity_of
 from penstock.expressions.arithmetic import out_of_range, truncated_quotient
 from penstock.expressions.decimals import (
     doubles_from_scaled,
+    fitted,
+    numbers_of,
     power_of_ten,
-    rescale,
     scaled_from_doubles,
+    with_room,
 )
 from penstock.expressions.frame import Frame
 from penstock.expressions.mathematics import saturated
@@ -59,7 +61,7 @@ class Casting:
 
     @property
     def values(self) -> Vector:
-        return values_of(self.array)
+        return numbers_of(self.array)
 
     @property
     def valid(self) -> Mask:
@@ -111,11 +113,19 @@ def _numbers(casting: Casting) -> Outcome:
     if target.is_fractional:
         return _to_fractional(casting)
     if source.is_decimal:
-        unit = np.full(1, power_of_ten(source.scale))
-        return _narrowed(casting, truncated_quotient(casting.values, unit))
+        whole = truncated_quotient(*with_room(10**source.scale, casting.values, _unit(source)))
+        limits = np.iinfo(np.int64)
+        beyond = (whole < limits.min) | (whole > limits.max)
+        wide = np.where(beyond, 0, whole).astype(np.int64)
+        return casting.result(wide, beyond | out_of_range(wide, target))
     if source.is_fractional:
         return _truncated(casting)
     return _narrowed(casting, casting.values.astype(np.int64))
+
+
+def _unit(decimal: DataType) -> Vector:
+    """One, as a scaled integer."""
+    return np.full(1, power_of_ten(decimal.scale))
 
 
 def _narrowed(casting: Casting, wide: Vector) -> Outcome:
@@ -166,11 +176,13 @@ def _to_decimal(casting: Casting) -> Outcome:
     if source.is_fractional:
         # NaN and the infinities give null, also where other values would fail
         finite = casting.valid & np.isfinite(casting.values)
-        scaled, bad = scaled_from_doubles(casting.values, finite, target.scale)
+        scaled, bad = scaled_from_doubles(casting.values, finite, target)
         bad = bad | (np.abs(scaled) >= power_of_ten(target.precision)) & finite
+        scaled = np.where(bad, 0, scaled)
         return arrow_column(scaled, finite & ~bad, target), bad
-    scaled, bad = rescale(casting.values.astype(np.int64), source.scale, target)
-    return casting.result(scaled, bad)
+    values = casting.values if source.is_decimal else casting.values.astype(np.int64)
+    scaled, bad = fitted(values, source.scale, target)
+    return casting.result(np.where(bad, 0, scaled), bad)
 
 
 # --- dates and times ------------------------------------------------------------------------------

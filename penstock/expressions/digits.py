@@ -34,8 +34,9 @@ class Digits:
     is_negative: Mask
     is_number: Mask
 
-    def scaled(self, scale: int) -> tuple[Vector, Mask]:
-        """Each number at `scale` as an integer, HALF_UP, and where that has more than 18 digits.
+    def scaled(self, scale: int, precision: int = 0) -> tuple[Vector, Mask]:
+        """Each number at `scale` as an integer, HALF_UP, and where that has more than 18 digits,
+        or than the precision.
 
         How a number is rounded depends on the first digit that is cut off, and on none behind it.
         """
@@ -48,6 +49,13 @@ class Digits:
         cut = _KEPT_DIGITS - np.clip(whole, 0, _KEPT_DIGITS - 1)
         rounded = first // _POWERS[cut] + (first // _POWERS[cut - 1] % np.uint64(10) >= 5)
         magnitude = np.where(beyond | (whole < 0), 0, rounded.astype(np.int64))
+        long = np.flatnonzero(beyond & (whole <= precision))
+        if long.size:
+            magnitude = magnitude.astype(object)
+            for row, text in zip(long, self.digits.take(pa.array(long)).to_pylist(), strict=True):
+                cut_off = text[whole[row] : whole[row] + 1] >= "5"
+                magnitude[row] = int(text[: whole[row]].ljust(whole[row], "0")) + cut_off
+            beyond = whole > precision
         return np.where(self.is_negative, -magnitude, magnitude), beyond
 
 

@@ -62,6 +62,7 @@ from penstock.expressions.types import (
     BINARY,
     BOOLEAN,
     DATE,
+    DECIMAL_DIGITS_MAX,
     DOUBLE,
     INT,
     INTEGER_BITS,
@@ -81,8 +82,8 @@ _PARSED = {"pattern": OptionRule(formats.check_read, REQUIRED), **_ZONE}
 
 
 def _integer_result(call: Call) -> bool:
-    """Integers overflow; a decimal's result is typed so that it always fits."""
-    return call.type.is_integer
+    """Integers overflow; a decimal's result is typed so that it fits, if 38 digits are enough."""
+    return call.type.is_integer or call.type.precision == DECIMAL_DIGITS_MAX
 
 
 def _cast_may_fail(call: Call) -> bool:
@@ -144,12 +145,12 @@ _ARITHMETIC: tuple[Function, ...] = (
         compiled=Compiled(writers.strict("{} % {}"), when=writers.by_positive_literal),
     ),
     Function(
-        "negate", (1, 1), signatures.numeric_operand, arithmetic.negate_or_abs,
+        "negate", (1, 1), signatures.negated, arithmetic.negate_or_abs,
         fails=_integer_result, sql="(- {0})", catalyst="UnaryMinus", ansi="failOnError",
         compiled=Compiled(writers.one_number("-{}")),
     ),
     Function(
-        "abs", (1, 1), signatures.numeric_operand, arithmetic.negate_or_abs, fails=_integer_result,
+        "abs", (1, 1), signatures.negated, arithmetic.negate_or_abs, fails=_integer_result,
         catalyst="Abs", ansi="failOnError", compiled=Compiled(writers.one_number("abs({})")),
     ),
 )  # fmt: skip

@@ -11,7 +11,13 @@ import pyarrow.compute as pc
 from penstock.arrays import Mask, Vector, validity_of, values_of
 from penstock.expressions import strict_math
 from penstock.expressions.arithmetic import both_valid, out_of_range, overflow_reason
-from penstock.expressions.decimals import half_up_quotient, power_of_ten
+from penstock.expressions.decimals import (
+    half_up_quotient,
+    largest,
+    numbers_of,
+    power_of_ten,
+    with_room,
+)
 from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call
@@ -24,9 +30,10 @@ _BIGINT_BOUND = float(1 << 63)
 
 def floor_or_ceil(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     operand = node.args[0].type
-    values, valid = values_of(args[0]), validity_of(args[0])
+    values, valid = numbers_of(args[0]), validity_of(args[0])
     if operand.is_decimal:
         unit = power_of_ten(operand.scale)
+        (values,) = with_room(int(unit), values)
         whole = values // unit if node.function == "floor" else -((-values) // unit)
         return arrow_column(whole, valid, node.type)
     if operand.is_integer:
@@ -48,12 +55,15 @@ def saturated(values: Vector) -> Vector:
 
 def round_half_up(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     operand, scale = node.args[0].type, int(node.option("scale"))
-    values, valid = values_of(args[0]), validity_of(args[0])
+    values, valid = numbers_of(args[0]), validity_of(args[0])
     if operand.is_fractional:
         rounded = _round_doubles(values.astype(np.float64), valid, scale)
         return arrow_column(rounded, valid, node.type)
     if operand.is_decimal:
-        return arrow_column(_round_decimals(values, operand.scale, scale), valid, node.type)
+        rounded = _round_decimals(values, operand.scale, scale)
+        bad = np.abs(rounded) >= power_of_ten(node.type.precision)
+        frame.fail(bad & valid, overflow_reason(node.type), node)
+        return arrow_column(np.where(bad, 0, rounded), valid, node.type)
     if scale >= 0:
         return args[0]
     wide, bad = _round_integers(values.astype(np.int64), -scale)
@@ -65,7 +75,9 @@ def _round_decimals(values: Vector, operand_scale: int, scale: int) -> Vector:
     """At `scale` digits after the point; to tens and up for a negative one, with scale 0 then."""
     if scale >= operand_scale:
         return values
-    rounded = half_up_quotient(values, np.full(1, power_of_ten(operand_scale - scale)))
+    unit = 10 ** (operand_scale - scale)
+    (values,) = with_room(max(unit, largest(values) * 10 ** max(-scale, 0)), values)
+    rounded = half_up_quotient(values, np.full(1, unit, values.dtype))
     return rounded * power_of_ten(-scale) if scale < 0 else rounded
 
 

@@ -6,13 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrays import Mask, Vector
+from penstock.arrays import Mask, Vector, fixed_column
 from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.times import civil
 from penstock.expressions.zones import DAY_US, SECOND_US
 
 _PLAIN_MIN, _PLAIN_MAX = -3, 7  # Java writes 1.0E7 and 1.0E-4, but 1000000.0 and 0.001
 _FOUR_DIGIT_YEARS = 10_000
+_SCALE_OF_WORDS = 18  # a power of ten that 64 bits hold
 _TINY = 1e-322  # up to it doubles lie so far apart that one digit may tell them
 
 
@@ -33,13 +34,28 @@ def with_nulls(text: pa.Array, valid: Mask) -> pa.Array:
 
 def text_of_decimals(values: Vector, valid: Mask, scale: int) -> pa.Array:
     """Plain digits with exactly `scale` of them after the point."""
+    if values.dtype == np.object_:
+        return _text_of_wide_decimals(values, valid, scale)
     magnitude = np.abs(np.where(valid, values, 0))
     sign = pc.if_else(pa.array(values < 0), "-", "")
+    if scale > _SCALE_OF_WORDS:
+        return _text_of_wide_decimals(values.astype(object), valid, scale)
     unit = np.int64(10**scale)
     whole = pa.array(magnitude // unit).cast(pa.string())
     if scale == 0:
         return with_nulls(joined_text(sign, whole), valid)
     return with_nulls(joined_text(sign, whole, ".", digits_text(magnitude % unit, scale)), valid)
+
+
+def _text_of_wide_decimals(values: Vector, valid: Mask, scale: int) -> pa.Array:
+    sizes = fixed_column(pa.decimal128(38, 0), np.abs(values))
+    digits = pc.utf8_lpad(sizes.cast(pa.string()), scale + 1, "0")
+    sign = pc.if_else(pa.array((values < 0).astype(np.bool_)), "-", "")
+    if scale == 0:
+        return with_nulls(joined_text(sign, digits), valid)
+    whole = pc.utf8_slice_codeunits(digits, 0, -scale)
+    fraction = pc.utf8_slice_codeunits(digits, -scale)
+    return with_nulls(joined_text(sign, whole, ".", fraction), valid)
 
 
 def text_of_doubles(values: Vector, valid: Mask) -> pa.Array:

@@ -137,7 +137,7 @@ def decimals_of_text(text: pa.Array, target: DataType) -> Read:
         there = trimmed.fill_null("")
         trimmed = changed_at_once(there, lambda whole: whole.translate(_ascii_digits()))
     number = digits_of_text(trimmed)
-    scaled, beyond = number.scaled(target.scale)
+    scaled, beyond = number.scaled(target.scale, target.precision)
     fits = number.is_number & ~beyond & (np.abs(scaled) < power_of_ten(target.precision))
     return np.where(fits, scaled, 0), validity_of(text) & ~fits
 

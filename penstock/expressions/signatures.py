@@ -14,6 +14,7 @@ from penstock.expressions.types import (
     BIGINT,
     BOOLEAN,
     DATE,
+    DECIMAL_DIGITS_MAX,
     DOUBLE,
     INT,
     STRING,
@@ -30,6 +31,7 @@ from penstock.expressions.types import (
 )
 
 DIVISION_SCALE_MIN = 6
+NEGATED_DIGITS_MAX = 34
 TABLE_ROWS_MAX = 4_000_000
 LOOKUP_KINDS = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "double", "string", "date", "timestamp"}
@@ -124,33 +126,19 @@ def takes(*types: DataType) -> Callable[[Operands], DataType]:
 # --- digits and numbers ---------------------------------------------------------------------------
 
 
-def _computed(operands: Operands, precision: int, scale: int) -> DataType:
-    """A decimal that a call computes: one that Spark allows and that fits 64 bits."""
-    if precision > ARITHMETIC_DIGITS_MAX:
-        raise ExpressionError(
-            f"{operands.function}({', '.join(map(str, operands.types))}) gives "
-            f"decimal({precision},{scale}) in Spark; decimals are computed here up to "
-            f"{ARITHMETIC_DIGITS_MAX} digits: cast the operands to fewer digits or to double",
-            function=operands.function,
-            precision=precision,
-            scale=scale,
-        )
+def _computed(precision: int, scale: int) -> DataType:
+    """A decimal that a call computes: digits behind the point are given up before others are."""
+    if precision > DECIMAL_DIGITS_MAX:
+        kept = max(DECIMAL_DIGITS_MAX - (precision - scale), min(scale, DIVISION_SCALE_MIN))
+        return decimal_type(DECIMAL_DIGITS_MAX, kept)
     return decimal_type(precision, scale)
 
 
-def _check_digits(operands: Operands, data_type: DataType) -> DataType:
-    if data_type.is_decimal:
-        return _computed(operands, data_type.precision, data_type.scale)
-    return data_type
-
-
 def _decimals(operands: Operands) -> tuple[int, int, int, int] | None:
-    """(p1, s1, p2, s2) where both operands are decimals, checked to be computable."""
+    """(p1, s1, p2, s2) where both operands are decimals."""
     left, right = operands.types
     if not (left.is_decimal and right.is_decimal):
         return None
-    _check_digits(operands, left)
-    _check_digits(operands, right)
     return left.precision, left.scale, right.precision, right.scale
 
 
@@ -169,7 +157,7 @@ def sum_or_difference(operands: Operands) -> DataType:
         return _equal_numbers(operands)
     p1, s1, p2, s2 = digits
     scale = max(s1, s2)
-    return _computed(operands, max(p1 - s1, p2 - s2) + scale + 1, scale)
+    return _computed(max(p1 - s1, p2 - s2) + scale + 1, scale)
 
 
 def product(operands: Operands) -> DataType:
@@ -177,7 +165,7 @@ def product(operands: Operands) -> DataType:
     if digits is None:
         return _equal_numbers(operands)
     p1, s1, p2, s2 = digits
-    return _computed(operands, p1 + p2 + 1, s1 + s2)
+    return _computed(p1 + p2 + 1, s1 + s2)
 
 
 def decimal_or_double_quotient(operands: Operands) -> DataType:
@@ -187,7 +175,7 @@ def decimal_or_double_quotient(operands: Operands) -> DataType:
         return DOUBLE
     p1, s1, p2, s2 = digits
     scale = max(DIVISION_SCALE_MIN, s1 + p2 + 1)
-    return _computed(operands, p1 - s1 + s2 + scale, scale)
+    return _computed(p1 - s1 + s2 + scale, scale)
 
 
 def integer_quotient(operands: Operands) -> DataType:
@@ -207,31 +195,45 @@ def remainder(operands: Operands) -> DataType:
     _check_aligned(operands, digits)
     p1, s1, p2, s2 = digits
     scale = max(s1, s2)
-    return _computed(operands, max(1, min(p1 - s1, p2 - s2) + scale), scale)
+    return _computed(max(1, min(p1 - s1, p2 - s2) + scale), scale)
 
 
 def _check_aligned(operands: Operands, digits: tuple[int, int, int, int]) -> None:
-    """Both operands, brought to one scale, must fit 64 bits too."""
+    """Both operands, brought to one scale, must fit 64 bits."""
     p1, s1, p2, s2 = digits
-    scale = max(s1, s2)
-    _computed(operands, max(p1 - s1, p2 - s2) + scale, scale)
+    precision = max(p1 - s1, p2 - s2) + max(s1, s2)
+    if precision > ARITHMETIC_DIGITS_MAX:
+        raise ExpressionError(
+            f"{operands.function}({', '.join(map(str, operands.types))}) needs {precision} digits; "
+            f"it is computed here up to {ARITHMETIC_DIGITS_MAX}: cast the operands to fewer",
+            function=operands.function,
+            precision=precision,
+        )
 
 
 def numeric_operand(operands: Operands) -> DataType:
     if not operands.types[0].is_numeric:
         operands.refuse("a number")
-    return _check_digits(operands, operands.types[0])
+    return operands.types[0]
+
+
+def negated(operands: Operands) -> DataType:
+    """Spark rounds the negative of a decimal to 34 digits."""
+    operand = numeric_operand(operands)
+    if operand.precision > NEGATED_DIGITS_MAX:
+        operands.refuse(f"decimals of up to {NEGATED_DIGITS_MAX} digits")
+    return operand
 
 
 def whole_number(operands: Operands) -> DataType:
     """floor and ceil: bigint, or a decimal without fraction and with one more digit."""
     operands.require_kinds("double", "bigint", "decimal")
-    operand = _check_digits(operands, operands.types[0])
+    operand = operands.types[0]
     if not operand.is_decimal:
         return BIGINT
     if operand.scale == 0:
         return operand
-    return _computed(operands, operand.precision - operand.scale + 1, 0)
+    return decimal_type(min(operand.precision - operand.scale + 1, DECIMAL_DIGITS_MAX), 0)
 
 
 def rounded(operands: Operands) -> DataType:
@@ -241,9 +243,9 @@ def rounded(operands: Operands) -> DataType:
     scale = int(operands.options["scale"])
     whole_digits = operand.precision - operand.scale + 1
     if scale < 0:
-        return _computed(operands, max(whole_digits, -scale + 1), 0)
+        return decimal_type(min(max(whole_digits, -scale + 1), DECIMAL_DIGITS_MAX), 0)
     kept = min(operand.scale, scale)
-    return _computed(operands, whole_digits + kept, kept)
+    return decimal_type(min(whole_digits + kept, DECIMAL_DIGITS_MAX), kept)
 
 
 def one_integer(operands: Operands) -> DataType:
@@ -325,16 +327,13 @@ _CASTABLE: Mapping[str, frozenset[str]] = {
 def cast_target(operands: Operands) -> DataType:
     source = operands.types[0]
     target = parse_type(operands.options["to"])
-    if source != target:
-        if target.kind not in _CASTABLE.get(source.kind, frozenset()):
-            raise ExpressionError(
-                f"{operands.function} from {source} to {target} is not supported here",
-                function=operands.function,
-                source=str(source),
-                target=str(target),
-            )
-        _check_digits(operands, source)
-        _check_digits(operands, target)
+    if source != target and target.kind not in _CASTABLE.get(source.kind, frozenset()):
+        raise ExpressionError(
+            f"{operands.function} from {source} to {target} is not supported here",
+            function=operands.function,
+            source=str(source),
+            target=str(target),
+        )
     _settle_zone(operands, needed=cast_needs_zone(source, target))
     return target
 

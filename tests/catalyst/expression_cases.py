@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.catalyst.decimal_cases import DECIMAL_CASES
 from tests.catalyst.nested_cases import NESTED_CASES
 from tests.catalyst.text_cases import TEXT_CASES
 from tests.catalyst.time_cases import TIME_CASES
@@ -177,6 +178,7 @@ CASES: tuple[Case, ...] = (
     *TIME_CASES,
     *TEXT_CASES,
     *NESTED_CASES,
+    *DECIMAL_CASES,
 )  # fmt: skip
 
 # What depends on the session's time zone.
