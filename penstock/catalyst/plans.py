@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
 from penstock.catalyst.grouping import AggregateReader
+from penstock.catalyst.joins import read_join
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
 from penstock.catalyst.refusals import refused_node, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
@@ -309,6 +310,12 @@ class PlanReader:
             raise unsupported(node.kind, "it needs withWatermark() in the same query, before it")
         return delays[0]
 
+    def join(self, node: JvmNode) -> SparkRows:
+        if not all(child.read("isStreaming") for child in node.children):
+            raise refused_node(node)
+        left, right = (self.read(child) for child in node.children)
+        return read_join(node, left, right, self.session.time_zone)
+
     def aggregate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
         grouping = AggregateReader(node, rows, self.session.time_zone, self.output_mode)
@@ -411,6 +418,7 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "EventTimeWatermark": PlanReader.watermark,
     "Expand": PlanReader.expand,
     "Aggregate": PlanReader.aggregate,
+    "Join": PlanReader.join,
     "Deduplicate": PlanReader.deduplicate,
     "DeduplicateWithinWatermark": PlanReader.deduplicate,
 }

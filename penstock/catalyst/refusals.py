@@ -25,7 +25,7 @@ _LIMIT = "counting rows off a stream is not run here; limit what you read from t
 
 # Catalyst's nodes that are refused, with what to do instead.
 NODE_REASONS: Mapping[str, str] = {
-    "Join": "joins are not run here yet",
+    "Join": "joins with rows that do not stream are not run here yet",
     "Window": "ranking over windows is not run here yet",
     "BatchEvalPython": _PYTHON,
     "ArrowEvalPython": _PYTHON,

@@ -38,7 +38,8 @@ def join(
     try:
         spec = JoinSpec(how, match, times.left, times.right, times.times, times.behind_us)
     except ExpressionError as error:
-        raise UnsupportedPlan(f"{how} join: {error.message}", node=f"{how} join") from error
+        message = f"{how} join: {error.message}; Structured Streaming asks for the same"
+        raise UnsupportedPlan(message, node=f"{how} join") from error
     return step(spec, *sides)
 
 

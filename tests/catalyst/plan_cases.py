@@ -35,6 +35,17 @@ def plan_cases() -> dict[str, Shown]:
         counted: DataFrame = _windowed(df, *window).count()
         return counted
 
+    near = "r.ts between l.ts - interval 1 minute and l.ts + interval 10 seconds"
+
+    def joined(df: DataFrame, on: str, how: str = "inner") -> DataFrame:
+        timed = df.withWatermark("ts", "1 second") if "ts" in df.columns else df
+        pairs = timed.alias("l").join(timed.alias("r"), F.expr(on), how)
+        return (
+            pairs
+            if how.startswith("left_")
+            else pairs.select("l.*", "r.auction").toDF(*df.columns, "other")
+        )
+
     return {
         "scan": Shown(lambda df: df),
         "columns in another order": Shown(lambda df: df.select("ts", "auction")),
@@ -159,6 +170,40 @@ def plan_cases() -> dict[str, Shown]:
         "having": Shown(
             lambda df: df.groupBy("auction").agg(F.sum("price").alias("s")).where("s > 3"),
             "complete",
+        ),
+        "join": Shown(lambda df: joined(df, "l.auction = r.bidder and l.price > r.price")),
+        "join within seconds": Shown(lambda df: joined(df, f"l.auction = r.auction and {near}")),
+        "left join within seconds": Shown(
+            lambda df: joined(df, f"l.auction <=> r.auction and {near}", "left")
+        ),
+        "semi join": Shown(lambda df: joined(df, "l.bidder + 1 = r.price", "left_semi")),
+        "anti join within seconds": Shown(
+            lambda df: joined(df, f"l.url = r.url and {near}", "left_anti")
+        ),
+        "join of windows": Shown(
+            lambda df: joined(
+                df.withWatermark("ts", "1 second").select("auction", F.window("ts", "1 minute")),
+                "l.auction = r.auction and l.window = r.window",
+                "full",
+            )
+        ),
+        "counts behind a join": Shown(
+            lambda df: (
+                joined(df, f"l.auction = r.auction and {near}")
+                .groupBy(F.window("ts", "1 minute"))
+                .count()
+            )
+        ),
+        "join behind counts": Shown(
+            lambda df: (
+                df.withWatermark("ts", "1 second")
+                .alias("l")
+                .join(
+                    counts(df, "10 seconds").alias("r"),
+                    F.expr("l.auction = r.auction and ts >= window.start and ts < window.end"),
+                )
+                .select("l.auction", "price", "count")
+            )
         ),
         "a window's largest count": Shown(
             lambda df: counts(df, "10 seconds").groupBy("window").agg(F.max("count").alias("most"))

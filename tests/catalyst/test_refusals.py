@@ -104,9 +104,9 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
         return df.sparkSession.range(3).toDF("price")
 
     return {
-        "join": (
-            "Join",
-            lambda df: df.alias("l").join(df.alias("r"), F.expr("l.auction = r.auction")),
+        "left join without an end": (
+            "left join",
+            lambda df: df.alias("l").join(df.alias("r"), F.expr("l.auction = r.auction"), "left"),
         ),
         "join with rows that stand": ("Join", lambda df: df.join(static(df), "price")),
         "union with rows that stand": ("Range", lambda df: df.select("price").union(static(df))),

@@ -129,7 +129,8 @@ def _some() -> list[Column]:
 
 
 def queries() -> dict[str, Judged]:
-    return {**_row_by_row(), **_unbounded(), **_by_key(), **_windows(), **_in_a_row()}
+    groups = {**_unbounded(), **_by_key(), **_windows(), **_in_a_row()}
+    return {**_row_by_row(), **groups, **_joins()}
 
 
 def _rebalanced(df: DataFrame) -> DataFrame:
@@ -483,3 +484,92 @@ def _in_a_row() -> dict[str, Judged]:
         ),
     }
     return {name: replace(judged, keeps_late=False) for name, judged in found.items()}
+
+
+def _sides(df: DataFrame, *columns: str) -> tuple[DataFrame, DataFrame]:
+    """Two uses of the events, so far behind that nothing is late; a batch knows no watermark."""
+    timed = df.withWatermark("ts", f"{10_000 * 365} days")
+    left = timed.select(*columns)
+    right = timed.select(*columns).toDF(*(f"r_{name}" for name in columns))
+    return left, right
+
+
+def _joins() -> dict[str, Judged]:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    near = "r_ts >= ts - interval 2 seconds and r_ts < ts + interval 3 seconds"
+    seen = "auction = r_auction"
+
+    def joined(how: str, on: str, *columns: str) -> Judged:
+        return Judged(lambda df: _pair(_sides(df, *columns), on, how))
+
+    def _pair(sides: tuple[DataFrame, DataFrame], on: str, how: str) -> DataFrame:
+        left, right = sides
+        return left.join(right, F.expr(on), how)
+
+    def windows(df: DataFrame) -> DataFrame:
+        left, right = _sides(df, "id", "ts", "bidder")
+        left = left.select("*", F.window("ts", "10 seconds").alias("w"))
+        right = right.select("r_id", "r_bidder", F.window("r_ts", "10 seconds").alias("r_w"))
+        return left.join(right, F.expr("w = r_w and bidder = r_bidder"), "left")
+
+    def largest(df: DataFrame) -> DataFrame:
+        left, right = _sides(df, "id", "ts", "price")
+        most = right.groupBy(F.window("r_ts", "10 seconds")).agg(F.max("r_price").alias("most"))
+        inside = "price = most and ts >= window.start and ts < window.end"
+        return left.join(most, F.expr(inside)).select("id", "price", "window")
+
+    def counted(df: DataFrame) -> DataFrame:
+        pairs = _pair(_sides(df, "id", "ts", "auction"), f"{seen} and {near}", "inner")
+        return pairs.groupBy(F.window("ts", "20 seconds"), "auction").count()
+
+    def thrice(df: DataFrame) -> DataFrame:
+        left, right = _sides(df, "id", "ts", "auction")
+        third = right.selectExpr("r_id as t_id", "r_ts as t_ts", "r_auction as t_auction")
+        pairs = left.join(right, F.expr(f"{seen} and r_ts = ts"))
+        later = "auction = t_auction and t_ts >= ts and t_ts < ts + interval 2 seconds"
+        return pairs.join(third, F.expr(later), "left")
+
+    every = (
+        "bidder = r_bidder and url <=> r_url and flag <=> r_flag and fee <=> r_fee and "
+        "rate <=> r_rate and day <=> r_day and (id + r_id) % 2 = 0"
+    )
+    return {
+        "inner join": joined("inner", f"{seen} and bidder = r_bidder", "id", "auction", "bidder"),
+        "join by a struct": joined("inner", "st = r_st and n = r_n", "id", "st", "n"),
+        "join by a struct that may be null": joined(
+            "inner", "st <=> r_st and n = r_n", "id", "st", "n"
+        ),
+        "join by doubles": joined("inner", "ratio = r_ratio", "id", "ratio"),
+        "join by floats and nulls": joined("inner", "single <=> r_single", "id", "single"),
+        "join by every kind of key": joined(
+            "inner", every, "id", "bidder", "url", "flag", "fee", "rate", "day"
+        ),
+        "join by a computed key": joined(
+            "inner", "upper(url) = r_url and n % 5 = r_n", "id", "url", "n"
+        ),
+        "join within seconds": joined("inner", f"{seen} and {near}", "id", "ts", "auction"),
+        "join within seconds without a key": joined("inner", near, "id", "ts"),
+        "left join": joined("left", f"{seen} and {near}", "id", "ts", "auction", "url"),
+        "right join": joined("right", f"{seen} and {near}", "id", "ts", "auction", "st"),
+        "full join": joined("full", f"{seen} and {near} and id < r_id", "id", "ts", "auction"),
+        "left join of some rows": joined(
+            "left",
+            f"{seen} and {near} and price > 0 and r_price < 0",
+            "id",
+            "ts",
+            "auction",
+            "price",
+        ),
+        "semi join": joined(
+            "left_semi", f"{seen} and {near} and id != r_id", "id", "ts", "auction"
+        ),
+        "anti join": joined(
+            "left_anti", f"{seen} and {near} and id != r_id", "id", "ts", "auction"
+        ),
+        "semi join without an end": joined("left_semi", "n = r_id", "id", "n"),
+        "join of windows": Judged(windows),
+        "rows of a window's largest": Judged(largest),
+        "counts of a join": Judged(counted),
+        "joins in a row": Judged(thrice),
+    }
