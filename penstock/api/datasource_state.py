@@ -8,12 +8,15 @@ vertex is read as of its own last marker, without touching it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -28,6 +31,7 @@ from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arro
 from penstock.json_codec import parse
 from penstock.log.contract import Log
 from penstock.log.local import open_log
+from penstock.operators.changing_aggregate import state_schemas as changing_states
 from penstock.operators.deduplicate import state_schema as distinct_state
 from penstock.operators.groups import state_schema as group_state
 from penstock.operators.sessions import session_column
@@ -40,12 +44,13 @@ from penstock.operators.specs import (
     accumulators_of,
     operator_name,
 )
+from penstock.operators.windows import Windows
 from penstock.runtime.recovery import restore_states
 from penstock.runtime.slot import CHECKPOINTS_FOLDER
 from penstock.stages.program import Program, VertexProgram
 from penstock.state.checkpoint_files import LocalFiles
 from penstock.state.checkpoints import CheckpointStore
-from penstock.state.columns import PANE_NAME
+from penstock.state.columns import PANE_NAME, StateSchema
 from penstock.state.keyed import KeyedState
 
 PANE_COLUMN = "_pane"
@@ -153,14 +158,20 @@ def states_of(program: Program) -> list[FoundState]:
 def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram) -> pa.RecordBatch:
     """The groups of one vertex as of its last marker."""
     spec = state.spec
-    schema = distinct_state(spec) if isinstance(spec, DeduplicateSpec) else group_state(spec)
-    kept = KeyedState(state.operator, schema)
+    schemas = _schemas_of(state.operator, spec)
+    states = {name: KeyedState(name, schema) for name, schema in schemas.items()}
+    kept = states[state.operator]
     marker = log.last(vertex.vertex_tag)
     if marker is not None:
-        states = {state.operator: kept}
         checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER)
         restore_states(log, checkpoints, vertex.name, vertex.change_tag, marker.position, states)
     return _as_rows(kept.scan(), state, vertex.name)
+
+
+def _schemas_of(name: str, spec: DeduplicateSpec | AggregateSpec) -> Mapping[str, StateSchema]:
+    if isinstance(spec, DeduplicateSpec):
+        return {name: distinct_state(spec)}
+    return changing_states(name, spec) if spec.by_rows else {name: group_state(spec)}
 
 
 def _checkpoints(folder: Path) -> CheckpointStore:
@@ -178,16 +189,20 @@ def _as_rows(groups: pa.RecordBatch, state: FoundState, vertex: str) -> pa.Recor
     if isinstance(spec.window, SessionSpec):
         columns.append(session_column(spec.window, groups))
     elif spec.window is not None:
-        columns.append(_pane_column(groups.column(PANE_NAME), spec.window))
+        window = Windows(spec.window).column if spec.by_rows else partial(_pane_column, spec.window)
+        columns.append(window(groups.column(PANE_NAME).to_numpy()))
     accumulators = accumulators_of(spec.aggregates)
     kept = groups.columns[keys + 1 :]
-    columns += [aggregate.finish(accumulators, kept) for aggregate in spec.aggregates]
+    if spec.by_rows:
+        columns += kept[: len(spec.aggregates)]
+    else:
+        columns += [aggregate.finish(accumulators, kept) for aggregate in spec.aggregates]
     columns.append(pa.repeat(pa.scalar(vertex), groups.num_rows))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(state.schema))
 
 
-def _pane_column(panes: pa.Array, window: WindowSpec) -> pa.Array:
-    starts = panes.to_numpy() * window.pane_us + window.start_us
+def _pane_column(window: WindowSpec, panes: NDArray[np.int64]) -> pa.Array:
+    starts = panes * window.pane_us + window.start_us
     time = arrow_type(window.type.fields[0].type)
     return pa.StructArray.from_arrays(
         [pa.array(starts).cast(time), pa.array(starts + window.pane_us).cast(time)],

@@ -276,8 +276,8 @@ class AggregateReader:
             name = names.give(str(result.read("name")))
             outputs.append((name, value))
             columns[result.expr_id] = Column(name, value.type, value.nullable)
-            if self._closed_span is not None and value == self._window_column:
-                spans[result.expr_id] = self._closed_span
+            if self.span is not None and value == self._window_column:
+                spans[result.expr_id] = self.span
         if not outputs:  # only that there are groups matters to whoever reads this
             return SparkRows(rows.relation, {})
         relation = made(self.node, lambda: selected(rows.relation, tuple(outputs)))
@@ -286,8 +286,3 @@ class AggregateReader:
     @property
     def _window_column(self) -> Column | None:
         return None if self.window is None else Column(self.window.output, self.window.type, False)
-
-    @property
-    def _closed_span(self) -> Span | None:
-        """What the window's column holds, if no row of it comes again."""
-        return self.span if self.mode == "append" else None

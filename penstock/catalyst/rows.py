@@ -31,7 +31,7 @@ class SparkRows:
     """A relation, and where the attributes of Spark's node are in it, by exprId.
 
     `windows` are asked for and not grouped by yet; `spans` are columns that hold windows which an
-    aggregate in append mode has closed. A relation may carry more columns than Spark's node.
+    aggregate has made. A relation may carry more columns than Spark's node.
     """
 
     relation: Relation

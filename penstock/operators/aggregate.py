@@ -15,6 +15,8 @@ from penstock.kernels.block import PANE_NONE, Block, Partials
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion, failures
 from penstock.operators.groups import (
+    groups_of,
+    key_arrays,
     merge_batch,
     merge_partials,
     open_partials,
@@ -23,6 +25,7 @@ from penstock.operators.groups import (
 )
 from penstock.operators.late import LateRows
 from penstock.operators.row_groups import GroupRows, RowGroups
+from penstock.operators.shown import Changes, Shown, weighed
 from penstock.operators.sliding import SlidingWindows
 from penstock.operators.specs import AggregateSpec, SessionSpec, accumulators_of
 from penstock.operators.windows import Windows
@@ -46,7 +49,7 @@ class Grouped(Operator):
         self.states = {name: self.state}
         self._watermark_us: int | None = None
         self._accumulators = accumulators_of(spec.aggregates)
-        self._schema = arrow_schema(spec.schema)
+        self._schema = arrow_schema(spec.groups_schema)
         self._groups: _Groups | RowGroups | None = None
         self._place = 0  # of the next row, in the order of processing
         if spec.fuses:
@@ -82,7 +85,8 @@ class Grouped(Operator):
         """The windows of rows of the state, as structs of start and end."""
 
     def owes_whole_result(self) -> bool:
-        return self.spec.mode == "complete" and self.state.has_changes
+        is_whole = self.spec.mode == "complete" and not self.spec.changes
+        return is_whole and self.state.has_changes
 
     def _emitted(self, rows: pa.RecordBatch) -> Batches:
         if not rows.num_rows:
@@ -99,23 +103,24 @@ class Grouped(Operator):
         accumulated = rows.columns[keys + 1 :]
         for aggregate in self.spec.aggregates:
             column = aggregate.finish(self._accumulators, accumulated)
-            self._check_digits(aggregate.name, column)
+            check_digits(self.name, aggregate.name, column)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _check_digits(self, name: str, column: pa.Array) -> None:
-        """A decimal sum is kept in 64 bits, which hold a little more than its 18 digits."""
-        if not pa.types.is_decimal(column.type):
-            return
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise StateOverflow(
-                f"{name} ({column.type}) in state {self.name!r} has more digits than its type: "
-                "cast the argument to a wider type or to double",
-                state=self.name,
-                column=name,
-            ) from error
+
+def check_digits(state: str, name: str, column: pa.Array) -> None:
+    """A decimal sum is kept in 64 bits, which hold a little more than its 18 digits."""
+    if not pa.types.is_decimal(column.type):
+        return
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise StateOverflow(
+            f"{name} ({column.type}) in state {state!r} has more digits than its type: "
+            "cast the argument to a wider type or to double",
+            state=state,
+            column=name,
+        ) from error
 
 
 class Aggregate(Grouped):
@@ -130,24 +135,33 @@ class Aggregate(Grouped):
         self._sliding: SlidingWindows | None = None
         if self._windows is not None and not self._windows.is_tumbling:
             self._sliding = SlidingWindows(spec, self._windows, self.state)
+        self._shown = Shown(self.state, len(self._accumulators)) if spec.changes else None
 
     def restore_progress(self, progress: Any) -> None:
         super().restore_progress(progress)
         if self._sliding is not None:
             self._sliding.forget()
+        if self._shown is not None:
+            self._shown.forget()
 
     # --- input ------------------------------------------------------------------------------------
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         if isinstance(prepared.rows, GroupRows):
             rows, panes = prepared.rows, prepared.rows.panes
+            if self._shown is not None:
+                self._shown.note(rows.keys, panes)
             self.state.merge(rows.keys, panes, rows.values, rows.hashes)
             self._place += rows.places
         elif isinstance(prepared.rows, Partials):
             partials = with_the_one_group(prepared.rows, self.spec)
+            if self._shown is not None:
+                self._shown.note(key_arrays(partials, self.spec.keys), partials.panes)
             merge_partials(self.state, self.spec, partials)
             panes = partials.panes
         else:
+            if self._shown is not None:
+                self._shown.note(*groups_of(self.spec, prepared.rows))
             panes = merge_batch(self.state, self.spec, prepared.rows)
         if self._sliding is not None and panes.size:
             self._sliding.touched(int(panes.min()))
@@ -171,7 +185,9 @@ class Aggregate(Grouped):
         if before is not None and last == self._windows.last_closed(before):
             return ()  # most watermarks close nothing
         batches = self._closed(before, last) if self.spec.mode == "append" else ()
-        if self.spec.mode == "update":
+        if self._shown is not None:
+            batches = self._changed(self._shown.take(last))
+        elif self.spec.mode == "update":
             batches = self._updates(self._first_open(before), last)
         closed_pane = self._windows.closed_pane(watermark_us)
         if self._sliding is not None:
@@ -181,6 +197,8 @@ class Aggregate(Grouped):
 
     def on_commit(self) -> Batches:
         """Emit, in update mode, what changed since the last commit; in complete mode everything."""
+        if self._shown is not None:
+            return self._changed(self._shown.take())
         if self.spec.mode == "append" or not self.state.has_changes:
             return ()
         if self.spec.mode == "update":
@@ -239,6 +257,13 @@ class Aggregate(Grouped):
         windows = overlap.windows_over(np.unique(panes), first, last)
         rows = self.state.window_rows(windows, overlap, only_changed=True)
         return tuple(map(self._finished, rows))
+
+    def _changed(self, changes: Changes) -> Batches:
+        """The rows that go, then those that come."""
+        found = ((changes.gone, -1), (changes.come, 1))
+        return tuple(
+            weighed(self._finished(rows), weight) for rows, weight in found if rows.num_rows
+        )
 
     def _window_column(self, rows: pa.RecordBatch) -> pa.Array | None:
         if self._windows is None:

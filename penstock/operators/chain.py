@@ -21,6 +21,7 @@ from penstock.kernels.block import StepRows
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
 from penstock.operators.aggregate import Aggregate
+from penstock.operators.changing_aggregate import ChangingAggregate
 from penstock.operators.contract import Batches, Operator, Prepared, Tools, moved_back
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.front import Front, Fusion, RowStep, note_bad
@@ -50,6 +51,8 @@ Build = Callable[[str, Any, Sequence[Fusion], Tools], Operator]
 
 
 def _grouped(name: str, spec: AggregateSpec, fusions: Sequence[Fusion], tools: Tools) -> Operator:
+    if spec.by_rows:
+        return ChangingAggregate(name, spec, fusions, tools)
     build = Sessions if isinstance(spec.window, SessionSpec) else Aggregate
     return build(name, spec, fusions, tools)
 
@@ -132,17 +135,15 @@ class Chain:
     def _build(self, specs: Sequence[OperatorSpec], tools: Tools) -> None:
         fronts = self._ports
         rest = tuple(specs)
-        mode = "append"
+        is_final = True  # each row, or that it goes
         while rest:
             spec, *after = rest
             assert is_stateful(spec), "what stands before the first operator is a port's"
-            if mode != "append":
+            if not is_final:
                 raise ExpressionError(
-                    f"an aggregate in {mode} mode cannot feed another: it emits a "
-                    "group more than once; use append mode with a window",
-                    mode=mode,
+                    "an aggregate whose rows change feeds another operator by their changes"
                 )
-            mode = spec.mode
+            is_final = spec.mode == "append" or spec.changes
             steps, rest = cut_at_state(after)
             self._operators.append(self._operator(spec, fronts, tools))
             schemas = [front.schema for front in fronts[: spec.ports]]

@@ -232,7 +232,9 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
             continue
         if isinstance(spec, GenerateSpec):
             mixed.update(column.name for column in columns_of(fusion.inlined(spec.expression)))
-        elif isinstance(spec, DeduplicateSpec | JoinSpec):
+        elif isinstance(spec, DeduplicateSpec | JoinSpec) or (
+            isinstance(spec, AggregateSpec) and spec.by_rows
+        ):
             uses += fusion.columns.values()
         elif spec.fuses:
             uses += fusion.aggregation(spec).results

@@ -178,15 +178,21 @@ def open_partials(
     return batch.filter(pa.array(open_)), late
 
 
+def groups_of(
+    spec: AggregateSpec, batch: pa.RecordBatch
+) -> tuple[list[pa.Array], NDArray[np.int64]]:
+    """Keys and panes of partials that came through an exchange."""
+    panes: NDArray[np.int64] = np.zeros(batch.num_rows, np.int64)
+    if spec.window is not None:
+        panes = batch.column(PANE_COLUMN).to_numpy()
+    return batch.columns[: len(spec.keys)], panes
+
+
 def merge_batch(state: KeyedState, spec: AggregateSpec, batch: pa.RecordBatch) -> NDArray[np.int64]:
     """Add partials that came through an exchange; return their panes."""
-    is_windowed = spec.window is not None
-    panes: NDArray[np.int64] = np.zeros(batch.num_rows, np.int64)
-    if is_windowed:
-        panes = batch.column(PANE_COLUMN).to_numpy()
+    keys, panes = groups_of(spec, batch)
     if batch.num_rows:
-        keys = batch.columns[: len(spec.keys)]
         # After the keys come the pane, if there is one, and the number of rows.
-        values = batch.columns[len(spec.keys) + is_windowed + 1 :]
+        values = batch.columns[len(spec.keys) + (spec.window is not None) + 1 :]
         state.merge(keys, panes, values, hash_columns(keys, batch.num_rows))
     return panes

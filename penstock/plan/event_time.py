@@ -26,7 +26,8 @@ def event_time_after(spec: OperatorSpec, before: EventTime) -> EventTime:
     if isinstance(spec, PartialAggregateSpec):
         return (PANE_COLUMN,) if watermark_ends(spec.window, before) else ()
     if isinstance(spec, AggregateSpec):
-        return (spec.window.output,) if spec.mode == "append" and spec.window is not None else ()
+        # Rows of a window may come and go until it ends, and all do before the watermark.
+        return (spec.window.output,) if spec.forgets and spec.window is not None else ()
     return before
 
 

@@ -24,6 +24,7 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
     accumulators_of,
+    is_running,
     is_stateful,
 )
 from penstock.plan.event_time import instant_of
@@ -156,8 +157,14 @@ def _operator_text(spec: OperatorSpec) -> str:
     if isinstance(spec, JoinSpec):
         return show_join(spec)
     if spec.merge_partials:
-        return f"merge partials of {_calls(spec.aggregates)}, {spec.mode} mode"
-    return f"aggregate {_grouping(spec)}, {spec.mode} mode"
+        return f"merge partials of {_calls(spec.aggregates)}, {_emits(spec)}"
+    return f"aggregate {_grouping(spec)}, {_emits(spec)}"
+
+
+def _emits(spec: AggregateSpec) -> str:
+    if spec.changes:
+        return "emits what goes and what comes"
+    return f"{spec.mode} mode"
 
 
 def _grouping(spec: PartialAggregateSpec | AggregateSpec) -> str:
@@ -214,11 +221,28 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
     if isinstance(spec.window, SessionSpec):
         pane = ", a row for each session"
     values = [f"{each} {each.type}" for each in accumulators_of(spec.aggregates)]
+    if spec.by_rows:
+        return [
+            f"by {keys}{'' if spec.window is None else ', a row for each window'}",
+            *_changing_values(spec.aggregates),
+            f"{_bound_text(settings)}, {_closing(spec)}, or have no rows left",
+        ]
     return [
         f"by {keys}{pane}",
         f"values {', '.join(values)}",
         f"{_bound_text(settings)}, {_closing(spec)}",
     ]
+
+
+def _changing_values(calls: tuple[AggregateCall, ...]) -> Iterator[str]:
+    """How each result follows rows that come and go."""
+    running = [call for call in calls if is_running(call)]
+    others = [call for call in calls if not is_running(call)]
+    if running:
+        yield f"added to and subtracted from: {_calls(tuple(running))}"
+    if others:
+        kept = ", ".join(dict.fromkeys(str(call.argument) for call in others))
+        yield f"every value of {kept}, read again when its group changes: {_calls(tuple(others))}"
 
 
 def _rows_of_sides(spec: JoinSpec) -> Iterator[str]:

@@ -28,6 +28,7 @@ from penstock.operators.specs import (
     SessionSpec,
     WatermarkSpec,
     WindowSpec,
+    is_weighted,
 )
 from penstock.plan.event_time import EventTime, event_time_after, watermark_ends
 from penstock.stages.program import ConnectorSpec, shape, show_schema
@@ -182,15 +183,15 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
     """An operator over inputs, its columns found there and as nullable as they are there."""
     if isinstance(spec, JoinSpec):
         for side in inputs:
-            _check_appended(side, f"{spec.how} join")
+            check_appended(side, f"{spec.how} join")
         return Step(inputs, spec.bound(_binder(inputs, _kind(spec))))
     (child,) = inputs
     if isinstance(spec, AggregateSpec):
-        return aggregate(spec.partial, child, spec.mode, spec.merge_partials)
+        return aggregate(spec.partial, child, spec.mode, spec.merge_partials, spec.changes)
     if isinstance(spec, WatermarkSpec):
         _check_watermark(spec, child)
     if isinstance(spec, DeduplicateSpec):
-        _check_appended(child, f"distinct {', '.join(spec.key_names)}")
+        check_appended(child, f"distinct {', '.join(spec.key_names)}")
     if isinstance(spec, ProjectSpec) and not spec.columns:
         raise PlanError("project: a relation needs at least one column", node="project")
     return Step(inputs, spec.bound(_binder(inputs, _kind(spec))))
@@ -201,8 +202,11 @@ def aggregate(
     child: Relation,
     mode: str = "append",
     merge_partials: bool = False,
+    changes: bool = False,
 ) -> Step:
-    """The aggregate of a grouping: whether a watermark ends its windows is seen in its input.
+    """The aggregate of a grouping; its input shows whether a watermark ends its windows.
+
+    It also shows whether rows come and go.
 
     With `merge_partials` the input is what a partial aggregate made, and the expressions speak of
     the columns that the partial aggregate read.
@@ -213,9 +217,12 @@ def aggregate(
     watermarked = watermark_ends(grouping.window, child.event_time, merge_partials)
     if mode == "append":
         _check_append_mode(grouping.window, watermarked, label)
-    _check_appended(child, label)
     parts = (grouping.keys, grouping.window, grouping.aggregates)
-    spec = _checked("aggregate", lambda: AggregateSpec(*parts, mode, merge_partials, watermarked))
+    weighted = is_weighted(child.schema)
+    spec = _checked(
+        label,
+        lambda: AggregateSpec(*parts, mode, merge_partials, watermarked, weighted, changes),
+    )
     return Step((child,), spec)
 
 
@@ -339,13 +346,13 @@ def _check_append_mode(
         )
 
 
-def _check_appended(child: Relation, label: str) -> None:
-    """An aggregate over rows that are sent again when they change would count them twice."""
+def check_appended(child: Relation, label: str) -> None:
+    """What keeps the rows that it has seen does not take rows that come and go."""
     for spec in map(spec_of, walk(child)):
         if isinstance(spec, AggregateSpec) and spec.mode != "append":
             raise UnsupportedPlan(
-                f"{label} stands on {_aggregate_label(spec)} in {spec.mode} mode, whose rows are "
-                "sent again when they change; use append mode below another aggregate",
+                f"{label} stands on {_aggregate_label(spec)} in {spec.mode} mode, whose rows come "
+                "and go; use append mode below it",
                 node=label,
             )
 

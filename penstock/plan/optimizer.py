@@ -14,12 +14,14 @@ from penstock.plan.place_exchanges import place_exchanges
 from penstock.plan.prune_columns import prune_columns
 from penstock.plan.query import Query
 from penstock.plan.share_subplans import share_subplans
+from penstock.plan.weigh_changes import weigh_changes
 from penstock.stages.program import Program
 
 Rule = Callable[[Query], Query]
 
 RULES: tuple[Rule, ...] = (
-    share_subplans,  # first: the rules below rewrite equal parts for their users, and apart
+    weigh_changes,  # first: what changes has other columns for who computes with it than for people
+    share_subplans,  # before the rules that rewrite equal parts for their users, and apart
     combine_filters,  # fewer steps per chain
     prune_columns,  # before exchanges, so that they carry only what is needed
     fuse_projections,  # after pruning, which adds projections and makes others trivial

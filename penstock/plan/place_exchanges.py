@@ -37,10 +37,10 @@ def place_exchanges(query: Query) -> Query:
     """Put an exchange below every aggregate that has more than one producer or one vertex.
 
     Accumulators per key and pane are exchanged instead of rows, unless late rows are kept (they
-    must reach the aggregate one by one), the rows come out of another aggregate (they are few) or
-    no loop keeps what is accumulated. A state has a stage of its own, so an aggregate above another
-    one always gets an exchange. So does each side of a join: where two inputs meet, both are
-    streams.
+    must reach the aggregate one by one), rows come and go, or come out of another aggregate (they
+    are few), or no loop keeps what is accumulated. A state has a stage of its own, so an aggregate
+    above another one always gets an exchange. So does each side of a join: where two inputs meet,
+    both are streams.
     """
     keep_late = query.settings.late_stream is not None
 
@@ -55,7 +55,8 @@ def place_exchanges(query: Query) -> Query:
             return node
         if isinstance(node.spec, DeduplicateSpec):
             return step(node.spec, Exchange(node.child, node.spec.key_names))
-        if keep_late or _stateful(node.child) or not node.spec.partial.in_loop:
+        by_rows = node.spec.by_rows or not node.spec.partial.in_loop
+        if keep_late or by_rows or _stateful(node.child):
             return _exchange_rows(node.spec, node.child)
         return _exchange_partials(node.spec, node.child)
 
@@ -110,7 +111,7 @@ def _exchange_partials(spec: AggregateSpec, child: Relation) -> Relation:
     grouping = spec.partial
     below = _in_each_branch(child, lambda branch: grouping)
     exchange = Exchange(below, grouping.key_names)
-    return aggregate(grouping, exchange, spec.mode, merge_partials=True)
+    return aggregate(grouping, exchange, spec.mode, True, spec.changes)
 
 
 def _exchange_rows(spec: AggregateSpec, child: Relation) -> Relation:
@@ -130,7 +131,7 @@ def _exchange_rows(spec: AggregateSpec, child: Relation) -> Relation:
         child = _in_each_branch(child, lambda b: ProjectSpec((*column_refs(b.schema), *added)))
     by = tuple(key.name for _, key in keys if isinstance(key, Column))
     grouping = PartialAggregateSpec(tuple(keys), spec.window, spec.aggregates)
-    return aggregate(grouping, Exchange(child, by), spec.mode)
+    return aggregate(grouping, Exchange(child, by), spec.mode, False, spec.changes)
 
 
 def _in_each_branch(child: Relation, spec: Callable[[Relation], OperatorSpec]) -> Relation:

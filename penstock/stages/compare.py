@@ -241,6 +241,8 @@ def _aggregate_refusals(old: AggregateSpec, new: AggregateSpec) -> Iterator[str]
         yield f"the values of the state were {_values(old)} and are {_values(new)}"
     if old.merge_partials != new.merge_partials:
         yield "partials were exchanged before and rows are now, or the reverse"
+    if (old.weighted, old.changes) != (new.weighted, new.changes):
+        yield "its rows, or those that it reads, come and go, or no longer do"
     if old.mode != new.mode:
         yield (
             f"the mode was {old.mode} and is {new.mode}: its output would hold rows of both kinds; "

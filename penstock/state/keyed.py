@@ -212,6 +212,14 @@ class KeyedState(State):
             self._give_back()
         return int(rows.size)
 
+    def delete_in(self, panes: Words) -> int:
+        """Remove the rows of these panes, which are in order, one by one; return how many."""
+        rows = self._table.in_these(panes)
+        if rows.size:
+            self._table.delete(rows)
+            self._give_back()
+        return int(rows.size)
+
     def delete_upto(self, column: str, limit: int) -> int:
         """Remove the rows in which a column of whole numbers is at most the limit; how many."""
         rows = self._table.upto(self._place(column), limit)
@@ -320,6 +328,10 @@ class KeyedState(State):
         if pane_to < self._table.pane_min:
             return self._arrow.rows(self._table.lines(_NO_ROWS), self._strings.view())
         return self._ordered(self._table.in_panes(pane_from, pane_to))
+
+    def rows_in(self, panes: Words) -> pa.RecordBatch:
+        """Return the rows of these panes, which are in order, by pane, then key."""
+        return self._ordered(self._table.in_these(panes))
 
     def rows_upto(self, column: str, limit: int) -> pa.RecordBatch:
         """Return the rows in which a column of whole numbers is at most the limit, ordered."""

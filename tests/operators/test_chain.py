@@ -544,12 +544,6 @@ def test_what_does_not_fit_is_refused_with_a_reason(make: Any, message: str) -> 
         make()
 
 
-def test_only_append_mode_feeds_another_aggregate() -> None:
-    counted = AggregateSpec((("word", line),), None, (AggregateCall("count", None, "n"),), "update")
-    with pytest.raises(ExpressionError, match="update mode cannot feed another"):
-        linear((counted, WORD_COUNT[-1]), TEXT, None)
-
-
 def test_what_is_exploded_twice_with_a_filter_between(kernels: KernelCache) -> None:
     """The column that the first explode reads is gone when the filter behind it is computed."""
     schema = fields(("a", "array<string>"), ("b", "array<string>"), ("n", "int"))

@@ -129,7 +129,7 @@ def _some() -> list[Column]:
 
 
 def queries() -> dict[str, Judged]:
-    groups = {**_unbounded(), **_by_key(), **_windows(), **_in_a_row()}
+    groups = {**_unbounded(), **_by_key(), **_windows(), **_in_a_row(), **_changing()}
     return {**_row_by_row(), **groups, **_joins()}
 
 
@@ -442,6 +442,85 @@ def _windows() -> dict[str, Judged]:
             lambda df: counts(df.union(df.withColumn("auction", F.col("bidder"))), "10 seconds"),
             lateness=tumbling,
             reads_late=False,  # each of them twice
+        ),
+    }
+
+
+def _changing() -> dict[str, Judged]:
+    """Aggregates of aggregates whose rows change."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def per_window(df: DataFrame, *window: str) -> DataFrame:
+        grouped = windowed(df, *window, by=("auction", "bidder"))
+        return grouped.agg(F.count("*").alias("seen"), F.max("price").alias("top"))
+
+    return {
+        "average of maxima, update": Judged(
+            lambda df: (
+                df.groupBy("auction", "bidder")
+                .agg(F.max("price").alias("top"), F.sum("ratio").alias("part"))
+                .groupBy("auction")
+                .agg(*_columns("avg(top)", "count(top)", "min(top)", "max(part)", "count(1)"))
+            ),
+            "update",
+            keys=1,
+        ),
+        "how often each count occurs": Judged(
+            lambda df: (
+                df.groupBy("url", "auction").count().groupBy("count").agg(F.count("*").alias("n"))
+            ),
+            "complete",
+        ),
+        "three in a row, with a filter and a projection": Judged(
+            lambda df: (
+                df.groupBy("auction", "bidder")
+                .agg(F.count("*").alias("n"), F.max("n").alias("u"))
+                .where("n % 3 <> 1")
+                .selectExpr("auction", "n * 2 AS n", "u % 5 AS u")
+                .groupBy("auction", "u")
+                .agg(F.sum("n").alias("n"), F.min("n").alias("least"))
+                .agg(*_columns("count(1)", "sum(n)", "max(least)", "count(u)"))
+            ),
+            "update",
+        ),
+        "changing rows and others": Judged(
+            lambda df: (
+                df.groupBy("auction")
+                .agg(F.sum("price").alias("p"))
+                .unionByName(df.selectExpr("auction", "price AS p"))
+                .groupBy("auction")
+                .agg(*_columns("count(1)", "sum(p)", "max(p)"))
+            ),
+            "update",
+            keys=1,
+        ),
+        "largest count of windows, update": Judged(
+            lambda df: (
+                per_window(df, "10 seconds")
+                .groupBy("auction")
+                .agg(*_columns("max(seen)", "count(1)", "sum(top)"))
+            ),
+            "update",
+            keys=1,
+            lateness=_late(10),
+        ),
+        "sums of sliding windows by window, update": Judged(
+            lambda df: (
+                per_window(df, "10 seconds", "4 seconds")
+                .groupBy("window")
+                .agg(*_columns("sum(seen)", "min(top)", "count(1)"))
+            ),
+            "update",
+            keys=1,
+            lateness=_late(10, 4),
+        ),
+        "sums of windows by window, complete": Judged(
+            lambda df: (
+                per_window(df, "10 seconds")
+                .groupBy("window")
+                .agg(*_columns("sum(seen)", "min(top)", "count(1)"))
+            ),
+            "complete",
         ),
     }
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import InvalidName, PlanError, UnknownColumn, UnsupportedPlan
 from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import BIGINT, Field, parse_type
-from penstock.operators.specs import AggregateSpec, FilterSpec
+from penstock.operators.specs import AggregateSpec, DeduplicateSpec, FilterSpec
 from penstock.plan.event_time import carries_time
 from penstock.plan.nodes import StreamRef, UnionAll, scan, spec_of, step
 from penstock.plan.query import Query, Write
@@ -21,7 +21,6 @@ from penstock.testing.plans import (
     Draft,
     col,
     count,
-    max_,
     query,
     scan_source,
     scan_stream,
@@ -202,14 +201,10 @@ def test_a_union_is_timed_if_all_its_inputs_are() -> None:
     assert nullable.schema == (Field("x", parse_type("int"), True),)
 
 
-def test_no_aggregate_over_rows_that_are_sent_again() -> None:
-    changing = (
-        timed().group_by("auction", window=window("ts", 10)).agg(count().alias("n"), mode="update")
-    )
-    with pytest.raises(UnsupportedPlan, match="in update mode, whose rows are sent again"):
-        changing.group_by("auction").agg(max_("n"), mode="update")
-    final = timed().group_by("auction", window=window("ts", 10)).agg(count().alias("n"))
-    assert final.group_by("auction").agg(max_("n"), mode="update").schema[0].name == "auction"
+def test_what_keeps_rows_takes_none_that_come_and_go() -> None:
+    changing = BIDS.group_by("auction").agg(count().alias("n"), mode="update").relation
+    with pytest.raises(UnsupportedPlan, match="distinct n stands on aggregate n in update mode"):
+        step(DeduplicateSpec((column("n", "bigint"),)), changing)
 
 
 def test_queries_refuse_what_cannot_be_told_apart() -> None:

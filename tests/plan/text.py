@@ -147,8 +147,12 @@ def _grouping_text(spec: AggregateSpec | PartialAggregateSpec) -> str:
 
 def _aggregate_line(spec: AggregateSpec) -> str:
     if spec.merge_partials:
-        return f"merge partials {spec.mode}"
-    return f"aggregate {spec.mode}{_grouping_text(spec)}"
+        return f"merge partials {spec.mode}{_changes_text(spec)}"
+    return f"aggregate {spec.mode}{_changes_text(spec)}{_grouping_text(spec)}"
+
+
+def _changes_text(spec: AggregateSpec) -> str:
+    return " changes" if spec.changes else ""
 
 
 def _generate_line(spec: GenerateSpec) -> str:
@@ -352,15 +356,15 @@ class _Reader:
     def aggregate(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "aggregate")
-        mode = cursor.take("word")
-        return aggregate(_take_grouping(cursor, child.schema), child, mode)
+        mode, changes = cursor.take("word"), cursor.accept("changes")
+        return aggregate(_take_grouping(cursor, child.schema), child, mode, changes=changes)
 
     def merge(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "merge partials")
-        mode = cursor.take("word")
+        mode, changes = cursor.take("word"), cursor.accept("changes")
         cursor.end()
-        return aggregate(self._partial_below(child), child, mode, merge_partials=True)
+        return aggregate(self._partial_below(child), child, mode, True, changes)
 
     def _partial_below(self, relation: Relation) -> PartialAggregateSpec:
         for node in walk(relation):

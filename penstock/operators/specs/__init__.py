@@ -22,6 +22,8 @@ from penstock.operators.specs.grouping import (
     SessionSpec,
     WindowSpec,
     accumulators_of,
+    counts_only,
+    is_running,
 )
 from penstock.operators.specs.join import (
     HOWS,
@@ -43,12 +45,15 @@ from penstock.operators.specs.rows import (
 from penstock.operators.specs.spec import (
     KEY_KINDS_REFUSED,
     MODES,
+    WEIGHT_COLUMN,
+    WEIGHT_FIELD,
     Binder,
     NamedExpression,
     Spec,
     check_columns,
     column_of,
     field_named,
+    is_weighted,
     names_in,
     refuse,
 )
@@ -65,6 +70,8 @@ __all__ = [
     "RIGHT",
     "ROWS_COLUMN",
     "SPAN_US_MAX",
+    "WEIGHT_COLUMN",
+    "WEIGHT_FIELD",
     "Accumulator",
     "AggregateCall",
     "AggregateSpec",
@@ -92,9 +99,12 @@ __all__ = [
     "check_columns",
     "column_of",
     "columns_read",
+    "counts_only",
     "cut_at_state",
     "field_named",
+    "is_running",
     "is_stateful",
+    "is_weighted",
     "operator_name",
     "spec_from_json",
 ]

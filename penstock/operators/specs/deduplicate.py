@@ -32,6 +32,7 @@ class DeduplicateSpec(Spec):
     ports: ClassVar[int] = 1
     word: ClassVar[str] = "deduplicate"
     mode: ClassVar[str] = "append"
+    changes: ClassVar[bool] = False
     fuses: ClassVar[bool] = False
     keys: tuple[Expression, ...]  # columns
     time: Expression | None = None  # a column

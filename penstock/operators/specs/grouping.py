@@ -21,11 +21,13 @@ from penstock.expressions.types import (
     struct_type,
 )
 from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction, Part
+from penstock.kernels.columns import is_fixed_width
 from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction, ordered
 from penstock.operators.specs.rows import SPAN_US_MAX
 from penstock.operators.specs.spec import (
     KEY_KINDS_REFUSED,
     MODES,
+    WEIGHT_FIELD,
     Binder,
     NamedExpression,
     Spec,
@@ -34,6 +36,8 @@ from penstock.operators.specs.spec import (
     check_columns,
     check_distinct,
     check_room,
+    column_of,
+    is_weighted,
     refuse,
 )
 
@@ -43,6 +47,8 @@ ROWS_COLUMN = "__rows"
 PLACE = Column("__place", BIGINT, False)  # of a row, in the order in which an operator takes rows
 OVERLAP_MAX = 10_000  # windows that one row is in; Spark makes a projection for each
 _TIME_MAX = (1 << 63) - 1
+_COUNTS = frozenset({"rows", "count"})
+_SUMS = frozenset({"sum", "sum_high", "sum_low"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +363,23 @@ def _check_grouping(
             check_columns(argument, input_schema)
 
 
+def counts_only(call: AggregateCall) -> bool:
+    """Whether a result says how many rows there are, or values."""
+    return call.second is None and {part.function for part in call.accumulators} <= _COUNTS
+
+
+def is_running(call: AggregateCall) -> bool:
+    """Whether a result is a function of counts and sums, from which rows can be taken away."""
+    if counts_only(call):
+        return True
+    is_number = call.argument is not None and is_fixed_width(call.argument.type)
+    return (
+        is_number
+        and call.second is None
+        and {part.function for part in call.accumulators} <= _COUNTS | _SUMS
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PartialAggregateSpec(Spec):
     """Before an exchange: rows become accumulators per (key, pane), merged on the other side."""
@@ -436,6 +459,10 @@ class AggregateSpec(Spec):
     start and end) first, then the keys, then the aggregates. With `merge_partials` the input is
     what a PartialAggregateSpec of the same keys, window and aggregates wrote. Only a watermark that
     speaks of the window's time (`is_watermarked`) ends windows and makes rows late.
+
+    Where rows of the input are `weighted` they come and go. With `changes` so do those that it
+    emits, at each commit, whatever else the mode would show: the row of a group that came last
+    goes, and the new one comes, if there is one.
     """
 
     op: ClassVar[str] = "aggregate"
@@ -447,10 +474,19 @@ class AggregateSpec(Spec):
     mode: str = "append"
     merge_partials: bool = False
     is_watermarked: bool = False
+    weighted: bool = False
+    changes: bool = False
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise refuse(f"there is no mode {self.mode!r}; known: {', '.join(MODES)}")
+        if self.mode == "append" and (self.weighted or self.changes):
+            raise refuse(
+                "an aggregate in append mode emits each group once, when it is final: groups of "
+                "rows that come and go are not; use update or complete mode"
+            )
+        if self.merge_partials and self.by_rows:
+            raise refuse("rows that come and go are aggregated one by one, not as partials")
         if self.mode == "append" and self.window is None:
             raise refuse("an aggregate in append mode needs a window: without one it never ends")
         if self.mode == "append" and not self.is_watermarked:
@@ -463,12 +499,18 @@ class AggregateSpec(Spec):
                 "sessions in update mode: a session that grows or joins another is another row, "
                 "and the one before would stay; use append or complete mode"
             )
+        if isinstance(self.window, SessionSpec) and (self.weighted or self.changes):
+            raise refuse(
+                "sessions of rows that come and go, or that feed another operator before they are "
+                "over: use append mode"
+            )
         if self.window is None and self.is_watermarked:
             raise refuse("a watermark ends the windows of an aggregate, and it has none")
 
     def expressions(self) -> list[Expression]:
         """Where it merges partials they were computed before."""
-        return self.partial.expressions()
+        weight: list[Expression] = [column_of(WEIGHT_FIELD)] if self.weighted else []
+        return [*self.partial.expressions(), *weight]
 
     def bound(self, bind: Binder) -> AggregateSpec:
         part = self.partial.bound(bind)
@@ -477,7 +519,14 @@ class AggregateSpec(Spec):
     @property
     def fuses(self) -> bool:
         """Whether one loop computes it and what stands right before it."""
-        return not self.merge_partials
+        return not self.merge_partials and not self.by_rows
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether it keeps groups from which single rows can go, or whole windows that can."""
+        window = self.window
+        overlaps = isinstance(window, WindowSpec) and window.size_us != window.slide_us
+        return self.weighted or (self.changes and overlaps)
 
     @property
     def forgets(self) -> bool:
@@ -497,7 +546,10 @@ class AggregateSpec(Spec):
     def meaning(self) -> dict[str, Any]:
         """What its state stands for: under another one it would be another state."""
         facts = {"mode": self.mode, "merges": self.merge_partials, "forgets": self.forgets}
-        return self.partial.meaning | facts
+        changing = {"weighted": self.weighted, "changes": self.changes}
+        return (
+            self.partial.meaning | facts | {word: True for word, is_so in changing.items() if is_so}
+        )
 
     @property
     def partial(self) -> PartialAggregateSpec:
@@ -505,6 +557,12 @@ class AggregateSpec(Spec):
 
     @property
     def schema(self) -> Schema:
+        """Of what it emits."""
+        return (*self.groups_schema, WEIGHT_FIELD) if self.changes else self.groups_schema
+
+    @property
+    def groups_schema(self) -> Schema:
+        """Of its groups: window, keys, aggregates."""
         fields = [Field(name, key.type, key.nullable) for name, key in self.keys]
         if self.window is not None:
             fields.insert(0, Field(self.window.output, self.window.type, False))
@@ -513,6 +571,10 @@ class AggregateSpec(Spec):
         return tuple(fields)
 
     def output_schema(self, input_schema: Schema) -> Schema:
+        if self.weighted != is_weighted(input_schema):
+            raise refuse(
+                "the weights of rows that come and go reach the aggregate, or there are none"
+            )
         if self.merge_partials:
             self._check_partials(input_schema)
         else:

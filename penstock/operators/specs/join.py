@@ -120,6 +120,7 @@ class JoinSpec(Spec):
     ports: ClassVar[int] = 2
     word: ClassVar[str] = "join"
     mode: ClassVar[str] = "append"
+    changes: ClassVar[bool] = False
     fuses: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = True
     how: str

@@ -7,12 +7,16 @@ from typing import Any, ClassVar, Self
 
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import Column, Expression, columns_of
-from penstock.expressions.types import Field, Schema
+from penstock.expressions.types import DataType, Field, Schema
 from penstock.json_codec import fields_of
 from penstock.state.columns import COLUMNS_MAX
 
 MODES = ("append", "update", "complete")
 KEY_KINDS_REFUSED = frozenset({"array", "struct", "map", "binary"})
+
+# Rows that change carry it: 1 where a row comes, -1 where one goes that came before.
+WEIGHT_COLUMN = "__weight"
+WEIGHT_FIELD = Field(WEIGHT_COLUMN, DataType("tinyint"), False)
 
 NamedExpression = tuple[str, Expression]
 Binder = Callable[[Expression], Expression]
@@ -94,3 +98,8 @@ def names_in(expression: Expression) -> set[str]:
 
 def column_of(field: Field) -> Column:
     return Column(field.name, field.type, field.nullable)
+
+
+def is_weighted(schema: Schema) -> bool:
+    """Whether rows of these columns come and go."""
+    return any(field.name == WEIGHT_COLUMN for field in schema)

@@ -1,0 +1,100 @@
+"""What was last emitted of groups that have changed since, so that it can be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.arrays import Mask, is_text, validity_of
+from penstock.expressions.types import arrow_type
+from penstock.operators.specs import WEIGHT_COLUMN, WEIGHT_FIELD
+from penstock.state.columns import PANE_NAME, MergeRule, StateSchema, ValueColumn, to_words
+from penstock.state.keyed import KeyedState
+from penstock.state.tables import Words
+
+_WAS = "was"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows of a state that went and that came; a group that is as it was is in neither."""
+
+    gone: pa.RecordBatch
+    come: pa.RecordBatch
+
+
+class Shown:
+    """The rows of a state as they were at the last commit, of the groups touched since.
+
+    All that was changed is emitted at each commit, so a marker always finds this empty: it is
+    never saved. Of each row the first value columns count, which are what is shown of it.
+    """
+
+    def __init__(self, state: KeyedState, values: int) -> None:
+        self._state = state
+        self._values = values
+        kept = [ValueColumn(v.name, v.type, MergeRule.FIRST) for v in state.schema.values[:values]]
+        was = ValueColumn(_WAS, pa.bool_(), MergeRule.FIRST)
+        schema = StateSchema(state.schema.keys, (*kept, was))
+        self._before = KeyedState(state.name, schema, bytes_max=state.bytes_max)
+
+    def note(self, keys: Sequence[pa.Array], panes: Words) -> None:
+        """These groups are about to change."""
+        values, found = self._state.get(keys, panes)
+        self._before.add(keys, panes, [*values[: self._values], pa.array(found)])
+
+    def forget(self) -> None:
+        self._before.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self._before)
+
+    def touched(self, pane_upto: int | None = None) -> pa.RecordBatch:
+        """The groups that were touched, of panes up to one: keys, pane, and what they were."""
+        if pane_upto is None:
+            return self._before.scan()
+        return self._before.rows(-(1 << 63), pane_upto)
+
+    def take(self, pane_upto: int | None = None) -> Changes:
+        """What has become of the groups that were touched, of panes up to one."""
+        touched = self.touched(pane_upto)
+        keys = touched.columns[: len(self._state.schema.keys)]
+        panes = touched.column(PANE_NAME)
+        now, there = self._state.get(keys, panes.to_numpy())
+        now = now[: self._values]
+        before = touched.columns[len(keys) + 1 :]
+        was = before.pop().to_numpy(zero_copy_only=False)
+        same = was & there
+        for one, other in zip(before, now, strict=True):
+            same &= _same(one, other)
+        names = touched.schema.names[:-1]
+        gone = pa.RecordBatch.from_arrays([*keys, panes, *before], names=names)
+        come = pa.RecordBatch.from_arrays([*keys, panes, *now], names=names)
+        if pane_upto is None:
+            self._before.clear()
+        else:
+            self._before.drop_panes(pane_upto)
+            self._before.discard_changes()
+        return Changes(gone.filter(pa.array(was & ~same)), come.filter(pa.array(there & ~same)))
+
+
+def _same(one: pa.Array, other: pa.Array) -> Mask:
+    """Where two columns have the same value, bit by bit, or none."""
+    valid, also = validity_of(one), validity_of(other)
+    if is_text(one.type):
+        equal = np.asarray(pc.fill_null(pc.equal(one, other), True))
+    else:
+        equal = to_words(one, False) == to_words(other, False)
+    same: Mask = (valid == also) & (equal | ~valid)
+    return same
+
+
+def weighed(rows: pa.RecordBatch, weight: int) -> pa.RecordBatch:
+    """The rows with a weight, the same for all."""
+    weights = pa.array(np.full(rows.num_rows, weight, np.int8), arrow_type(WEIGHT_FIELD.type))
+    return rows.append_column(pa.field(WEIGHT_COLUMN, weights.type, nullable=False), weights)

@@ -1,0 +1,61 @@
+"""Rule: where rows change below an operator with state, they come and go with a weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.expressions.tree import Literal
+from penstock.operators.specs import (
+    WEIGHT_COLUMN,
+    WEIGHT_FIELD,
+    AggregateSpec,
+    ProjectSpec,
+    column_of,
+    is_stateful,
+    is_weighted,
+)
+from penstock.plan.nodes import (
+    Relation,
+    Step,
+    UnionAll,
+    children,
+    column_refs,
+    step,
+    with_children,
+)
+from penstock.plan.query import Query
+
+_CAME = Literal(1, WEIGHT_FIELD.type)
+
+
+def weigh_changes(query: Query) -> Query:
+    """Let an aggregate that feeds another emit changes of its rows, where its mode is not append.
+
+    Filters leave weights alone, projections hand them on, and in a union rows that only come have
+    a weight too. What leaves the query is shown as its mode says, without weights.
+    """
+    writes = tuple(replace(write, child=_weighed(write.child, False)) for write in query.writes)
+    return replace(query, writes=writes)
+
+
+def _weighed(node: Relation, is_computed_with: bool) -> Relation:
+    """The relation, its rows with weights if they change and an operator with state reads them."""
+    reads = isinstance(node, Step) and is_stateful(node.spec)
+    below = tuple(_weighed(child, is_computed_with or reads) for child in children(node))
+    if isinstance(node, UnionAll) and any(is_weighted(side.schema) for side in below):
+        return UnionAll(tuple(map(_with_weight, below)))
+    if not isinstance(node, Step):
+        return with_children(node, below)
+    spec = node.spec
+    if isinstance(spec, ProjectSpec) and is_weighted(below[0].schema):
+        columns = (column for column in spec.columns if column[0] != WEIGHT_COLUMN)
+        spec = ProjectSpec((*columns, (WEIGHT_COLUMN, column_of(WEIGHT_FIELD))))
+    if isinstance(spec, AggregateSpec) and spec.mode != "append":
+        spec = replace(spec, changes=is_computed_with)
+    return step(spec, *below)
+
+
+def _with_weight(side: Relation) -> Relation:
+    if is_weighted(side.schema):
+        return side
+    return step(ProjectSpec((*column_refs(side.schema), (WEIGHT_COLUMN, _CAME))), side)
