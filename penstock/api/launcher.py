@@ -14,10 +14,11 @@ from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
+from penstock.catalyst.evaluator import DriverSpark
 from penstock.kernels.background import expect_wishes, wish_for_others
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.runtime.assembly import ask_for_kernels
-from penstock.runtime.slot import SlotOrder
+from penstock.runtime.slot import SlotOrder, run_slot
 from penstock.stages.program import Program
 
 END_S = 5.0  # how long tasks that were told to end are waited for
@@ -118,6 +119,44 @@ class SparkLauncher:
             context.setLocalProperty("spark.job.description", f"{self._description} {order.slot}")
             (error,) = context.parallelize([0], 1).mapPartitions(slot_task(order)).collect()
         except Exception as failure:  # py4j raises many kinds; all mean that the task is over
+            error = str(failure)
+        on_end(order.slot, error)
+
+
+class DriverLauncher:
+    """Starts the slot of what only the driver can host: a thread here, which Spark computes for."""
+
+    def __init__(self, spark: DriverSpark) -> None:
+        self._spark = spark
+        self._threads: list[threading.Thread] = []
+
+    def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
+        thread: threading.Thread = InheritableThread(
+            target=self._run, args=(order, on_end), name=f"penstock-slot-{order.slot}", daemon=True
+        )
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
+
+    def cancel_slot(self, slot: int) -> None:
+        """A thread cannot be ended: one that is stuck is fenced when it comes back."""
+
+    def cancel(self) -> None:
+        """Their connections are closed, so they end by themselves."""
+        deadline_s = time.monotonic() + END_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        if not any(thread.is_alive() for thread in self._threads):
+            self._spark.close()
+
+    def ended(self) -> str | None:
+        return None
+
+    def _run(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
+        error: str | None = None
+        try:
+            run_slot(order, self._spark)
+        except Exception as failure:  # told to the job, which decides what becomes of it
+            logger.debug("the driver's slot ends", exc_info=True)
             error = str(failure)
         on_end(order.slot, error)
 

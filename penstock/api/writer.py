@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from penstock.api import writer_options
 from penstock.api.datasource_options import log_folder
-from penstock.api.launcher import SparkLauncher, prepare_kernels
+from penstock.api.launcher import DriverLauncher, SparkLauncher, prepare_kernels
 from penstock.api.query import Request, StreamingQuery
 from penstock.api.registry import STARTED
 from penstock.api.session import Attached, attached_log
@@ -31,6 +31,8 @@ from penstock.api.sinks import (
 )
 from penstock.api.task_slots import SlotWish, control_host, grant_standbys
 from penstock.arguments import check_type
+from penstock.catalyst.by_spark import SparkExpressions
+from penstock.catalyst.evaluator import DriverSpark
 from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.translate import translate
 from penstock.connectors.contract import Sink
@@ -97,6 +99,7 @@ class DataStreamWriter:
         self._options = Options("a query", writer_options.WRITER_OPTIONS)
         self._trigger_ms: int | None = None
         self._available_now = False
+        self._spark: SparkExpressions = {}  # what Spark computes, of the plan that was made last
 
     def outputMode(self, outputMode: str) -> DataStreamWriter:
         """append, update or complete."""
@@ -311,6 +314,7 @@ class DataStreamWriter:
                 return 1
 
         translated = translate(self._df, output_mode=self._mode, query=name, substreams=substreams)
+        self._spark = translated.spark
         for scan in translated.scans:
             _check_same_log(scan, attached.path)
         if unknown:
@@ -385,6 +389,7 @@ class DataStreamWriter:
             numbers=numbers,
             patience=self._patience(),
             kernels=attached.kernels,
+            driver=DriverLauncher(DriverSpark(spark, self._spark)) if self._spark else None,
         )
         try:
             explanation = _explanation(attached, program, request.sink)
@@ -422,12 +427,12 @@ class DataStreamWriter:
     def _slot_wish(self, program: Program, sink: SinkChoice) -> SlotWish:
         """How many slots are to work, and how many to wait to take over."""
         options = self._options
+        vertices = sum(not program.is_on_driver(vertex) for vertex in program.vertices)
         return SlotWish(
             slots=min(
-                options[writer_options.SLOTS] or options[writer_options.PARALLELISM],
-                len(program.vertices),
+                options[writer_options.SLOTS] or options[writer_options.PARALLELISM], vertices
             ),
-            standbys=options[writer_options.STANDBY_SLOTS],
+            standbys=options[writer_options.STANDBY_SLOTS] if vertices else 0,
             must_have_standbys=writer_options.STANDBY_SLOTS in options,
             runs_jobs=sink.runs_jobs,
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from penstock.catalyst.by_spark import SparkColumns
 from penstock.catalyst.jvm import JvmNode, scala_set
 from penstock.catalyst.literals import internal_value, read_literal
 from penstock.catalyst.nested_expressions import NESTED_BUILDERS
@@ -35,7 +36,8 @@ _TYPED = frozenset({"AttributeReference", "Literal", "Cast", "NamedLambdaVariabl
 class ExpressionReader:
     """Reads the expressions of one plan node.
 
-    `columns` are the attributes in reach, by exprId; `hidden` says why others are not.
+    `columns` are the attributes in reach, by exprId; `hidden` says why others are not. What is not
+    known here becomes one of the columns `by_spark`, where these are collected, or is refused.
     """
 
     plan_node: str
@@ -43,9 +45,23 @@ class ExpressionReader:
     session_zone: str
     hidden: Mapping[int, str]
     aggregates: AggregateCalls | None = None
+    by_spark: SparkColumns | None = None
 
-    def read(self, node: JvmNode, column: str | None = None, depth: int = 0) -> Expression:
+    def read(self, node: JvmNode, column: str | None = None) -> Expression:
         """The expression of a tree; `column` names the output column in errors."""
+        try:
+            return self.built(node, column)
+        except UnsupportedPlan as refusal:
+            if self.by_spark is None:
+                raise
+
+            def refuse(part: JvmNode, reason: str) -> UnsupportedPlan:
+                return self.refuse(part, reason, column)
+
+            return self.by_spark.column(node, self.columns, self.aggregates, refusal, refuse)
+
+    def built(self, node: JvmNode, column: str | None = None, depth: int = 0) -> Expression:
+        """The expression of a tree all of which is known here."""
         if depth > DEPTH_MAX:
             reason = f"it is nested deeper than {DEPTH_MAX}; compute it in several columns"
             raise self.refuse(node, reason, column)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from penstock.catalyst.aggregates import CallCollector, is_aggregate
+from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.rows import (
@@ -37,12 +38,21 @@ from penstock.plan.nodes import Relation, aggregate, column_refs, step
 class AggregateReader:
     """Keys, window and aggregates of one Aggregate node, then what is computed from them."""
 
-    def __init__(self, node: JvmNode, rows: SparkRows, session_zone: str, mode: str) -> None:
-        self.node, self.rows = node, rows
+    def __init__(
+        self,
+        node: JvmNode,
+        rows: SparkRows,
+        session_zone: str,
+        mode: str,
+        spark: SparkExpressions,
+    ) -> None:
+        """`spark` collects what Spark computes."""
+        self.node, self.rows, self.spark = node, rows, spark
         self.session_zone, self.mode = session_zone, mode
         self.names = Names()
         self.results = node.nodes("aggregateExpressions")
-        self.inputs = rows.expressions(node.kind, session_zone)
+        self.by_spark = SparkColumns(spark)  # of the rows that are grouped
+        self.inputs = rows.expressions(node.kind, session_zone, self.by_spark)
         self.calls = CallCollector(self.inputs, self.names.give)
         self.keys: list[NamedExpression] = []
         self.window: WindowSpec | SessionSpec | None = None
@@ -167,7 +177,10 @@ class AggregateReader:
         for result, value in direct:
             name = str(result.read("name"))
             outputs[result.expr_id] = self.calls.named(value, name)
-        expressions = replace(self.inputs, columns=self.columns, hidden={}, aggregates=self.calls)
+        by_spark = SparkColumns(self.spark)  # of the groups
+        expressions = replace(
+            self.inputs, columns=self.columns, hidden={}, aggregates=self.calls, by_spark=by_spark
+        )
         computed = {
             result.expr_id: expressions.read(value, str(result.read("name")))
             for result, value in others
@@ -175,7 +188,7 @@ class AggregateReader:
         rows = SparkRows(self._aggregate(), {**self.columns, **outputs})
         rows = self._window_as_shown(rows)
         rows = self._with_conditions(rows)
-        return self._with_results(rows, computed)
+        return self._with_results(rows.with_columns(by_spark), computed)
 
     def _split_results(
         self,
@@ -201,7 +214,7 @@ class AggregateReader:
                 "Structured Streaming asks for the same",
                 node=self.node.kind,
             )
-        rows = self.rows.relation
+        rows = self.by_spark.added_to(self.rows.relation)
         spec = PartialAggregateSpec(tuple(self.keys), self.window, tuple(self.calls.calls))
         aggregated = made(self.node, lambda: aggregate(spec, rows, self.mode))
         here = watermark_ends(self.window, rows.event_time)
@@ -259,9 +272,10 @@ class AggregateReader:
 
     def _with_conditions(self, rows: SparkRows) -> SparkRows:
         """What was asked of the window before it was there."""
-        expressions = rows.expressions(self.node.kind, self.session_zone)
         for condition in self.conditions:
-            rows = filtered(self.node, rows, expressions.read(condition))
+            by_spark = SparkColumns(self.spark)
+            read = rows.expressions(self.node.kind, self.session_zone, by_spark).read(condition)
+            rows = filtered(self.node, rows.with_columns(by_spark), read)
         return rows
 
     def _with_results(self, rows: SparkRows, computed: Mapping[int, Expression]) -> SparkRows:

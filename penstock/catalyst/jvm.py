@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,27 @@ _PYTHON_LINE = re.compile(r"[^()]+:\d+")
 def scala_items(sequence: Any) -> list[Any]:
     """The elements of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def java_classes() -> Any:
+    """All classes of the driver's JVM, by package."""
+    from pyspark import SparkContext  # noqa: PLC0415 (Spark is loaded where it is used)
+
+    return SparkContext._jvm
+
+
+def scala_sequence(items: Iterable[Any]) -> Any:
+    """A Scala sequence of these."""
+    classes = java_classes()
+    collected = classes.java.util.ArrayList()
+    for item in items:
+        collected.add(item)
+    return classes.scala.jdk.javaapi.CollectionConverters.asScala(collected).toSeq()
+
+
+def scala_object(package: Any, name: str) -> Any:
+    """The one instance of a Scala object."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def scala_set(elements: Any) -> Iterator[Any]:
@@ -52,6 +73,12 @@ class JvmNode:
     def kind(self) -> str:
         """The simple name of its class."""
         return str(self.handle.nodeName())
+
+    @cached_property
+    def ancestors(self) -> frozenset[str]:
+        """The simple names of all classes and traits that its class extends."""
+        java_class = self.handle.getClass()
+        return _ancestors(str(java_class.getName()), java_class)
 
     @cached_property
     def children(self) -> tuple[JvmNode, ...]:
@@ -104,3 +131,37 @@ class JvmNode:
         site = str(context.callSite())
         # Some functions of PySpark do not say who called them: then it is a frame of the JVM.
         return site if _PYTHON_LINE.fullmatch(site) else None
+
+
+def new_attribute(node: JvmNode) -> JvmNode:
+    """An attribute that stands for an expression: of its type, under a number of its own."""
+    spark = java_classes().org.apache.spark.sql
+    catalyst = spark.catalyst.expressions
+    return JvmNode(
+        catalyst.AttributeReference(
+            "value",
+            node.read("dataType"),
+            node.read("nullable"),
+            scala_object(spark.types, "Metadata").empty(),
+            scala_object(catalyst, "NamedExpression").newExprId(),
+            scala_sequence([]),
+        )
+    )
+
+
+_ANCESTORS: dict[str, frozenset[str]] = {}
+
+
+def _ancestors(name: str, java_class: Any) -> frozenset[str]:
+    """Of a class, asked for once: the classes of a JVM do not change."""
+    if name not in _ANCESTORS:
+        found: set[str] = set()
+        waiting = [java_class]
+        while waiting:
+            each = waiting.pop()
+            if each is None or str(each.getSimpleName()) in found:
+                continue
+            found.add(str(each.getSimpleName()))
+            waiting += [each.getSuperclass(), *each.getInterfaces()]
+        _ANCESTORS[name] = frozenset(found)
+    return _ANCESTORS[name]

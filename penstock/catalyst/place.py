@@ -18,7 +18,7 @@ class AggregateCalls(Protocol):
     """Where an expression over groups finds the columns of its aggregates."""
 
     def column(self, node: JvmNode) -> Expression:
-        """The column that holds an AggregateExpression."""
+        """The column that holds an aggregate."""
         ...
 
 
@@ -37,7 +37,7 @@ class Reader(Protocol):
     @property
     def aggregates(self) -> AggregateCalls | None: ...
 
-    def read(self, node: JvmNode, column: str | None = None, depth: int = 0) -> Expression: ...
+    def built(self, node: JvmNode, column: str | None = None, depth: int = 0) -> Expression: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Place:
 
     def read_node(self, node: JvmNode) -> Expression:
         """The expression of a node below this one."""
-        return self.reader.read(node, self.column, self.depth + 1)
+        return self.reader.built(node, self.column, self.depth + 1)
 
     def constant(self, index: int, what: str) -> Any:
         return constant_value(self.arg(index), what)

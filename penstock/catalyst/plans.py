@@ -7,8 +7,10 @@ one name get numbers. Whoever needs exact columns selects them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
 from penstock.catalyst.grouping import AggregateReader
 from penstock.catalyst.joins import read_join
@@ -24,6 +26,7 @@ from penstock.catalyst.windows import (
     tumbling_span,
     window_struct,
 )
+from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Call, Column, Expression, call
 from penstock.operators.specs import (
     DeduplicateSpec,
@@ -46,6 +49,7 @@ class PlanReader:
         self.output_mode = output_mode
         self.substreams = substreams
         self.scans: list[ScanOrigin] = []
+        self.spark: SparkExpressions = {}  # what Spark computes, by digest
 
     def read(self, node: JvmNode) -> SparkRows:
         reader = _READERS.get(node.kind)
@@ -65,8 +69,10 @@ class PlanReader:
         reader = rows.expressions("result", self.session.time_zone)
         return reader.read(attribute, str(attribute.read("name")))
 
-    def _expressions(self, node: JvmNode, rows: SparkRows) -> ExpressionReader:
-        return rows.expressions(node.kind, self.session.time_zone)
+    def _expressions(
+        self, node: JvmNode, rows: SparkRows, by_spark: SparkColumns | None = None
+    ) -> ExpressionReader:
+        return rows.expressions(node.kind, self.session.time_zone, by_spark)
 
     # --- leaves and what changes no row ---
 
@@ -86,17 +92,26 @@ class PlanReader:
     # --- rows one by one ---
 
     def filter(self, node: JvmNode) -> SparkRows:
+        """As a whole if all of it is known; else part by part, in their order.
+
+        One may be there to keep rows away from the next.
+        """
         rows = self.read(node.children[0])
-        expressions = self._expressions(node, rows)
         overlapping = rows.overlapping
         if not overlapping:
-            return filtered(node, rows, expressions.read(node.node("condition")))
+            with suppress(UnsupportedPlan):
+                known = self._expressions(node, rows).read(node.node("condition"))
+                return filtered(node, rows, known)
         condition: Expression | None = None
         for part in conjuncts(node.node("condition")):
             if attribute_ids(part) & overlapping:
                 rows = self._window_condition(node, rows, part)
                 continue
-            read = expressions.read(part)
+            by_spark = SparkColumns(self.spark)
+            read = self._expressions(node, rows, by_spark).read(part)
+            if by_spark.columns and condition is not None:
+                rows, condition = filtered(node, rows, condition), None
+            rows = rows.with_columns(by_spark)
             condition = read if condition is None else call("and", condition, read)
         return rows if condition is None else filtered(node, rows, condition)
 
@@ -142,7 +157,8 @@ class PlanReader:
         return self._projected(node, rows, node.nodes("projectList"))
 
     def _projected(self, node: JvmNode, rows: SparkRows, items: Sequence[JvmNode]) -> SparkRows:
-        expressions, names = self._expressions(node, rows), Names()
+        by_spark = SparkColumns(self.spark)
+        expressions, names = self._expressions(node, rows, by_spark), Names()
         outputs: list[NamedExpression] = []
         columns: dict[int, Expression] = {}
         windows: dict[int, PendingWindow] = {}
@@ -153,9 +169,9 @@ class PlanReader:
                 continue
             name, value = named(item)
             if value.kind == "CreateNamedStruct" and is_session(item):
-                sessions[item.expr_id] = expressions.read(value, name)
+                sessions[item.expr_id] = expressions.built(value, name)
                 continue
-            window = self._pending(node, rows, value)
+            window = self._pending(rows, value, expressions)
             if window is not None:
                 windows[item.expr_id] = window
                 continue
@@ -174,10 +190,13 @@ class PlanReader:
             columns[expr_id] = _in_parts(struct, outputs, names)
         if not outputs:
             return replace(rows, columns=columns, windows=windows, spans=spans)
-        relation = made(node, lambda: selected(rows.relation, tuple(outputs)))
+        below = by_spark.added_to(rows.relation)
+        relation = made(node, lambda: selected(below, tuple(outputs)))
         return SparkRows(relation, columns, windows, spans)
 
-    def _pending(self, node: JvmNode, rows: SparkRows, value: JvmNode) -> PendingWindow | None:
+    def _pending(
+        self, rows: SparkRows, value: JvmNode, expressions: ExpressionReader
+    ) -> PendingWindow | None:
         """The window that an output column stands for: one passed on, or one computed here."""
         if value.kind == "AttributeReference":
             return rows.windows.get(value.expr_id)
@@ -185,7 +204,7 @@ class PlanReader:
         if found is None:
             return None
         span, time = found
-        return PendingWindow(self._expressions(node, rows).read(time), span)
+        return PendingWindow(expressions.read(time), span)
 
     def generate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
@@ -196,7 +215,9 @@ class PlanReader:
                 "only explode, explode_outer, posexplode and posexplode_outer are run here",
                 expression=generator,
             )
-        array = self._expressions(node, rows).read(generator.children[0])
+        by_spark = SparkColumns(self.spark)
+        array = self._expressions(node, rows, by_spark).read(generator.children[0])
+        rows = rows.with_columns(by_spark)
         outputs = node.nodes("generatorOutput")
         names = Names(rows.names)
         given = [names.give(str(item.read("name"))) for item in outputs]
@@ -269,13 +290,15 @@ class PlanReader:
         if found is None or not _same_apart_from(at, projections):
             raise refused_node(node)
         span, time = found
-        window = PendingWindow(self._expressions(node, rows).read(time), span)
+        by_spark = SparkColumns(self.spark)
+        expressions = self._expressions(node, rows, by_spark)
+        window = PendingWindow(expressions.read(time), span)
         columns: dict[int, Expression] = {}
-        expressions = self._expressions(node, rows)
         for index, (attribute, item) in enumerate(zip(node.output, projections[0], strict=True)):
             if index != at:
                 columns[attribute.expr_id] = expressions.read(item)
-        return SparkRows(rows.relation, columns, {node.output[at].expr_id: window})
+        relation = by_spark.added_to(rows.relation)
+        return SparkRows(relation, columns, {node.output[at].expr_id: window})
 
     # --- groups ---
 
@@ -318,7 +341,7 @@ class PlanReader:
 
     def aggregate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
-        grouping = AggregateReader(node, rows, self.session.time_zone, self.output_mode)
+        grouping = AggregateReader(node, rows, self.session.time_zone, self.output_mode, self.spark)
         for expression in node.nodes("groupingExpressions"):
             grouping.add(expression)
         return grouping.finish()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from penstock.catalyst.by_spark import SparkColumns
 from penstock.catalyst.expressions import ExpressionReader
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
@@ -48,10 +49,19 @@ class SparkRows:
         """The windows that have no value yet."""
         return {expr_id for expr_id in self.windows if expr_id not in self.columns}
 
-    def expressions(self, label: str, session_zone: str) -> ExpressionReader:
-        """A reader of expressions over these rows; `label` names the plan node in errors."""
+    def expressions(
+        self, label: str, session_zone: str, by_spark: SparkColumns | None = None
+    ) -> ExpressionReader:
+        """A reader of expressions over these rows; `label` names the plan node in errors.
+
+        What it finds `by_spark` must be added to the rows before its expressions are used.
+        """
         hidden = dict.fromkeys(self.overlapping, _SLIDING)
-        return ExpressionReader(label, self.columns, session_zone, hidden)
+        return ExpressionReader(label, self.columns, session_zone, hidden, by_spark=by_spark)
+
+    def with_columns(self, by_spark: SparkColumns) -> SparkRows:
+        """These rows, with what Spark computes of them."""
+        return replace(self, relation=by_spark.added_to(self.relation))
 
 
 class Names:

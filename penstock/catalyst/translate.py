@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.catalyst.by_spark import SparkExpressions
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.plans import PlanReader
 from penstock.catalyst.refusals import unsupported
@@ -26,6 +27,7 @@ class Translated:
     output_mode: str
     scans: tuple[ScanOrigin, ...]
     time_zone: str
+    spark: SparkExpressions  # what Spark computes, by digest
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -58,7 +60,8 @@ def translate(
     root = plans.optimized
     relation = made(root, lambda: reader.exact(rows, root.output, names))
     _check_mode(output_mode, relation, root)
-    return Translated(query, relation, output_mode, tuple(reader.scans), plans.session.time_zone)
+    facts = (tuple(reader.scans), plans.session.time_zone, reader.spark)
+    return Translated(query, relation, output_mode, *facts)
 
 
 def _output_names(plans: Plans) -> list[str]:

@@ -22,7 +22,14 @@ from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
 from penstock.operators.aggregate import Aggregate
 from penstock.operators.changing_aggregate import ChangingAggregate
-from penstock.operators.contract import Batches, Operator, Prepared, Tools, moved_back
+from penstock.operators.contract import (
+    Batches,
+    Operator,
+    Prepared,
+    SparkEvaluator,
+    Tools,
+    moved_back,
+)
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.front import Front, Fusion, RowStep, note_bad
 from penstock.operators.join import Join
@@ -118,8 +125,10 @@ class Chain:
         *,
         state_bytes_max: int = BYTES_MAX_DEFAULT,
         want_late: bool = False,
+        spark: SparkEvaluator | None = None,
     ) -> None:
-        tools = Tools(cache, state_bytes_max, want_late)
+        """`spark` computes what only Spark knows, if there is any of it."""
+        tools = Tools(cache, state_bytes_max, want_late, spark)
         self._want_late = want_late
         self._ports = [Front(front, schema, tools, operators) for schema, front in ports]
         self._operators: list[Operator] = []
@@ -165,7 +174,7 @@ class Chain:
         return OPERATORS[type(spec)](name, spec, [front.fusion for front in fronts], tools)
 
     def explain(self) -> list[tuple[str, str]]:
-        """Each expression and what computes it: `numba` or `arrow`."""
+        """Each expression and what computes it: `numba`, `arrow` or `spark`."""
         return [found for step in self._steps() for found in step.explain()]
 
     def ask_for_kernels(self) -> None:

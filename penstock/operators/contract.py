@@ -5,14 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
+from penstock.arrays import Mask
 from penstock.errors import RowError
 from penstock.expressions.types import Schema
 from penstock.kernels.block import Block
 from penstock.kernels.cache import KernelCache
+from penstock.operators.specs import SparkColumn
 from penstock.state.contract import State
 
 Batches = tuple[pa.RecordBatch, ...]
@@ -28,6 +30,21 @@ def moved_back(watermark_us: int, by_us: int) -> int:
     return max(watermark_us - by_us, TIME_NONE + 1)
 
 
+class SparkEvaluator(Protocol):
+    """Computes what only Spark knows: the driver's session, by the digests of its expressions.
+
+    The same rows always give the same columns, however they are cut into batches.
+    """
+
+    def compute(
+        self, columns: Sequence[SparkColumn], rows: pa.RecordBatch
+    ) -> tuple[list[pa.Array], Mask]:
+        """The columns of rows that have all inputs, by name; and the rows that fail."""
+
+    def failure(self, columns: Sequence[SparkColumn], row: pa.RecordBatch) -> tuple[str, str]:
+        """Why a row fails, and in which expression."""
+
+
 @dataclass(frozen=True)
 class Tools:
     """What operators are built with."""
@@ -35,6 +52,7 @@ class Tools:
     cache: KernelCache | None
     state_bytes_max: int
     want_late: bool  # late rows are handed on, not only counted
+    spark: SparkEvaluator | None = None  # where the driver hosts the chain
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from penstock.kernels.support import conjuncts
 from penstock.operators.contract import Tools
 from penstock.operators.explode import Explode
 from penstock.operators.partial import PartialGroups
+from penstock.operators.spark_step import SparkStep
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
@@ -28,6 +29,7 @@ from penstock.operators.specs import (
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    SparkSpec,
     StatelessSpec,
     WatermarkSpec,
     accumulators_of,
@@ -46,7 +48,7 @@ class RowStep(Protocol):
         """Why rows of a batch fail."""
 
     def explain(self) -> list[tuple[str, str]]:
-        """Each expression and what computes it: `numba` or `arrow`."""
+        """Each expression and what computes it: `numba`, `arrow` or `spark`."""
 
     def ask_for_kernels(self) -> None:
         """Load what is compiled, or have it compiled, before a batch needs it."""
@@ -136,6 +138,11 @@ class Front:
                 explode = Explode(spec, before, read, is_key)
                 self._steps.append(explode)
                 self.fusion = Fusion(explode.made)  # what nobody reads is not there any more
+            elif isinstance(spec, SparkSpec):
+                there = self.fusion.output_schema
+                self.close()
+                self._steps.append(SparkStep(spec, there, tools.spark))
+                self.fusion = Fusion(spec.output_schema(there))
             else:
                 if specs[at + 1 :]:
                     raise ExpressionError("nothing can follow a partial aggregate in its chain")
@@ -230,8 +237,9 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
             fusion.add(spec)
             continue
-        if isinstance(spec, GenerateSpec):
-            mixed.update(column.name for column in columns_of(fusion.inlined(spec.expression)))
+        if isinstance(spec, GenerateSpec | SparkSpec):
+            read = map(fusion.inlined, spec.expressions())
+            mixed.update(column.name for each in read for column in columns_of(each))
         elif isinstance(spec, DeduplicateSpec | JoinSpec) or (
             isinstance(spec, AggregateSpec) and spec.by_rows
         ):

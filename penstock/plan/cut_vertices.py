@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.operators.specs import is_stateful
+from penstock.operators.specs import SparkSpec, is_stateful
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -23,8 +23,9 @@ def cut_vertices(query: Query) -> Query:
 
     A stage that owns keys gets as many vertices as the query's parallelism, one key range each, and
     its exchange as many substreams. A stage without state gets one vertex per part of its input, up
-    to the parallelism. State that is not reached through an exchange has one vertex. A stream that
-    is there already, with more substreams than vertices write it, keeps them.
+    to the parallelism. State that is not reached through an exchange has one vertex, and so has
+    what the driver hosts. A stream that is there already, with more substreams than vertices write
+    it, keeps them.
     """
     by_key: set[str] = set()
     substreams: dict[str, int] = {}
@@ -49,7 +50,10 @@ def cut_vertices(query: Query) -> Query:
 def _vertices(write: Write, parallelism: int, substreams: dict[str, int], by_key: set[str]) -> int:
     scans = scans_of(write.child)
     parts = max(_parts(scan, parallelism, substreams) for scan in scans)
-    if any(spec is not None and is_stateful(spec) for spec in map(spec_of, walk(write.child))):
+    specs = [spec for spec in map(spec_of, walk(write.child)) if spec is not None]
+    if any(isinstance(spec, SparkSpec) for spec in specs):
+        return 1  # there is one driver
+    if any(map(is_stateful, specs)):
         return parts if all(_is_by_key(scan, by_key) for scan in scans) else 1
     return min(parts, parallelism)
 

@@ -20,6 +20,7 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
+    SparkSpec,
     StatefulSpec,
     WatermarkSpec,
     WindowSpec,
@@ -82,7 +83,10 @@ def _stage_lines(
     vertices = program.stage_vertices(index)
     more = f" … .{vertices[-1].index}" if len(vertices) > 1 else ""
     names = vertices[0].name + more
-    yield f"Stage {stage.name}: {_count(len(vertices), 'vertex', 'vertices')}, {names}"
+    where = (
+        ", hosted by the driver, where Spark takes some ms a batch" if stage.is_on_driver else ""
+    )
+    yield f"Stage {stage.name}: {_count(len(vertices), 'vertex', 'vertices')}, {names}{where}"
     for port in stage.ports:
         yield from _labelled("reads", [_input_text(program, port)])
         yield from _labelled("columns", [_columns(port.schema)])
@@ -149,6 +153,8 @@ def _operator_text(spec: OperatorSpec) -> str:
         return f"explode {spec.expression} as {spec.output}{outer}"
     if isinstance(spec, WatermarkSpec):
         return f"watermark {spec.column}, {show_duration(spec.delay_us)} behind"
+    if isinstance(spec, SparkSpec):
+        return ", ".join(f"Spark's {each.text} as {each.result.name}" for each in spec.columns)
     if isinstance(spec, PartialAggregateSpec):
         return f"partial aggregate {_grouping(spec)}, where it saves rows"
     if isinstance(spec, DeduplicateSpec):
@@ -180,6 +186,8 @@ def _calls(calls: tuple[AggregateCall, ...]) -> str:
 
 def _engine_text(spec: OperatorSpec, schema: Schema, engine: Engine | None) -> str:
     """Where the operator's expressions run; those outside the fused loop are named."""
+    if isinstance(spec, SparkSpec):
+        return "[spark]"
     if engine is None or (isinstance(spec, AggregateSpec) and spec.merge_partials):
         return ""
     found: dict[str, list[Expression]] = {}

@@ -263,6 +263,15 @@ def walk(relation: Relation) -> list[Relation]:
     return found
 
 
+def in_one_stage(relation: Relation) -> list[Relation]:
+    """The relations that run in one stage with this one: down to scans and exchanges."""
+    found = [relation]
+    if not isinstance(relation, Exchange):
+        for child in children(relation):
+            found.extend(in_one_stage(child))
+    return found
+
+
 def spec_of(relation: Relation) -> OperatorSpec | None:
     """What a step does; None of other nodes."""
     return relation.spec if isinstance(relation, Step) else None

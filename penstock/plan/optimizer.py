@@ -9,6 +9,7 @@ from penstock.plan.cut_vertices import cut_vertices
 from penstock.plan.dissolve_unions import dissolve_unions
 from penstock.plan.fuse_projections import fuse_projections
 from penstock.plan.fuse_stages import fuse_stages
+from penstock.plan.host_spark_steps import host_spark_steps
 from penstock.plan.lower import lower
 from penstock.plan.place_exchanges import place_exchanges
 from penstock.plan.prune_columns import prune_columns
@@ -26,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     prune_columns,  # before exchanges, so that they carry only what is needed
     fuse_projections,  # after pruning, which adds projections and makes others trivial
     dissolve_unions,  # before exchanges: partials are made per branch
+    host_spark_steps,  # before the others: a state does not share a stage with such a step
     place_exchanges,  # the last rule that looks at whole trees
     fuse_stages,  # cuts trees at exchanges: from here on every write is one linear chain
     cut_vertices,  # last: needs to know who writes and reads each stream

@@ -13,6 +13,7 @@ from penstock.operators.specs import (
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    SparkSpec,
     is_stateful,
 )
 from penstock.plan.nodes import (
@@ -23,8 +24,8 @@ from penstock.plan.nodes import (
     Step,
     UnionAll,
     aggregate,
-    children,
     column_refs,
+    in_one_stage,
     spec_of,
     step,
 )
@@ -76,27 +77,24 @@ def _needs_exchange(
 ) -> bool:
     return (
         (parallelism > 1 and bool(spec.keys))
-        or _stateful(child)
+        or _has_a_place(child)
         or _producers(child, parallelism) > 1
     )
 
 
-def _stage_of(relation: Relation) -> list[Relation]:
-    """The relations that run in one stage with this one: down to scans and exchanges."""
-    found = [relation]
-    if not isinstance(relation, Exchange):
-        for child in children(relation):
-            found.extend(_stage_of(child))
-    return found
+def _has_a_place(relation: Relation) -> bool:
+    """Whether a state has no room beside this: there is one already, or the driver hosts it."""
+    specs = map(spec_of, in_one_stage(relation))
+    return _stateful(relation) or any(isinstance(spec, SparkSpec) for spec in specs)
 
 
 def _stateful(relation: Relation) -> bool:
-    specs = map(spec_of, _stage_of(relation))
+    specs = map(spec_of, in_one_stage(relation))
     return any(spec is not None and is_stateful(spec) for spec in specs)
 
 
 def _producers(relation: Relation, parallelism: int) -> int:
-    nodes = _stage_of(relation)
+    nodes = in_one_stage(relation)
     if any(isinstance(node, UnionAll) for node in nodes):
         return 2
     leaf = nodes[-1]

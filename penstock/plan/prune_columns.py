@@ -16,6 +16,7 @@ from penstock.operators.specs import (
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    SparkSpec,
     WatermarkSpec,
 )
 from penstock.plan.nodes import (
@@ -70,6 +71,8 @@ def _pruned(node: Relation, needed: set[str], keep_late: bool) -> Relation:
     if isinstance(node, Exchange):
         return replace(node, child=_pruned(node.child, needed | set(node.keys), keep_late))
     spec = _narrowed(node.spec, node.schema, needed)
+    if isinstance(spec, SparkSpec) and not spec.columns:
+        return _pruned(node.child, needed, keep_late)
     below = [_needed_below(spec, side.schema, needed, keep_late) for side in node.inputs]
     sides = zip(node.inputs, below, strict=True)
     return step(spec, *(_pruned(side, names, keep_late) for side, names in sides))
@@ -84,6 +87,8 @@ def _narrowed(spec: OperatorSpec, schema: Schema, needed: set[str]) -> OperatorS
     if isinstance(spec, AggregateSpec) and not spec.merge_partials:
         kept = tuple(call for call in spec.aggregates if call.name in needed)
         return replace(spec, aggregates=kept or spec.aggregates[:1])
+    if isinstance(spec, SparkSpec):
+        return SparkSpec(tuple(each for each in spec.columns if each.result.name in needed))
     return spec
 
 
@@ -104,6 +109,8 @@ def _needed_below(
         return read
     if isinstance(spec, GenerateSpec):
         return (needed - {spec.output, spec.position} | read) & _names(schema)
+    if isinstance(spec, SparkSpec):
+        return needed - {each.result.name for each in spec.columns} | read
     if isinstance(spec, PartialAggregateSpec) or spec.merge_partials:
         return _names(schema)
     return _names(schema) if keep_late and spec.window is not None else read

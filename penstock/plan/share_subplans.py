@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from penstock.names import own_name
-from penstock.operators.specs import is_stateful
+from penstock.operators.specs import SparkSpec, is_stateful
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -24,10 +24,10 @@ from penstock.plan.query import Query, Write
 def share_subplans(query: Query) -> Query:
     """Write each largest repeated relation to `<query>.shared.<n>` and let its users read that.
 
-    Worth sharing is what keeps state or reads a source, which is then read, and its rows made,
-    once. Stateless work on a stream is not: the log serves any number of readers, and doing such
-    work again costs less than writing its result. Sub-plans shared inside other shared ones are
-    found in the next round.
+    Worth sharing is what keeps state, goes to Spark or reads a source, which is then read, and its
+    rows made, once. Stateless work on a stream is not: the log serves any number of readers, and
+    doing such work again costs less than writing its result. Sub-plans shared inside other shared
+    ones are found in the next round.
     """
     writes = query.writes
     number = 0
@@ -52,7 +52,7 @@ def _largest_repeated(writes: tuple[Write, ...]) -> Relation | None:
 
 def _worth_sharing(node: Relation) -> bool:
     return any(
-        (isinstance(part, Step) and is_stateful(part.spec))
+        (isinstance(part, Step) and (is_stateful(part.spec) or isinstance(part.spec, SparkSpec)))
         or (isinstance(part, Scan) and isinstance(part.relation, SourceRef))
         for part in walk(node)
     )

@@ -22,6 +22,7 @@ from penstock.log.record import Fence, Position
 from penstock.log.validate import check_newest
 from penstock.names import own_name
 from penstock.operators.chain import Chain
+from penstock.operators.contract import SparkEvaluator
 from penstock.operators.front import coded_columns
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
@@ -58,6 +59,7 @@ class Assembly:
     sources: Mapping[str, SourceBuilder] = field(default_factory=lambda: SOURCES)
     trim_commits: int = TRIM_COMMITS
     appends: Appends | None = None  # None: each vertex appends in the thread that steps it
+    spark: SparkEvaluator | None = None  # in the driver, which hosts the stages that need it
     # One of each folder, while there are sources that read it.
     listings: MutableMapping[str, FolderListing] = field(default_factory=WeakValueDictionary)
 
@@ -74,8 +76,8 @@ class Assembly:
         return Vertex(self._parts(vertex, stage, marker, chain), marker, position, replayed)
 
     def warm(self) -> None:
-        """Load every kernel that the program needs, without touching any vertex."""
-        warm_program(self.program, self.kernels)
+        """Load every kernel that the program needs here, without touching any vertex."""
+        warm_program(self.program, self.kernels, self.spark)
 
     def register_streams(self) -> None:
         """Tell outside readers which columns and substreams the query's streams have."""
@@ -110,7 +112,7 @@ class Assembly:
             logger.warning("%s", error.message)
 
     def _new_chain(self, stage: Stage) -> Chain:
-        return _chain_of(self.program, self.kernels, stage)
+        return _chain_of(self.program, self.kernels, stage, self.spark)
 
     def _parts(
         self, vertex: VertexProgram, stage: Stage, marker: Marker, chain: Chain
@@ -278,14 +280,18 @@ class Assembly:
         return Watermarks(own, mark.producers, marker.watermark_us, timeout_ms, run, others)
 
 
-def warm_program(program: Program, kernels: KernelCache) -> None:
-    """Load every kernel that a program needs.
+def warm_program(
+    program: Program, kernels: KernelCache, spark: SparkEvaluator | None = None
+) -> None:
+    """Load every kernel that a program needs: in the driver of what it hosts, else of the rest.
 
     One row of zeros goes through a chain that nobody will see: what is slow the first time
     (importing, compiling or loading machine code) is then behind this process.
     """
     for stage in program.stages:
-        chain = _chain_of(program, kernels, stage)
+        if stage.is_on_driver != (spark is not None):
+            continue
+        chain = _chain_of(program, kernels, stage, spark)
         for number, port in enumerate(stage.ports):
             row = _row_of_zeros(arrow_schema(port.schema))
             chain.process(row, on_bad_row="reject", port=number)
@@ -308,7 +314,9 @@ def ask_for_kernels(program: Program, kernels: KernelCache) -> None:
         _chain_of(program, kernels, stage).ask_for_kernels()
 
 
-def _chain_of(program: Program, kernels: KernelCache, stage: Stage) -> Chain:
+def _chain_of(
+    program: Program, kernels: KernelCache, stage: Stage, spark: SparkEvaluator | None = None
+) -> Chain:
     settings = program.settings
     return Chain(
         [(port.schema, port.front) for port in stage.ports],
@@ -316,6 +324,7 @@ def _chain_of(program: Program, kernels: KernelCache, stage: Stage) -> Chain:
         kernels,
         state_bytes_max=settings.state_bytes_max,
         want_late=settings.late_stream is not None,
+        spark=spark,
     )
 
 

@@ -16,8 +16,8 @@ from penstock.runtime.placement import Assign, Command, Finish, GiveUp, Launch, 
 class Hands:
     """What whoever carries out commands can do."""
 
-    launch: Callable[[int], None]
-    """Start a slot under this number."""
+    launch: Callable[[int, bool], None]
+    """Start a slot under this number, in the driver or not."""
 
     send: Callable[[int, Message], None]
     """Say something over a connection; whoever is gone does not hear it."""
@@ -36,7 +36,7 @@ class Hands:
 
     def carry_out(self, command: Command) -> None:
         if isinstance(command, Launch):
-            self.launch(command.slot)
+            self.launch(command.slot, command.on_driver)
         elif isinstance(command, Assign):
             self.send(command.connection, {"type": "assign", "vertices": command.vertices})
         elif isinstance(command, StopSlot):

@@ -76,11 +76,16 @@ class Job:
         patience: Patience | None = None,
         kernels: str | None = None,
         clock: Clock | None = None,
+        driver: SlotLauncher | None = None,
     ) -> None:
-        """`numbers` are those of the run that was begun for this job; without, one begins here."""
+        """`numbers` are those of the run that was begun for this job; without, one begins here.
+
+        `driver` starts the slot for what only the driver can host, if the program has such stages.
+        """
         self._program = program
         self._log = log
         self._launcher = launcher
+        self._driver = driver
         self._kernels = kernels
         self._clock = clock or SystemClock()
         self._patience = patience or Patience()
@@ -217,7 +222,9 @@ class Job:
         for command in commands:
             self._hands.carry_out(command)
 
-    def _launch(self, slot: int) -> None:
+    def _launch(self, slot: int, on_driver: bool) -> None:
+        launcher = self._driver if on_driver else self._launcher
+        assert launcher is not None, "a program with stages of the driver needs one"
         host, port = self._server.address
         order = SlotOrder(
             host=host,
@@ -229,7 +236,7 @@ class Job:
             kernels=self._kernels,
         )
         try:
-            self._launcher.launch(order, self._task_over)
+            launcher.launch(order, self._task_over)
         except Exception as failure:  # py4j raises many kinds; all mean that there is no task
             self._task_over(slot, str(failure))
 
@@ -244,7 +251,8 @@ class Job:
 
         It is still connected, so the number is still its own.
         """
-        if machine == socket.gethostname() and pid in blockers(self._log.folder):
+        is_other = machine == socket.gethostname() and pid != os.getpid()
+        if is_other and pid in blockers(self._log.folder):
             logger.warning("process %d was stopped with a lock of the log: ending it", pid)
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -253,6 +261,8 @@ class Job:
         try:
             self._server.close()
             self._launcher.cancel()
+            if self._driver is not None:
+                self._driver.cancel()
         finally:
             with self._changed:
                 self._is_over = True

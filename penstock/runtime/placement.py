@@ -66,9 +66,10 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start a slot under this number."""
+    """Start a slot under this number, as a task or in the driver."""
 
     slot: int
+    on_driver: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,7 @@ class SlotFacts:
     doing: str = "warm"
     doing_vertex: str = ""
     is_ready: bool = False
+    on_driver: bool = False
     vertices: dict[str, int] = field(default_factory=dict)  # with the numbers handed out
 
     def __str__(self) -> str:
@@ -145,6 +147,7 @@ class _Group:
     vertices: list[str]
     prefer: int | None = None  # the connection that had them
     not_before_s: float = 0.0
+    on_driver: bool = False  # only a slot there can run them
 
 
 class Placement:
@@ -172,10 +175,14 @@ class Placement:
         self._vertices = frozenset(vertex.name for vertex in program.vertices)
         self._wanted = slots
         self._standbys = standbys
+        self._on_driver = frozenset(v.name for v in program.vertices if program.is_on_driver(v))
         self._unplaced = [_Group(names) for names in _spread(program, slots)]
+        if self._on_driver:
+            self._unplaced.append(_Group(sorted(self._on_driver), on_driver=True))
         self._orphans: list[_Group] = []  # placed before anything else, and without waiting
         self._handed: dict[str, int] = {}  # the last number handed out for each vertex
         self._next_slot = 0
+        self._driver_slots: set[int] = set()  # their numbers
         self._replaced: set[int] = set()  # slots that were refilled before their task was over
         self._to_start: dict[int, set[str]] = {}  # by recovery: what does not run again yet
         self._ends_lately = Recently(LATELY_S)
@@ -207,13 +214,17 @@ class Placement:
         self._started_s = self._looked_s = now_s
         for _ in range(self.task_slots):
             self._launch()
+        if self._on_driver:
+            self._launch(on_driver=True)
         return self._take_commands()
 
     def connected(
         self, connection: int, slot: int, pid: int, machine: str, now_s: float
     ) -> list[Command]:
         """A slot is there. One number may come again: Spark repeats a task that failed."""
-        self.slots[connection] = SlotFacts(connection, slot, pid, machine, now_s, now_s)
+        facts = SlotFacts(connection, slot, pid, machine, now_s, now_s)
+        facts.on_driver = slot in self._driver_slots
+        self.slots[connection] = facts
         if self.is_stopping:
             self._commands.append(StopSlot(connection))
         return self._take_commands()
@@ -261,7 +272,7 @@ class Placement:
                 now_s,
             )
         else:
-            self._launch()
+            self._launch(number in self._driver_slots)
         return self._take_commands()
 
     def tick(self, now_s: float) -> list[Command]:
@@ -303,8 +314,10 @@ class Placement:
         for queue in (self._orphans, self._unplaced):
             for group in tuple(queue):
                 slot = self._choose(group, may_share=queue is self._orphans)
-                if self.is_stopping or slot is None:
+                if self.is_stopping:
                     return
+                if slot is None:
+                    continue
                 if group.not_before_s <= now_s:
                     queue.remove(group)
                     self._assign(slot, group.vertices, now_s)
@@ -323,7 +336,7 @@ class Placement:
                 self._note_recovery(index, assigned_s=now_s)
 
     def _choose(self, group: _Group, may_share: bool) -> SlotFacts | None:
-        ready = [slot for slot in self.slots.values() if slot.is_ready]
+        ready = [s for s in self.slots.values() if s.is_ready and s.on_driver == group.on_driver]
         had_it = [slot for slot in ready if slot.connection == group.prefer]
         idle = [slot for slot in ready if not slot.vertices]
         candidates = had_it or idle or (ready if may_share else [])
@@ -335,8 +348,10 @@ class Placement:
 
     # Slots that come and go -----------------------------------------------------------------
 
-    def _launch(self) -> None:
-        self._commands.append(Launch(self._next_slot))
+    def _launch(self, on_driver: bool = False) -> None:
+        self._commands.append(Launch(self._next_slot, on_driver))
+        if on_driver:
+            self._driver_slots.add(self._next_slot)
         self._next_slot += 1
 
     def _was_replaced(self, number: int) -> bool:
@@ -353,7 +368,7 @@ class Placement:
             self.recoveries.append(Recovery(slot.number, slot.pid, tuple(orphans), reason, now_s))
             self._to_start[self.recoveries_count] = set(orphans)
             self.recoveries_count += 1
-            self._orphans.append(_Group(orphans))
+            self._orphans.append(_Group(orphans, on_driver=slot.on_driver))
             self._place(now_s)
         if self.is_stopping and not self.slots:
             self._finish()
@@ -383,7 +398,7 @@ class Placement:
             self._replaced.add(slot.number)
             if len(self._replaced) > REMEMBERED_MAX:
                 self._replaced.remove(min(self._replaced))
-            self._launch()
+            self._launch(slot.on_driver)
         self._lose(slot.connection, reason, now_s)
 
     def _is_stuck_again(self, vertex: str, still_s: float, now_s: float) -> bool:
@@ -410,7 +425,7 @@ class Placement:
         Once all vertices have been placed this never happens again: a lost slot's vertices go to
         the slots that are left.
         """
-        came = len(self.slots)
+        came = sum(not slot.on_driver for slot in self.slots.values())
         if not self._unplaced or came >= self._wanted:
             return
         self._fail(
@@ -493,7 +508,8 @@ class Placement:
                 message["message"],
             )
             pause_s = 0.0 if times == 1 else PAUSE_S * 2 ** (times - 2)
-            self._orphans.append(_Group([vertex], slot.connection, now_s + pause_s))
+            again = _Group([vertex], slot.connection, now_s + pause_s, slot.on_driver)
+            self._orphans.append(again)
             self._place(now_s)
 
     def _note_crash(self, slot: SlotFacts, message: Message, now_s: float) -> None:
@@ -555,7 +571,9 @@ def _has_committed(before: dict[str, Any], now: dict[str, Any]) -> bool:
 def _spread(program: Program, slots: int) -> list[list[str]]:
     """Which vertices share a slot: each stage is dealt out over all slots in turn."""
     groups: list[list[str]] = [[] for _ in range(slots)]
-    for number in range(len(program.stages)):
+    for number, stage in enumerate(program.stages):
+        if stage.is_on_driver:
+            continue
         for vertex in program.stage_vertices(number):
             least = min(range(slots), key=lambda index: (len(groups[index]), index))
             groups[least].append(vertex.name)

@@ -35,6 +35,7 @@ from penstock.kernels.background import BackgroundKernels
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
 from penstock.log.local import open_log
+from penstock.operators.contract import SparkEvaluator
 from penstock.runtime.appending import Appends, BackgroundAppends
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
@@ -194,12 +195,12 @@ def note_refusal(log: Log, vertex: str) -> None:
 # Threads and sockets --------------------------------------------------------------------------
 
 
-def run_slot(order: SlotOrder) -> None:
-    """Be a slot until the job says stop or goes away."""
+def run_slot(order: SlotOrder, spark: SparkEvaluator | None = None) -> None:
+    """Be a slot until the job says stop or goes away; with `spark` in a thread of the driver."""
     facts = {"slot": order.slot, "pid": os.getpid(), "machine": socket.gethostname()}
     channel = connect((order.host, order.port), order.token, facts)
     try:
-        _SlotProcess(channel, order).run()
+        _SlotProcess(channel, order, spark).run()
     finally:
         channel.close()
 
@@ -207,9 +208,12 @@ def run_slot(order: SlotOrder) -> None:
 class _SlotProcess:
     """A slot with a connection, a queue of orders and a heart."""
 
-    def __init__(self, channel: Channel, order: SlotOrder) -> None:
+    def __init__(
+        self, channel: Channel, order: SlotOrder, spark: SparkEvaluator | None = None
+    ) -> None:
         self._channel = channel
         self._order = order
+        self._spark = spark
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._slot: Slot | None = None
         self._failed_in: str | None = None  # the vertex that met what nobody expects, if one did
@@ -258,14 +262,16 @@ class _SlotProcess:
             kernels=BackgroundKernels(self._order.kernels or private_kernels_folder()),
             sources=SOURCES,
             appends=appends,
+            spark=self._spark,
         )
 
     def _live(self, assembly: Assembly) -> None:
         assembly.warm()
         slot = self._slot = Slot(assembly, self._channel.send)
         # What is loaded stays: full collections that looked through it again and again would each
-        # hold every vertex up for as long as some ten commits take.
-        gc.freeze()
+        # hold every vertex up for as long as some ten commits take. The driver is the user's.
+        if self._spark is None:
+            gc.freeze()
         try:
             self._channel.send({"type": "ready"})
             while self._obey(slot):
@@ -285,6 +291,8 @@ class _SlotProcess:
         What vertices had goes with them, by its last reference. Should some of it be in a cycle, it
         is garbage that was frozen: so then everything is looked through once more.
         """
+        if self._spark is not None:
+            return
         if slot.departures > self._departures:
             self._departures = slot.departures
             gc.unfreeze()

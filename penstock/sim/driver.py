@@ -61,7 +61,7 @@ class Driver(Actor):
         self._tasks_over: list[tuple[int, str | None]] = []
         self._next_connection = 0
         self._hands = Hands(
-            launch=self.launches.append,
+            launch=lambda slot, _on_driver: self.launches.append(slot),
             send=self._send,
             free_log=lambda pid, machine: None,  # whoever is held up here holds no lock of a log
             close=lambda connection: self._connections[connection].close(),

@@ -99,6 +99,8 @@ def _word(stage: Stage) -> str:
     """What people would call it."""
     if grouping := _grouping(stage):
         return grouping[-1].title
+    if stage.is_on_driver:
+        return "by_spark"
     if stage.source is not None:
         return f"read_{stage.source.connector}"
     return f"from_{stage.streams[0].rpartition('.')[2]}"

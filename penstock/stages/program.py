@@ -19,6 +19,7 @@ from penstock.json_codec import Malformed, canonical_json, parse, read_as
 from penstock.names import PRODUCER_KINDS, check_name, check_own_name, own_name
 from penstock.operators.specs import (
     OperatorSpec,
+    SparkSpec,
     StatefulSpec,
     StatelessSpec,
     chain_schema,
@@ -245,6 +246,11 @@ class Stage:
         return (*(spec for port in self.ports for spec in port.front), *self.operators)
 
     @property
+    def is_on_driver(self) -> bool:
+        """Whether the driver hosts it, as Spark computes a part of it."""
+        return any(isinstance(spec, SparkSpec) for spec in self.specs)
+
+    @property
     def stateful(self) -> tuple[StatefulSpec, ...]:
         """The operators that keep state."""
         return tuple(spec for spec in self.operators if is_stateful(spec))
@@ -341,6 +347,10 @@ class Program:
 
     def stage_of(self, vertex: VertexProgram) -> Stage:
         return self.stages[vertex.stage]
+
+    def is_on_driver(self, vertex: VertexProgram) -> bool:
+        """Whether only the driver can host a vertex."""
+        return self.stage_of(vertex).is_on_driver
 
     def to_json(self) -> str:
         """The canonical text: equal programs have equal texts."""

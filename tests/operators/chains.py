@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from penstock.expressions.types import Schema
 from penstock.kernels.cache import KernelCache
 from penstock.operators.chain import Chain
+from penstock.operators.contract import SparkEvaluator
 from penstock.operators.specs import OperatorSpec, cut_at_state
 
 
@@ -16,7 +17,8 @@ def linear(
     cache: KernelCache | None,
     *,
     want_late: bool = False,
+    spark: SparkEvaluator | None = None,
 ) -> Chain:
     """The operators over the rows of one port, those before the first state as its front."""
     front, operators = cut_at_state(specs)
-    return Chain([(schema, front)], operators, cache, want_late=want_late)
+    return Chain([(schema, front)], operators, cache, want_late=want_late, spark=spark)

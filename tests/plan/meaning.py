@@ -33,6 +33,7 @@ from penstock.testing.clock import ManualClock
 from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import query as query_of
 from penstock.testing.plans import scan_source
+from penstock.testing.spark import StandInSpark
 from penstock.testing.standalone import StandaloneHost
 from tests.operators.chains import linear
 from tests.runtime.laboratory import table_source
@@ -40,6 +41,13 @@ from tests.runtime.laboratory import table_source
 ROWS = 600
 TEXTS = ("x y", "x", "", "b a b")
 FEW = {"auction": 4}  # other numbers have more values
+# What stands for expressions of Spark's, by their names in the cases.
+SPARK = StandInSpark(
+    {
+        "reversed": lambda text: None if text is None else text[::-1],
+        "doubled": lambda number: None if number is None else 2 * number,
+    }
+)
 Row = tuple[Any, ...]
 
 
@@ -112,7 +120,7 @@ def _evaluate(node: Relation, tables: dict[str, pa.Table]) -> pa.Table:
 
 def _alone(node: Step) -> Chain:
     if len(node.inputs) == 1:
-        return linear((node.spec,), node.child.schema, None)
+        return linear((node.spec,), node.child.schema, None, spark=SPARK)
     return Chain([(below.schema, ()) for below in node.inputs], (node.spec,), None)
 
 
@@ -149,7 +157,7 @@ def _run(
     program: Program, log: MemoryLog, sources: Mapping[str, SourceBuilder], folder: Path
 ) -> None:
     parts = (log, ManualClock(), CheckpointStore(folder), _NoCheckpoints(), None, sources)
-    host = StandaloneHost(Assembly(program, *parts))  # type: ignore[arg-type]
+    host = StandaloneHost(Assembly(program, *parts, spark=SPARK))  # type: ignore[arg-type]
     try:
         host.run_available()
     finally:

@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.errors import ExpressionError, PlanError
 from penstock.expressions.durations import parse_duration, show_duration
-from penstock.expressions.types import Schema
+from penstock.expressions.types import Field, Schema, parse_type
 from penstock.operators.specs import (
     HOWS,
     AggregateCall,
@@ -32,8 +32,11 @@ from penstock.operators.specs import (
     NamedExpression,
     PartialAggregateSpec,
     ProjectSpec,
+    SparkColumn,
+    SparkSpec,
     WatermarkSpec,
     WindowSpec,
+    column_of,
 )
 from penstock.plan.explain import show_call, show_join, show_named, show_window
 from penstock.plan.joins import Equality, join
@@ -162,11 +165,20 @@ def _generate_line(spec: GenerateSpec) -> str:
     return line + (" outer" if spec.outer else "")
 
 
+def _spark_line(spec: SparkSpec) -> str:
+    shown = [
+        f"{each.text} of {', '.join(each.input_names)} as {each.result.name} {each.result.type}"
+        for each in spec.columns
+    ]
+    return f"spark {' and '.join(shown)}"
+
+
 _PRINTERS: dict[type, Callable[[Any], str]] = {
     Scan: _scan_line,
     FilterSpec: lambda spec: f"filter {spec.condition}",
     ProjectSpec: lambda spec: f"project {show_named(spec.columns)}",
     GenerateSpec: _generate_line,
+    SparkSpec: _spark_line,
     WatermarkSpec: lambda spec: f"watermark {spec.column} {show_duration(spec.delay_us)}",
     PartialAggregateSpec: lambda spec: f"partial aggregate{_grouping_text(spec)}",
     AggregateSpec: _aggregate_line,
@@ -316,6 +328,15 @@ class _Reader:
         cursor.end()
         return step(GenerateSpec(expression, output, outer, position), child)
 
+    def spark(self, line: _Line) -> Relation:
+        child = self._only_child(line)
+        cursor = _after(line.text, "spark")
+        columns = [_take_spark(cursor, child.schema)]
+        while cursor.accept("and"):
+            columns.append(_take_spark(cursor, child.schema))
+        cursor.end()
+        return step(SparkSpec(tuple(columns)), child)
+
     def watermark(self, line: _Line) -> Relation:
         child = self._only_child(line)
         cursor = _after(line.text, "watermark")
@@ -381,6 +402,7 @@ _READERS: dict[str, Callable[[_Reader, _Line], Relation]] = {
     "filter": _Reader.filter,
     "project": _Reader.project,
     "explode": _Reader.explode,
+    "spark": _Reader.spark,
     "watermark": _Reader.watermark,
     "union": _Reader.union,
     **dict.fromkeys(HOWS, _Reader.join),
@@ -454,6 +476,17 @@ def _take_equality(cursor: Cursor, left: Schema, right: Schema) -> Equality:
         cursor.expect("=")
     other = take_operand(cursor)
     return one.resolve(left, "join"), other.resolve(right, "join"), null_safe
+
+
+def _take_spark(cursor: Cursor, schema: Schema) -> SparkColumn:
+    """A function's name stands for its text and for its digest."""
+    function = cursor.name()
+    cursor.expect("of")
+    fields = {f.name: f for f in schema}
+    inputs = tuple(column_of(fields[name]) for name in _take_names(cursor))
+    cursor.expect("as")
+    result = Field(cursor.name(), parse_type(cursor.take("word")), True)
+    return SparkColumn(result, inputs, function, function)
 
 
 def _take_duration(cursor: Cursor) -> int:

@@ -8,6 +8,7 @@ from typing import Any, TypeGuard
 from penstock.expressions.tree import from_json
 from penstock.expressions.types import Schema
 from penstock.json_codec import Reader, list_of, read_as, record_of
+from penstock.operators.specs.by_spark import SparkColumn, SparkSpec
 from penstock.operators.specs.deduplicate import DeduplicateSpec
 from penstock.operators.specs.grouping import (
     BEGIN_COLUMN,
@@ -88,6 +89,8 @@ __all__ = [
     "PartialAggregateSpec",
     "ProjectSpec",
     "SessionSpec",
+    "SparkColumn",
+    "SparkSpec",
     "Spec",
     "StatefulSpec",
     "StatelessSpec",
@@ -109,7 +112,9 @@ __all__ = [
     "spec_from_json",
 ]
 
-StatelessSpec = FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | PartialAggregateSpec
+StatelessSpec = (
+    FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | SparkSpec | PartialAggregateSpec
+)
 StatefulSpec = AggregateSpec | DeduplicateSpec | JoinSpec
 OperatorSpec = StatelessSpec | StatefulSpec
 
@@ -156,6 +161,7 @@ _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (ProjectSpec, {"columns": list_of(_named)}),
     (GenerateSpec, {"expression": from_json}),
     (WatermarkSpec, {}),
+    (SparkSpec, {"columns": list_of(record_of(SparkColumn, inputs=list_of(from_json)))}),
     (PartialAggregateSpec, _GROUPING),
     (AggregateSpec, _GROUPING),
     (DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
@@ -222,6 +228,6 @@ def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool)
         read.update(*map(names_in, spec.expressions()))
         if isinstance(spec, WatermarkSpec):
             read.add(spec.column)
-        elif not isinstance(spec, FilterSpec | GenerateSpec | DeduplicateSpec):
+        elif not isinstance(spec, FilterSpec | GenerateSpec | SparkSpec | DeduplicateSpec):
             return frozenset(read)
     return frozenset(field.name for field in schema)

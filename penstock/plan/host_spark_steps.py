@@ -1,0 +1,46 @@
+"""Rule: what Spark computes is a stage of its own, because the driver hosts it."""
+
+from __future__ import annotations
+
+from penstock.operators.specs import FilterSpec, GenerateSpec, SparkSpec, is_stateful
+from penstock.plan.nodes import (
+    Exchange,
+    Relation,
+    Scan,
+    SourceRef,
+    Step,
+    UnionAll,
+    step,
+)
+from penstock.plan.query import Query, rewrite_query
+
+
+def host_spark_steps(query: Query) -> Query:
+    """Put an exchange below a Spark step, so that only the rows that Spark must see go there.
+
+    Sources are read, states kept and rows thrown away by executors. A stream of the log is read by
+    the driver's stage itself, and so is what another Spark step has made. A state whose rows are
+    sent again when they change is kept there too: what one commit sends must stay one commit.
+    """
+    return rewrite_query(query, _hosted)
+
+
+def _hosted(node: Relation) -> Relation:
+    if not isinstance(node, Step) or not isinstance(node.spec, SparkSpec):
+        return node
+    return step(node.spec, Exchange(node.child, ())) if _is_for_executors(node.child) else node
+
+
+def _is_for_executors(below: Relation) -> bool:
+    """Whether there is anything between the driver's stage and the log that others can do."""
+    thrown_away = False
+    while isinstance(below, Step):
+        if isinstance(below.spec, SparkSpec):
+            return False
+        if is_stateful(below.spec):
+            return below.spec.mode == "append"
+        thrown_away |= isinstance(below.spec, FilterSpec | GenerateSpec)
+        below = below.child
+    if isinstance(below, Scan):
+        return thrown_away or isinstance(below.relation, SourceRef)
+    return isinstance(below, UnionAll)
