@@ -250,7 +250,6 @@ _BUILDERS: Mapping[str, Builder] = {
     "NamedLambdaVariable": _attribute,
     "Literal": _literal,
     "KnownNullable": _first_child,
-    "KnownNotNull": _first_child,
     "KnownNotContainsNull": _first_child,
     # over groups
     "AggregateExpression": _aggregate,

@@ -33,7 +33,7 @@ def _like(place: Place) -> Expression:
     return call("like", place.arg(0), pattern=pattern, escape=escape)
 
 
-def _like_several(combine: str) -> Builder:
+def _like_several(combine: str, negated: bool = False) -> Builder:
     """LIKE ALL and LIKE ANY of constant patterns."""
 
     def build(place: Place) -> Expression:
@@ -44,6 +44,8 @@ def _like_several(combine: str) -> Builder:
         each: list[Expression] = [
             call("like", text, pattern=str(pattern.toString())) for pattern in patterns
         ]
+        if negated:
+            each = [call("not", one) for one in each]
         return reduce(lambda left, right: call(combine, left, right), each)
 
     return build
@@ -120,6 +122,11 @@ def _unhex(place: Place) -> Expression:
     return call("unhex", place.arg(0))
 
 
+def _sha2(place: Place) -> Expression:
+    bits = place.constant(1, "the number of bits")
+    return call("sha2", place.arg(0), bits=bits or 256)
+
+
 def _logarithm(place: Place) -> Expression:
     base, arg = place.args()
     if base == literal(EULER, "double"):
@@ -158,6 +165,8 @@ TEXT_BUILDERS: Mapping[str, Builder] = {
     "Like": _like,
     "LikeAll": _like_several("and"),
     "LikeAny": _like_several("or"),
+    "NotLikeAll": _like_several("and", negated=True),
+    "NotLikeAny": _like_several("or", negated=True),
     "RLike": _rlike,
     "StringSplit": _split,
     "StringSplitSQL": _split_at,
@@ -170,6 +179,7 @@ TEXT_BUILDERS: Mapping[str, Builder] = {
     "RegExpReplace": _regexp_replace,
     "RegExpExtract": _regexp_extract,
     "Unhex": _unhex,
+    "Sha2": _sha2,
     "Logarithm": _logarithm,
     "StaticInvoke": _static,
 }

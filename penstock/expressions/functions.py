@@ -16,6 +16,7 @@ from penstock.expressions import (
     comparison,
     dates,
     formats,
+    hashes,
     lambdas,
     mathematics,
     nested,
@@ -40,6 +41,7 @@ from penstock.expressions.options import (
     check_replaced_pattern,
     check_replacement,
     check_scale,
+    check_sha2_bits,
     check_split_pattern,
     check_text,
     check_time_zone,
@@ -405,6 +407,17 @@ _TEXTS: tuple[Function, ...] = (
         "base64", (1, 1), gives(STRING, "binary"), texts.to_base64,
         options={"lines": OptionRule(check_flag, True)},
     ),
+)  # fmt: skip
+
+_HASHES: tuple[Function, ...] = (
+    Function("md5", (1, 1), gives(STRING, "binary"), hashes.digest, catalyst="Md5"),
+    Function("sha1", (1, 1), gives(STRING, "binary"), hashes.digest, catalyst="Sha1"),
+    Function(
+        "sha2", (1, 1), gives(STRING, "binary"), hashes.digest,
+        options={"bits": OptionRule(check_sha2_bits, 256)}, sql="sha2({0}, {bits})",
+        catalyst="Sha2",
+    ),
+    Function("crc32", (1, 1), gives(BIGINT, "binary"), hashes.crc32, catalyst="Crc32"),
 )  # fmt: skip
 
 _BITS: tuple[Function, ...] = (
@@ -875,6 +888,7 @@ FUNCTIONS: Mapping[str, Function] = {
         *_LOGIC_AND_BRANCHES,
         *_STRINGS,
         *_TEXTS,
+        *_HASHES,
         *_BITS,
         *_MATHEMATICS,
         *_TIMES,

@@ -26,6 +26,7 @@ DATE_UNITS = (
 )  # fmt: skip
 DAY_UNITS = ("year", "quarter", "month", "week")
 DAYS_OF_WEEK = 7
+SHA2_BITS = (224, 256, 384, 512)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,12 @@ def check_replaced_pattern(value: Any) -> str:
 def check_replacement(value: Any) -> str:
     replacement_text(check_text(value))
     return str(value)
+
+
+def check_sha2_bits(value: Any) -> int:
+    if value not in SHA2_BITS or isinstance(value, bool):
+        raise _refuse(f"a number of bits: {', '.join(map(str, SHA2_BITS))}", value)
+    return int(value)
 
 
 def check_names(value: Any) -> tuple[str, ...]:

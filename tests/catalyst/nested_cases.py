@@ -123,4 +123,9 @@ NESTED_CASES: tuple[tuple[str, str], ...] = (
         "zip_with(xs, ys, (x, y) -> ((coalesce(x, 0) % 10) + (y % 10)))",
     ),
     ("zip_with(us, us, (x, y) -> concat(x, y))", "zip_with(us, us, (x, y) -> concat(x, y))"),
+    ("map_filter(m, (k, w) -> w > 1)", "map_filter(m, (x, y) -> (y > 1))"),
+    (
+        "transform_values(m, (k, w) -> w % 10 + i)",
+        "transform_values(m, i, (x, y) -> ((y % 10) + c0))",
+    ),
 )

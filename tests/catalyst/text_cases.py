@@ -92,4 +92,29 @@ TEXT_CASES: tuple[tuple[str, str], ...] = (
     ("+a", "a"),
     ("e()", "CAST(2.718281828459045 AS DOUBLE)"),
     ("pi()", "CAST(3.141592653589793 AS DOUBLE)"),
+    ("md5(u)", "md5(CAST(u AS binary))"),
+    ("md5(bytes)", "md5(bytes)"),
+    ("sha1(u)", "sha1(CAST(u AS binary))"),
+    ("sha(bytes)", "sha1(bytes)"),
+    ("sha2(u, 256)", "sha2(CAST(u AS binary), 256)"),
+    ("sha2(u, 0)", "sha2(CAST(u AS binary), 256)"),
+    ("sha2(bytes, 512)", "sha2(bytes, 512)"),
+    ("sha2(u, 224)", "sha2(CAST(u AS binary), 224)"),
+    ("crc32(u)", "crc32(CAST(u AS binary))"),
+    (
+        "u like any ('a_c%', '%b_')",
+        "((u LIKE 'a_c%') OR (u LIKE '%b_'))",
+    ),
+    (
+        "u like all ('a_c%', '%b_')",
+        "((u LIKE 'a_c%') AND (u LIKE '%b_'))",
+    ),
+    (
+        "u not like any ('a_c%', '%b_')",
+        "((NOT (u LIKE 'a_c%')) OR (NOT (u LIKE '%b_')))",
+    ),
+    (
+        "u not like all ('a_c%', '%b_')",
+        "((NOT (u LIKE 'a_c%')) AND (NOT (u LIKE '%b_')))",
+    ),
 )

@@ -20,6 +20,7 @@ from penstock.expressions import (
     dates,
     formats,
     functions,
+    hashes,
     lambdas,
     mathematics,
     nested,
@@ -32,8 +33,8 @@ from penstock.expressions.functions import FUNCTIONS
 from penstock.expressions.nodes import Function
 
 EVALUATING = (
-    arithmetic, bits, branches, casts, collections, comparison, dates, formats, lambdas,
-    mathematics, nested, strings, texts, times,
+    arithmetic, bits, branches, casts, collections, comparison, dates, formats, hashes,
+    lambdas, mathematics, nested, strings, texts, times,
 )  # fmt: skip
 # Made from other classes of Catalyst, by builders: a negated equality, what is in TRY mode, a case.
 WITHOUT_CLASS = {
@@ -44,8 +45,9 @@ WITHOUT_CLASS = {
 # Classes that are no function: leaves, what stands over groups, and what others are made from.
 WITHOUT_FUNCTION = {
     "AggregateExpression", "AtLeastNNonNulls", "AttributeReference", "ConvertTimezone",
-    "DateAddYMInterval", "DateSub", "InSet", "KnownNotContainsNull", "KnownNotNull",
-    "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDecimal", "NaNvl", "NamedLambdaVariable",
+    "DateAddYMInterval", "DateSub", "InSet", "KnownNotContainsNull",
+    "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDecimal", "NaNvl",
+    "NamedLambdaVariable", "NotLikeAll", "NotLikeAny",
     "PreciseTimestampConversion", "StaticInvoke", "StringLocate", "StringSpace", "TimestampAdd",
     "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay", "array_sort",
 }  # fmt: skip

@@ -159,6 +159,9 @@ def _row_by_row() -> dict[str, Judged]:
                 .where("x > y")
             )
         ),
+        "rows with enough values": Judged(
+            lambda df: df.select("id", "ratio", "url").na.drop(thresh=2).na.drop(subset=["url"])
+        ),
         "explode": Judged(lambda df: df.select("bidder", F.explode("tags").alias("tag"))),
         "explode outer": Judged(
             lambda df: df.select("bidder", F.explode_outer("tags").alias("tag"), "url")
