@@ -52,7 +52,9 @@
     │   ├── StreamConflict      a stream of that name is there with other columns or kinds of rows
     │   ├── AlreadyWritten      a write that raised an error is in the log after all
     │   ├── ProducerEnded       a write after the one that said it was the last
-    │   └── StreamInputError    rows of a stream do not fit the query that reads them
+    │   ├── StreamInputError    rows of a stream do not fit the query that reads them
+    │   ├── StaticSideTooLarge  a static side, or what a join with it gives, is beyond its bound
+    │   └── StaticSideLost      the version of a static side that a marker names is not there
     ├── RowError                one row failed: overflow, division by zero, a bad cast
     ├── DemoFailed              the demonstration itself could not be carried out
     ├── ApiError                a PySpark user's call cannot be carried out
@@ -446,6 +448,20 @@ class ProducerEnded(RuntimeFailure):
 
 class StreamInputError(RuntimeFailure):
     """A unit of an input stream has another schema or is damaged. Action: the vertex stops."""
+
+
+class StaticSideTooLarge(RuntimeFailure):
+    """A static side has more bytes than a query may hold, or its join gives too many rows.
+
+    Nothing was committed of it. Action: filter or group the static side, or raise its bound.
+    """
+
+
+class StaticSideLost(RuntimeFailure):
+    """The log does not hold the version of a static side that a vertex goes by.
+
+    Action: `penstock fsck`; refresh the query's static sides.
+    """
 
 
 class DemoFailed(StreamError):

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from penstock.api.progress import ProgressLog
 from penstock.api.sink_runner import SinkRunner, sink_error
 from penstock.api.sinks import SinkChoice
+from penstock.api.static_sides import StaticTables
 from penstock.arguments import check_type
 from penstock.clock import SystemClock
 from penstock.errors import InvalidArgument, StreamError
@@ -64,7 +65,8 @@ class StreamingQuery:
         log: Log,
         job: Job,
         runner: SinkRunner | None,
-        explanation: str,
+        statics: StaticTables,
+        explanation: Callable[[], str],
         on_stop: Callable[[], None],
     ) -> None:
         self._id = query_id
@@ -75,6 +77,7 @@ class StreamingQuery:
         self._log = log
         self._job = job
         self._sink = runner
+        self._statics = statics
         self._sink_text = request.sink.text(name)
         self._explanation = explanation
         self._on_stop = on_stop
@@ -181,6 +184,18 @@ class StreamingQuery:
         if (error := self.exception()) is not None:
             raise error
 
+    def refresh(self) -> Mapping[str, int]:
+        """Have Spark compute the static sides that the stream is joined with once more.
+
+        Returns when every vertex goes by the new rows, with the number of each side's version. A
+        vertex takes a version with a commit: rows before it meet the old one, also should they be
+        processed again, and rows behind it the new one.
+        """
+        written = self._statics.refresh(lambda: self.isActive)
+        if (error := self.exception()) is not None:
+            raise error
+        return written
+
     def exception(self) -> StreamError | None:
         """Why the query ended; None while it runs, and after an end without an error."""
         return self._error
@@ -188,7 +203,7 @@ class StreamingQuery:
     def explain(self, extended: bool = False) -> None:
         """Print stages, vertices, what is persisted and what is guaranteed."""
         check_type(extended, bool, "extended", "True or False")
-        print(self._explanation)
+        print(self._explanation())
         if extended:
             print(json.dumps(json.loads(self._program.to_json()), indent=1))
 

@@ -22,10 +22,12 @@ from penstock.connectors.folder_sink import FolderSink
 from penstock.errors import InvalidName, InvalidOption
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.support import numba_supported
+from penstock.log.local import LocalLog
 from penstock.names import NAME_MAX, check_name
 from penstock.options import Option, Options, is_elsewhere, local_path, whole
 from penstock.plan.explain import explain
 from penstock.runtime.queries import StoredQuery
+from penstock.runtime.static_sides import describe_sides
 from penstock.stages.program import Program, sink_stream
 
 if TYPE_CHECKING:
@@ -245,12 +247,13 @@ CHOICES: tuple[type[SinkChoice], ...] = (
 FORMATS = {choice.kind: choice for choice in CHOICES if choice is not ForeachBatchChoice}
 
 
-def explain_with_sink(program: Program, durability: str, sink: str | None) -> str:
+def explain_with_sink(program: Program, log: LocalLog, sink: str | None) -> str:
     """Stages, state, what is kept and what is promised; `sink` is its text, as it is stored."""
     text = explain(
         program,
         lambda expression, _schema: "numba" if numba_supported(expression) else "arrow",
-        durability,
+        log.durability,
+        describe_sides(log, program),
     )
     promises = {choice.kind: choice.guarantee for choice in CHOICES}
     promise = promises.get(sink.split(" ", 1)[0]) if sink is not None else None

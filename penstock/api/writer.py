@@ -9,6 +9,7 @@ import os
 import re
 import uuid
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ from penstock.api.sinks import (
     SinkChoice,
     explain_with_sink,
 )
+from penstock.api.static_sides import StaticTables
 from penstock.api.task_slots import SlotWish, control_host, grant_standbys
 from penstock.arguments import check_type
 from penstock.catalyst.by_spark import SparkExpressions
 from penstock.catalyst.evaluator import DriverSpark
 from penstock.catalyst.relations import ScanOrigin
+from penstock.catalyst.static_sides import StaticSide
 from penstock.catalyst.translate import translate
 from penstock.connectors.contract import Sink
 from penstock.errors import (
@@ -202,7 +205,7 @@ class DataStreamWriter:
         attached = attached_log(self._df.sparkSession)
         sink = self._sink()
         name = self._query_name(attached.log, sink)
-        program = self._program(attached, name, sink)
+        program, _ = self._planned(attached, name, sink)
         stored = stored_query(attached.log, name)
         if stored is not None:
             print(compare(stored.program, program))
@@ -226,7 +229,7 @@ class DataStreamWriter:
         attached = attached_log(self._df.sparkSession)
         sink = self._sink()
         name = self._query_name(attached.log, sink)
-        program = self._program(attached, name, sink)
+        program, sides = self._planned(attached, name, sink)
         request = Request(program, sink, dict(self._options.values), self._available_now)
         if (running := _running_already(attached.path, name, request)) is not None:
             return running
@@ -235,7 +238,8 @@ class DataStreamWriter:
             wish = self._slot_wish(program, sink)
             standbys = grant_standbys(attached.spark.sparkContext, wish)
             stored = self._compared(attached.log, name, program, sink)
-            return self._run(attached, stored, request, (wish.slots, standbys), guard)
+            statics = self._static_tables(attached, program, sides)
+            return self._run(attached, stored, request, (wish.slots, standbys), guard, statics)
         except BaseException:
             os.close(guard)
             raise
@@ -297,7 +301,10 @@ class DataStreamWriter:
             )
         return sink
 
-    def _program(self, attached: Attached, name: str, sink: SinkChoice) -> Program:
+    def _planned(
+        self, attached: Attached, name: str, sink: SinkChoice
+    ) -> tuple[Program, tuple[StaticSide, ...]]:
+        """What is to run, and what Spark has to compute for it."""
         unknown: list[StreamNotFound] = []
 
         stored = stored_query(attached.log, name)
@@ -323,7 +330,8 @@ class DataStreamWriter:
         count, keys = _substreams_of(attached.log, output)
         write = Write(translated.relation, StreamRef(output, count), keys)
         parallelism = self._options[writer_options.PARALLELISM]
-        return plan_program(Query(name, (write,), parallelism, self._settings()))
+        program = plan_program(Query(name, (write,), parallelism, self._settings()))
+        return program, translated.statics
 
     def _settings(self) -> Settings:
         given = self._options.arguments()
@@ -363,6 +371,7 @@ class DataStreamWriter:
         request: Request,
         slots: tuple[int, int],
         guard: int,
+        statics: StaticTables,
     ) -> StreamingQuery:
         """Open the sink, store the query and run it.
 
@@ -372,6 +381,7 @@ class DataStreamWriter:
         spark, log, program = attached.spark, attached.log, stored.program
         sink = request.sink.open(spark, stored, replaces=self._mode == "complete")
         numbers = begin_run(log, stored)
+        statics.write(numbers.run)
         runner = None
         if sink is not None:
             runner = self._runner(log, stored, sink, numbers.run)
@@ -392,7 +402,6 @@ class DataStreamWriter:
             driver=DriverLauncher(DriverSpark(spark, self._spark)) if self._spark else None,
         )
         try:
-            explanation = _explanation(attached, program, request.sink)
             note_run(log, stored.name, numbers.run, RunState.RUNNING)
             job.start()
             prepare_kernels(spark.sparkContext, attached.kernels, program)
@@ -405,7 +414,8 @@ class DataStreamWriter:
                 log=log,
                 job=job,
                 runner=runner,
-                explanation=explanation,
+                statics=statics,
+                explanation=partial(_explanation, attached, program, request.sink),
                 on_stop=lambda: os.close(guard),
             )
         except BaseException:
@@ -415,6 +425,15 @@ class DataStreamWriter:
             raise
         STARTED.add(attached.path, started)
         return started
+
+    def _static_tables(
+        self, attached: Attached, program: Program, sides: tuple[StaticSide, ...]
+    ) -> StaticTables:
+        """Static sides, computed while all task slots are still Spark's."""
+        bytes_max = self._options[writer_options.STATIC_BYTES_MAX]
+        tables = StaticTables(attached.spark, attached.log, program, sides, bytes_max)
+        tables.compute(again=self._options[writer_options.REFRESH_STATIC])
+        return tables
 
     def _patience(self) -> Patience:
         given = Patience()
@@ -464,7 +483,7 @@ def writeStream(df: DataFrame) -> DataStreamWriter:
 
 
 def _explanation(attached: Attached, program: Program, sink: SinkChoice) -> str:
-    return explain_with_sink(program, attached.log.durability, sink.text(program.query))
+    return explain_with_sink(program, attached.log, sink.text(program.query))
 
 
 def _running_already(folder: Path, name: str, request: Request) -> StreamingQuery | None:

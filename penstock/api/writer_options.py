@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.api.sinks import CHOICES
 from penstock.expressions.durations import parse_duration
-from penstock.options import Option, is_elsewhere, local_path, whole
+from penstock.options import Option, flag, is_elsewhere, local_path, whole
 
 
 def _milliseconds(text: str) -> int:
@@ -32,6 +32,8 @@ SLOTS = Option("slots", whole(1), None)
 STANDBY_SLOTS = Option("standbySlots", whole(0), 1)
 START_TIMEOUT = Option("startTimeout", _seconds, None)
 STEP_TIMEOUT = Option("stepTimeout", _seconds, None)
+REFRESH_STATIC = Option("refreshStatic", flag, False)
+STATIC_BYTES_MAX = Option("staticBytesMax", whole(1, 1 << 40), 256 << 20)
 
 WRITER_OPTIONS: tuple[Option[Any], ...] = (
     CHECKPOINT_LOCATION,
@@ -41,6 +43,8 @@ WRITER_OPTIONS: tuple[Option[Any], ...] = (
     STANDBY_SLOTS,
     START_TIMEOUT,
     STEP_TIMEOUT,
+    REFRESH_STATIC,
+    STATIC_BYTES_MAX,
     # What follows has its bounds in `Settings`.
     Option("commitInterval", _milliseconds, None, "commit_interval_ms"),
     Option("lateStream", str, None, "late_stream"),

@@ -19,6 +19,7 @@ from penstock.catalyst.refusals import refused_node, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
 from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
 from penstock.catalyst.session import SessionFacts
+from penstock.catalyst.static_sides import StaticSide, static_join
 from penstock.catalyst.windows import (
     PendingWindow,
     Span,
@@ -42,7 +43,7 @@ _WITHIN = frozenset({"DeduplicateWithinWatermark"})
 
 
 class PlanReader:
-    """Reads one plan; remembers the scans it found, in order."""
+    """Reads one plan; remembers the scans and the static sides that it found, in order."""
 
     def __init__(self, session: SessionFacts, output_mode: str, substreams: SubstreamCount) -> None:
         self.session = session
@@ -50,6 +51,7 @@ class PlanReader:
         self.substreams = substreams
         self.scans: list[ScanOrigin] = []
         self.spark: SparkExpressions = {}  # what Spark computes, by digest
+        self.statics: dict[str, StaticSide] = {}
 
     def read(self, node: JvmNode) -> SparkRows:
         reader = _READERS.get(node.kind)
@@ -334,10 +336,18 @@ class PlanReader:
         return delays[0]
 
     def join(self, node: JvmNode) -> SparkRows:
-        if not all(child.read("isStreaming") for child in node.children):
-            raise refused_node(node)
+        streams = [bool(child.read("isStreaming")) for child in node.children]
+        if not all(streams):
+            return self._static_join(node, is_left=streams[0])
         left, right = (self.read(child) for child in node.children)
         return read_join(node, left, right, self.session.time_zone)
+
+    def _static_join(self, node: JvmNode, is_left: bool) -> SparkRows:
+        stream, static = node.children if is_left else reversed(node.children)
+        zone = self.session.time_zone
+        rows, side = static_join(node, self.read(stream), static, is_left, zone)
+        self.statics[side.name] = side
+        return rows
 
     def aggregate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])

@@ -113,10 +113,11 @@ def _origin(
 
 
 def _schema(node: JvmNode) -> Schema:
-    return tuple(_field(node, attribute) for attribute in node.output)
+    return tuple(field_of_attribute(node, attribute) for attribute in node.output)
 
 
-def _field(node: JvmNode, attribute: JvmNode) -> Field:
+def field_of_attribute(node: JvmNode, attribute: JvmNode) -> Field:
+    """An attribute as a column of ours; refused where its type is none."""
     name = str(attribute.read("name"))
     try:
         data_type = spark_type(attribute.read("dataType"))

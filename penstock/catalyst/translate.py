@@ -12,6 +12,7 @@ from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount
 from penstock.catalyst.rows import made
 from penstock.catalyst.session import Plans, SessionFacts, plans_of
+from penstock.catalyst.static_sides import StaticSide
 from penstock.errors import InvalidArgument, UnsupportedPlan
 from penstock.names import check_name
 from penstock.operators.specs import MODES, AggregateSpec
@@ -28,6 +29,7 @@ class Translated:
     scans: tuple[ScanOrigin, ...]
     time_zone: str
     spark: SparkExpressions  # what Spark computes, by digest
+    statics: tuple[StaticSide, ...] = ()
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -61,7 +63,7 @@ def translate(
     relation = made(root, lambda: reader.exact(rows, root.output, names))
     _check_mode(output_mode, relation, root)
     facts = (tuple(reader.scans), plans.session.time_zone, reader.spark)
-    return Translated(query, relation, output_mode, *facts)
+    return Translated(query, relation, output_mode, *facts, tuple(reader.statics.values()))
 
 
 def _output_names(plans: Plans) -> list[str]:

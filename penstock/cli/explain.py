@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.api.sinks import explain_with_sink
-from penstock.log.local import open_log
+from penstock.log.local import LocalLog, open_log
 from penstock.names import escape
 from penstock.runtime.queries import StoredQuery, needed_query
 
@@ -28,8 +28,7 @@ def run(args: argparse.Namespace) -> int:
     """Explain a query."""
     with open_log(args.dir, read_only=True) as log:
         query = needed_query(log, args.name)
-        durability = log.durability
-    print(_as_json(query) if args.json else _as_text(query, durability))
+        print(_as_json(query) if args.json else _as_text(query, log))
     return 0
 
 
@@ -45,6 +44,6 @@ def _as_json(query: StoredQuery) -> str:
     return json.dumps(facts)
 
 
-def _as_text(query: StoredQuery, durability: str) -> str:
-    text = explain_with_sink(query.program, durability, query.sink)
+def _as_text(query: StoredQuery, log: LocalLog) -> str:
+    text = explain_with_sink(query.program, log, query.sink)
     return "\n".join(escape(line) for line in text.splitlines())

@@ -164,7 +164,12 @@ def column_words(array: pa.Array) -> Words:
 
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> Hashes:
     """The 32-bit hash of each row's key; with no columns all rows have the same."""
+    return hash_words([column_words(combined(column)) for column in columns], rows)
+
+
+def hash_words(keys: Sequence[Words], rows: int) -> Hashes:
+    """The same of keys whose words are known."""
     state = np.full(rows, np.uint64(SEED), np.uint64)
-    for column in columns:
-        _mix_in(state, column_words(combined(column)).view(np.uint64))
+    for words in keys:
+        _mix_in(state, words.view(np.uint64))
     return (state >> np.uint64(32)).astype(np.uint32)

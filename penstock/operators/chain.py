@@ -46,6 +46,8 @@ from penstock.operators.specs import (
     is_stateful,
     operator_name,
 )
+from penstock.operators.static_join import StaticJoin
+from penstock.operators.static_rows import StaticRows
 from penstock.state.contract import State
 from penstock.state.keyed import BYTES_MAX_DEFAULT
 
@@ -188,6 +190,12 @@ class Chain:
         for operator, front in zip(self._operators, self._behind, strict=True):
             yield from operator.blocks()
             yield from front.steps
+
+    def use_static(self, side: str, static: StaticRows) -> None:
+        """From here on, rows are joined with this version of a static side."""
+        for step in self._steps():
+            if isinstance(step, StaticJoin) and step.side == side:
+                step.use(static)
 
     @property
     def states(self) -> dict[str, State]:

@@ -31,11 +31,13 @@ from penstock.operators.specs import (
     ProjectSpec,
     SparkSpec,
     StatelessSpec,
+    StaticJoinSpec,
     WatermarkSpec,
     accumulators_of,
     column_of,
     columns_read,
 )
+from penstock.operators.static_join import StaticJoin
 
 
 class RowStep(Protocol):
@@ -143,6 +145,13 @@ class Front:
                 self.close()
                 self._steps.append(SparkStep(spec, there, tools.spark))
                 self.fusion = Fusion(spec.output_schema(there))
+            elif isinstance(spec, StaticJoinSpec):
+                there = self.fusion.output_schema
+                self.close()
+                read = columns_read((*specs[at + 1 :], *behind), self.schema, tools.want_late)
+                join = StaticJoin(spec, there, read)
+                self._steps.append(join)
+                self.fusion = Fusion(join.made)
             else:
                 if specs[at + 1 :]:
                     raise ExpressionError("nothing can follow a partial aggregate in its chain")
@@ -237,7 +246,7 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
             fusion.add(spec)
             continue
-        if isinstance(spec, GenerateSpec | SparkSpec):
+        if isinstance(spec, GenerateSpec | SparkSpec | StaticJoinSpec):
             read = map(fusion.inlined, spec.expressions())
             mixed.update(column.name for each in read for column in columns_of(each))
         elif isinstance(spec, DeduplicateSpec | JoinSpec) or (

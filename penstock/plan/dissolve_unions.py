@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.operators.specs import FilterSpec, GenerateSpec, ProjectSpec, WatermarkSpec
+from penstock.operators.specs import (
+    FilterSpec,
+    GenerateSpec,
+    ProjectSpec,
+    StaticJoinSpec,
+    WatermarkSpec,
+)
 from penstock.plan.nodes import Relation, Scan, SourceRef, Step, UnionAll, rewrite, scan, step
 from penstock.plan.query import Query, Write
 
-STATELESS = (FilterSpec, ProjectSpec, GenerateSpec, WatermarkSpec)
+STATELESS = (FilterSpec, ProjectSpec, GenerateSpec, StaticJoinSpec, WatermarkSpec)
 
 
 def dissolve_unions(query: Query) -> Query:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from penstock.expressions.durations import show_duration
 from penstock.expressions.tree import Column, Expression, Literal
@@ -22,6 +22,7 @@ from penstock.operators.specs import (
     SessionSpec,
     SparkSpec,
     StatefulSpec,
+    StaticJoinSpec,
     WatermarkSpec,
     WindowSpec,
     accumulators_of,
@@ -45,17 +46,20 @@ def explain(
     program: Program,
     engine: Engine | None = None,
     durability: str = "synced",
+    sides: Mapping[str, str] | None = None,
 ) -> str:
     """The whole explanation.
 
     `engine` says where an expression over a schema runs; without it nothing is said about that.
-    `durability` is the log's.
+    `durability` is the log's, `sides` what it holds of each static side.
     """
     blocks = [_heading(program)]
     blocks.extend(
         "\n".join(_stage_lines(program, index, stage, engine))
         for index, stage in enumerate(program.stages)
     )
+    if sides:
+        blocks.append("\n".join(["Static sides", *_aligned(iter(sides.items()))]))
     blocks.append("\n".join(["Persisted", *_aligned(_persisted(program))]))
     blocks.append("\n".join(["Guarantees", *_aligned(_guarantees(program, durability))]))
     return "\n\n".join(blocks) + "\n"
@@ -151,6 +155,8 @@ def _operator_text(spec: OperatorSpec) -> str:
     if isinstance(spec, GenerateSpec):
         outer = ", rows without elements too" if spec.outer else ""
         return f"explode {spec.expression} as {spec.output}{outer}"
+    if isinstance(spec, StaticJoinSpec):
+        return show_static_join(spec)
     if isinstance(spec, WatermarkSpec):
         return f"watermark {spec.column}, {show_duration(spec.delay_us)} behind"
     if isinstance(spec, SparkSpec):
@@ -387,3 +393,12 @@ def show_call(call: AggregateCall) -> str:
     arguments = ", ".join(map(str, call.expressions())) or "*"
     nulls = " ignore nulls" if call.ignores_nulls else ""
     return f"{call.function}({arguments}){nulls} as {call.name}"
+
+
+def show_static_join(spec: StaticJoinSpec) -> str:
+    """A join with a static side in words."""
+    equal = [f"{k.left} {'<=>' if k.null_safe else '='} its {k.right}" for k in spec.keys]
+    on = f" on {' and '.join(equal)}" if equal else " with every row"
+    where = "" if spec.condition is None else f" where {spec.condition}"
+    adds = f", adds {show_named(spec.columns)}" if spec.adds_columns and spec.columns else ""
+    return f"{spec.how} join {spec.side}{on}{where}{adds}"

@@ -17,6 +17,7 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     SparkSpec,
+    StaticJoinSpec,
     WatermarkSpec,
 )
 from penstock.plan.nodes import (
@@ -84,6 +85,9 @@ def _narrowed(spec: OperatorSpec, schema: Schema, needed: set[str]) -> OperatorS
         # Rows are still counted where no column is needed: keep the one that costs least.
         names = needed & _names(schema) or {_narrowest(schema).name}
         return ProjectSpec(tuple((name, item) for name, item in spec.columns if name in names))
+    if isinstance(spec, StaticJoinSpec):
+        names = needed | _read(*spec.expressions())
+        return replace(spec, columns=tuple(item for item in spec.columns if item[0] in names))
     if isinstance(spec, AggregateSpec) and not spec.merge_partials:
         kept = tuple(call for call in spec.aggregates if call.name in needed)
         return replace(spec, aggregates=kept or spec.aggregates[:1])
@@ -107,6 +111,8 @@ def _needed_below(
         return needed | {spec.column}
     if isinstance(spec, ProjectSpec):
         return read
+    if isinstance(spec, StaticJoinSpec):
+        return (needed | read) & _names(schema)
     if isinstance(spec, GenerateSpec):
         return (needed - {spec.output, spec.position} | read) & _names(schema)
     if isinstance(spec, SparkSpec):

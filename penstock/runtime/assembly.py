@@ -13,7 +13,13 @@ import pyarrow as pa
 from penstock.clock import Clock
 from penstock.connectors.folder_listing import FolderListing
 from penstock.connectors.rehearsals import rehearsals_for, rehearse_lines
-from penstock.errors import ChangeLogBroken, CheckpointError, StateTooLarge, UnsupportedPlan
+from penstock.errors import (
+    ChangeLogBroken,
+    CheckpointError,
+    StateTooLarge,
+    StaticSideLost,
+    UnsupportedPlan,
+)
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.log import punit
@@ -24,6 +30,7 @@ from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.operators.contract import SparkEvaluator
 from penstock.operators.front import coded_columns
+from penstock.operators.static_rows import StaticRows
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
 from penstock.runtime.backlog import Backlog, delivered, taken
@@ -35,6 +42,7 @@ from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.pushed_filters import pushed_condition
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
+from penstock.runtime.static_sides import StaticSides
 from penstock.runtime.streams import describe_stream, register_streams
 from penstock.runtime.substreams import stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
@@ -62,6 +70,10 @@ class Assembly:
     spark: SparkEvaluator | None = None  # in the driver, which hosts the stages that need it
     # One of each folder, while there are sources that read it.
     listings: MutableMapping[str, FolderListing] = field(default_factory=WeakValueDictionary)
+    # Versions of static sides, each as long as a vertex joins with it.
+    static_rows: MutableMapping[tuple[str, int], StaticRows] = field(
+        default_factory=WeakValueDictionary
+    )
 
     def start(self, name: str, instance: int) -> Vertex:
         """Recover a vertex under the number that was handed out for it; return it, ready to step.
@@ -132,6 +144,7 @@ class Assembly:
             input=input,
             time=self._time(stage, marker, chain),
             chain=chain,
+            statics=self._statics(stage, marker, chain),
             outputs=Outputs(
                 self.log,
                 Fence(vertex.name, marker.instance),
@@ -152,6 +165,17 @@ class Assembly:
             trim_commits=self.trim_commits,
             clock=self.clock,
         )
+
+    def _statics(self, stage: Stage, marker: Marker, chain: Chain) -> StaticSides:
+        query, known = self.program.query, self.static_rows
+        sides = StaticSides(self.log, query, stage, known, self.clock, chain.use_static)
+        try:
+            sides.begin(marker.statics)
+        except StaticSideLost:
+            # Whoever was overtaken meanwhile lacks what his successor no longer needs.
+            check_newest(self.log, Fence(marker.vertex, marker.instance))
+            raise
+        return sides
 
     def _announcing(self, vertex: VertexProgram, output: str) -> Announcing:
         """What people named is kept: only what its readers need goes there."""

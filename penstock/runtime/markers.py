@@ -8,7 +8,7 @@ disk by programs that may be newer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -57,6 +57,7 @@ class Marker:
     caught_up: bool = False  # there is no more for now, so it holds nobody's watermark back
     whole: bool = False  # the rows of this epoch, if any, are all of the result: complete mode
     ports: tuple[PortMark, ...] = ()
+    statics: Mapping[str, int] = field(default_factory=dict)  # versions that rows behind it meet
     progress: tuple[Any, ...] = ()  # of the chain's operators
     late_rows: int = 0  # so far
     rejected_rows: int = 0  # so far

@@ -31,6 +31,7 @@ from penstock.errors import StreamError
 from penstock.log.contract import Log
 from penstock.log.record import START, Position
 from penstock.runtime.markers import decode_marker
+from penstock.runtime.static_sides import static_readers, trim_versions
 from penstock.stages.program import Program, VertexProgram
 from penstock.stages.tags import parse_tag
 
@@ -50,6 +51,7 @@ class TrimJob:
     own: tuple[str, ...]  # tags of its own markers that nobody looks for behind the last one
     clean: Callable[[Sequence[Any]], None] | None = None  # lets go of a source's input,
     beside: tuple[str, ...] = ()  # by the offsets of these vertex tags, in the order of its parts
+    statics: tuple[tuple[str, str, tuple[str, ...]], ...] = ()  # query, side, and all who read it
 
 
 def trim_job(program: Program, vertex: VertexProgram) -> TrimJob:
@@ -62,13 +64,20 @@ def trim_job(program: Program, vertex: VertexProgram) -> TrimJob:
     )
     has_state = bool(program.stage_of(vertex).stateful)
     own = () if has_state else (vertex.vertex_tag, vertex.change_tag)
-    return TrimJob(vertex.name, vertex.vertex_tag, inputs, own)
+    statics = tuple(
+        (program.query, side, readers)
+        for side, readers in static_readers(program).items()
+        if vertex.vertex_tag in readers
+    )
+    return TrimJob(vertex.name, vertex.vertex_tag, inputs, own, statics=statics)
 
 
 def let_go(job: TrimJob, log: Log) -> None:
     """Trim all that a job names up to where its readers are by now."""
     for tag, readers in job.inputs:
         _trim(log, tag, low_water(log, readers))
+    for query, side, readers in job.statics:
+        trim_versions(log, query, side, readers)
     last = log.last(job.vertex_tag)
     if last is not None:
         # The marker itself stays: it is where the next recovery begins.

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from penstock.clock import Clock
-from penstock.errors import Fenced, RowError, StateTooLarge, Trimmed
+from penstock.errors import Fenced, RowError, StateTooLarge, StaticSideLost, Trimmed
 from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.operators.contract import Batches
@@ -30,6 +30,7 @@ from penstock.runtime.event_time import EventTime
 from penstock.runtime.inputs import Delivery, Input, PortBatch
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs, Partitioner
+from penstock.runtime.static_sides import StaticSides
 from penstock.runtime.trimming import TRIM_BYTES, TrimJob
 from penstock.stages.settings import Settings
 from penstock.state.contract import Picture
@@ -87,6 +88,7 @@ class VertexParts:
     input: Input
     time: EventTime
     chain: Chain
+    statics: StaticSides
     outputs: Outputs
     partition: Partitioner
     trigger_us: int | None  # None: commits as soon as it may
@@ -160,6 +162,7 @@ class Vertex:
         self._withheld_until_s: float | None = None  # progress that readers do not know of yet
         self._caught_up = start.caught_up
         self._is_within_delivery = False
+        self._is_idle = True  # the last step found nothing to take
         self._is_held_back = False  # the input was not asked, as those behind have much to take
         self._commits_unpictured = commits_replayed  # since the last checkpoint
         self._pictured_s = parts.clock.monotonic_s()
@@ -186,7 +189,7 @@ class Vertex:
         except Fenced:
             self._move(VertexState.FENCED)
             raise
-        except Trimmed:
+        except (Trimmed, StaticSideLost):
             self._stop_at_trimmed_input()
             raise
         except StateTooLarge as error:
@@ -203,7 +206,11 @@ class Vertex:
         # Before anything is taken: of a commit that has just come through this is the only moment
         # at which the state is what its marker says, if there is always more input.
         self._begin_checkpoint_if_due(self._marker_position)
+        if self._parts.statics.look(self._is_idle) and not self._is_dirty:
+            self._begin_commit()  # the rows that come next meet the new versions
+            return True
         worked = self._take_and_process()
+        self._is_idle = not worked
         self._append_early_if_large()
         if self._is_commit_due():
             self._begin_commit()
@@ -498,6 +505,7 @@ class Vertex:
 
     def _end_commit(self, begun: _Begun, position: Position) -> None:
         parts, marker = self._parts, begun.marker
+        parts.statics.take_over()
         parts.announcing.note(marker, begun.tags, self._begun_s)
         self._withheld_until_s = parts.announcing.withheld_until_s(marker)
         self._marker = marker
@@ -534,6 +542,7 @@ class Vertex:
             caught_up=self._caught_up,
             whole=whole,
             ports=time.marks(),
+            statics=self._parts.statics.versions(),
             progress=self._parts.chain.progress(),
             late_rows=self._late_rows,
             rejected_rows=self._rejected_rows,

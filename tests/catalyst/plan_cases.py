@@ -28,6 +28,10 @@ def _windowed(df: DataFrame, *window: str | None) -> Any:
     return timed.groupBy(F.window("ts", *window), "auction")  # type: ignore[arg-type]
 
 
+def _static(df: DataFrame) -> DataFrame:
+    return df.sparkSession.range(3).selectExpr("id as auction", "id + 1 as least")
+
+
 def plan_cases() -> dict[str, Shown]:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
@@ -85,6 +89,19 @@ def plan_cases() -> dict[str, Shown]:
         ),
         "union by name": Shown(
             lambda df: df.select("auction", "url").unionByName(df.select("url", "auction"))
+        ),
+        "static join": Shown(
+            lambda df: df.select("auction", "price").join(_static(df), "auction", "left")
+        ),
+        "static join by what Spark computes, and a condition": Shown(
+            lambda df: (
+                df.join(_static(df).alias("s"), F.expr("bidder = s.auction * 2 and price > least"))
+                .select("bidder", "least")
+                .toDF("a", "b")
+            )
+        ),
+        "in static rows, or not": Shown(
+            lambda df: df.join(_static(df), "auction", "left_anti").select("url")
         ),
         "union of three": Shown(
             lambda df: df.select("price").union(df.select("bidder")).union(df.select("auction"))

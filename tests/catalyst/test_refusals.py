@@ -91,7 +91,18 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
             "left join",
             lambda df: df.alias("l").join(df.alias("r"), F.expr("l.auction = r.auction"), "left"),
         ),
-        "join with rows that stand": ("Join", lambda df: df.join(static(df), "price")),
+        "static rows are all kept": (
+            "Join",
+            lambda df: static(df).join(df.select("price"), "price", "left"),
+        ),
+        "full join with static rows": (
+            "Join",
+            lambda df: df.select("price").join(static(df), "price", "full"),
+        ),
+        "static column of an unknown type": (
+            "Project",
+            lambda df: df.join(static(df).selectExpr("price", "parse_json('1') v"), "price"),
+        ),
         "union with rows that stand": ("Range", lambda df: df.select("price").union(static(df))),
         "python function": (
             "ArrowEvalPython",

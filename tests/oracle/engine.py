@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.api.static_sides import rows_of
 from penstock.catalyst.translate import Translated
 from penstock.expressions.types import schema_from_arrow
 from penstock.kernels.cache import KernelCache
+from penstock.log import punit
 from penstock.operators.specs import AggregateSpec, WatermarkSpec
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
+from penstock.runtime.static_sides import write_version
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -141,6 +144,11 @@ def run_rows(
     (stream,) = translated.streams
     log = MemoryLog()
     create_stream(log, stream, schema_from_arrow(rounds[0][0].schema))
+    for number, side in enumerate(translated.statics):
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        static = rows_of(SparkSession.active(), side, 1 << 20)
+        write_version(log, translated.query, side.name, number + 1, static, punit.Codec.LZ4)
     writer = StreamWriter(log, stream, "writer")
     feeds: list[Feed] = [partial(_deliver, writer, deliveries) for deliveries in rounds]
     feeds.append(lambda: writer.write(None, ended=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -130,7 +131,7 @@ def _some() -> list[Column]:
 
 def queries() -> dict[str, Judged]:
     groups = {**_unbounded(), **_by_key(), **_windows(), **_in_a_row(), **_changing()}
-    return {**_row_by_row(), **groups, **_joins()}
+    return {**_row_by_row(), **groups, **_joins(), **_static_joins()}
 
 
 def _rebalanced(df: DataFrame) -> DataFrame:
@@ -654,4 +655,111 @@ def _joins() -> dict[str, Judged]:
         "rows of a window's largest": Judged(largest),
         "counts of a join": Judged(counted),
         "joins in a row": Judged(thrice),
+    }
+
+
+def _static_joins() -> dict[str, Judged]:
+    """A stream and rows that stand: keys of every type, with nulls, twice or not there."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def static(df: DataFrame) -> DataFrame:
+        rows = [
+            (1, "a b", 0.0, "one", "0.0", 3),
+            (1, "é", math.nan, "uno", "1.5", 4),
+            (2, None, -0.0, "two", None, 5),
+            (None, "", 1.5, None, "-9999.9", None),
+            ((1 << 63) - 1, "日本 語", None, "last", "0.0", 20),
+        ]
+        columns = "k bigint, url string, ratio double, name string, rate string, least int"
+        frame = df.sparkSession.createDataFrame(rows, columns)
+        return frame.withColumn("rate", F.col("rate").cast("decimal(5,1)"))
+
+    def on_key(how: str, condition: str = "auction = k") -> Judged:
+        def define(df: DataFrame) -> DataFrame:
+            some = df.select("id", "auction", "bidder", "price", F.col("ratio").alias("r"), "url")
+            other = static(df).withColumnsRenamed({"url": "u"})
+            return some.join(other, F.expr(condition), how)
+
+        return Judged(define)
+
+    def in_sql(sql: str) -> Judged:
+        def define(df: DataFrame) -> DataFrame:
+            df.createOrReplaceTempView("events_joined")
+            static(df).createOrReplaceTempView("standing")
+            return df.sparkSession.sql(sql)
+
+        return Judged(define)
+
+    kinds = ("inner", "left", "left_semi", "left_anti")
+    found = {f"static {how} join": on_key(how) for how in kinds}
+    found |= {
+        f"static {how} join with a condition": on_key(how, "auction = k and bidder > least")
+        for how in kinds
+    }
+    found |= {f"static {how} join without keys": on_key(how, "bidder < least - 9") for how in kinds}
+    return found | {
+        "static right join, the stream on the right": Judged(
+            lambda df: static(df).join(df.select("id", "auction"), F.expr("auction = k"), "right")
+        ),
+        "static join of doubles": on_key("inner", "r = ratio"),
+        "static join where nulls are equal": on_key("left", "url <=> u and auction <=> k"),
+        "static join of texts by what Spark computes": on_key("inner", "upper(url) = upper(u)"),
+        "static join of decimals and names that both have": Judged(
+            lambda df: (
+                df.select("id", "rate", "url")
+                .join(static(df), "rate", "left")
+                .toDF(*(f"c{at}" for at in range(8)))
+            )
+        ),
+        "static cross join": Judged(
+            lambda df: df.select("id").crossJoin(static(df).select("name"))
+        ),
+        "static side that is grouped": Judged(
+            lambda df: df.join(
+                static(df).groupBy(F.col("k").alias("auction")).agg(F.max("least").alias("most")),
+                "auction",
+            ).select("id", "most")
+        ),
+        "static joins in a row": Judged(
+            lambda df: (
+                df.select("id", "auction", "url")
+                .join(static(df).selectExpr("k as auction", "name"), "auction", "left")
+                .join(static(df).selectExpr("url", "least"), "url", "left_outer")
+            )
+        ),
+        "static join before an aggregate": Judged(
+            lambda df: df.join(static(df), F.expr("auction = k")).groupBy("name").count(),
+            "update",
+            1,
+        ),
+        "static join before windows": Judged(
+            lambda df: windowed(
+                df.join(static(df).select("k", "name"), F.expr("auction = k"), "left"),
+                "10 seconds",
+                by=("name",),
+            ).count(),
+            lateness=_late(10),
+        ),
+        "static join behind a union": Judged(
+            lambda df: (
+                df.select("id", "auction")
+                .union(df.selectExpr("id + 1000", "bidder"))
+                .join(static(df), F.expr("auction = k"))
+                .select("id", "name")
+            )
+        ),
+        "in a static query": in_sql(
+            "select id, auction from events_joined where auction in (select k from standing)"
+        ),
+        "not in a static query": in_sql(
+            "select id from events_joined where bidder not in (select least from standing "
+            "where least is not null) and auction not in (select k from standing where k > 1)"
+        ),
+        "in a static query or not": in_sql(
+            "select id from events_joined where flag or auction in (select k from standing)"
+        ),
+        "a value of a static query for each row": in_sql(
+            "select id, (select max(name) from standing where k = auction) as name "
+            "from events_joined"
+        ),
     }

@@ -34,11 +34,12 @@ from penstock.operators.specs import (
     ProjectSpec,
     SparkColumn,
     SparkSpec,
+    StaticJoinSpec,
     WatermarkSpec,
     WindowSpec,
     column_of,
 )
-from penstock.plan.explain import show_call, show_join, show_named, show_window
+from penstock.plan.explain import show_call, show_join, show_named, show_static_join, show_window
 from penstock.plan.joins import Equality, join
 from penstock.plan.nodes import (
     Exchange,
@@ -183,6 +184,7 @@ _PRINTERS: dict[type, Callable[[Any], str]] = {
     PartialAggregateSpec: lambda spec: f"partial aggregate{_grouping_text(spec)}",
     AggregateSpec: _aggregate_line,
     JoinSpec: show_join,
+    StaticJoinSpec: show_static_join,
     UnionAll: lambda node: "union",
     Exchange: lambda node: f"exchange{' by ' + ', '.join(node.keys) if node.keys else ''}",
 }

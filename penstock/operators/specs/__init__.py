@@ -58,6 +58,11 @@ from penstock.operators.specs.spec import (
     names_in,
     refuse,
 )
+from penstock.operators.specs.static_join import (
+    STATIC_HOWS,
+    StaticJoinSpec,
+    can_be_looked_up,
+)
 
 __all__ = [
     "BEGIN_COLUMN",
@@ -71,6 +76,7 @@ __all__ = [
     "RIGHT",
     "ROWS_COLUMN",
     "SPAN_US_MAX",
+    "STATIC_HOWS",
     "WEIGHT_COLUMN",
     "WEIGHT_FIELD",
     "Accumulator",
@@ -94,10 +100,12 @@ __all__ = [
     "Spec",
     "StatefulSpec",
     "StatelessSpec",
+    "StaticJoinSpec",
     "TimeLimit",
     "WatermarkSpec",
     "WindowSpec",
     "accumulators_of",
+    "can_be_looked_up",
     "chain_schema",
     "check_columns",
     "column_of",
@@ -113,7 +121,13 @@ __all__ = [
 ]
 
 StatelessSpec = (
-    FilterSpec | ProjectSpec | GenerateSpec | WatermarkSpec | SparkSpec | PartialAggregateSpec
+    FilterSpec
+    | ProjectSpec
+    | GenerateSpec
+    | WatermarkSpec
+    | SparkSpec
+    | StaticJoinSpec
+    | PartialAggregateSpec
 )
 StatefulSpec = AggregateSpec | DeduplicateSpec | JoinSpec
 OperatorSpec = StatelessSpec | StatefulSpec
@@ -150,9 +164,10 @@ _SIDE = record_of(
     time=_optional(from_json),
     limits=list_of(record_of(TimeLimit, time=from_json)),
 )
+_JOIN_KEY = record_of(JoinKey, left=from_json, right=from_json)
 _MATCH = record_of(
     JoinMatch,
-    keys=list_of(record_of(JoinKey, left=from_json, right=from_json)),
+    keys=list_of(_JOIN_KEY),
     condition=_optional(from_json),
 )
 # Every operator, and what reads those of its fields that hold expressions.
@@ -162,6 +177,14 @@ _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (GenerateSpec, {"expression": from_json}),
     (WatermarkSpec, {}),
     (SparkSpec, {"columns": list_of(record_of(SparkColumn, inputs=list_of(from_json)))}),
+    (
+        StaticJoinSpec,
+        {
+            "keys": list_of(_JOIN_KEY),
+            "columns": list_of(_named),
+            "condition": _optional(from_json),
+        },
+    ),
     (PartialAggregateSpec, _GROUPING),
     (AggregateSpec, _GROUPING),
     (DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
@@ -228,6 +251,8 @@ def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool)
         read.update(*map(names_in, spec.expressions()))
         if isinstance(spec, WatermarkSpec):
             read.add(spec.column)
-        elif not isinstance(spec, FilterSpec | GenerateSpec | SparkSpec | DeduplicateSpec):
+        elif not isinstance(
+            spec, FilterSpec | GenerateSpec | SparkSpec | StaticJoinSpec | DeduplicateSpec
+        ):
             return frozenset(read)
     return frozenset(field.name for field in schema)

@@ -1,0 +1,224 @@
+"""Joins of a stream with rows that stand: what Spark is to compute, and how they are looked up."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from py4j.protocol import Py4JError
+
+from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
+from penstock.catalyst.jvm import (
+    JvmNode,
+    java_classes,
+    scala_object,
+    scala_option,
+    scala_sequence,
+)
+from penstock.catalyst.refusals import unsupported
+from penstock.catalyst.relations import field_of_attribute
+from penstock.catalyst.rows import Names, SparkRows, made
+from penstock.expressions.tree import Column, Expression, call
+from penstock.expressions.types import Field, Schema, parse_type
+from penstock.operators.specs import JoinKey, NamedExpression, StaticJoinSpec, can_be_looked_up
+from penstock.plan.nodes import step
+
+# Spark's join types by its own words, with the stream on the left; the second: on the right.
+_KINDS: Mapping[str, tuple[str | None, str | None]] = {
+    "Inner": ("inner", "inner"),
+    "Cross": ("inner", "inner"),
+    "LeftOuter": ("left", None),
+    "RightOuter": (None, "left"),
+    "LeftSemi": ("semi", None),
+    "LeftAnti": ("anti", None),
+    "ExistenceJoin": ("existence", None),
+}
+_NORMALIZED = frozenset({"KnownFloatingPointNormalized", "NormalizeNaNAndZero"})
+_NUMBER = re.compile(r"#(\d+)L?")
+_OF_A_RUN = re.compile(r"@[0-9a-f]{4,8}\b|splits=Some\(\d+\)")
+
+
+@dataclass(frozen=True)
+class StaticSide:
+    """Rows that Spark computes: `plan` gives those columns, in this order."""
+
+    name: str
+    plan: Any  # a LogicalPlan of the JVM
+    schema: Schema
+
+
+@dataclass(frozen=True)
+class _Equality:
+    """A conjunct of the join's condition that holds where two values are equal."""
+
+    row: JvmNode
+    static: JvmNode
+    null_safe: bool
+
+
+def static_join(
+    node: JvmNode, rows: SparkRows, static: JvmNode, is_left: bool, zone: str
+) -> tuple[SparkRows, StaticSide]:
+    """The rows of a stream joined with a static side; `is_left` says where the stream stands."""
+    return _Reader(node, rows, static, zone).read(_kind(node, is_left))
+
+
+def _kind(node: JvmNode, is_left: bool) -> str:
+    name = str(node.read("joinType").toString()).partition("(")[0]
+    kind = _KINDS.get(name, (None, None))[0 if is_left else 1]
+    if kind is None:
+        where = "left" if is_left else "right"
+        raise unsupported(
+            node.kind,
+            f"a {name} join with the stream on the {where} and static rows on the other side has "
+            "to give static rows that no row will ever match, and no row is ever the last; put the "
+            "stream on the side whose rows are all kept, or use an inner join",
+        )
+    return kind
+
+
+class _Reader:
+    """Reads one join."""
+
+    def __init__(self, node: JvmNode, rows: SparkRows, static: JvmNode, zone: str) -> None:
+        self._node = node
+        self._rows = rows
+        self._static = static
+        self._zone = zone
+        own = Names()
+        self._fields: dict[int, Field] = {}  # of the static side, under names of its own
+        for item in static.output:
+            field = field_of_attribute(static, item)
+            kind = parse_type(str(field.type))  # what nested members say about nulls is left out
+            self._fields[item.expr_id] = Field(own.give(field.name), kind, field.nullable)
+        self._own = own
+        self._computed: list[tuple[Field, JvmNode]] = []  # keys that are no columns
+
+    def read(self, kind: str) -> tuple[SparkRows, StaticSide]:
+        names = Names(self._rows.names)
+        added = {number: names.give(field.name) for number, field in self._fields.items()}
+        columns = {
+            number: Column(added[number], field.type, field.nullable)
+            for number, field in self._fields.items()
+        }
+        keys, condition = self._condition(columns)
+        shown: tuple[NamedExpression, ...] = tuple(
+            (added[number], _column(field)) for number, field in self._fields.items()
+        )
+        exists = None
+        if kind == "existence":
+            flag = JvmNode(self._node.read("joinType").exists())
+            exists = names.give(str(flag.read("name")))
+        side = self._side()
+        spec = StaticJoinSpec(side.name, kind, keys, shown, condition, exists)
+        relation = made(self._node, lambda: step(spec, self._rows.relation))
+        found = {field.name: field for field in relation.schema}
+        visible: dict[int, Expression] = dict(self._rows.columns)
+        if exists is not None:
+            visible[flag.expr_id] = _column(found[exists])
+        elif spec.adds_columns:
+            visible |= {number: _column(found[name]) for number, name in added.items()}
+        return replace(self._rows, relation=relation, columns=visible), side
+
+    def _condition(
+        self, columns: Mapping[int, Column]
+    ) -> tuple[tuple[JoinKey, ...], Expression | None]:
+        """The equalities by which static rows are found, and what else must hold."""
+        given = scala_option(self._node.read("condition"))
+        reader = self._rows.expressions(self._node.kind, self._zone)
+        pairs = ExpressionReader(
+            self._node.kind, {**reader.columns, **columns}, self._zone, reader.hidden
+        )
+        keys: list[JoinKey] = []
+        rest: Expression | None = None
+        for part in () if given is None else conjuncts(JvmNode(given)):
+            key = self._key(part, reader)
+            if key is not None:
+                keys.append(key)
+                continue
+            read = pairs.read(part)
+            rest = read if rest is None else call("and", rest, read)
+        return tuple(keys), rest
+
+    def _key(self, part: JvmNode, reader: ExpressionReader) -> JoinKey | None:
+        equality = self._equality(part)
+        if equality is None:
+            return None
+        row = reader.read(equality.row)
+        if not can_be_looked_up(row.type):
+            return None
+        return JoinKey(row, _column(self._key_field(equality.static, row)), equality.null_safe)
+
+    def _equality(self, part: JvmNode) -> _Equality | None:
+        if part.kind not in ("EqualTo", "EqualNullSafe"):
+            return None
+        left, right = (_without_normalizing(child) for child in part.children)
+        static = self._fields.keys()
+        null_safe = part.kind == "EqualNullSafe"
+        for row, other in ((left, right), (right, left)):
+            asked, found = attribute_ids(row), attribute_ids(other)
+            if asked and found and not asked & static and found <= static:
+                return _Equality(row, other, null_safe)
+        return None
+
+    def _key_field(self, static: JvmNode, row: Expression) -> Field:
+        """The column of the static side that holds a key; Spark computes what is none yet."""
+        if static.kind == "AttributeReference":
+            return self._fields[static.expr_id]
+        field = Field(self._own.give("key"), row.type, bool(static.read("nullable")))
+        self._computed.append((field, static))
+        return field
+
+    def _side(self) -> StaticSide:
+        plan = self._static.handle
+        if self._computed:
+            plan = _with_columns(self._static, [(f.name, node) for f, node in self._computed])
+        schema = (*self._fields.values(), *(field for field, _ in self._computed))
+        facts = [*_described(JvmNode(plan)), *(f"{f.name} {f.type}" for f in schema)]
+        digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+        return StaticSide(f"static_{digest[:8]}", plan, schema)
+
+
+def _column(field: Field) -> Column:
+    return Column(field.name, field.type, field.nullable)
+
+
+def _without_normalizing(node: JvmNode) -> JvmNode:
+    """The value itself: keys are looked up with one NaN and one zero anyway."""
+    while node.kind in _NORMALIZED:
+        node = node.children[0]
+    return node
+
+
+def _with_columns(plan: JvmNode, added: list[tuple[str, JvmNode]]) -> Any:
+    """The plan with computed columns behind its own."""
+    classes = java_classes()
+    catalyst = classes.org.apache.spark.sql.catalyst
+    numbers = scala_object(catalyst.expressions, "NamedExpression")
+    none = scala_object(classes.scala, "None")
+    nothing = scala_sequence([])
+    items = [item.handle for item in plan.output]
+    for name, node in added:
+        number = numbers.newExprId()
+        alias = catalyst.expressions.Alias(node.handle, name, number, nothing, none, nothing)
+        items.append(alias)
+    return catalyst.plans.logical.Project(scala_sequence(items), plan.handle)
+
+
+def _described(plan: JvmNode) -> Iterator[str]:
+    """What a plan computes and from what, the same in every run; not the rows that are there.
+
+    Spark counts attributes through its whole life, so they are numbered anew; where objects are in
+    the memory of the JVM, and how many cores there are, says nothing.
+    """
+    seen: dict[str, int] = {}
+    text = _OF_A_RUN.sub("", str(plan.handle.toString()))
+    yield _NUMBER.sub(lambda found: f"#{seen.setdefault(found[1], len(seen))}", text)
+    for node in plan.walk():
+        if not node.children:
+            with suppress(Py4JError):  # only files have them
+                yield str(node.handle.relation().location().rootPaths().toString())

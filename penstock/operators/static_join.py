@@ -1,0 +1,229 @@
+"""The join with a static side: each row of a batch meets the rows that have its keys.
+
+Candidates come from an index by hash, or are all rows where the join has no keys. They are looked
+at a bounded number of pairs at a time, so memory is bounded by the rows that come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.arrays import Mask, true_rows
+from penstock.errors import RowError, StaticSideTooLarge
+from penstock.expressions.evaluate import evaluate_with_failures
+from penstock.expressions.frame import row_error
+from penstock.expressions.tree import Column, columns_of
+from penstock.expressions.types import Schema, arrow_schema
+from penstock.kernels.block import StepRows
+from penstock.kernels.columns import plain
+from penstock.operators.specs import StaticJoinSpec
+from penstock.operators.static_rows import Keys, Rows, StaticIndex, StaticRows
+
+PAIRS_MAX = 1 << 20  # that are looked at together
+ROWS_OUT_MAX = 1 << 25  # of one batch
+
+Cause = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """What a batch found: pairs of rows where columns are added, else only who has found one."""
+
+    rows: Rows
+    statics: Rows
+    has_one: Mask
+    causes: dict[int, Cause]  # of rows that fail
+
+
+class StaticJoin:
+    """Adds the columns of the static side that are read behind it, or keeps rows by it."""
+
+    def __init__(self, spec: StaticJoinSpec, input_schema: Schema, read: Set[str]) -> None:
+        self.side = spec.side
+        self._spec = spec
+        kept = tuple(field for field in input_schema if field.name in read)
+        kept = kept or (() if spec.adds_columns and spec.columns else input_schema[:1])
+        self._kept = [field.name for field in kept]
+        self.made = spec.added_to(kept)  # the columns that come out
+        self._schema = arrow_schema(self.made)
+        self._static = StaticRows.none_of(spec.side_schema)
+        self._conditional = (
+            [] if spec.condition is None else [c.name for c in columns_of(spec.condition)]
+        )
+
+    def use(self, static: StaticRows) -> None:
+        """Go on with this version of the static side."""
+        self._static = static
+
+    def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:
+        pairs = self._pairs(batch)
+        bad_rows = tuple(sorted(pairs.causes))
+        if bad_rows and not collect_bad:
+            raise row_error(bad_rows[0], *pairs.causes[bad_rows[0]])
+        good: Mask = np.ones(batch.num_rows, np.bool_)
+        good[list(bad_rows)] = False
+        kept = np.flatnonzero(good) if bad_rows else None
+        if self._spec.adds_columns:
+            rows, statics = self._with_unmatched(pairs, good)
+            made = self._joined(batch, rows, statics)
+            counts = np.bincount(rows, minlength=batch.num_rows)
+            return StepRows(made, kept, None, bad_rows, np.cumsum(counts[good]))
+        if self._spec.exists is not None:
+            rows = np.arange(batch.num_rows) if kept is None else kept
+            made = self._selected(batch, rows, [pa.array(pairs.has_one[rows])])
+            return StepRows(made, kept, None, bad_rows)
+        wanted = pairs.has_one if self._spec.how == "semi" else ~pairs.has_one
+        rows = np.flatnonzero(wanted & good)
+        return StepRows(self._selected(batch, rows, []), rows, None, bad_rows)
+
+    def row_errors(self, batch: pa.RecordBatch, rows: Sequence[int]) -> list[RowError]:
+        causes = self._pairs(batch.take(pa.array(rows, pa.int64()))).causes
+        return [row_error(row, *causes[place]) for place, row in enumerate(rows)]
+
+    def explain(self) -> list[tuple[str, str]]:
+        shown = [str(expression) for expression in self._spec.expressions()]
+        return [(text, "arrow") for text in shown]
+
+    def ask_for_kernels(self) -> None:
+        """It has none."""
+
+    # --- which rows meet --------------------------------------------------------------------------
+
+    def _pairs(self, batch: pa.RecordBatch) -> _Pairs:
+        spec, count = self._spec, batch.num_rows
+        columns, failures = evaluate_with_failures([key.left for key in spec.keys], batch)
+        causes = {int(row): failures.cause(int(row)) for row in np.flatnonzero(failures.bad)}
+        has_one: Mask = np.zeros(count, np.bool_)
+        rows_found: list[Rows] = []
+        statics_found: list[Rows] = []
+        rows_out = 0
+        for met in self._met(columns, failures.bad):
+            rows, statics = self._that_hold(batch, *met, causes)
+            has_one[rows] = True
+            if spec.adds_columns:
+                rows_found.append(rows)
+                statics_found.append(statics)
+                rows_out += rows.size
+                if rows_out > ROWS_OUT_MAX:
+                    raise self._too_many(count)
+        if len(rows_found) == 1:
+            return _Pairs(rows_found[0], statics_found[0], has_one, causes)
+        none = np.zeros(0, np.int64)
+        return _Pairs(
+            np.concatenate([none, *rows_found]),
+            np.concatenate([none, *statics_found]),
+            has_one,
+            causes,
+        )
+
+    def _met(self, columns: Sequence[pa.Array], bad: Mask) -> Iterator[tuple[Rows, Rows]]:
+        """Pairs of rows with equal keys, in the order of the rows and then of the static side."""
+        index: StaticIndex | None = None
+        keys: Keys | None = None
+        if self._spec.keys:
+            names = [(_name(key.right), key.null_safe) for key in self._spec.keys]
+            index = self._static.index(names)
+            keys = index.keys(columns, bad.size)
+            begins, counts = index.candidates(keys)
+        else:
+            begins = np.zeros(bad.size, np.int64)
+            counts = np.full(bad.size, self._static.batch.num_rows, np.int64)
+        counts = np.where(bad, 0, counts)
+        for first, last in _cuts(counts):
+            some = counts[first:last]
+            ends = np.cumsum(some)
+            rows = np.repeat(np.arange(first, last), some)
+            places = np.arange(rows.size) + np.repeat(begins[first:last] - (ends - some), some)
+            if index is None or keys is None:
+                yield rows, places
+            else:
+                yield index.matches(keys, rows, places)
+
+    def _that_hold(
+        self, batch: pa.RecordBatch, rows: Rows, statics: Rows, causes: dict[int, Cause]
+    ) -> tuple[Rows, Rows]:
+        """Of pairs those that meet the condition; rows of which one fails are noted."""
+        condition = self._spec.condition
+        if condition is None or not rows.size:
+            return rows, statics
+        added = {name: _name(column) for name, column in self._spec.columns}
+        columns = [
+            self._static.batch.column(added[name]).take(pa.array(statics))
+            if name in added
+            else plain(batch.column(name)).take(pa.array(rows))
+            for name in self._conditional
+        ]
+        fields = [pa.field(n, c.type) for n, c in zip(self._conditional, columns, strict=True)]
+        pairs = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        if not columns:  # a condition without columns is one of every pair
+            pairs = pa.RecordBatch.from_arrays([pa.nulls(rows.size)], ["row"])
+        (held,), failures = evaluate_with_failures([condition], pairs)
+        for pair in np.flatnonzero(failures.bad):
+            causes.setdefault(int(rows[pair]), failures.cause(int(pair)))
+        kept = true_rows(held) & ~failures.bad
+        return rows[kept], statics[kept]
+
+    # --- what comes out ---------------------------------------------------------------------------
+
+    def _with_unmatched(self, pairs: _Pairs, good: Mask) -> tuple[Rows, Rows]:
+        """All pairs of rows that do not fail; of an outer join also rows without one, with -1."""
+        rows, statics = pairs.rows, pairs.statics
+        if pairs.causes:
+            fine = good[rows]
+            rows, statics = rows[fine], statics[fine]
+        if self._spec.how == "inner":
+            return rows, statics
+        alone = np.flatnonzero(good & ~pairs.has_one)
+        if not alone.size:
+            return rows, statics
+        rows = np.concatenate([rows, alone])
+        order = np.argsort(rows, kind="stable")
+        return rows[order], np.concatenate([statics, np.full(alone.size, -1)])[order]
+
+    def _joined(self, batch: pa.RecordBatch, rows: Rows, statics: Rows) -> pa.RecordBatch:
+        is_alone = statics < 0
+        taken = pa.array(statics, mask=is_alone if is_alone.any() else None)
+        static = self._static.batch
+        added = [static.column(_name(column)).take(taken) for _, column in self._spec.columns]
+        return self._selected(batch, rows, added)
+
+    def _selected(
+        self, batch: pa.RecordBatch, rows: Rows, added: Sequence[pa.Array]
+    ) -> pa.RecordBatch:
+        columns = [plain(batch.column(name)) for name in self._kept]
+        if rows.size != batch.num_rows or not np.array_equal(rows, np.arange(rows.size)):
+            chosen = pa.array(rows)
+            columns = [column.take(chosen) for column in columns]
+        return pa.RecordBatch.from_arrays([*columns, *added], schema=self._schema)
+
+    def _too_many(self, rows: int) -> StaticSideTooLarge:
+        return StaticSideTooLarge(
+            f"static side {self.side}: {rows:,} rows of the stream would give more than "
+            f"{ROWS_OUT_MAX:,} rows of the join with {self._static.batch.num_rows:,} static ones: "
+            "join on more keys, group the static side by them first, or start the query with a "
+            "smaller stepRowsMax",
+            side=self.side,
+            rows=rows,
+            rows_max=ROWS_OUT_MAX,
+        )
+
+
+def _cuts(counts: Rows) -> Iterator[tuple[int, int]]:
+    """Ranges of rows, each with at most so many pairs, or of a single row."""
+    ends = np.cumsum(counts)
+    first = 0
+    while first < counts.size:
+        before = int(ends[first - 1]) if first else 0
+        last = int(np.searchsorted(ends, before + PAIRS_MAX, side="right"))
+        last = max(last, first + 1)
+        yield first, last
+        first = last
+
+
+def _name(column: object) -> str:
+    assert isinstance(column, Column)
+    return column.name
