@@ -301,7 +301,7 @@ def test_a_changed_query_is_compared_with_the_stored_one(
 ) -> None:
     first = penstock.writeStream(bids.select("auction", "price"))
     first.queryName("kept").toStream("kept_rows")
-    program = first._program(attached, "kept", first._sink())
+    program, _ = first._planned(attached, "kept", first._sink())
     attached.log.put("query/kept", StoredQuery("k", "kept", program, "kept_rows", None).encode())
     first.explain()
     assert "query kept: unchanged" in capsys.readouterr().out
@@ -324,7 +324,7 @@ def test_another_sink_is_refused(attached: Attached, bids: DataFrame, tmp_path: 
     """It would get what comes from now on, and look like the whole."""
     writer = penstock.writeStream(bids).queryName("moved").option("standbySlots", 0)
     writer.format("parquet").option("path", f"file:{tmp_path}/a")
-    program = writer._program(attached, "moved", writer._sink())
+    program, _ = writer._planned(attached, "moved", writer._sink())
     stored = StoredQuery("m", "moved", program, "moved.out", None, f"parquet {tmp_path}/a")
     attached.log.put("query/moved", stored.encode())
     with pytest.raises(ProgramIncompatible, match=r"it was parquet .*/a and is parquet .*/b"):
