@@ -10,7 +10,8 @@ Connectors and their options, as the scans name them:
   escape, check_header, case_sensitive;
 - `rate`: rows_per_s;
 - `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
-- `ysb`: as given: rate, rows_total.
+- `ysb`: as given: rate, rows_total;
+- `socket`: host, port.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from penstock.names import check_name
 from penstock.options import Option, Options, choice, flag, whole
 from penstock.plan.nodes import Scan, SourceRef, StreamRef, scan
 from penstock.runtime.partition_values import PARTITION_KINDS
-from penstock.stages.program import ConnectorSpec, connector_spec
+from penstock.stages.program import NOT_REPLAYED, ConnectorSpec, connector_spec
 
 _UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "Etc/GMT", "UCT", "Etc/UCT"})
 _FOLDER_FORMATS: Mapping[str, str] = {
@@ -89,7 +90,8 @@ def read_relation(node: JvmNode, session: SessionFacts, substreams: SubstreamCou
         )
     declared, connector = _GENERATORS[source]
     spec = connector(_options(source, declared, given))
-    return _origin(SourceRef(spec, None), _schema(node), source, given)
+    partitions = 1 if source in NOT_REPLAYED else None
+    return _origin(SourceRef(spec, partitions), _schema(node), source, given)
 
 
 def _options(source: str, declared: tuple[Option[Any], ...], given: Mapping[str, str]) -> Options:
@@ -152,6 +154,14 @@ _STREAM = (
     _fixed("includeMetadata", "false"),
     *_ignored("path", "maxRowsPerTrigger", "numPartitions"),  # who attached the log knows its path
 )
+_HOST: Option[str | None] = Option("host", str, None)
+_PORT: Option[int | None] = Option("port", whole(1, 65_535), None)
+_SOCKET: tuple[Option[Any], ...] = (
+    _HOST,
+    _PORT,
+    Option("includeTimestamp", flag, False),  # the schema says it
+    *_ignored("numPartitions"),  # lines have one order
+)
 _RATE: tuple[Option[Any], ...] = (
     Option("rowsPerSecond", whole(), None, "rows_per_s"),
     _fixed("rampUpTime", "0s", "0", "0 seconds", "0 second"),
@@ -180,6 +190,11 @@ def _nexmark(options: Options) -> ConnectorSpec:
     return connector_spec("nexmark", kind=kind, paced=paced, **known.nexmark_settings(options))
 
 
+def _socket(options: Options) -> ConnectorSpec:
+    host, port = options.needed(_HOST, "localhost"), options.needed(_PORT, "9999")
+    return connector_spec("socket", host=host, port=port)
+
+
 def _ysb(options: Options) -> ConnectorSpec:
     return connector_spec("ysb", **options.arguments())
 
@@ -188,6 +203,7 @@ _GENERATORS: Mapping[str, tuple[tuple[Option[Any], ...], Callable[[Options], Con
     "rate": (_RATE, _rate),
     "nexmark": (known.NEXMARK_STREAM, _nexmark),
     "ysb": (known.YSB, _ysb),
+    "socket": (_SOCKET, _socket),
 }
 
 

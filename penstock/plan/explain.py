@@ -30,7 +30,7 @@ from penstock.operators.specs import (
     is_stateful,
 )
 from penstock.plan.event_time import instant_of
-from penstock.stages.program import Port, Program, Stage, StreamSpec, sink_stream
+from penstock.stages.program import NOT_REPLAYED, Port, Program, Stage, StreamSpec, sink_stream
 from penstock.stages.settings import Settings
 
 Engine = Callable[[Expression, Schema], str]  # where an expression runs: "numba", "arrow"
@@ -333,6 +333,13 @@ def _guarantees(program: Program, durability: str) -> Iterator[tuple[str, str]]:
         yield f"stream {stream}", "exactly once: rows count when a marker covers them"
     if len(results) > 1:
         yield "together", "each result commits with its own markers, not atomically with the others"
+    for stage in program.stages:
+        if stage.source is not None and stage.source.connector in NOT_REPLAYED:
+            yield (
+                f"source {stage.source.connector}",
+                f"cannot be read again: rows count once they are in {stage.output.stream}, from "
+                "then on exactly once; what was received and not committed is lost in a crash",
+            )
     yield "late rows", _late_text(program)
     dead = program.settings.dead_letter_stream
     yield "bad rows", f"moved to stream {dead}, once" if dead else "stop the vertex with an error"

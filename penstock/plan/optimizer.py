@@ -10,6 +10,7 @@ from penstock.plan.dissolve_unions import dissolve_unions
 from penstock.plan.fuse_projections import fuse_projections
 from penstock.plan.fuse_stages import fuse_stages
 from penstock.plan.host_spark_steps import host_spark_steps
+from penstock.plan.keep_ingress import keep_ingress
 from penstock.plan.lower import lower
 from penstock.plan.place_exchanges import place_exchanges
 from penstock.plan.prune_columns import prune_columns
@@ -21,7 +22,8 @@ from penstock.stages.program import Program
 Rule = Callable[[Query], Query]
 
 RULES: tuple[Rule, ...] = (
-    weigh_changes,  # first: what changes has other columns for who computes with it than for people
+    keep_ingress,  # first: behind it such sources are streams, for which nothing else differs
+    weigh_changes,  # early: what changes has other columns for who computes than for people
     share_subplans,  # before the rules that rewrite equal parts for their users, and apart
     combine_filters,  # fewer steps per chain
     prune_columns,  # before exchanges, so that they carry only what is needed

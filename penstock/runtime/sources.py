@@ -18,6 +18,7 @@ from penstock.connectors.folder_registry import Registry
 from penstock.connectors.nexmark import Kind, NexmarkSettings, NexmarkSource
 from penstock.connectors.parquet_statistics import Condition
 from penstock.connectors.rate import RateSource
+from penstock.connectors.text_socket import SocketSource
 from penstock.connectors.ysb import YsbSource
 from penstock.errors import InvalidArgument
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
@@ -87,6 +88,11 @@ def _rate(request: SourceRequest) -> Source:
 def _ysb(request: SourceRequest) -> Source:
     options = _taken(request, {"rate", "rows_total"})
     return _part(request, YsbSource(**options, columns=request.schema.names))
+
+
+def _socket(request: SourceRequest) -> Source:
+    options = _taken(request, {"host", "port"})
+    return SocketSource(options["host"], options["port"], request.clock)
 
 
 def _folder(request: SourceRequest) -> Source:
@@ -167,4 +173,5 @@ SOURCES: Mapping[str, SourceBuilder] = {
     "rate": _rate,
     "ysb": _ysb,
     "folder": _folder,
+    "socket": _socket,
 }

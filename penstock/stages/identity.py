@@ -23,6 +23,7 @@ from penstock.stages.program import ConnectorSpec, Port, Stage, shape
 IDENTITY_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "folder": ("path", "format"),
     "nexmark": ("kind", "seed", "base_ms"),
+    "socket": ("host", "port"),
 }
 WORD_MAX = 40
 _DIGEST_CHARACTERS = 8

@@ -81,6 +81,9 @@ class ConnectorSpec:
         return f"{self.connector}({shown})"
 
 
+NOT_REPLAYED = frozenset({"socket"})  # connectors whose rows come once, and never again
+
+
 def connector_spec(connector: str, **options: Any) -> ConnectorSpec:
     """A connector by name with options that JSON can carry."""
     try:

@@ -139,13 +139,24 @@ def test_nexmark_refuses_options_by_name(spark: SparkSession, name: str, value: 
     ("name", "given"),
     [
         ("rate-micro-batch", {"rowsPerBatch": 3}),
-        ("socket", {"host": "localhost", "port": 1}),
     ],
 )
 def test_other_sources_are_refused_by_name(
     spark: SparkSession, name: str, given: dict[str, Any]
 ) -> None:
     assert f"source {name}" in refusal(source(spark, name, **given))
+
+
+def test_a_socket(spark: SparkSession) -> None:
+    found = origin(source(spark, "socket", host="h", port="99", includeTimestamp="true"))
+    assert found.connector is not None
+    assert (found.connector.connector, found.connector.options) == (
+        "socket", {"host": "h", "port": 99},
+    )  # fmt: skip
+    assert [(f.name, str(f.type)) for f in found.scan.schema] == [
+        ("value", "string"), ("timestamp", "timestamp"),
+    ]  # fmt: skip
+    assert len(origin(source(spark, "socket", host="h", port="99")).scan.schema) == 1
 
 
 # --- files ----------------------------------------------------------------------------------------
