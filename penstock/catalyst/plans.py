@@ -35,7 +35,7 @@ from penstock.operators.specs import (
     NamedExpression,
     WatermarkSpec,
 )
-from penstock.plan.nodes import Relation, UnionAll, spec_of, step, walk
+from penstock.plan.nodes import Relation, UnionAll, column_refs, spec_of, step, walk
 
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
@@ -308,24 +308,25 @@ class PlanReader:
         """The first row of each key. Rows behind the watermark are late, whatever the keys are."""
         rows = self.read(node.children[0])
         expressions = self._expressions(node, rows)
+        names, computed = Names(rows.names), list[NamedExpression]()
         keys: list[Column] = []
         for attribute in node.nodes("keys"):
             name = str(attribute.read("name"))
             key = expressions.read(attribute, name)
             if not isinstance(key, Column):
-                raise unsupported(node.kind, "a key that is no column of the rows", column=name)
+                # A window that rows lie in, which its end stands for; or what Spark put elsewhere.
+                is_window = attribute.expr_id in rows.windows
+                value = call("get_field", key, name="end") if is_window else key
+                computed.append((names.give("key"), value))
+                key = Column(computed[-1][0], value.type, value.nullable)
             keys.append(key)
-        schema = {field.name: field for field in rows.relation.schema}
-        timed = [schema[name] for name in rows.relation.event_time]
-        time = next((f for f in timed if f.type.kind in ("timestamp", "timestamp_ntz")), None)
-        by = None if time is None else Column(time.name, time.type, time.nullable)
+        if computed:
+            columns = (*column_refs(rows.relation.schema), *computed)
+            rows = replace(rows, relation=made(node, lambda: selected(rows.relation, columns)))
+        by = _time_of(rows.relation, keys)
         within_us = self._delay_below(node, rows) if node.kind in _WITHIN else None
-        return replace(
-            rows,
-            relation=made(
-                node, lambda: step(DeduplicateSpec(tuple(keys), by, within_us), rows.relation)
-            ),
-        )
+        spec = DeduplicateSpec(tuple(keys), by, within_us)
+        return replace(rows, relation=made(node, lambda: step(spec, rows.relation)))
 
     def _delay_below(self, node: JvmNode, rows: SparkRows) -> int:
         """Of the watermark that the query defines: so long a key is remembered."""
@@ -358,6 +359,16 @@ class PlanReader:
 
 
 # --- small steps ----------------------------------------------------------------------------------
+
+
+def _time_of(relation: Relation, keys: Sequence[Column]) -> Column | None:
+    """The time by which rows are late: a key if one is an event time, else what there is."""
+    timed = [
+        Column(found.name, found.type, found.nullable)
+        for found in relation.schema
+        if found.name in relation.event_time and found.type.kind in ("timestamp", "timestamp_ntz")
+    ]
+    return next((column for column in timed if column in keys), timed[0] if timed else None)
 
 
 def _carried(

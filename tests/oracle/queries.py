@@ -62,6 +62,15 @@ def _by_instant(df: DataFrame) -> DataFrame:
     return rows.groupBy("flag", "ts").agg(F.count("*").alias("number"), F.max("price"))
 
 
+def _first_rows_of_windows(df: DataFrame) -> DataFrame:
+    """So far behind that nothing is late."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    rows = df.where("ts is not null").withWatermark("ts", f"{10_000 * 365} days")
+    rows = rows.select("auction", F.window("ts", "20 seconds").alias("w"))
+    return rows.dropDuplicates(["auction", "w"])
+
+
 def _first_rows_within(df: DataFrame) -> DataFrame:
     """So far behind that nothing is late and no key is forgotten; a batch knows no watermark."""
     keys = ["auction", "flag"]
@@ -246,6 +255,7 @@ def _unbounded() -> dict[str, Judged]:
         "first rows of keys": Judged(
             lambda df: df.dropDuplicates(["auction", "flag"]).select("flag", "auction")
         ),
+        "first rows of windows": Judged(_first_rows_of_windows),
         "first rows within a watermark": Judged(_first_rows_within),
         "distinct, then counted": Judged(
             lambda df: (
