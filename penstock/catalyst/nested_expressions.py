@@ -157,7 +157,7 @@ def _body(place: Place, node: JvmNode, names: tuple[str, ...]) -> tuple[Expressi
     variables = {each.expr_id: _variable(each) for each in _variables(node)}
     reader: Any = place.reader
     inner = replace(reader, columns={**reader.columns, **variables})
-    body = inner.read(node.node("function"), place.column, place.depth + 1)
+    body = inner.built(node.node("function"), place.column, place.depth + 1)
     renamed = {column.name: name for column, name in zip(variables.values(), names, strict=False)}
     return body, renamed
 

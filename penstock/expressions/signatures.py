@@ -588,23 +588,30 @@ def entries_of(operands: Operands) -> DataType:
     return array_type(struct_type([Field("key", key), Field("value", value)]))
 
 
+def _new_key(operands: Operands, key: DataType) -> None:
+    """Spark tells the keys of maps that are floats apart in ways of its own."""
+    _comparable(operands, key)
+    if key.is_fractional:
+        operands.refuse("keys that are not floats")
+
+
 def map_of(operands: Operands) -> DataType:
     types = operands.types
     if len(types) % 2:
         operands.refuse("keys and values in turns")
     key = operands.require_equal(types[0::2])
-    _comparable(operands, key)
+    _new_key(operands, key)
     return map_type(key, operands.require_equal(types[1::2]))
 
 
 def map_of_arrays(operands: Operands) -> DataType:
     key, value = _array(operands), _array(operands, 1)
-    _comparable(operands, key)
+    _new_key(operands, key)
     return map_type(key, value)
 
 
 def maps_of_one_type(operands: Operands) -> DataType:
-    _comparable(operands, _map(operands)[0])
+    _new_key(operands, _map(operands)[0])
     return operands.require_equal(operands.types)
 
 

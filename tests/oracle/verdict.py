@@ -59,12 +59,21 @@ def plain_column(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         valid = column.is_valid().to_pylist()
         rows = zip(*members, strict=True)
         return [row if here else None for row, here in zip(rows, valid, strict=True)]
+    if pa.types.is_map(column.type):
+        return plain_column(_as_lists(column))
     if pa.types.is_list(column.type):
         items, ends = plain_column(column.flatten()), np.cumsum(_lengths(column)).tolist()
         valid = column.is_valid().to_pylist()
         spans = zip([0, *ends], ends, valid, strict=False)
         return [tuple(items[low:high]) if here else None for low, high, here in spans]
     return [_plain_value(value) for value in column.to_pylist()]
+
+
+def _as_lists(maps: pa.MapArray) -> pa.ListArray:
+    """Maps as arrays of pairs, in their order."""
+    pairs = pa.StructArray.from_arrays([maps.keys, maps.items], names=["key", "value"])
+    valid = maps.is_valid().to_numpy(zero_copy_only=False)
+    return pa.ListArray.from_arrays(maps.offsets, pairs, mask=pa.array(~valid))
 
 
 def _lengths(column: pa.ListArray) -> NDArray[np.int64]:
