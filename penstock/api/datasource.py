@@ -79,6 +79,10 @@ class PenstockDataSource(DataSource):
         from penstock.api.datasource_stream_read import StreamMicroBatchReader  # noqa: PLC0415
 
         options = self._options("a streaming read", known.STREAM_READ)
+        if known.TABLE in options:
+            raise options.refusal(
+                known.TABLE, "is for queries of penstock.writeStream: Spark knows no such tables"
+            )
         return StreamMicroBatchReader(self._path(options), _stream(options), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

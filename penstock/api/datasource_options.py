@@ -55,10 +55,14 @@ COMPRESSION = Option("compression", choice(*punit.CODECS), "none")
 SUBSTREAMS = Option("substreams", whole(1, SUBSTREAMS_MAX), None)
 SUBSTREAMS_BY: Option[tuple[str, ...]] = Option("substreamsBy", names, ())
 
+TABLE = Option("table", names, None)
+DELETE_FLAG = Option("deleteFlag", str, None)
+
 STATE_READ = (PATH, STATE)
 BATCH_READ = (PATH, STREAM, STATE, AS_OF, AFTER, INCLUDE_METADATA, NUM_PARTITIONS, TIME_ZONE)
 STREAM_READ = (
     PATH, STREAM, STARTING_POSITION, MAX_ROWS_PER_TRIGGER, INCLUDE_METADATA, NUM_PARTITIONS,
+    TABLE, DELETE_FLAG,
 )  # fmt: skip
 BATCH_WRITE = (PATH, STREAM, COMPRESSION, SUBSTREAMS, SUBSTREAMS_BY)
 # What belongs to the query, Spark hands to its sink as well.

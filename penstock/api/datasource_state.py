@@ -40,6 +40,7 @@ from penstock.operators.specs import (
     DeduplicateSpec,
     JoinSpec,
     SessionSpec,
+    TableSpec,
     WindowSpec,
     accumulators_of,
     operator_name,
@@ -151,7 +152,7 @@ def states_of(program: Program) -> list[FoundState]:
         FoundState(program.query, spec, operator_name(spec, place), program.stage_vertices(index))
         for index, stage in enumerate(program.stages)
         for place, spec in enumerate(stage.stateful)
-        if not isinstance(spec, JoinSpec)  # which has rows, not groups
+        if not isinstance(spec, JoinSpec | TableSpec)  # which has rows, not groups
     ]
 
 

@@ -86,6 +86,8 @@ class PlanReader:
             attribute.expr_id: Column(found.name, found.type, found.nullable)
             for attribute, found in fields
         }
+        if (table := origin.table) is not None:
+            return SparkRows(made(node, lambda: step(table, origin.scan)), columns)
         return SparkRows(origin.scan, columns)
 
     def pass_on(self, node: JvmNode) -> SparkRows:

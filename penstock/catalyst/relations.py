@@ -19,7 +19,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -31,9 +32,11 @@ from penstock.connectors import generator_options as known
 from penstock.connectors.folder_paths import is_pattern, name_pattern, split_pattern
 from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
 from penstock.expressions.durations import parse_duration
-from penstock.expressions.types import Field, Schema
+from penstock.expressions.tree import Column, Expression, call
+from penstock.expressions.types import BOOLEAN, Field, Schema
 from penstock.names import check_name
-from penstock.options import Option, Options, choice, flag, whole
+from penstock.operators.specs import TableSpec, column_of
+from penstock.options import Option, Options, choice, flag, names, whole
 from penstock.plan.nodes import Scan, SourceRef, StreamRef, scan
 from penstock.runtime.partition_values import PARTITION_KINDS
 from penstock.stages.program import NOT_REPLAYED, ConnectorSpec, connector_spec
@@ -62,6 +65,7 @@ class ScanOrigin:
     scan: Scan
     format: str
     options: tuple[tuple[str, str], ...] = ()
+    table: TableSpec | None = None  # that the rows are read as
 
     @property
     def stream(self) -> str | None:
@@ -89,9 +93,10 @@ def read_relation(node: JvmNode, session: SessionFacts, substreams: SubstreamCou
             f"source {source}", "this source is not read here; put its rows into a stream first"
         )
     declared, connector = _GENERATORS[source]
-    spec = connector(_options(source, declared, given))
+    options = _options(source, declared, given)
     partitions = 1 if source in NOT_REPLAYED else None
-    return _origin(SourceRef(spec, partitions), _schema(node), source, given)
+    relation = SourceRef(connector(options), partitions)
+    return _origin(relation, _schema(node), source, given, options)
 
 
 def _options(source: str, declared: tuple[Option[Any], ...], given: Mapping[str, str]) -> Options:
@@ -106,12 +111,45 @@ def _origin(
     schema: Schema,
     source: str,
     given: Mapping[str, str],
+    options: Options,
 ) -> ScanOrigin:
+    if options[TABLE] and isinstance(relation, SourceRef):
+        relation = replace(relation, partitions=1)  # which row is newer only their order tells
     try:
         found = scan(relation, schema)
     except PlanError as error:
         raise unsupported(f"source {source}", error.message) from error
-    return ScanOrigin(found, source, tuple(sorted(given.items())))
+    return ScanOrigin(found, source, tuple(sorted(given.items())), _table(options, found.schema))
+
+
+def _table(options: Options, schema: Schema) -> TableSpec | None:
+    """The table that a stream is read as: by its keys, with what says that a row is gone.
+
+    That is a flag, or else that all other columns are null.
+    """
+    if not options[TABLE]:
+        if options[DELETE_FLAG]:
+            raise options.refusal(DELETE_FLAG, "is for tables: name their keys in option 'table'")
+        return None
+    keys = [_column(options, TABLE, name, schema) for name in options[TABLE]]
+    removed: Expression | None = None
+    if options[DELETE_FLAG]:
+        removed = _column(options, DELETE_FLAG, options[DELETE_FLAG], schema)
+        if removed.type != BOOLEAN:
+            raise options.refusal(DELETE_FLAG, f"names a {removed.type}; it is a boolean column")
+    else:
+        own = {key.name for key in keys}
+        missing = [call("is_null", column_of(f)) for f in schema if f.name not in own]
+        removed = reduce(lambda one, other: call("and", one, other), missing) if missing else None
+    return TableSpec(tuple(keys), removed)
+
+
+def _column(options: Options, option: Option[Any], name: str, schema: Schema) -> Column:
+    for field in sorted(schema, key=lambda field: field.name != name):
+        if field.name.lower() == name.lower():
+            return column_of(field)
+    known_names = ", ".join(field.name for field in schema)
+    raise options.refusal(option, f"names {name!r}, and the columns are {known_names}")
 
 
 def _schema(node: JvmNode) -> Schema:
@@ -147,9 +185,13 @@ def _ignored(*names: str) -> tuple[Option[str], ...]:
     return tuple(Option(name, str, "") for name in names)
 
 
+TABLE: Option[tuple[str, ...]] = Option("table", names, ())
+DELETE_FLAG = Option("deleteFlag", str, "")
 _NAME = Option("stream", str, "")
-_STREAM = (
+_STREAM: tuple[Option[Any], ...] = (
     _NAME,
+    TABLE,
+    DELETE_FLAG,
     _fixed("startingPosition", "earliest"),
     _fixed("includeMetadata", "false"),
     *_ignored("path", "maxRowsPerTrigger", "numPartitions"),  # who attached the log knows its path
@@ -178,7 +220,7 @@ def _stream(node: JvmNode, given: Mapping[str, str], substreams: SubstreamCount)
         stream = StreamRef(check_name(name, "stream"), substreams(name))
     except InvalidName as error:
         raise options.refusal(_NAME, f"does not fit: {error.message}") from error
-    return _origin((stream,), _schema(node), "penstock", given)
+    return _origin((stream,), _schema(node), "penstock", given, options)
 
 
 def _rate(options: Options) -> ConnectorSpec:
@@ -245,6 +287,8 @@ _ARCHIVE = Option("sourceArchiveDir", str, "")
 _FILES: tuple[Option[Any], ...] = (
     _PATH,
     _BASE,
+    TABLE,
+    DELETE_FLAG,
     Option("recursiveFileLookup", flag, False, "recursive"),
     Option("pathGlobFilter", _pattern, "", "pattern"),
     Option("changedFiles", choice("fail", "skip", "continue"), "fail", "changed"),
@@ -325,7 +369,7 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
         columns=[[field.name, str(field.type)] for field in columns],
         **said,
     )
-    return _origin(SourceRef(spec, None), schema, source, given)
+    return _origin(SourceRef(spec, None), schema, source, given, options)
 
 
 def _local_path(options: Options, option: Option[str], paths: Sequence[Any] = ()) -> str:

@@ -16,7 +16,7 @@ from penstock.catalyst.static_sides import StaticSide
 from penstock.errors import InvalidArgument, UnsupportedPlan
 from penstock.names import check_name
 from penstock.operators.specs import MODES, AggregateSpec
-from penstock.plan.nodes import Relation, spec_of, walk
+from penstock.plan.nodes import Relation, changing, spec_of, walk
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,12 @@ def _folded(name: str, session: SessionFacts) -> str:
 
 def _check_mode(output_mode: str, relation: Relation, root: JvmNode) -> None:
     aggregates = any(isinstance(spec_of(node), AggregateSpec) for node in walk(relation))
+    if output_mode == "append" and (what := changing(relation)) is not None:
+        raise UnsupportedPlan(
+            f"{root.kind}: the result stands on {what}, whose rows come and go, and append mode "
+            "shows rows once; use outputMode update, or complete above an aggregate",
+            node=root.kind,
+        )
     if output_mode == "complete" and not aggregates:
         raise UnsupportedPlan(
             f"{root.kind}: complete mode needs an aggregate, in Structured Streaming too; use "

@@ -42,12 +42,15 @@ from penstock.operators.specs import (
     SessionSpec,
     StatefulSpec,
     StatelessSpec,
+    TableSpec,
     cut_at_state,
     is_stateful,
     operator_name,
 )
 from penstock.operators.static_join import StaticJoin
 from penstock.operators.static_rows import StaticRows
+from penstock.operators.table import Table
+from penstock.operators.table_join import TableJoin
 from penstock.state.contract import State
 from penstock.state.keyed import BYTES_MAX_DEFAULT
 
@@ -66,9 +69,18 @@ def _grouped(name: str, spec: AggregateSpec, fusions: Sequence[Fusion], tools: T
     return build(name, spec, fusions, tools)
 
 
+def _joined(name: str, spec: JoinSpec, fusions: Sequence[Fusion], tools: Tools) -> Operator:
+    return (TableJoin if any(spec.tables) else Join)(name, spec, fusions, tools)
+
+
 # How each operator with state is made, of its name, what stands before each port, and tools.
 OPERATORS: Mapping[type[StatefulSpec], Build] = MappingProxyType(
-    {AggregateSpec: _grouped, DeduplicateSpec: Deduplicate, JoinSpec: Join}
+    {
+        AggregateSpec: _grouped,
+        DeduplicateSpec: Deduplicate,
+        JoinSpec: _joined,
+        TableSpec: Table,
+    }
 )
 
 

@@ -32,6 +32,7 @@ from penstock.operators.specs import (
     SparkSpec,
     StatelessSpec,
     StaticJoinSpec,
+    TableSpec,
     WatermarkSpec,
     accumulators_of,
     column_of,
@@ -249,7 +250,7 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         if isinstance(spec, GenerateSpec | SparkSpec | StaticJoinSpec):
             read = map(fusion.inlined, spec.expressions())
             mixed.update(column.name for each in read for column in columns_of(each))
-        elif isinstance(spec, DeduplicateSpec | JoinSpec) or (
+        elif isinstance(spec, DeduplicateSpec | JoinSpec | TableSpec) or (
             isinstance(spec, AggregateSpec) and spec.by_rows
         ):
             uses += fusion.columns.values()

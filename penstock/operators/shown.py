@@ -71,7 +71,7 @@ class Shown:
         was = before.pop().to_numpy(zero_copy_only=False)
         same = was & there
         for one, other in zip(before, now, strict=True):
-            same &= _same(one, other)
+            same &= same_values(one, other)
         names = touched.schema.names[:-1]
         gone = pa.RecordBatch.from_arrays([*keys, panes, *before], names=names)
         come = pa.RecordBatch.from_arrays([*keys, panes, *now], names=names)
@@ -83,10 +83,13 @@ class Shown:
         return Changes(gone.filter(pa.array(was & ~same)), come.filter(pa.array(there & ~same)))
 
 
-def _same(one: pa.Array, other: pa.Array) -> Mask:
+def same_values(one: pa.Array, other: pa.Array) -> Mask:
     """Where two columns have the same value, bit by bit, or none."""
     valid, also = validity_of(one), validity_of(other)
-    if is_text(one.type):
+    if pa.types.is_nested(one.type):
+        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
+        equal = np.fromiter((repr(left) == repr(right) for left, right in pairs), np.bool_)
+    elif is_text(one.type) or pa.types.is_decimal(one.type):
         equal = np.asarray(pc.fill_null(pc.equal(one, other), True))
     else:
         equal = to_words(one, False) == to_words(other, False)

@@ -10,6 +10,7 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
+    TableSpec,
     WatermarkSpec,
     WindowSpec,
 )
@@ -28,7 +29,7 @@ def event_time_after(spec: OperatorSpec, before: EventTime) -> EventTime:
     if isinstance(spec, AggregateSpec):
         # Rows of a window may come and go until it ends, and all do before the watermark.
         return (spec.window.output,) if spec.forgets and spec.window is not None else ()
-    return before
+    return () if isinstance(spec, TableSpec) else before
 
 
 def watermark_ends(

@@ -23,6 +23,7 @@ from penstock.operators.specs import (
     SparkSpec,
     StatefulSpec,
     StaticJoinSpec,
+    TableSpec,
     WatermarkSpec,
     WindowSpec,
     accumulators_of,
@@ -168,6 +169,9 @@ def _operator_text(spec: OperatorSpec) -> str:
         return f"first row of each {', '.join(spec.key_names)}{within}"
     if isinstance(spec, JoinSpec):
         return show_join(spec)
+    if isinstance(spec, TableSpec):
+        removed = "" if spec.removed is None else f", none where {spec.removed}"
+        return f"newest row of each {', '.join(spec.key_names)}{removed}"
     if spec.merge_partials:
         return f"merge partials of {_calls(spec.aggregates)}, {_emits(spec)}"
     return f"aggregate {_grouping(spec)}, {_emits(spec)}"
@@ -230,6 +234,9 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
         return [f"by {columns}", f"{_bound_text(settings)}, {forgotten}"]
     if isinstance(spec, JoinSpec):
         return [*_rows_of_sides(spec), _bound_text(settings)]
+    if isinstance(spec, TableSpec):
+        columns = ", ".join(f"{key} {key.type}" for key in spec.keys)
+        return [f"a row by {columns}", f"{_bound_text(settings)}, kept until it is removed"]
     keys = ", ".join(f"{name} {key.type}" for name, key in spec.keys) or "one group"
     pane = "" if spec.window is None else f", panes of {show_duration(spec.window.pane_us)}"
     if isinstance(spec.window, SessionSpec):
@@ -261,7 +268,13 @@ def _changing_values(calls: tuple[AggregateCall, ...]) -> Iterator[str]:
 
 def _rows_of_sides(spec: JoinSpec) -> Iterator[str]:
     for name, side, number in (("left", spec.left, 0), ("right", spec.right, 1)):
+        if any(spec.tables) and not spec.tables[number]:
+            yield f"{name} rows are not kept: they meet those that the table has when they come"
+            continue
         keys = ", ".join(f"{key.of(number)} {key.of(number).type}" for key in spec.keys)
+        if spec.tables[number]:
+            yield f"{name} rows by {keys or 'nothing: all of them are looked at'}, while they last"
+            continue
         yield f"{name} rows by {keys or 'nothing: all of them are looked at'}, {_kept(side)}"
 
 

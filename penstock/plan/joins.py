@@ -16,7 +16,7 @@ from penstock.operators.specs import (
     ProjectSpec,
 )
 from penstock.plan.join_times import join_times
-from penstock.plan.nodes import Relation, column_refs, step
+from penstock.plan.nodes import Relation, changing, column_refs, step
 from penstock.plan.place_exchanges import fresh_name
 
 Equality = tuple[Expression, Expression, bool]  # of the left and of the right side; null-safe
@@ -34,11 +34,16 @@ def join(
     Keys that are computed become columns. The result may have them, too.
     """
     sides, match = keyed(left, right, equal, condition)
-    times = join_times(how, match, *sides)
+    one, other = (changing(side) is not None for side in sides)
     try:
-        spec = JoinSpec(how, match, times.left, times.right, times.times, times.behind_us)
+        if one or other:
+            spec = JoinSpec(how, match, tables=(one, other))
+        else:
+            times = join_times(how, match, *sides)
+            spec = JoinSpec(how, match, times.left, times.right, times.times, times.behind_us)
     except ExpressionError as error:
-        message = f"{how} join: {error.message}; Structured Streaming asks for the same"
+        hint = "" if one or other else "; Structured Streaming asks for the same"
+        message = f"{how} join: {error.message}{hint}"
         raise UnsupportedPlan(message, node=f"{how} join") from error
     return step(spec, *sides)
 

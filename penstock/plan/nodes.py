@@ -26,6 +26,7 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
+    TableSpec,
     WatermarkSpec,
     WindowSpec,
     is_weighted,
@@ -182,8 +183,9 @@ def scan(
 def step(spec: OperatorSpec, *inputs: Relation) -> Step:
     """An operator over inputs, its columns found there and as nullable as they are there."""
     if isinstance(spec, JoinSpec):
-        for side in inputs:
-            check_appended(side, f"{spec.how} join")
+        for side, is_table in zip(inputs, spec.tables, strict=True):
+            if not is_table:
+                check_appended(side, f"{spec.how} join")
         return Step(inputs, spec.bound(_binder(inputs, _kind(spec))))
     (child,) = inputs
     if isinstance(spec, AggregateSpec):
@@ -357,13 +359,24 @@ def _check_append_mode(
 
 def check_appended(child: Relation, label: str) -> None:
     """What keeps the rows that it has seen does not take rows that come and go."""
-    for spec in map(spec_of, walk(child)):
-        if isinstance(spec, AggregateSpec) and spec.mode != "append":
-            raise UnsupportedPlan(
-                f"{label} stands on {_aggregate_label(spec)} in {spec.mode} mode, whose rows come "
-                "and go; use append mode below it",
-                node=label,
-            )
+    below = changing(child)
+    if below is not None:
+        raise UnsupportedPlan(
+            f"{label} stands on {below}, whose rows come and go; use append mode below it",
+            node=label,
+        )
+
+
+def changing(relation: Relation) -> str | None:
+    """What makes rows of a relation come and go, None if they only come."""
+    spec = spec_of(relation)
+    if isinstance(spec, AggregateSpec):
+        return None if spec.mode == "append" else f"{_aggregate_label(spec)} in {spec.mode} mode"
+    if isinstance(spec, TableSpec):
+        return f"a table by {', '.join(spec.key_names)}"
+    if isinstance(spec, JoinSpec):
+        return None if spec.mode == "append" else f"a {spec.how} join of tables"
+    return next(filter(None, map(changing, children(relation))), None)
 
 
 def _aggregate_label(spec: PartialAggregateSpec | AggregateSpec) -> str:

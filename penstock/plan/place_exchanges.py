@@ -14,6 +14,7 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     SparkSpec,
+    TableSpec,
     is_stateful,
 )
 from penstock.plan.nodes import (
@@ -54,7 +55,7 @@ def place_exchanges(query: Query) -> Query:
             return node
         if not _needs_exchange(node.spec, node.child, query.parallelism):
             return node
-        if isinstance(node.spec, DeduplicateSpec):
+        if isinstance(node.spec, DeduplicateSpec | TableSpec):
             return step(node.spec, Exchange(node.child, node.spec.key_names))
         by_rows = node.spec.by_rows or not node.spec.partial.in_loop
         if keep_late or by_rows or _stateful(node.child):
@@ -73,7 +74,7 @@ def _exchange_sides(spec: JoinSpec, sides: tuple[Relation, ...]) -> Relation:
 
 
 def _needs_exchange(
-    spec: AggregateSpec | DeduplicateSpec, child: Relation, parallelism: int
+    spec: AggregateSpec | DeduplicateSpec | TableSpec, child: Relation, parallelism: int
 ) -> bool:
     return (
         (parallelism > 1 and bool(spec.keys))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from penstock.expressions.tree import Expression, columns_of
 from penstock.expressions.types import INTEGER_BITS, Field, Schema
 from penstock.operators.specs import (
+    WEIGHT_COLUMN,
     AggregateSpec,
     DeduplicateSpec,
     FilterSpec,
@@ -18,6 +19,7 @@ from penstock.operators.specs import (
     ProjectSpec,
     SparkSpec,
     StaticJoinSpec,
+    TableSpec,
     WatermarkSpec,
 )
 from penstock.plan.nodes import (
@@ -104,9 +106,9 @@ def _needed_below(
     if isinstance(spec, DeduplicateSpec | JoinSpec) and keep_late:
         return _names(schema)
     if isinstance(spec, JoinSpec):
-        return (needed | read) & _names(schema) or {_narrowest(schema).name}
-    if isinstance(spec, FilterSpec | DeduplicateSpec):
-        return needed | read
+        return (needed | read | {WEIGHT_COLUMN}) & _names(schema) or {_narrowest(schema).name}
+    if isinstance(spec, FilterSpec | DeduplicateSpec | TableSpec):
+        return (needed | read) & _names(schema)
     if isinstance(spec, WatermarkSpec):
         return needed | {spec.column}
     if isinstance(spec, ProjectSpec):

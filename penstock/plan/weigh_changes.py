@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Literal
 from penstock.operators.specs import (
     WEIGHT_COLUMN,
     WEIGHT_FIELD,
     AggregateSpec,
+    JoinSpec,
     ProjectSpec,
+    SparkSpec,
+    StaticJoinSpec,
+    TableSpec,
     column_of,
     is_stateful,
     is_weighted,
@@ -29,7 +34,9 @@ _CAME = Literal(1, WEIGHT_FIELD.type)
 
 
 def weigh_changes(query: Query) -> Query:
-    """Let an aggregate that feeds another emit changes of its rows, where its mode is not append.
+    """Let what changes its rows emit changes of them, where an operator with state reads them.
+
+    So do aggregates that are not in append mode, tables, and joins of tables.
 
     Filters leave weights alone, projections hand them on, and in a union rows that only come have
     a weight too. What leaves the query is shown as its mode says, without weights.
@@ -50,8 +57,16 @@ def _weighed(node: Relation, is_computed_with: bool) -> Relation:
     if isinstance(spec, ProjectSpec) and is_weighted(below[0].schema):
         columns = (column for column in spec.columns if column[0] != WEIGHT_COLUMN)
         spec = ProjectSpec((*columns, (WEIGHT_COLUMN, column_of(WEIGHT_FIELD))))
-    if isinstance(spec, AggregateSpec) and spec.mode != "append":
+    if isinstance(spec, AggregateSpec | TableSpec | JoinSpec) and spec.mode != "append":
         spec = replace(spec, changes=is_computed_with)
+    if isinstance(spec, SparkSpec | StaticJoinSpec) and is_weighted(below[0].schema):
+        # Rows that go must be those that came: a refresh of the static side makes others of them.
+        label = "static join" if isinstance(spec, StaticJoinSpec) else "a step of Spark's"
+        raise UnsupportedPlan(
+            f"{label} stands on rows that come and go, and might make others of those that go; do "
+            "it before what changes rows",
+            node=label,
+        )
     return step(spec, *below)
 
 

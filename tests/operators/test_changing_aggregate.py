@@ -31,8 +31,8 @@ from penstock.operators.specs import (
     column_of,
 )
 from tests.operators.chains import linear
+from tests.operators.lives import Life, Row
 
-Row = dict[str, Any]
 ROWS: Schema = tuple(
     Field(name, parse_type(kind))
     for name, kind in (
@@ -111,39 +111,6 @@ def shown(row: Row) -> tuple[Any, ...]:
     most = row["max_real"]
     plain = {**row, "max_real": None if most is None else most + 0.0}
     return tuple((name, repr(value)) for name, value in sorted(plain.items()))
-
-
-class Life:
-    """A chain that is thrown away now and then, and made again from its changes or a picture."""
-
-    def __init__(self, make: Callable[[], Chain], random: Random) -> None:
-        self._make, self._random = make, random
-        self.chain = make()
-        self._pictures: dict[str, list[pa.RecordBatch]] = {}
-        self._changes: list[tuple[str, pa.RecordBatch]] = []
-
-    def commit(self) -> list[Row]:
-        rows = [row for batch in self.chain.on_commit() for row in batch.to_pylist()]
-        for name, state in self.chain.states.items():
-            if (changes := state.take_changes()) is not None:
-                self._changes.append((name, changes))
-        progress = self.chain.progress()
-        chance = self._random.random()
-        if chance < 0.2:
-            self._changes.clear()
-            for name, state in self.chain.states.items():
-                picture = state.begin_snapshot()
-                while not picture.copy_some():
-                    pass
-                self._pictures[name] = list(picture.batches())
-        if chance < 0.5:
-            self.chain = self._make()
-            for name, picture in self._pictures.items():
-                self.chain.states[name].restore(picture)
-            for name, changes in self._changes:
-                self.chain.states[name].apply_changes(changes)
-            self.chain.restore_progress(progress)
-        return rows
 
 
 def wholes_fit(rows: list[Row]) -> bool:

@@ -57,12 +57,14 @@ from penstock.operators.specs.spec import (
     is_weighted,
     names_in,
     refuse,
+    without_weight,
 )
 from penstock.operators.specs.static_join import (
     STATIC_HOWS,
     StaticJoinSpec,
     can_be_looked_up,
 )
+from penstock.operators.specs.table import TableSpec
 
 __all__ = [
     "BEGIN_COLUMN",
@@ -101,6 +103,7 @@ __all__ = [
     "StatefulSpec",
     "StatelessSpec",
     "StaticJoinSpec",
+    "TableSpec",
     "TimeLimit",
     "WatermarkSpec",
     "WindowSpec",
@@ -118,6 +121,7 @@ __all__ = [
     "is_weighted",
     "operator_name",
     "spec_from_json",
+    "without_weight",
 ]
 
 StatelessSpec = (
@@ -129,7 +133,7 @@ StatelessSpec = (
     | StaticJoinSpec
     | PartialAggregateSpec
 )
-StatefulSpec = AggregateSpec | DeduplicateSpec | JoinSpec
+StatefulSpec = AggregateSpec | DeduplicateSpec | JoinSpec | TableSpec
 OperatorSpec = StatelessSpec | StatefulSpec
 
 
@@ -189,6 +193,7 @@ _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (AggregateSpec, _GROUPING),
     (DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
     (JoinSpec, {"match": _MATCH, "left": _SIDE, "right": _SIDE}),
+    (TableSpec, {"keys": list_of(from_json), "removed": _optional(from_json)}),
 )
 _READERS = {kind.op: record_of(kind, **own) for kind, own in _OPERATORS}
 

@@ -10,6 +10,7 @@ from penstock.expressions.tree import Expression, columns_of
 from penstock.expressions.types import BOOLEAN, Field, Schema
 from penstock.operators.specs.spec import (
     KEY_KINDS_REFUSED,
+    WEIGHT_FIELD,
     Binder,
     Spec,
     by,
@@ -17,6 +18,7 @@ from penstock.operators.specs.spec import (
     check_distinct,
     check_room,
     refuse,
+    without_weight,
 )
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
@@ -114,13 +116,14 @@ class JoinSpec(Spec):
     when it is sure. semi: rows of the left side, at their first match. anti: those without, when it
     is sure. The output has the left columns, then the right ones; of semi and anti the left ones.
     It may have the columns `times` as event time, `behind_us` behind the watermark.
+
+    Sides that are `tables` have rows that come and go. Rows of a stream meet those that a table has
+    when they come; of two tables pairs come and go, and are emitted so with `changes`.
     """
 
     op: ClassVar[str] = "join"
     ports: ClassVar[int] = 2
     word: ClassVar[str] = "join"
-    mode: ClassVar[str] = "append"
-    changes: ClassVar[bool] = False
     fuses: ClassVar[bool] = False
     keeps_rows: ClassVar[bool] = True
     how: str
@@ -129,10 +132,15 @@ class JoinSpec(Spec):
     right: JoinSide = JoinSide()
     times: tuple[str, ...] = ()
     behind_us: int = 0
+    tables: tuple[bool, bool] = (False, False)
+    changes: bool = False
 
     def __post_init__(self) -> None:
         if self.how not in HOWS:
             raise refuse(f"there is no join {self.how!r}; known: {', '.join(HOWS)}")
+        if any(self.tables):
+            self._check_tables()
+            return
         for side in (LEFT, RIGHT):
             if self.waits_for(side) and not self.side(side).limits:
                 raise refuse(
@@ -140,6 +148,22 @@ class JoinSpec(Spec):
                     "can match nothing any more, and no watermark tells it: define one on the "
                     "other side, and a range of time between both in the condition"
                 )
+
+    def _check_tables(self) -> None:
+        """A table cannot wait for rows of a stream: they are not kept."""
+        for side in (LEFT, RIGHT):
+            is_right_of = self.waits_for(side) or (side == LEFT and not self.shows_right)
+            if is_right_of and self.tables[side] and not self.tables[1 - side]:
+                raise refuse(
+                    f"a {self.how} join of a table with a stream: which rows of the table match "
+                    "nothing is never sure; put the stream on the other side, or read it as a "
+                    "table, too"
+                )
+
+    @property
+    def mode(self) -> str:
+        """Of two tables the result is one."""
+        return "update" if all(self.tables) else "append"
 
     def side(self, side: int) -> JoinSide:
         return self.left if side == LEFT else self.right
@@ -181,15 +205,17 @@ class JoinSpec(Spec):
     @property
     def meaning(self) -> dict[str, Any]:
         """What its states stand for; which columns their rows have, the stage says."""
-        return {"join": self.how, "match": self.match, "sides": [self.left, self.right]}
+        facts = {"join": self.how, "match": self.match, "sides": [self.left, self.right]}
+        return facts | ({"tables": self.tables} if any(self.tables) else {})
 
     def output_schema(self, *inputs: Schema) -> Schema:
-        left, right = inputs
+        left, right = map(without_weight, inputs)
         self.match.check(left, right)
         for side, schema in ((self.left, left), (self.right, right)):
             for expression in side.expressions():
                 check_columns(expression, schema)
-        return tuple(self._fields(left, right))
+        fields = tuple(self._fields(left, right))
+        return (*fields, WEIGHT_FIELD) if self.changes else fields
 
     def _fields(self, left: Schema, right: Schema) -> Iterator[Field]:
         for field in left:

@@ -100,6 +100,11 @@ def column_of(field: Field) -> Column:
     return Column(field.name, field.type, field.nullable)
 
 
+def without_weight(schema: Schema) -> Schema:
+    """The columns that people see."""
+    return tuple(field for field in schema if field.name != WEIGHT_COLUMN)
+
+
 def is_weighted(schema: Schema) -> bool:
     """Whether rows of these columns come and go."""
     return any(field.name == WEIGHT_COLUMN for field in schema)

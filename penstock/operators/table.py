@@ -1,0 +1,90 @@
+"""A table: the newest row of each key, in a row store; and how rows of a store are taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.arrays import Mask, true_rows
+from penstock.expressions.evaluate import evaluate
+from penstock.expressions.types import arrow_schema, arrow_type
+from penstock.kernels.columns import combined, plain
+from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.front import Fusion
+from penstock.operators.join import Pairs
+from penstock.operators.shown import weighed
+from penstock.operators.specs import LEFT, JoinKey, JoinMatch, TableSpec
+from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
+from penstock.state.keyed import KeyedState
+from penstock.state.row_store import RowKind, RowStore
+
+Numbers = NDArray[np.int64]
+
+
+class Table(Operator):
+    """Keeps a row for each key; of the rows of a batch the last one of each key counts."""
+
+    def __init__(self, name: str, spec: TableSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
+        self._spec = spec
+        schema = fusions[0].schema
+        self._schema = arrow_schema(schema)
+        match = JoinMatch(tuple(JoinKey(key, key, null_safe=True) for key in spec.keys))
+        self._pairs = Pairs(match, [schema, schema], tools.cache)
+        kind = RowKind(self._schema, *self._pairs.readers(LEFT))
+        self._store = RowStore(name, kind, bytes_max=tools.state_bytes_max)
+        self.states = {name: self._store}
+        keys = (KeyColumn(f"k{at}", arrow_type(key.type)) for at, key in enumerate(spec.keys))
+        last = ValueColumn("last", pa.int64(), MergeRule.LAST)
+        self._last = KeyedState(f"{name}_last", StateSchema(tuple(keys), (last,)))
+
+    def prepare(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
+    ) -> Prepared:
+        columns = [plain(combined(column)) for column in batch.columns]
+        return Prepared(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def process(self, port: int, prepared: Prepared) -> Batches:
+        batch: pa.RecordBatch = prepared.rows
+        if not batch.num_rows:
+            return ()
+        rows = batch.take(pa.array(self._newest(batch)))
+        found = self._pairs.find(LEFT, rows, self._pairs.keys(LEFT, rows), self._store, False, {})
+        replaced = np.concatenate([_NO_ROWS, *(others for _, others in found)])
+        gone = self._store.take(replaced)
+        if replaced.size:
+            self._store.delete(replaced)
+        come = rows.filter(pa.array(~self._removed(rows)))
+        self._store.insert(come, self._pairs.keys(LEFT, come))
+        if not self._spec.changes:
+            return (come,) if come.num_rows else ()
+        emitted = ((gone, -1), (come, 1))
+        return tuple(weighed(some, weight) for some, weight in emitted if some.num_rows)
+
+    def _newest(self, batch: pa.RecordBatch) -> Numbers:
+        """The last row of each key, in the order of the batch."""
+        keys = [batch.column(name) for name in self._spec.key_names]
+        self._last.clear()
+        self._last.merge(keys, None, [pa.array(np.arange(batch.num_rows))])
+        newest: Numbers = np.sort(self._last.scan().column("last").to_numpy())
+        return newest
+
+    def _removed(self, rows: pa.RecordBatch) -> Mask:
+        if self._spec.removed is None:
+            return np.zeros(rows.num_rows, np.bool_)
+        return true_rows(combined(evaluate(self._spec.removed, rows)))
+
+    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+        return ()
+
+    def progress(self) -> None:
+        return None
+
+    def restore_progress(self, progress: Any) -> None:
+        pass
+
+
+_NO_ROWS: Numbers = np.empty(0, np.int64)

@@ -1,0 +1,223 @@
+"""Tables and joins with them, beside plain Python: what comes and goes, through restarts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import ExpressionError
+from penstock.expressions.tree import call, column
+from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
+from penstock.kernels.cache import KernelCache
+from penstock.operators.chain import Chain
+from penstock.operators.specs import (
+    WEIGHT_COLUMN,
+    WEIGHT_FIELD,
+    JoinKey,
+    JoinMatch,
+    JoinSpec,
+    TableSpec,
+)
+from tests.operators.chains import linear
+from tests.operators.lives import Life, Row
+
+USERS: Schema = (
+    Field("user", parse_type("string")),
+    Field("city", parse_type("string")),
+    Field("tags", parse_type("array<int>")),
+    Field("gone", parse_type("boolean")),
+)
+user = column("user", "string")
+Tuple = tuple[Any, ...]
+
+
+def users(rows: Iterable[Row]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(list(rows), schema=arrow_schema(USERS))
+
+
+def shown(row: Row) -> str:
+    return repr(sorted(row.items()))
+
+
+def random_user(random: Random) -> Row:
+    return {
+        "user": random.choice(["ann", "bo", "cy", None, "dée"]),
+        "city": random.choice(["x", "y", None]),
+        "tags": random.choice([None, [], [1, None]]),
+        "gone": random.choice([True, False, False, None]),
+    }
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("changes", [True, False])
+def test_the_newest_row_of_each_key(kernels: KernelCache, seed: int, changes: bool) -> None:
+    random = Random(seed)
+    spec = TableSpec((user,), column("gone", "boolean"), changes)
+    life = Life(lambda: linear((spec,), USERS, kernels), random)
+    now: dict[Any, Row] = {}
+    for _ in range(40):
+        batch = [random_user(random) for _ in range(random.randint(0, 5))]
+        emitted = life.chain.process(users(batch)).batches
+        found = Counter(shown(row) for each in emitted for row in each.to_pylist())
+        last = {row["user"]: row for row in batch}
+        expected: Counter[str] = Counter()
+        for key, row in last.items():
+            if changes and key in now:
+                expected[shown({**now[key], WEIGHT_COLUMN: -1})] += 1
+            now.pop(key, None)
+            if not row["gone"]:
+                now[key] = row
+                expected[shown({**row, WEIGHT_COLUMN: 1} if changes else row)] += 1
+        assert found == expected
+        assert life.commit() == []
+        (table,) = life.chain.states.values()
+        kept = Counter(shown(row) for row in table.scan().to_pylist())
+        assert kept == Counter(map(shown, now.values()))
+
+
+# --- joins ----------------------------------------------------------------------------------------
+
+LEFT_ROWS: Schema = (Field("k", parse_type("string")), Field("a", parse_type("int")))
+RIGHT_ROWS: Schema = (Field("j", parse_type("string")), Field("b", parse_type("int")))
+MATCH = JoinMatch(
+    (JoinKey(column("k", "string"), column("j", "string")),),
+    call("ge", column("b", "int"), column("a", "int")),
+)
+HOWS = ("inner", "left", "right", "full", "semi", "anti")
+
+
+def batch_of(schema: Schema, rows: Iterable[Tuple]) -> pa.RecordBatch:
+    arrow = arrow_schema(schema)
+    found = [dict(zip(arrow.names, row, strict=True)) for row in rows]
+    return pa.RecordBatch.from_pylist(found, schema=arrow)
+
+
+def matches(left: Tuple, right: Tuple) -> bool:
+    if None in (left[0], right[0], left[1], right[1]):
+        return False
+    return bool(left[0] == right[0] and right[1] >= left[1])
+
+
+def joined(how: str, lefts: list[Tuple], rights: list[Tuple]) -> Counter[Tuple]:
+    """The join, written down."""
+    pairs = [(left, right) for left in lefts for right in rights if matches(left, right)]
+    lone = [left for left in lefts if not any(matches(left, right) for right in rights)]
+    alone = [right for right in rights if not any(matches(left, right) for left in lefts)]
+    if how in ("semi", "anti"):
+        return Counter(lone if how == "anti" else [left for left in lefts if left not in lone])
+    found = Counter((*left, *right) for left, right in pairs)
+    if how in ("left", "full"):
+        found.update((*left, None, None) for left in lone)
+    if how in ("right", "full"):
+        found.update((None, None, *right) for right in alone)
+    return found
+
+
+def random_row(random: Random) -> Tuple:
+    return (random.choice(["u", "v", None]), random.choice([0, 1, 2, None]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("how", HOWS)
+def test_two_tables_follow_each_other(kernels: KernelCache, how: str, seed: int) -> None:
+    random = Random(seed)
+    spec = JoinSpec(how, MATCH, tables=(True, True), changes=True)
+    schemas = [(*LEFT_ROWS, WEIGHT_FIELD), (*RIGHT_ROWS, WEIGHT_FIELD)]
+
+    def make() -> Chain:
+        return Chain([(schema, ()) for schema in schemas], (spec,), kernels)
+
+    life = Life(make, random)
+    sides: list[list[Tuple]] = [[], []]
+    result: Counter[Tuple] = Counter()
+    for _ in range(40):
+        port = random.randrange(2)
+        batch: list[Tuple] = []
+        for _ in range(random.randint(0, 5)):
+            rows = sides[port]
+            if rows and random.random() < 0.45:
+                batch.append((*rows.pop(random.randrange(len(rows))), -1))
+            else:
+                rows.append(random_row(random))
+                batch.append((*rows[-1], 1))
+        for emitted in life.chain.process(batch_of(schemas[port], batch), port=port).batches:
+            for *row, weight in (tuple(each.values()) for each in emitted.to_pylist()):
+                result[tuple(row)] += weight
+                assert result[tuple(row)] >= 0, "no row goes that has not come"
+        assert +result == joined(how, *sides)
+        life.commit()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
+def test_a_stream_meets_the_rows_of_the_moment(kernels: KernelCache, how: str, seed: int) -> None:
+    random = Random(seed)
+    spec = JoinSpec(how, MATCH, tables=(False, True))
+    schemas = [LEFT_ROWS, (*RIGHT_ROWS, WEIGHT_FIELD)]
+
+    def make() -> Chain:
+        return Chain([(schema, ()) for schema in schemas], (spec,), kernels)
+
+    life = Life(make, random)
+    table: list[Tuple] = []
+    for _ in range(40):
+        if random.random() < 0.5:
+            change = [(*random_row(random), 1)]
+            if table and random.random() < 0.5:
+                change.insert(0, (*table.pop(random.randrange(len(table))), -1))
+            table.append(change[-1][:-1])
+            assert life.chain.process(batch_of(schemas[1], change), port=1).batches == ()
+        else:
+            rows = [random_row(random) for _ in range(random.randint(1, 3))]
+            emitted = life.chain.process(batch_of(schemas[0], rows), port=0).batches
+            found = Counter(tuple(row.values()) for each in emitted for row in each.to_pylist())
+            assert found == joined(how, rows, table)
+        life.commit()
+
+
+def test_a_table_on_the_left_of_a_stream(kernels: KernelCache) -> None:
+    spec = JoinSpec("right", MATCH, tables=(True, False))
+    chain = Chain([((*LEFT_ROWS, WEIGHT_FIELD), ()), (RIGHT_ROWS, ())], (spec,), kernels)
+    chain.process(batch_of((*LEFT_ROWS, WEIGHT_FIELD), [("u", 1, 1)]), port=0)
+    (pairs, lone) = chain.process(batch_of(RIGHT_ROWS, [("u", 5), ("u", 0)]), port=1).batches
+    assert [tuple(row.values()) for row in pairs.to_pylist()] == [("u", 1, "u", 5)]
+    assert [tuple(row.values()) for row in lone.to_pylist()] == [(None, None, "u", 0)]
+
+
+def test_what_leaves_the_query_is_what_comes(kernels: KernelCache) -> None:
+    spec = JoinSpec("left", MATCH, tables=(True, True))
+    schemas = [(*LEFT_ROWS, WEIGHT_FIELD), (*RIGHT_ROWS, WEIGHT_FIELD)]
+    chain = Chain([(schema, ()) for schema in schemas], (spec,), kernels)
+    (lone,) = chain.process(batch_of(schemas[0], [("u", 1, 1)]), port=0).batches
+    assert lone.to_pylist() == [{"k": "u", "a": 1, "j": None, "b": None}]
+    (pair,) = chain.process(batch_of(schemas[1], [("u", 2, 1)]), port=1).batches
+    assert pair.to_pylist() == [{"k": "u", "a": 1, "j": "u", "b": 2}]
+    (lone,) = chain.process(batch_of(schemas[1], [("u", 2, -1)]), port=1).batches
+    assert lone.to_pylist() == [{"k": "u", "a": 1, "j": None, "b": None}]
+
+
+@pytest.mark.parametrize(
+    ("how", "tables"),
+    [
+        ("full", (False, True)),
+        ("anti", (True, False)),
+        ("left", (True, False)),
+        ("right", (False, True)),
+    ],
+)
+def test_a_table_does_not_wait_for_a_stream(how: str, tables: tuple[bool, bool]) -> None:
+    with pytest.raises(ExpressionError, match="of a table with a stream"):
+        JoinSpec(how, MATCH, tables=tables)
+
+
+def test_a_table_needs_keys_that_compare() -> None:
+    tags = column("tags", "array<int>")
+    with pytest.raises(ExpressionError, match="a table by tags of type array<int>"):
+        TableSpec((tags,)).output_schema(USERS)
+    with pytest.raises(ExpressionError, match="what removes a row is a boolean, city is string"):
+        TableSpec((user,), column("city", "string")).output_schema(USERS)

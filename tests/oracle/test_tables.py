@@ -1,0 +1,160 @@
+"""Streams read as tables: in the end they give what Spark gives of the newest rows of each key."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as F
+
+from penstock.catalyst.translate import translate
+from penstock.errors import UnsupportedPlan
+from penstock.testing.memory_log import MemoryLog
+from tests.oracle.engine import Manner, program_of, run
+from tests.oracle.verdict import as_mode, differences, plain, static_frame
+from tests.thoroughness import some
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+USERS = pa.schema(
+    [("user", pa.int64()), ("city", pa.string()), ("score", pa.float64()), ("gone", pa.bool_())]
+)
+ORDERS = pa.schema([("number", pa.string()), ("buyer", pa.int64()), ("price", pa.int64())])
+FILES = 4
+Row = dict[str, Any]
+
+
+def _users(rng: random.Random) -> list[Row]:
+    return [
+        {
+            "user": rng.choice([*range(12), None]),
+            "city": rng.choice(["x", "y", "z", None]),
+            "score": rng.choice([0.5, 1e15, -1e15, None, rng.randrange(64) / 8]),
+            "gone": rng.choice([True, False, False, None]),
+        }
+        for _ in range(25)
+    ]
+
+
+def _orders(rng: random.Random) -> list[Row]:
+    """A row of nulls takes the order away."""
+    found = [
+        {
+            "number": f"o{rng.randrange(20)}",
+            "buyer": rng.choice([*range(14), None]),
+            "price": rng.choice([None, rng.randrange(-9, 99)]),
+        }
+        for _ in range(20)
+    ]
+    gone = [{"number": f"o{rng.randrange(20)}", "buyer": None, "price": None} for _ in range(4)]
+    return rng.sample([*found, *gone], len(found) + len(gone))
+
+
+def _newest(rows: list[Row], key: str, is_gone: Callable[[Row], Any]) -> list[Row]:
+    last = {row[key]: row for row in rows}
+    return [row for row in last.values() if not is_gone(row)]
+
+
+def _both(users: DataFrame, orders: DataFrame, how: str) -> DataFrame:
+    joined = orders.join(users, (orders.buyer == users.user) & (orders.price > users.score), how)
+    named = "price" if how in ("left_semi", "left_anti") else "city"
+    return joined.groupBy(named).agg(F.count("*").alias("n"), F.sum("price").alias("total"))
+
+
+QUERIES: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
+    "grouped": lambda users, _: users.groupBy("city").agg(
+        F.count("*").alias("n"), F.sum("score").alias("s"), F.min("user").alias("u")
+    ),
+    "filtered, computed, grouped": lambda users, _: (
+        users.where("user % 2 = 0").selectExpr("upper(city) AS c", "user + 1 AS u").groupBy("c")
+        .agg(F.max("u").alias("most"), F.count("*").alias("n"))
+    ),
+    "a union of tables": lambda users, orders: (
+        users.select("user").union(orders.select("buyer")).groupBy("user").count()
+    ),
+    "a table and what is grouped": lambda users, orders: (
+        users.join(orders.groupBy("buyer").agg(F.sum("price").alias("p")), F.expr("user = buyer"))
+        .groupBy("city").agg(F.sum("p").alias("p"), F.count("*").alias("n"))
+    ),
+    **{
+        f"{how} of tables": partial(_both, how=how)
+        for how in ("inner", "left", "right", "full", "left_semi", "left_anti")
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", some(sorted(QUERIES), every=3))
+def test_the_last_result_is_that_of_the_newest_rows(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    rng = random.Random(name)
+    rows: dict[str, list[Row]] = {"users": [], "orders": []}
+
+    def put(number: int) -> None:
+        for kind, schema, make in (("users", USERS, _users), ("orders", ORDERS, _orders)):
+            made = make(rng)
+            rows[kind] += made
+            hidden = tmp_path / kind / f".{number}"
+            pq.write_table(pa.Table.from_pylist(made, schema=schema), hidden)
+            hidden.rename(tmp_path / kind / f"{number}.parquet")
+
+    for kind in rows:
+        (tmp_path / kind).mkdir()
+    read = spark.readStream.format("parquet")
+    users = read.schema("user bigint, city string, score double, gone boolean").option(
+        "table", "user"
+    )
+    orders = spark.readStream.schema("number string, buyer bigint, price bigint")
+    streaming = QUERIES[name](
+        users.option("deleteFlag", "gone").load(str(tmp_path / "users")),
+        orders.option("table", "Number").parquet(str(tmp_path / "orders")),
+    )
+    manner = Manner.drawn(rng)
+    program = program_of(translate(streaming, output_mode="complete", query="tables"), manner)
+    feeds = [lambda: None, *(partial(put, number) for number in range(FILES))]
+    outcome = run(program, MemoryLog(), feeds, tmp_path / "checkpoints", manner)
+    newest = {
+        "users": _newest(rows["users"], "user", lambda row: row["gone"]),
+        "orders": _newest(
+            rows["orders"], "number", lambda row: row["buyer"] is row["price"] is None
+        ),
+    }
+    frames = [
+        static_frame(spark, pa.Table.from_pylist(newest[kind], schema=schema))
+        for kind, schema in (("users", USERS), ("orders", ORDERS))
+    ]
+    answer = plain(QUERIES[name](*frames).toArrow())
+    assert len(answer) > 1
+    assert not differences(as_mode(plain(outcome.rows), "complete", 0, len(answer)), answer)
+
+
+def test_what_a_table_cannot_be(spark: SparkSession, tmp_path: Path) -> None:
+    def read(**options: str) -> DataFrame:
+        return (
+            spark.readStream.schema("k bigint, v string").options(**options).parquet(str(tmp_path))
+        )
+
+    with pytest.raises(UnsupportedPlan, match="stands on a table by k, whose rows come and go"):
+        translate(read(table="k"), query="q")
+    with pytest.raises(UnsupportedPlan, match="option 'table' names 'key', and the columns are k"):
+        translate(read(table="key"), query="q", output_mode="update")
+    with pytest.raises(UnsupportedPlan, match="option 'deleteFlag' names a string"):
+        translate(read(table="k", deleteFlag="v"), query="q", output_mode="update")
+    with pytest.raises(UnsupportedPlan, match="option 'deleteFlag' is for tables"):
+        translate(read(deleteFlag="v"), query="q")
+    with pytest.raises(UnsupportedPlan, match="distinct k stands on a table by k"):
+        translate(read(table="k").dropDuplicates(["k"]), query="q", output_mode="update")
+    plain_rows = read().withColumnsRenamed({"k": "j", "v": "w"})
+    with pytest.raises(UnsupportedPlan, match="a left join of a table with a stream"):
+        translate(read(table="k").join(plain_rows, F.expr("j = k"), "left"), query="q")
+    met = plain_rows.join(read(table="k"), F.expr("j = k"), "left")
+    assert translate(met, query="q").output_mode == "append"
