@@ -7,8 +7,13 @@ from typing import Any
 import pytest
 
 from penstock.errors import Fenced, JobFailed, StreamError, TooFewSlots
+from penstock.expressions.tree import Column
+from penstock.expressions.types import BIGINT, Field
 from penstock.log.contract import register
+from penstock.operators.specs import SparkColumn, SparkSpec
+from penstock.plan.nodes import StreamRef, step
 from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Query, Write
 from penstock.runtime import placement
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.placement import (
@@ -42,9 +47,15 @@ def counting() -> Program:
 class Run:
     """One run of a query: its placement, the log, and slots that say what a test lets them say."""
 
-    def __init__(self, store: MemoryStore, slots: int = 2, standbys: int = 1) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        slots: int = 2,
+        standbys: int = 1,
+        program: Program | None = None,
+    ) -> None:
         self.log = MemoryLog(store)
-        program = counting()
+        program = program or counting()
         self.vertices = [vertex.name for vertex in program.vertices]
         self.numbers = InstanceNumbers(self.log, "q", self.vertices)
         self.placement = Placement(
@@ -52,6 +63,7 @@ class Run:
         )
         self.now_s = 100.0
         self.launched: list[int] = []
+        self.on_driver: list[int] = []  # of these
         self.assigned: dict[int, dict[str, int]] = {}  # by connection: all it was ever told
         self.told_to_stop: list[int] = []
         self.given_up: list[GiveUp] = []
@@ -65,6 +77,7 @@ class Run:
             assert not self.is_finished, f"{command} after the end"
             if isinstance(command, Launch):
                 self.launched.append(command.slot)
+                self.on_driver.extend([command.slot] * command.on_driver)
             elif isinstance(command, Assign):
                 self.assigned.setdefault(command.connection, {}).update(command.vertices)
             elif isinstance(command, StopSlot):
@@ -482,3 +495,30 @@ def test_a_slot_that_cannot_even_begin_ends_the_query(run: Run) -> None:
     run.say(2, "failed", vertex=None, error_class="INVALID_PROGRAM", message="?", traceback="")
     assert isinstance(run.error, JobFailed)
     assert "query q failed in a slot: [INVALID_PROGRAM]" in run.error.message
+
+
+# --- what the driver hosts ------------------------------------------------------------------------
+
+
+def test_what_only_the_driver_can_host_waits_for_its_slot_and_shares_no_other() -> None:
+    """And nothing else is placed there, also when a slot is lost."""
+    column = SparkColumn(Field("same", BIGINT), (Column("k", BIGINT, True),), "same(k)", "same")
+    rows = step(SparkSpec((column,)), scan_source("table", "k bigint", 1).relation)
+    program = plan_program(Query("q", (Write(rows, StreamRef("out")),)))
+    (hosted,) = (v.name for v in program.vertices if program.is_on_driver(v))
+    (other,) = (v.name for v in program.vertices if not program.is_on_driver(v))
+    run = Run(MemoryStore(), slots=1, standbys=1, program=program)
+    assert run.launched == [0, 1, 2]
+    assert run.on_driver == [2]
+    task, standby, driver = run.connect(0), run.connect(1), run.connect(2)
+    assert {at: list(given) for at, given in run.assigned.items()} == {
+        task: [other],
+        driver: [hosted],
+    }
+    run.lose(task)
+    run.lose(driver)
+    assert list(run.assigned[standby]) == [other]
+    run.do(run.placement.task_over(2, "it was killed", run.now_s))
+    assert run.launched[-1] in run.on_driver
+    again = run.connect(run.launched[-1])
+    assert list(run.assigned[again]) == [hosted]

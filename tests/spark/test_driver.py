@@ -57,6 +57,34 @@ def test_a_killed_driver_is_followed_by_another(
     _check_stopped_session(second)
 
 
+@pytest.mark.slow
+def test_what_a_killed_driver_hosted_is_hosted_by_the_next(
+    new_driver: Callable[[str], DriverProcess],
+) -> None:
+    """Rows that Spark had computed are not computed into the output again."""
+    events = 20 * RATE
+    first, second = new_driver("local[4]"), new_driver("local[4]")
+    for driver in (first, second):
+        driver.wait_ready()
+    for driver in (first, second):
+        driver.start("hosted", "windows", events, RATE, standbySlots=0, by_spark=True)
+        hosts = dict(driver.ask("slots", name="hosted"))
+        assert any("by_spark" in vertex for vertex in hosts[driver.pid]), hosts
+        epochs = driver.ask("epochs", name="hosted")
+        (vertex,) = (name for name in epochs if "by_spark" in name)
+        wait_for(
+            "commits",
+            lambda driver=driver, vertex=vertex, before=epochs[vertex]: (
+                driver.ask("epochs", name="hosted")[vertex] > before + 5
+            ),
+        )
+        if driver is first:
+            first.kill()
+    hurry(second.log, "hosted")
+    second.wait_end("hosted")
+    verify(second.log, "hosted", "windows", events, RATE)
+
+
 def _start(driver: DriverProcess, name: str, options: dict[str, Any]) -> dict[str, Any]:
     return driver.start(name, events=EVENTS, rate=RATE, standbySlots=0, **options)
 

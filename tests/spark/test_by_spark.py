@@ -1,0 +1,148 @@
+"""Queries with expressions that only Spark knows: the driver's slot, bad rows, explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import penstock
+from penstock.api.session import Attached
+from penstock.expressions.types import schema_from_arrow
+from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
+from tests.spark_session import shared_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+ROWS = pa.table(
+    {
+        "n": pa.array([None if n % 11 == 5 else n for n in range(200)], pa.int64()),
+        "xml": pa.array([None if n % 7 == 3 else f"<a><b>{n % 5}</b></a>" for n in range(200)]),
+        "at": pa.array(range(0, 200 * 10**11, 10**11), pa.timestamp("us", "UTC")),
+    }
+)
+END_S = 100
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
+    shared = shared_session()
+    session = shared.newSession()
+    session.conf.set("spark.sql.session.timeZone", "America/New_York")
+    found = penstock.attach(session, tmp_path_factory.mktemp("by_spark") / "log")
+    create_stream(found.log, "rows", schema_from_arrow(ROWS.schema))
+    writer = StreamWriter(found.log, "rows", "writer")
+    for batch in ROWS.to_batches(max_chunksize=70):
+        writer.write(batch)
+    writer.write(None, ended=True)
+    yield found
+    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+
+
+@pytest.fixture
+def spark(attached: Attached) -> SparkSession:
+    session = attached.spark
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+    return session
+
+
+@pytest.fixture
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.readStream.format("penstock").option("stream", "rows").load()
+
+
+def queries() -> dict[str, tuple[str, Callable[[DataFrame], DataFrame]]]:
+    """By name: the mode, and what is asked of the rows."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    b = F.expr("xpath_string(xml, 'a/b')")
+    return {
+        "rows": (
+            "append",
+            lambda df: df.where("n > 20 and xpath_int(xml, 'a/b') <> 3").select(
+                "n",
+                b.alias("b"),
+                F.expr("date_format(at, 'EEEE d MMMM HH')").alias("day"),
+                F.expr("from_xml(xml, 'b int')").alias("parsed"),
+            ),
+        ),
+        "groups": (
+            "complete",
+            lambda df: (
+                df.groupBy(b.alias("b"))
+                .agg(
+                    F.sum(F.expr("xpath_long(xml, 'a/b') + n")).alias("s"),
+                    F.format_string("%d of them", F.count("n")).alias("many"),
+                )
+                .where("xpath_boolean(concat('<x>', many, '</x>'), 'x')")
+            ),
+        ),
+        "exploded": (
+            "append",
+            lambda df: df.select("n", F.explode(F.expr("xpath(xml, 'a/b/text()')")).alias("text")),
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["rows", "groups", pytest.param("exploded", marks=pytest.mark.slow)]
+)
+def test_a_query_gives_what_spark_gives(attached: Attached, rows: DataFrame, name: str) -> None:
+    mode, define = queries()[name]
+    writer = penstock.writeStream(define(rows)).queryName(name).outputMode(mode)
+    query = writer.option("parallelism", 2).toStream(f"{name}_out").start()
+    assert query.awaitTermination(END_S)
+    found = StreamReader(attached.log, f"{name}_out").read_all().to_pylist()
+    static = attached.spark.createDataFrame(ROWS)
+    wanted = define(static).toArrow().to_pylist()
+    if mode == "complete":  # every commit sends all groups: the last ones count
+        found = list({row["b"]: row for row in found}.values())
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+def test_it_is_explained_where_spark_computes(
+    rows: DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, define = queries()["rows"]
+    penstock.writeStream(define(rows)).queryName("explained").toStream("explained_out").explain()
+    shown = capsys.readouterr().out
+    (stage,) = (line for line in shown.splitlines() if "hosted by the driver" in line)
+    assert stage.startswith("Stage by_spark_")
+    assert "Spark takes some ms a batch" in stage
+    assert "XPathStringEvaluator(a/b)" in shown
+    assert ") as __spark_" in shown
+    assert "[spark]" in shown
+
+
+def _failing(rows: DataFrame) -> DataFrame:
+    return rows.selectExpr("n", "xpath_string(concat('<a>', 100 div (n - 30), '</a>'), 'a') AS q")
+
+
+@pytest.mark.slow
+def test_a_row_that_fails_ends_the_query_and_is_named(rows: DataFrame) -> None:
+    query = penstock.writeStream(_failing(rows)).queryName("raised").toStream("raised_out").start()
+    with pytest.raises(penstock.errors.JobFailed, match="DIVIDE_BY_ZERO") as caught:
+        query.awaitTermination(END_S)
+    assert "row 30 of S/rows/0" in caught.value.message
+    assert "XPathStringEvaluator" in caught.value.message
+
+
+def test_with_a_dead_letter_stream_the_others_go_on(attached: Attached, rows: DataFrame) -> None:
+    writer = (
+        penstock.writeStream(_failing(rows)).queryName("dead").option("deadLetterStream", "bad")
+    )
+    assert writer.toStream("dead_out").start().awaitTermination(END_S)
+    (bad,) = StreamReader(attached.log, "bad").read_all().to_pylist()
+    assert bad["n"] == 30
+    assert "[DIVIDE_BY_ZERO]" in bad["error"]
+    found: list[dict[str, Any]] = StreamReader(attached.log, "dead_out").read_all().to_pylist()
+    kept = [n for n in ROWS.column("n").to_pylist() if n != 30]
+    assert [row["n"] for row in found] == kept
+    assert [row["q"] for row in found] == [
+        None if n is None else str(int(100 / (n - 30))) for n in kept
+    ]
