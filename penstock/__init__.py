@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.api.registry import queries, query
     from penstock.api.session import attach
-    from penstock.api.writer import writeStream
+    from penstock.api.writer import writeStream, writeStreams
     from penstock.errors import StreamError
     from penstock.log.local import open_log
     from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
@@ -46,6 +46,7 @@ __all__ = [
     "queries",
     "query",
     "writeStream",
+    "writeStreams",
 ]
 
 # Name → the module that it comes from, imported when the name is first used: whoever only wants
@@ -61,6 +62,7 @@ _HOMES = MappingProxyType(
         "queries": "penstock.api.registry",
         "query": "penstock.api.registry",
         "writeStream": "penstock.api.writer",
+        "writeStreams": "penstock.api.writer",
     }
 )
 

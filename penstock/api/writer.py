@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -92,8 +93,10 @@ def _trigger_ms(text: str) -> int | None:
 class DataStreamWriter:
     """Collects what a query should do; `start()` runs it. Every method returns the writer."""
 
-    def __init__(self, df: DataFrame) -> None:
+    def __init__(self, df: DataFrame, beside: Sequence[DataStreamWriter] = ()) -> None:
+        """`beside` are more results of the same query, each with its own stream and mode."""
         self._df = df
+        self._beside = tuple(beside)
         self._format = "penstock"
         self._mode = "append"
         self._name: str | None = None
@@ -320,18 +323,32 @@ class DataStreamWriter:
                 unknown.append(error)  # told below, unless the stream is meant to be elsewhere
                 return 1
 
-        translated = translate(self._df, output_mode=self._mode, query=name, substreams=substreams)
-        self._spark = translated.spark
-        for scan in translated.scans:
-            _check_same_log(scan, attached.path)
-        if unknown:
-            raise unknown[0]
-        output = sink.stream(name)
-        count, keys = _substreams_of(attached.log, output)
-        write = Write(translated.relation, StreamRef(output, count), keys)
+        outputs = [(self, sink.stream(name)), *((w, w._sink().stream(name)) for w in self._beside)]
+        writes: list[Write] = []
+        sides: list[StaticSide] = []
+        spark: SparkExpressions = {}
+        for writer, output in outputs:
+            translated = translate(
+                writer._df, output_mode=writer._mode, query=name, substreams=substreams
+            )
+            spark |= translated.spark
+            for scan in translated.scans:
+                _check_same_log(scan, attached.path)
+            if unknown:
+                raise unknown[0]
+            count, keys = _substreams_of(attached.log, output)
+            writes.append(Write(translated.relation, StreamRef(output, count), keys))
+            sides += translated.statics
+        self._spark = spark
         parallelism = self._options[writer_options.PARALLELISM]
-        program = plan_program(Query(name, (write,), parallelism, self._settings()))
-        return program, translated.statics
+        program = plan_program(Query(name, tuple(writes), parallelism, self._settings()))
+        return program, tuple(sides)
+
+    def _set_for_all(self) -> Iterator[tuple[str, bool]]:
+        """What a query has once, however many results: and whether it is set here."""
+        yield "queryName", self._name is not None
+        yield "an option", bool(self._options.values)
+        yield "trigger", self._available_now or self._trigger_ms is not None
 
     def _settings(self) -> Settings:
         given = self._options.arguments()
@@ -480,6 +497,37 @@ def writeStream(df: DataFrame) -> DataStreamWriter:
     if not df.isStreaming:
         raise InvalidOption("this DataFrame is not a streaming one: build it from spark.readStream")
     return DataStreamWriter(df)
+
+
+def writeStreams(*writers: DataStreamWriter) -> DataStreamWriter:
+    """Run several results as one query, which reads what they share once.
+
+    Each writer says its DataFrame, mode and stream, as `writeStream(df).toStream(name)` does; what
+    is set on the writer that is returned, such as queryName and options, is for all of them. Each
+    stream has its rows exactly once; how the streams commit is told by `explain()`.
+    """
+    if not writers:
+        raise InvalidOption("writeStreams needs at least one writer: writeStream(df).toStream(x)")
+    for writer in writers:
+        check_type(writer, DataStreamWriter, "a writer", "what writeStream(df) returns")
+        if writer._function is not None or writer._format != "penstock" or writer._stream is None:
+            raise InvalidOption(
+                "writeStreams writes streams of the log: give each writer a toStream(name), and "
+                "let another query bring a stream to a sink"
+            )
+        own = [name for name, is_set in writer._set_for_all() if is_set]
+        if own:
+            raise InvalidOption(
+                f"{', '.join(own)} of one writer would be for all of them: set it on what "
+                "writeStreams returns"
+            )
+    names = [writer._stream for writer in writers]
+    if len(set(names)) < len(names):
+        raise InvalidOption(f"two writers have the same stream: {', '.join(map(str, names))}")
+    first, *others = writers
+    together = DataStreamWriter(first._df, others)
+    together._mode, together._stream = first._mode, first._stream
+    return together
 
 
 def _explanation(attached: Attached, program: Program, sink: SinkChoice) -> str:

@@ -360,3 +360,22 @@ def test_explain_shows_the_guarantee_of_the_sink_and_makes_nothing(
     assert SINKS[sink] in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     assert stored_query(attached.log, "shown") is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda w: [], "at least one"),
+        (lambda w: [w()], "toStream"),
+        (lambda w: [w().toStream("a"), w().format("console")], "toStream"),
+        (lambda w: [w().toStream("a"), w().toStream("a")], "same stream"),
+        (lambda w: [w().toStream("a"), w().toStream("b").queryName("q")], "queryName of one"),
+        (lambda w: [w().toStream("a").trigger(availableNow=True)], "trigger of one"),
+        (lambda w: [w().toStream("a").option("slots", 1)], "an option of one"),
+    ],
+)
+def test_results_that_do_not_fit_into_one_query(
+    bids: DataFrame, wrong: Callable[[Any], Any], message: str
+) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        penstock.writeStreams(*wrong(lambda: penstock.writeStream(bids)))

@@ -516,3 +516,32 @@ def _threads() -> list[str]:
     time.sleep(0.01)
     own = ("penstock-cell", "penstock-slot", "penstock-control")
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(own)]
+
+
+def test_several_results_of_one_query_read_the_source_once(
+    attached: Attached, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Also after a restart, with more rows: each stream has its rows once."""
+    folder = tmp_path / "rows"
+    spark.range(100).coalesce(1).write.parquet(str(folder))
+    rows = spark.readStream.schema("id bigint").parquet(str(folder))
+
+    def start() -> StreamingQuery:
+        even = penstock.writeStream(rows.where("id % 2 = 0")).toStream("even_ones")
+        counts = penstock.writeStream(rows.groupBy((rows.id % 3).alias("k")).count())
+        both = penstock.writeStreams(even, counts.outputMode("update").toStream("thirds"))
+        return both.queryName("both").start()
+
+    query = start()
+    query.processAllAvailable()
+    sources = [stage for stage in query.request.program.stages if stage.source is not None]
+    assert len(sources) == 1
+    query.stop()
+    spark.range(100, 200).coalesce(1).write.mode("append").parquet(str(folder))
+    query = start()
+    query.processAllAvailable()
+    query.stop()
+    even = StreamReader(attached.log, "even_ones").read_all().column("id").to_pylist()
+    assert sorted(even) == list(range(0, 200, 2))
+    found = StreamReader(attached.log, "thirds").read_all().to_pylist()
+    assert {row["k"]: row["count"] for row in found} == {0: 67, 1: 67, 2: 66}
