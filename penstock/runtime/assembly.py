@@ -319,8 +319,8 @@ def warm_program(
         for number, port in enumerate(stage.ports):
             row = _row_of_zeros(arrow_schema(port.schema))
             chain.process(row, on_bad_row="reject", port=number)
-        chain.on_watermark(WATERMARK_END)
-        chain.on_commit()
+        chain.on_watermark(WATERMARK_END, on_bad_row="reject")
+        chain.on_commit("reject")
         for state in chain.states.values():
             state.take_changes()
         if stage.output.partition_by:

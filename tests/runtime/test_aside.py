@@ -16,6 +16,7 @@ import pytest
 from penstock.errors import RowError
 from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import arrow_schema
+from penstock.kernels.cache import KernelCache
 from penstock.operators.specs import (
     AggregateCall,
     AggregateSpec,
@@ -26,6 +27,7 @@ from penstock.operators.specs import (
 from penstock.plan.joins import join
 from penstock.plan.nodes import step
 from penstock.plan.optimizer import plan_program
+from penstock.runtime.assembly import warm_program
 from penstock.stages.settings import Settings
 from penstock.testing.columns import apply
 from penstock.testing.plans import (
@@ -36,6 +38,7 @@ from penstock.testing.plans import (
     query,
     scan_source,
     session,
+    sum_,
     window,
 )
 from tests.operators.chains import linear
@@ -273,3 +276,15 @@ def test_what_came_in_is_in_the_result_or_late_once(lab: Laboratory, kind: str) 
         assert sorted(found + late) == list(range(400))  # each has one pair at most
     else:
         assert len(late) + sum(row["n"] for row in lab.rows("out")) == 400
+
+
+@pytest.mark.parametrize("mode", ["append", "update"])
+def test_what_fails_behind_an_operator_does_not_stop_who_only_warms_up(
+    mode: str, kernels: KernelCache
+) -> None:
+    """One row of zeros goes through a chain that nobody sees."""
+    grouped = timed().group_by("key", window=window("ts", 4 * SECOND_US))
+    made = grouped.agg(sum_("id").alias("n"), mode=mode)
+    failing = made.select("key", apply("int_divide", col("key"), col("n")).alias("r"))
+    program = plan_program(query("warm", failing.to_stream("out"), settings=settings()))
+    warm_program(program, kernels)
