@@ -39,6 +39,7 @@ from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
     JoinSpec,
+    OverSpec,
     SessionSpec,
     TableSpec,
     WindowSpec,
@@ -152,7 +153,7 @@ def states_of(program: Program) -> list[FoundState]:
         FoundState(program.query, spec, operator_name(spec, place), program.stage_vertices(index))
         for index, stage in enumerate(program.stages)
         for place, spec in enumerate(stage.stateful)
-        if not isinstance(spec, JoinSpec | TableSpec)  # which has rows, not groups
+        if not isinstance(spec, JoinSpec | OverSpec | TableSpec)  # which have rows, not groups
     ]
 
 

@@ -15,6 +15,7 @@ from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conju
 from penstock.catalyst.grouping import AggregateReader
 from penstock.catalyst.joins import read_join
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
+from penstock.catalyst.over import OverReader
 from penstock.catalyst.refusals import refused_node, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
 from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
@@ -352,6 +353,13 @@ class PlanReader:
         self.statics[side.name] = side
         return rows
 
+    def window(self, node: JvmNode) -> SparkRows:
+        """Functions over partitions; Spark may have put before it that only the best are wanted."""
+        (child,) = node.children
+        limit = child if child.kind == "WindowGroupLimit" else None
+        rows = self.read(child if limit is None else limit.children[0])
+        return OverReader(node, rows, self.session.time_zone).finish(limit)
+
     def aggregate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
         grouping = AggregateReader(node, rows, self.session.time_zone, self.output_mode, self.spark)
@@ -465,6 +473,7 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "Expand": PlanReader.expand,
     "Aggregate": PlanReader.aggregate,
     "Join": PlanReader.join,
+    "Window": PlanReader.window,
     "Deduplicate": PlanReader.deduplicate,
     "DeduplicateWithinWatermark": PlanReader.deduplicate,
 }

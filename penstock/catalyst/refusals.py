@@ -11,7 +11,7 @@ WAY_OUT = "Structured Streaming can run it: start it with df.writeStream"
 # Catalyst's nodes that Structured Streaming refuses too, always or nearly so.
 OTHER_WAYS_OUT: Mapping[str, str] = {
     "Sort": "Structured Streaming sorts only behind an aggregate, in complete mode",
-    "Window": "Structured Streaming does not run it either: rank what you read from the result",
+    "Window": "Structured Streaming does not run window functions at all",
 }
 
 _PYTHON = "Python functions are not run here yet; write the column with Spark's own functions"
@@ -26,7 +26,6 @@ _LIMIT = "counting rows off a stream is not run here; limit what you read from t
 # Catalyst's nodes that are refused, with what to do instead.
 NODE_REASONS: Mapping[str, str] = {
     "Join": "joins with rows that do not stream are not run here yet",
-    "Window": "ranking over windows is not run here yet",
     "BatchEvalPython": _PYTHON,
     "ArrowEvalPython": _PYTHON,
     "BatchEvalPythonUDTF": _PYTHON,

@@ -33,12 +33,14 @@ from penstock.operators.contract import (
 from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.front import Front, Fusion, RowStep, note_bad
 from penstock.operators.join import Join
+from penstock.operators.over import Over
 from penstock.operators.sessions import Sessions
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
     JoinSpec,
     OperatorSpec,
+    OverSpec,
     SessionSpec,
     StatefulSpec,
     StatelessSpec,
@@ -79,6 +81,7 @@ OPERATORS: Mapping[type[StatefulSpec], Build] = MappingProxyType(
         AggregateSpec: _grouped,
         DeduplicateSpec: Deduplicate,
         JoinSpec: _joined,
+        OverSpec: Over,
         TableSpec: Table,
     }
 )

@@ -27,6 +27,7 @@ from penstock.operators.specs import (
     GenerateSpec,
     JoinSpec,
     OperatorSpec,
+    OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SparkSpec,
@@ -250,7 +251,7 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         if isinstance(spec, GenerateSpec | SparkSpec | StaticJoinSpec):
             read = map(fusion.inlined, spec.expressions())
             mixed.update(column.name for each in read for column in columns_of(each))
-        elif isinstance(spec, DeduplicateSpec | JoinSpec | TableSpec) or (
+        elif isinstance(spec, DeduplicateSpec | JoinSpec | OverSpec | TableSpec) or (
             isinstance(spec, AggregateSpec) and spec.by_rows
         ):
             uses += fusion.columns.values()

@@ -7,6 +7,7 @@ from penstock.operators.specs import (
     PANE_COLUMN,
     AggregateSpec,
     OperatorSpec,
+    OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
@@ -29,6 +30,8 @@ def event_time_after(spec: OperatorSpec, before: EventTime) -> EventTime:
     if isinstance(spec, AggregateSpec):
         # Rows of a window may come and go until it ends, and all do before the watermark.
         return (spec.window.output,) if spec.forgets and spec.window is not None else ()
+    if isinstance(spec, OverSpec):  # its rows are behind the watermark, but for the windows' ends
+        return () if spec.is_running or spec.after_us else (spec.time.name,)
     return () if isinstance(spec, TableSpec) else before
 
 
@@ -69,7 +72,7 @@ def carries_time(expression: Expression, event_time: EventTime) -> bool:
         return True
     if expression.function == "struct":  # the same windows, shown with another start
         members = dict(zip(expression.option("names"), expression.args, strict=True))
-        return set(members) == {"start", "end"} and _is_end(members["end"], event_time)
+        return set(members) == {"start", "end"} and carries_time(members["end"], event_time)
     return _is_end(_before_last_instant(expression), event_time)
 
 

@@ -17,6 +17,7 @@ from penstock.operators.specs import (
     JoinSpec,
     NamedExpression,
     OperatorSpec,
+    OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
@@ -167,6 +168,8 @@ def _operator_text(spec: OperatorSpec) -> str:
     if isinstance(spec, DeduplicateSpec):
         within = "" if spec.within_us is None else f" within {show_duration(spec.within_us)}"
         return f"first row of each {', '.join(spec.key_names)}{within}"
+    if isinstance(spec, OverSpec):
+        return _over_text(spec)
     if isinstance(spec, JoinSpec):
         return show_join(spec)
     if isinstance(spec, TableSpec):
@@ -181,6 +184,18 @@ def _emits(spec: AggregateSpec) -> str:
     if spec.changes:
         return "emits what goes and what comes"
     return f"{spec.mode} mode"
+
+
+def _over_text(spec: OverSpec) -> str:
+    calls = ", ".join(
+        f"{call.function}({'' if call.argument is None else call.argument}) as {call.name}"
+        for call in spec.calls
+    )
+    order = ", ".join(
+        f"{each.column}{' descending' if each.descending else ''}" for each in spec.order
+    )
+    where = f" of each {', '.join(spec.key_names)}" if spec.partition else ""
+    return f"window functions {calls}{where}{f' ordered by {order}' if order else ''}"
 
 
 def _grouping(spec: PartialAggregateSpec | AggregateSpec) -> str:
@@ -232,6 +247,11 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
         )
         columns = ", ".join(f"{key} {key.type}" for key in spec.keys)
         return [f"by {columns}", f"{_bound_text(settings)}, {forgotten}"]
+    if isinstance(spec, OverSpec):
+        last = f", of each partition the last {spec.back:,} longer" if spec.back else ""
+        best = f", the best {spec.best[1]:,} of a partition" if spec.best else ""
+        waits = f"rows wait until the watermark has passed their {spec.time}{last}{best}"
+        return ["whole rows", f"{_bound_text(settings)}, {waits}"]
     if isinstance(spec, JoinSpec):
         return [*_rows_of_sides(spec), _bound_text(settings)]
     if isinstance(spec, TableSpec):

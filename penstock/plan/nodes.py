@@ -23,6 +23,7 @@ from penstock.operators.specs import (
     JoinSpec,
     NamedExpression,
     OperatorSpec,
+    OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
@@ -194,6 +195,8 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         _check_watermark(spec, child)
     if isinstance(spec, DeduplicateSpec):
         check_appended(child, f"distinct {', '.join(spec.key_names)}")
+    if isinstance(spec, OverSpec):
+        check_appended(child, f"window function {spec.calls[0].name}")
     if isinstance(spec, ProjectSpec) and not spec.columns:
         raise PlanError("project: a relation needs at least one column", node="project")
     return Step(inputs, spec.bound(_binder(inputs, _kind(spec))))

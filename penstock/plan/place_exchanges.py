@@ -11,6 +11,7 @@ from penstock.operators.specs import (
     JoinSpec,
     NamedExpression,
     OperatorSpec,
+    OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SparkSpec,
@@ -55,7 +56,7 @@ def place_exchanges(query: Query) -> Query:
             return node
         if not _needs_exchange(node.spec, node.child, query.parallelism):
             return node
-        if isinstance(node.spec, DeduplicateSpec | TableSpec):
+        if isinstance(node.spec, DeduplicateSpec | OverSpec | TableSpec):
             return step(node.spec, Exchange(node.child, node.spec.key_names))
         by_rows = node.spec.by_rows or not node.spec.partial.in_loop
         if keep_late or by_rows or _stateful(node.child):
@@ -74,7 +75,7 @@ def _exchange_sides(spec: JoinSpec, sides: tuple[Relation, ...]) -> Relation:
 
 
 def _needs_exchange(
-    spec: AggregateSpec | DeduplicateSpec | TableSpec, child: Relation, parallelism: int
+    spec: AggregateSpec | DeduplicateSpec | OverSpec | TableSpec, child: Relation, parallelism: int
 ) -> bool:
     return (
         (parallelism > 1 and bool(spec.keys))

@@ -15,6 +15,7 @@ from penstock.operators.specs import (
     GenerateSpec,
     JoinSpec,
     OperatorSpec,
+    OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SparkSpec,
@@ -103,11 +104,11 @@ def _needed_below(
 ) -> set[str]:
     """The columns of its input that an operator reads or hands on."""
     read = _read(*spec.expressions())
-    if isinstance(spec, DeduplicateSpec | JoinSpec) and keep_late:
+    if isinstance(spec, DeduplicateSpec | JoinSpec | OverSpec) and keep_late:
         return _names(schema)
     if isinstance(spec, JoinSpec):
         return (needed | read | {WEIGHT_COLUMN}) & _names(schema) or {_narrowest(schema).name}
-    if isinstance(spec, FilterSpec | DeduplicateSpec | TableSpec):
+    if isinstance(spec, FilterSpec | DeduplicateSpec | OverSpec | TableSpec):
         return (needed | read) & _names(schema)
     if isinstance(spec, WatermarkSpec):
         return needed | {spec.column}

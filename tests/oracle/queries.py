@@ -140,7 +140,8 @@ def _some() -> list[Column]:
 
 def queries() -> dict[str, Judged]:
     groups = {**_unbounded(), **_by_key(), **_windows(), **_in_a_row(), **_changing()}
-    return {**_row_by_row(), **groups, **_joins(), **_static_joins()}
+    timed = {**_sessions(), **_over_partitions()}
+    return {**_row_by_row(), **groups, **timed, **_joins(), **_static_joins()}
 
 
 def _rebalanced(df: DataFrame) -> DataFrame:
@@ -772,4 +773,89 @@ def _static_joins() -> dict[str, Judged]:
             "select id, (select max(name) from standing where k = auction) as name "
             "from events_joined"
         ),
+    }
+
+
+def _behind(df: DataFrame) -> DataFrame:
+    """So far behind that nothing is late, and all of it is closed at the end."""
+    return df.withWatermark("ts", f"{10_000 * 365} days") if df.isStreaming else df
+
+
+def _sessions() -> dict[str, Judged]:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def by_row() -> Column:
+        longer = F.when(F.col("price") > 0, "2 seconds").when(F.col("price") < 0, "9 seconds")
+        return longer.when(F.col("price") == 0, "0 seconds")
+
+    return {
+        "sessions": Judged(
+            lambda df: (
+                _behind(df).groupBy(F.session_window("ts", "3 seconds"), "auction").agg(*_some())
+            )
+        ),
+        "sessions with a gap of each row": Judged(
+            lambda df: (
+                _behind(df).groupBy("flag", "url", F.session_window("ts", by_row())).agg(*_some())
+            )
+        ),
+        "sessions without a key, complete": Judged(
+            lambda df: df.groupBy(F.session_window("ts", "1 second")).agg(*_some()), "complete"
+        ),
+        "windows of sessions": Judged(
+            lambda df: (
+                _behind(df)
+                .groupBy(F.session_window("ts", "3 seconds"), "auction")
+                .count()
+                .groupBy(F.window("session_window", "1 minute"))
+                .agg(F.sum("count").alias("n"), F.count("*").alias("sessions"))
+            )
+        ),
+    }
+
+
+def _over_partitions() -> dict[str, Judged]:
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def ranked(df: DataFrame) -> DataFrame:
+        part = Window.partitionBy("w", "flag")
+        by_ratio, by_id = part.orderBy(F.desc("ratio"), "url"), part.orderBy("id")
+        values = [
+            F.rank().over(by_ratio), F.dense_rank().over(by_ratio),
+            F.percent_rank().over(by_ratio), F.cume_dist().over(by_ratio),
+            F.row_number().over(by_id), F.ntile(3).over(by_id), F.lag("price").over(by_id),
+            F.lead("url", 2, "none").over(by_id), F.first("price").over(by_id),
+            F.last("n", ignorenulls=True).over(by_id.rowsBetween(-3, 1)),
+            F.nth_value("price", 2).over(by_id), F.sum("n").over(part),
+            F.avg("price").over(by_id.rowsBetween(-2, 0)), F.count("url").over(by_ratio),
+            F.min("ratio").over(by_id.rowsBetween(1, 3)),
+            F.max("ts").over(by_id.rowsBetween(Window.currentRow, Window.unboundedFollowing)),
+        ]  # fmt: skip
+        windowed = _behind(df).withColumn("w", F.window("ts", "20 seconds"))
+        return windowed.select(
+            "w", "flag", "id", *(value.alias(f"c{at}") for at, value in enumerate(values))
+        )
+
+    def best(df: DataFrame) -> DataFrame:
+        counted = _behind(df).groupBy(F.window("ts", "20 seconds"), "auction")
+        sums = counted.agg(F.count("*").alias("n"))
+        place = F.rank().over(Window.partitionBy("window").orderBy(F.desc("n")))
+        return sums.withColumn("place", place).where("place <= 2")
+
+    def last_rows(df: DataFrame) -> DataFrame:
+        order = Window.partitionBy("auction").orderBy("ts", "id")
+        values = [
+            F.avg("price").over(order.rowsBetween(-9, 0)),
+            F.sum("n").over(order.rowsBetween(-3, -1)),
+            F.lag("url", 2).over(order),
+            F.first("price").over(order.rowsBetween(-4, 0)),
+        ]
+        named = [value.alias(f"c{at}") for at, value in enumerate(values)]
+        return _behind(df).where("ts is not null").select("id", "auction", *named)
+
+    return {
+        "functions over windows": Judged(ranked),
+        "the best of each window": Judged(best),
+        "the last rows of each key": Judged(last_rows),
     }

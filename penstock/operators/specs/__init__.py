@@ -36,6 +36,7 @@ from penstock.operators.specs.join import (
     JoinSpec,
     TimeLimit,
 )
+from penstock.operators.specs.over import RANKS, WHOLE, Frame, Order, OverCall, OverSpec
 from penstock.operators.specs.rows import (
     SPAN_US_MAX,
     FilterSpec,
@@ -75,18 +76,21 @@ __all__ = [
     "OVERLAP_MAX",
     "PANE_COLUMN",
     "PLACE",
+    "RANKS",
     "RIGHT",
     "ROWS_COLUMN",
     "SPAN_US_MAX",
     "STATIC_HOWS",
     "WEIGHT_COLUMN",
     "WEIGHT_FIELD",
+    "WHOLE",
     "Accumulator",
     "AggregateCall",
     "AggregateSpec",
     "Binder",
     "DeduplicateSpec",
     "FilterSpec",
+    "Frame",
     "GenerateSpec",
     "JoinKey",
     "JoinMatch",
@@ -94,6 +98,9 @@ __all__ = [
     "JoinSpec",
     "NamedExpression",
     "OperatorSpec",
+    "Order",
+    "OverCall",
+    "OverSpec",
     "PartialAggregateSpec",
     "ProjectSpec",
     "SessionSpec",
@@ -119,6 +126,7 @@ __all__ = [
     "is_running",
     "is_stateful",
     "is_weighted",
+    "names_in",
     "operator_name",
     "spec_from_json",
     "without_weight",
@@ -133,7 +141,7 @@ StatelessSpec = (
     | StaticJoinSpec
     | PartialAggregateSpec
 )
-StatefulSpec = AggregateSpec | DeduplicateSpec | JoinSpec | TableSpec
+StatefulSpec = AggregateSpec | DeduplicateSpec | JoinSpec | OverSpec | TableSpec
 OperatorSpec = StatelessSpec | StatefulSpec
 
 
@@ -194,6 +202,17 @@ _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
     (JoinSpec, {"match": _MATCH, "left": _SIDE, "right": _SIDE}),
     (TableSpec, {"keys": list_of(from_json), "removed": _optional(from_json)}),
+    (
+        OverSpec,
+        {
+            "partition": list_of(from_json),
+            "order": list_of(record_of(Order, column=from_json)),
+            "calls": list_of(
+                record_of(OverCall, argument=_optional(from_json), default=_optional(from_json))
+            ),
+            "time": from_json,
+        },
+    ),
 )
 _READERS = {kind.op: record_of(kind, **own) for kind, own in _OPERATORS}
 
@@ -257,7 +276,8 @@ def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool)
         if isinstance(spec, WatermarkSpec):
             read.add(spec.column)
         elif not isinstance(
-            spec, FilterSpec | GenerateSpec | SparkSpec | StaticJoinSpec | DeduplicateSpec
+            spec,
+            FilterSpec | GenerateSpec | SparkSpec | StaticJoinSpec | DeduplicateSpec | OverSpec,
         ):
             return frozenset(read)
     return frozenset(field.name for field in schema)

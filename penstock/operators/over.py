@@ -1,0 +1,401 @@
+"""Window functions over rows that event time has passed; until then they wait in a row store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.arrays import validity_of
+from penstock.expressions.tree import Literal
+from penstock.expressions.types import BIGINT, Field, Schema, arrow_schema, arrow_type
+from penstock.kernels.block import Block
+from penstock.kernels.cache import KernelCache
+from penstock.kernels.columns import plain
+from penstock.kernels.hashing import Hashes, column_words, hash_columns
+from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.front import Fusion
+from penstock.operators.groups import partials_batch
+from penstock.operators.specs import (
+    OverCall,
+    OverSpec,
+    PartialAggregateSpec,
+    accumulators_of,
+    column_of,
+    names_in,
+)
+from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
+_MEMBERS_MAX = 1 << 20  # of frames that are computed together, unless one row has more
+_PRUNE_ROWS_MIN = 1 << 13
+_ROW = Field("__row", BIGINT, False)
+
+
+class Over(Operator):
+    """Keeps rows until event time has passed them, and of some partitions the last ones longer."""
+
+    def __init__(self, name: str, spec: OverSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
+        self._spec = spec
+        schema = fusions[0].schema
+        self._schema = arrow_schema(schema)
+        self._output = arrow_schema(spec.output_schema(schema))
+        kind = RowKind(self._schema, self._keys, self._hashes)
+        self._store = RowStore(name, kind, bytes_max=tools.state_bytes_max)
+        self.states = {name: self._store}
+        self.late_schema = schema
+        self._functions = Functions(spec, schema, tools.cache)
+        self._watermark_us: int | None = None
+        self._pruned_rows = 0
+
+    def _keys(self, rows: pa.RecordBatch) -> Keys:
+        """Of partitions, whose rows are looked up if they never end: nulls are a value as well."""
+        columns = [rows.column(name) for name in self._spec.key_names]
+        words: Numbers = np.zeros((rows.num_rows, len(columns) + 1), np.int64)
+        for at, column in enumerate(columns):
+            words[:, at] = column_words(column)
+            if column.null_count:
+                words[:, -1] |= np.where(validity_of(column), 0, 1 << at)
+        return Keys(words, np.full(rows.num_rows, self._spec.is_running))
+
+    def _hashes(self, rows: pa.RecordBatch) -> Hashes:
+        return hash_columns([rows.column(name) for name in self._spec.key_names], rows.num_rows)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def is_late(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None
+    ) -> pa.BooleanArray | None:
+        times = plain(batch.column(self._spec.time.name))
+        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
+        if not known and not times.null_count:
+            return None
+        # A row without a time has no place in the order.
+        until = pc.add(times.cast(pa.int64()), self._spec.after_us)
+        mark = max(known, default=-NEVER)
+        return pc.fill_null(pc.less_equal(until, mark), True)
+
+    def prepare(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
+    ) -> Prepared:
+        rows = pa.RecordBatch.from_arrays(list(map(plain, batch.columns)), schema=self._schema)
+        return Prepared(rows)
+
+    def process(self, port: int, prepared: Prepared) -> Batches:
+        rows: pa.RecordBatch = prepared.rows
+        if rows.num_rows:
+            times: Numbers = rows.column(self._spec.time.name).cast(pa.int64()).to_numpy()
+            self._store.insert(rows, self._keys(rows), times + self._spec.after_us)
+        if len(self._store) > 2 * self._pruned_rows + _PRUNE_ROWS_MIN:
+            self._prune()
+        return ()
+
+    def _prune(self) -> None:
+        """Forget rows that are not among the best of their partition: more cannot help them."""
+        best = self._spec.best
+        if best is not None:
+            rows = self._store.expired(NEVER)
+            sorted_ = self._functions.sorted(self._store.take(rows))
+            call = next(call for call in self._spec.calls if call.name == best[0])
+            worse = self._functions.rank(call, sorted_).to_numpy() > best[1]
+            if worse.any():
+                self._store.delete(np.sort(rows[sorted_.order[worse]]))
+        self._pruned_rows = len(self._store)
+
+    # --- output -----------------------------------------------------------------------------------
+
+    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+        """Emit the rows that event time has passed, with what they are given."""
+        if self._watermark_us is not None and watermark_us <= self._watermark_us:
+            return ()
+        self._watermark_us = watermark_us
+        upto = min(watermark_us, NEVER - 1)
+        passed = self._store.expired(upto)
+        if not passed.size:
+            return ()
+        before = self._before(passed)
+        rows = np.concatenate([before, passed])
+        sorted_ = self._functions.sorted(self._store.take(rows))
+        given = [self._functions.column(call, sorted_) for call in self._spec.calls]
+        is_new = sorted_.order >= before.size
+        columns = [*sorted_.batch.columns, *given]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._output)
+        emitted = batch.filter(pa.array(is_new))
+        if self._spec.is_running:
+            self._keep_last(sorted_, rows, is_new)
+            times = emitted.column(self._spec.time.name).cast(pa.int64()).to_numpy()
+            emitted = emitted.take(pa.array(np.argsort(times, kind="stable")))
+        self._store.evict(upto)
+        return tuple(
+            emitted.slice(first, ROWS_AT_ONCE_MAX)
+            for first in range(0, emitted.num_rows, ROWS_AT_ONCE_MAX)
+        )
+
+    def _before(self, passed: Numbers) -> Numbers:
+        """The last rows, passed before, of the partitions of these."""
+        if not self._spec.back:
+            return np.empty(0, np.int64)
+        keys = self._keys(self._store.take(passed))
+        words = np.unique(keys.words, axis=0)
+        found = [
+            rows for _, rows in self._store.matches(Keys(words, np.ones(len(words), np.bool_)))
+        ]
+        rows = np.concatenate([np.empty(0, np.int64), *found])
+        return np.sort(rows[self._store.is_marked(rows)])
+
+    def _keep_last(self, sorted_: Sorted, rows: Numbers, is_new: Flags) -> None:
+        """Of each partition as many rows as functions look back, those passed before included."""
+        kept = sorted_.ends - sorted_.places <= self._spec.back
+        gone = rows[sorted_.order[~kept & ~is_new]]
+        again = sorted_.batch.filter(pa.array(kept & is_new))
+        if gone.size:
+            self._store.delete(np.sort(gone))
+        if again.num_rows:
+            marked = np.ones(again.num_rows, np.bool_)
+            self._store.insert(again, self._keys(again), None, marked)
+
+    def progress(self) -> int | None:
+        return self._watermark_us
+
+    def restore_progress(self, progress: Any) -> None:
+        self._watermark_us = progress
+
+    def blocks(self) -> Sequence[Block]:
+        return self._functions.blocks
+
+
+# --- functions ------------------------------------------------------------------------------------
+
+
+class Sorted:
+    """Rows by partition, then order; and of each where its partition and its peers begin and end.
+
+    `order` says where each row was before.
+    """
+
+    def __init__(
+        self, rows: pa.RecordBatch, order: Numbers, partition: Flags, peers: Flags
+    ) -> None:
+        """`partition` and `peers` say which rows begin one, in the new order."""
+        self.batch = rows.take(pa.array(order))
+        self.order = order
+        self.places = np.arange(order.size)
+        self.numbers = np.cumsum(partition) - 1
+        self.starts, self.ends = _spans(partition)
+        self.peer_starts, self.peer_ends = _spans(peers)
+        self.peer_numbers: Numbers = np.cumsum(peers)
+
+    def frame(self, call: OverCall) -> tuple[Numbers, Numbers]:
+        """The first place of each row's frame, and the one behind its last."""
+        frame = call.frame
+        low, high = self.starts, self.ends
+        if frame.rows:
+            if frame.low is not None:
+                low = np.maximum(low, self.places + frame.low)
+            if frame.high is not None:
+                high = np.minimum(high, self.places + frame.high + 1)
+        else:
+            low = low if frame.low is None else self.peer_starts
+            high = high if frame.high is None else self.peer_ends
+        return np.minimum(low, self.ends), np.maximum(high, np.minimum(low, self.ends))
+
+
+class Functions:
+    """Computes what window functions give to sorted rows, column by column."""
+
+    def __init__(self, spec: OverSpec, schema: Schema, cache: KernelCache | None) -> None:
+        self._spec = spec
+        self._grouped = {
+            call.name: _Grouped(call, schema, cache) for call in spec.calls if call.is_aggregate
+        }
+
+    @property
+    def blocks(self) -> list[Block]:
+        return [grouped.block for grouped in self._grouped.values()]
+
+    def sorted(self, rows: pa.RecordBatch) -> Sorted:
+        """Rows of equal order stay in the order in which they are given."""
+        spec = self._spec
+        keys = [level for c in spec.partition for level in _levels(rows.column(c.name))]
+        levels = list(keys)
+        for each in spec.order:
+            column = rows.column(each.column.name)
+            levels += _levels(column, each.descending, each.nulls_first)
+        count = rows.num_rows
+        order = np.lexsort(levels[::-1]) if levels else np.arange(count)
+        partition = _changes([level[order] for level in keys], count)
+        peers = _changes([level[order] for level in levels], count)
+        return Sorted(rows, order, partition, peers)
+
+    def column(self, call: OverCall, rows: Sorted) -> pa.Array:
+        if call.is_rank:
+            return self.rank(call, rows)
+        if call.is_aggregate:
+            return self._grouped[call.name].column(rows)
+        return self._value(call, rows)
+
+    def rank(self, call: OverCall, rows: Sorted) -> pa.Array:
+        numbers = rows.places - rows.starts
+        sizes = rows.ends - rows.starts
+        ranks = rows.peer_starts - rows.starts
+        found: NDArray[Any]
+        if call.function == "row_number":
+            found = numbers + 1
+        elif call.function == "rank":
+            found = ranks + 1
+        elif call.function == "dense_rank":
+            found = rows.peer_numbers - rows.peer_numbers[rows.starts] + 1
+        elif call.function == "percent_rank":
+            found = ranks / np.maximum(sizes - 1, 1)
+        elif call.function == "cume_dist":
+            found = (rows.peer_ends - rows.starts) / sizes
+        else:
+            found = _part(numbers, sizes, call.number)
+        return pa.array(found, arrow_type(call.field.type))
+
+    def _value(self, call: OverCall, rows: Sorted) -> pa.Array:
+        assert call.argument is not None
+        column = plain(rows.batch.column(str(call.argument)))
+        at: Numbers
+        if call.function in ("lag", "lead"):
+            away = call.number if call.function == "lead" else -call.number
+            at = rows.places + away
+            there = (at >= rows.starts) & (at < rows.ends)
+        else:
+            low, high = rows.frame(call)
+            if call.ignores_nulls:
+                low, high = _between_values(column, low, high)
+            at = high - 1 if call.function == "last" else low + call.number - 1
+            there = (at >= low) & (at < high)
+        taken = column.take(pa.array(np.where(there, at, 0), mask=~there))
+        if call.default is None:
+            return taken
+        return pc.if_else(pa.array(there), taken, _scalar(call.default))
+
+
+class _Grouped:
+    """An aggregate over frames: their rows, once for each row that has them, as groups."""
+
+    def __init__(self, call: OverCall, schema: Schema, cache: KernelCache | None) -> None:
+        self._call = call
+        self._aggregate = call.aggregate
+        self._partial = PartialAggregateSpec(
+            ((_ROW.name, column_of(_ROW)),), None, (self._aggregate,)
+        )
+        read = {name for each in self._partial.expressions() for name in names_in(each)}
+        self._schema = (_ROW, *(field for field in schema if field.name in read))
+        self.block = Block(Fusion(self._schema).aggregation(self._partial), cache)
+
+    def column(self, rows: Sorted) -> pa.Array:
+        if self._call.frame.is_whole:
+            groups = self._groups(rows.batch, rows.numbers, rows.places)
+            return groups.take(pa.array(rows.numbers))
+        low, high = rows.frame(self._call)
+        made = [self._of_rows(rows, low, high, first, end) for first, end in _cuts(high - low)]
+        return pa.concat_arrays(made)
+
+    def _of_rows(self, rows: Sorted, low: Numbers, high: Numbers, first: int, end: int) -> pa.Array:
+        lengths = (high - low)[first:end]
+        owners = np.repeat(np.arange(end - first), lengths)
+        begins = np.cumsum(lengths) - lengths
+        members = np.arange(owners.size) - begins[owners] + low[first:end][owners]
+        found = self._groups(rows.batch, owners, members)
+        at = np.cumsum(lengths > 0) - 1
+        column = found.take(pa.array(at, mask=lengths == 0))
+        return column if self._aggregate.nullable else column.fill_null(0)
+
+    def _groups(self, batch: pa.RecordBatch, owners: Numbers, members: Numbers) -> pa.Array:
+        """The aggregate of each owner that has members, in their order."""
+        taken = pa.array(members)
+        columns = [batch.column(field.name).take(taken) for field in self._schema[1:]]
+        schema = arrow_schema(self._schema)
+        together = pa.RecordBatch.from_arrays([pa.array(owners), *columns], schema=schema)
+        made = partials_batch(self.block.aggregate(together), self._partial)
+        return self._aggregate.finish(accumulators_of((self._aggregate,)), made.columns[2:])
+
+
+# --- small steps ----------------------------------------------------------------------------------
+
+
+def _levels(column: pa.Array, descending: bool = False, nulls_first: bool = True) -> list[Numbers]:
+    """Numbers that are ordered as the values of a column are, in Spark's order: NaN is greatest."""
+    column = plain(column)
+    if pa.types.is_floating(column.type):
+        wide = column.fill_null(0).to_numpy().astype(np.float64) + 0.0  # no -0.0
+        words = np.where(np.isnan(wide), np.nan, wide).view(np.int64)
+        values = np.where(words < 0, words ^ np.int64((1 << 63) - 1), words)
+    else:
+        ranks = pc.rank(column, "ascending", tiebreaker="dense")
+        values = ranks.to_numpy().astype(np.int64)
+    if column.null_count:
+        there = validity_of(column)
+        values = np.where(there, values, 0)
+        return [there.astype(np.int64) * (1 if nulls_first else -1), _turned(values, descending)]
+    return [_turned(values, descending)]
+
+
+def _turned(values: Numbers, descending: bool) -> Numbers:
+    return ~values if descending else values
+
+
+def _changes(levels: Sequence[Numbers], count: int) -> Flags:
+    """Which rows differ from the one before."""
+    begins = np.zeros(count, np.bool_)
+    begins[:1] = True
+    for level in levels:
+        begins[1:] |= level[1:] != level[:-1]
+    return begins
+
+
+def _spans(begins: Flags) -> tuple[Numbers, Numbers]:
+    """Where the run of each row begins and ends."""
+    edges = np.flatnonzero(begins)
+    numbers = np.cumsum(begins) - 1
+    return edges[numbers], np.append(edges[1:], begins.size)[numbers]
+
+
+def _part(numbers: Numbers, sizes: Numbers, parts: int) -> Numbers:
+    """ntile: the first parts have one row more where the rows do not fit."""
+    base, longer = sizes // parts, sizes % parts
+    in_longer = longer * (base + 1)
+    of_longer = numbers // (base + 1)
+    of_others = longer + (numbers - in_longer) // np.maximum(base, 1)
+    return np.where(numbers < in_longer, of_longer, of_others) + 1
+
+
+def _between_values(column: pa.Array, low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
+    """Frames that begin and end with a value; of one without any nothing is left."""
+    there = validity_of(column) if column.null_count else np.ones(len(column), np.bool_)
+    values = np.flatnonzero(there)
+    first = np.searchsorted(values, low)
+    last = np.searchsorted(values, high) - 1
+    some = first <= last
+    padded = np.append(values, len(column))
+    return (
+        np.where(some, padded[first], low),
+        np.where(some, padded[np.maximum(last, 0)] + 1, low),
+    )
+
+
+def _cuts(lengths: Numbers) -> Iterator[tuple[int, int]]:
+    """Rows in turn, so many that their frames together are not too long."""
+    ends = np.cumsum(lengths)
+    first, done = 0, 0
+    while first < lengths.size:
+        end = max(first + 1, int(np.searchsorted(ends, done + _MEMBERS_MAX, side="right")))
+        yield first, end
+        first, done = end, int(ends[end - 1])
+
+
+def _scalar(default: Literal) -> pa.Scalar:
+    kind = arrow_type(default.type)
+    if pa.types.is_timestamp(kind):
+        return pa.scalar(default.value, pa.int64()).cast(kind)
+    return pa.scalar(default.value, kind)
