@@ -115,8 +115,8 @@ class ChangingAggregate(Operator):
             found if self._windows is None else [("time", self._windows.spec.time), *found]
         )
 
-    def progress(self) -> tuple[int | None, int]:
-        return self._watermark_us, self._next_number
+    def progress(self) -> list[int | None]:
+        return [self._watermark_us, self._next_number]
 
     def restore_progress(self, progress: Any) -> None:
         self._watermark_us, self._next_number = (None, 0) if progress is None else progress

@@ -221,6 +221,24 @@ def _distinct_union() -> Draft:
     return Draft(step(DeduplicateSpec(_columns(rows)), rows.relation))
 
 
+def _regrouped() -> Draft:
+    """Groups of groups that change: what comes and goes adds up to what the rows add up to."""
+    inner = _feed(0).union(_feed(1)).group_by("k", "g").agg(*AGGREGATES, mode="update")
+    return _again(inner)
+
+
+def _regrouped_parts() -> Draft:
+    inner = _feed(0, 2).group_by("k", "g").agg(*AGGREGATES, mode="update")
+    return _again(inner)
+
+
+def _again(inner: Draft) -> Draft:
+    return inner.group_by("k").agg(
+        sum_("n").alias("n"), sum_("c").alias("c"), sum_("s").alias("s"), min_("lo").alias("lo"),
+        max_("top").alias("top"), mode="update",
+    )  # fmt: skip
+
+
 def _columns(rows: Draft) -> tuple[Expression, ...]:
     return tuple(expression for _, expression in column_refs(rows.schema))
 
@@ -270,6 +288,8 @@ SHAPES: tuple[Shape, ...] = (
 LATER_SHAPES: tuple[Shape, ...] = (
     Shape("distinct", _distinct, "distinct", ("k", "g"), parts=2, parallelism=2),
     Shape("distinct_union", _distinct_union, "distinct", ("k",), feeds=2),
+    Shape("regrouped", _regrouped, "running", ("k",), feeds=2, parallelism=2),
+    Shape("regrouped_parts", _regrouped_parts, "running", ("k",), parts=2, parallelism=3),
 )
 
 

@@ -7,6 +7,7 @@ is noted and tried first; it may be another one after any change of the engine.
 from __future__ import annotations
 
 from penstock.sim.mutants.batches import BATCHES
+from penstock.sim.mutants.changes import CHANGES
 from penstock.sim.mutants.more_vertices import MORE_VERTICES
 from penstock.sim.mutants.mutant import Mutant, Patch
 from penstock.sim.mutants.outside import OUTSIDE
@@ -14,6 +15,8 @@ from penstock.sim.mutants.placing import PLACING
 from penstock.sim.mutants.states import STATES
 from penstock.sim.mutants.vertices import VERTICES
 
-MUTANTS: tuple[Mutant, ...] = (*VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE, *BATCHES)
+MUTANTS: tuple[Mutant, ...] = (
+    *VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE, *BATCHES, *CHANGES,
+)  # fmt: skip
 
 __all__ = ["MUTANTS", "Mutant", "Patch"]
