@@ -69,9 +69,9 @@ def test_what_a_killed_driver_hosted_is_hosted_by_the_next(
     for driver in (first, second):
         driver.start("hosted", "windows", events, RATE, standbySlots=0, by_spark=True)
         hosts = dict(driver.ask("slots", name="hosted"))
-        assert any("by_spark" in vertex for vertex in hosts[driver.pid]), hosts
+        (vertex,) = hosts[driver.pid]
+        wait_for("a report", lambda d=driver, v=vertex: v in d.ask("epochs", name="hosted"))
         epochs = driver.ask("epochs", name="hosted")
-        (vertex,) = (name for name in epochs if "by_spark" in name)
         wait_for(
             "commits",
             lambda driver=driver, vertex=vertex, before=epochs[vertex]: (
