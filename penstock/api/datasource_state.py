@@ -34,6 +34,7 @@ from penstock.log.local import open_log
 from penstock.operators.changing_aggregate import state_schemas as changing_states
 from penstock.operators.deduplicate import state_schema as distinct_state
 from penstock.operators.groups import state_schema as group_state
+from penstock.operators.items import KeptItems
 from penstock.operators.sessions import session_column
 from penstock.operators.specs import (
     AggregateSpec,
@@ -53,7 +54,7 @@ from penstock.stages.program import Program, VertexProgram
 from penstock.state.checkpoint_files import LocalFiles
 from penstock.state.checkpoints import CheckpointStore
 from penstock.state.columns import PANE_NAME, StateSchema
-from penstock.state.keyed import KeyedState
+from penstock.state.keyed import BYTES_MAX_DEFAULT, KeyedState
 
 PANE_COLUMN = "_pane"
 VERTEX_COLUMN = "_vertex"
@@ -163,11 +164,17 @@ def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram)
     schemas = _schemas_of(state.operator, spec)
     states = {name: KeyedState(name, schema) for name, schema in schemas.items()}
     kept = states[state.operator]
+    items = None
+    if isinstance(spec, AggregateSpec):
+        items = KeptItems(state.operator, spec, BYTES_MAX_DEFAULT)
+        states |= items.states
     marker = log.last(vertex.vertex_tag)
     if marker is not None:
         checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER)
         restore_states(log, checkpoints, vertex.name, vertex.change_tag, marker.position, states)
-    return _as_rows(kept.scan(), state, vertex.name)
+    groups = kept.scan()
+    of_items = {} if items is None else items.finish(groups)
+    return _as_rows(groups, of_items, state, vertex.name)
 
 
 def _schemas_of(name: str, spec: DeduplicateSpec | AggregateSpec) -> Mapping[str, StateSchema]:
@@ -181,7 +188,9 @@ def _checkpoints(folder: Path) -> CheckpointStore:
     return CheckpointStore(folder, files=LocalFiles(folder))
 
 
-def _as_rows(groups: pa.RecordBatch, state: FoundState, vertex: str) -> pa.RecordBatch:
+def _as_rows(
+    groups: pa.RecordBatch, of_items: Mapping[str, pa.Array], state: FoundState, vertex: str
+) -> pa.RecordBatch:
     spec = state.spec
     keys = len(spec.keys)
     columns = list(groups.columns[:keys])
@@ -198,7 +207,12 @@ def _as_rows(groups: pa.RecordBatch, state: FoundState, vertex: str) -> pa.Recor
     if spec.by_rows:
         columns += kept[: len(spec.aggregates)]
     else:
-        columns += [aggregate.finish(accumulators, kept) for aggregate in spec.aggregates]
+        columns += [
+            of_items[aggregate.name]
+            if aggregate.name in of_items
+            else aggregate.finish(accumulators, kept)
+            for aggregate in spec.aggregates
+        ]
     columns.append(pa.repeat(pa.scalar(vertex), groups.num_rows))
     return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(state.schema))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from penstock.catalyst.expressions import ExpressionReader
-from penstock.catalyst.jvm import JvmNode
+from penstock.catalyst.jvm import JvmNode, scala_option
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import Column, Expression, Literal, call, cast, literal
@@ -49,8 +50,6 @@ class CallCollector:
     def _read(self, node: JvmNode) -> AggregateCall:
         """The aggregate, without a name yet."""
         aggregate = _aggregate_expression(node)
-        if aggregate.read("isDistinct"):
-            raise self.inputs.refuse(aggregate, "distinct aggregates are not run here yet")
         function, *conditions = aggregate.children
         row = _BY_CLASS.get(function.kind)
         if row is None:
@@ -59,11 +58,21 @@ class CallCollector:
                 function, f"{function.kind} is not among the aggregates that are run here: {known}"
             )
         self._check_mode(function, row)
-        argument, second = self._arguments(node, function, row)
-        if not conditions:
+        is_distinct = bool(aggregate.read("isDistinct"))
+        if is_distinct and row.counts_rows:
+            asked = self._distinct_count(function)
+        else:
+            argument, second = self._arguments(node, function, row)
+            options = _OPTIONS[row.name](function) if row.name in _OPTIONS else ()
             ignores = row.second == "place" and bool(function.read("ignoreNulls"))
-            return AggregateCall(row.name, argument, "", second, ignores)
-        return self._where(self.inputs.read(conditions[0]), row, argument, second, function)
+            asked = AggregateCall(
+                row.name, argument, "", second, ignores, is_distinct, options=options
+            )
+        return asked if not conditions else self._where(self.inputs.read(conditions[0]), asked)
+
+    def _distinct_count(self, function: JvmNode) -> AggregateCall:
+        first, *more = (self.inputs.read(child) for child in function.children)
+        return AggregateCall("count", first, "", is_distinct=True, more=tuple(more))
 
     def _arguments(
         self, node: JvmNode, function: JvmNode, row: AggregateFunction
@@ -76,23 +85,17 @@ class CallCollector:
         second = self.inputs.read(rest[0]) if row.second in ("order", "pair") else None
         return self.inputs.read(first), second
 
-    def _where(
-        self,
-        condition: Expression,
-        row: AggregateFunction,
-        argument: Expression | None,
-        second: Expression | None,
-        function: JvmNode,
-    ) -> AggregateCall:
+    def _where(self, condition: Expression, asked: AggregateCall) -> AggregateCall:
         """An aggregate of the rows that a FILTER lets through: of the others it gets nulls."""
-        if row.second == "place" and not function.read("ignoreNulls"):
-            reason = f"{row.name} with a FILTER counts nulls of rows that it drops; ignore nulls"
-            raise self.inputs.refuse(function, reason)
-        counted = literal(1, INT) if argument is None else argument
-        if row.second == "order":
-            assert second is not None
-            return AggregateCall(row.name, counted, "", _if(condition, second))
-        return AggregateCall(row.name, _if(condition, counted), "", second, row.second == "place")
+        if asked.row.name in ("first", "last") and not asked.ignores_nulls:
+            raise ExpressionError(
+                f"{asked.function} with a FILTER counts nulls of rows that it drops; ignore nulls"
+            )
+        if asked.row.second == "order":
+            assert asked.second is not None
+            return replace(asked, second=_if(condition, asked.second))
+        counted = literal(1, INT) if asked.argument is None else asked.argument
+        return replace(asked, argument=_if(condition, counted))
 
     def _summed_digits(self, node: JvmNode, argument: JvmNode) -> Expression:
         """What was summed by its digits: Spark leaves out a cast to a longer decimal."""
@@ -129,6 +132,43 @@ class CallCollector:
 
 def _if(condition: Expression, value: Expression) -> Expression:
     return call("if", condition, value, literal(None, value.type))
+
+
+def _checked_nulls(function: JvmNode) -> tuple[Any, ...]:
+    if not function.read("ignoreNulls"):
+        raise ExpressionError("lists that keep nulls are not run here")
+    return ()
+
+
+def _fractions(function: JvmNode, other: str) -> tuple[Any, ...]:
+    """Whether there is a list of fractions, and these; of an approximation first its accuracy."""
+    found = function.node("percentageExpression").handle.eval(None)
+    is_list = hasattr(found, "toDoubleArray")
+    fractions = [float(each) for each in (found.toDoubleArray() if is_list else [found])]
+    number = function.node(other).handle
+    if other == "accuracyExpression":
+        return is_list, int(number.eval(None)), *fractions
+    if not number.foldable() or int(number.eval(None)) != 1:
+        raise ExpressionError("a percentile of values with frequencies is not run here")
+    if bool(function.read("reverse")):
+        fractions = [1.0 - each for each in fractions]
+    return is_list, *fractions
+
+
+def _tie(function: JvmNode) -> tuple[Any, ...]:
+    """Which of the values that are most often is asked for."""
+    is_least = scala_option(function.read("reverseOpt"))
+    return () if is_least is None else ("least" if is_least else "greatest",)
+
+
+# What functions of items are told beside their argument.
+_OPTIONS: Mapping[str, Callable[[JvmNode], tuple[Any, ...]]] = {
+    "collect_list": _checked_nulls,
+    "collect_set": _checked_nulls,
+    "percentile": lambda function: _fractions(function, "frequencyExpression"),
+    "percentile_approx": lambda function: _fractions(function, "accuracyExpression"),
+    "mode": _tie,
+}
 
 
 def is_aggregate(node: JvmNode) -> bool:

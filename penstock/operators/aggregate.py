@@ -23,12 +23,13 @@ from penstock.operators.groups import (
     state_schema,
     with_the_one_group,
 )
+from penstock.operators.items import KeptItems
 from penstock.operators.late import LateRows
 from penstock.operators.row_groups import GroupRows, RowGroups
 from penstock.operators.shown import Changes, Shown, weighed
 from penstock.operators.sliding import SlidingWindows
 from penstock.operators.specs import AggregateSpec, SessionSpec, accumulators_of
-from penstock.operators.windows import Windows
+from penstock.operators.windows import Windows, overlap_of
 from penstock.state.columns import PANE_NAME
 from penstock.state.keyed import KeyedState
 
@@ -46,7 +47,8 @@ class Grouped(Operator):
         self.name = name
         self.spec = spec
         self.state = KeyedState(name, state_schema(spec), bytes_max=tools.state_bytes_max)
-        self.states = {name: self.state}
+        self._items = KeptItems(name, spec, tools.state_bytes_max, overlap_of(spec.window))
+        self.states = {name: self.state, **self._items.states}
         self._watermark_us: int | None = None
         self._accumulators = accumulators_of(spec.aggregates)
         self._schema = arrow_schema(spec.groups_schema)
@@ -101,8 +103,11 @@ class Grouped(Operator):
         if window is not None:
             columns.insert(0, window)
         accumulated = rows.columns[keys + 1 :]
+        of_items = self._items.finish(rows)
         for aggregate in self.spec.aggregates:
-            column = aggregate.finish(self._accumulators, accumulated)
+            column = of_items.get(aggregate.name)
+            if column is None:
+                column = aggregate.finish(self._accumulators, accumulated)
             check_digits(self.name, aggregate.name, column)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -152,6 +157,7 @@ class Aggregate(Grouped):
             if self._shown is not None:
                 self._shown.note(rows.keys, panes)
             self.state.merge(rows.keys, panes, rows.values, rows.hashes)
+            self._items.merge(rows.keys, panes, rows.hashes, rows.items)
             self._place += rows.places
         elif isinstance(prepared.rows, Partials):
             partials = with_the_one_group(prepared.rows, self.spec)
@@ -193,6 +199,7 @@ class Aggregate(Grouped):
         if self._sliding is not None:
             self._sliding.drop_upto(closed_pane)
         self.state.drop_panes(closed_pane)
+        self._items.drop_panes(closed_pane)
         return batches
 
     def on_commit(self) -> Batches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.arrays import validity_of
-from penstock.expressions.types import BIGINT, DOUBLE, DataType, decimal_type
+from penstock.expressions.types import (
+    BIGINT,
+    DOUBLE,
+    DataType,
+    array_type,
+    arrow_type,
+    decimal_type,
+)
 from penstock.expressions.vectors import arrow_column
 from penstock.kernels.accumulators import Part
 from penstock.kernels.columns import is_fixed_width
@@ -24,6 +31,26 @@ _SCALED_MAX = ((1 << 62) - 1) // (2 * 10**AVERAGE_DIGITS)
 
 Numbers = NDArray[np.int64]
 Finish = Callable[[Sequence[pa.Array], DataType], pa.Array]
+Options = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """What so many groups have collected, by group: of each item its group, keys and values."""
+
+    owners: Numbers
+    groups: int
+    keys: list[pa.Array]
+    values: list[pa.Array]
+
+    @property
+    def ends(self) -> Numbers:
+        """Where the items of each group end."""
+        counted: Numbers = np.cumsum(np.bincount(self.owners, minlength=self.groups))
+        return counted
+
+
+Gather = Callable[[Items, Options, DataType], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +63,9 @@ class AggregateFunction:
     in a `pair` or neither, or the `place` of a row in the order of processing. A decimal gets
     `more_digits`. `catalyst` is Spark's class; `ansi` is its field that must say that overflow is
     an error.
+
+    What does not fit a line per group is collected: the distinct `values` of a group with their
+    counts, or the values at the `places` of its rows; `gather` makes items the result.
     """
 
     name: str
@@ -49,6 +79,8 @@ class AggregateFunction:
     second: Literal["none", "order", "pair", "place"] = "none"
     more_digits: int = 0
     ansi: str | None = None
+    collects: Literal["none", "values", "places"] = "none"
+    gather: Gather | None = None
 
 
 # --- what they take and give ----------------------------------------------------------------------
@@ -66,6 +98,12 @@ def ordered(argument: DataType) -> str | None:
     if argument.is_nested or not (is_fixed_width(argument) or argument.kind in _TEXTS):
         return "of {type} is not supported: use a number, boolean, time, string or binary"
     return None
+
+
+def _approximable(argument: DataType) -> str | None:
+    if argument.kind in ("date", "timestamp", "timestamp_ntz"):
+        return None
+    return _numeric(argument)
 
 
 def _whole(argument: DataType) -> str | None:
@@ -192,6 +230,98 @@ def _half_up(high: Numbers, low: Numbers, counts: Numbers) -> Numbers:
     return result
 
 
+# --- what is made of items ------------------------------------------------------------------------
+
+
+def _listed(items: Items, _options: Options, result: DataType) -> pa.Array:
+    column = (items.values or items.keys)[0]
+    offsets = pa.array(np.append(0, items.ends).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, column, type=arrow_type(result))
+
+
+def _set(items: Items, options: Options, result: DataType) -> pa.Array:
+    return _listed(replace(items, values=[]), options, result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """Of each group its values in order: how many there are, and which has a rank."""
+
+    items: Items
+    reached: Numbers  # how many values there are up to each item, those of groups before included
+    before: Numbers  # how many groups before have
+    counts: Numbers
+
+    @classmethod
+    def of(cls, items: Items) -> _Ranks:
+        reached = np.cumsum(_numbers(items.values[0]))
+        totals = np.append(0, reached)[np.append(0, items.ends)]
+        return cls(items, reached, totals[:-1], np.diff(totals))
+
+    def at(self, ranks: Numbers) -> pa.Array:
+        """The value of each group at a rank from 0; null where the group has none."""
+        places = np.searchsorted(self.reached, self.before + ranks, side="right")
+        return self.items.keys[0].take(pa.array(places, mask=self.counts == 0))
+
+
+def _percentiles(items: Items, options: Options, result: DataType) -> pa.Array:
+    """Between two values as far as the fraction lies between their ranks, as Spark does it."""
+    is_list, *fractions = options
+    ranks = _Ranks.of(items)
+    columns = []
+    for fraction in fractions:
+        position = np.maximum(ranks.counts - 1, 0) * fraction
+        low, high = np.floor(position), np.ceil(position)
+        one, other = (
+            _numbers(ranks.at(rank.astype(np.int64)).cast(pa.float64())) for rank in (low, high)
+        )
+        with np.errstate(invalid="ignore"):
+            between = one + (position - low) * (other - one)
+        columns.append(np.where((low == high) | (one == other), one, between))
+    if not is_list:
+        return arrow_column(columns[0], ranks.counts > 0, result)
+    values = pa.array(np.stack(columns, axis=1).reshape(-1))
+    return _lists_of(values, ranks.counts > 0, len(columns), result)
+
+
+def _approximate(items: Items, options: Options, result: DataType) -> pa.Array:
+    """The exact ranks, which lie within Spark's error; with few rows Spark has none."""
+    is_list, accuracy, *fractions = options
+    ranks = _Ranks.of(items)
+    columns = []
+    for fraction in fractions:
+        rank = np.ceil(fraction * ranks.counts).astype(np.int64) - 1
+        if fraction <= 1 / accuracy:
+            rank = np.zeros_like(rank)
+        elif fraction >= 1 - 1 / accuracy:
+            rank = ranks.counts - 1
+        columns.append(ranks.at(np.maximum(rank, 0)))
+    if not is_list:
+        return columns[0]
+    taken = np.arange(items.groups * len(columns)).reshape(len(columns), -1).T.reshape(-1)
+    values = pa.concat_arrays(columns).take(pa.array(taken))
+    return _lists_of(values, ranks.counts > 0, len(columns), result)
+
+
+def _lists_of(values: pa.Array, valid: NDArray[np.bool_], size: int, result: DataType) -> pa.Array:
+    """Lists of one size, null where they are not valid."""
+    sizes = np.where(valid, size, 0)
+    kept = values.filter(pa.array(np.repeat(valid, size)))
+    offsets = pa.array(np.append(0, np.cumsum(sizes)).astype(np.int32))
+    mask = pa.array(~valid)
+    return pa.ListArray.from_arrays(offsets, kept, type=arrow_type(result), mask=mask)
+
+
+def _most_often(items: Items, options: Options, result: DataType) -> pa.Array:
+    """The value that a group has most often; of several the least, or the greatest if asked for."""
+    counts = _numbers(items.values[0])
+    tie = np.arange(counts.size) * (1 if options == ("greatest",) else -1)
+    order = np.lexsort((tie, counts, items.owners))
+    sizes = np.bincount(items.owners, minlength=items.groups)
+    places = order[np.maximum(items.ends - 1, 0)] if counts.size else items.ends
+    return items.keys[0].take(pa.array(places, mask=sizes == 0))
+
+
 # --- the table ------------------------------------------------------------------------------------
 
 _COUNT: Part = ("count", 0)
@@ -253,6 +383,25 @@ _TABLE = (
     ),
     AggregateFunction(
         "last", "Last", _itself, _parts(("of_greatest", 0, 1)), _kept, ordered, second="place"
+    ),
+    AggregateFunction(
+        "collect_list", "CollectList", array_type, _parts(), _kept, ordered,
+        nullable=False, second="place", collects="places", gather=_listed,
+    ),
+    AggregateFunction(
+        "collect_set", "CollectSet", array_type, _parts(), _kept, ordered,
+        nullable=False, collects="values", gather=_set,
+    ),
+    AggregateFunction(
+        "percentile", "Percentile", _always_double, _parts(), _kept, _numeric,
+        collects="values", gather=_percentiles,
+    ),
+    AggregateFunction(
+        "percentile_approx", "ApproximatePercentile", _itself, _parts(), _kept, _approximable,
+        collects="values", gather=_approximate,
+    ),
+    AggregateFunction(
+        "mode", "Mode", _itself, _parts(), _kept, ordered, collects="values", gather=_most_often
     ),
     AggregateFunction("bit_and", "bit_and", _itself, _one("bit_and"), _kept, _whole),
     AggregateFunction("bit_or", "bit_or", _itself, _one("bit_or"), _kept, _whole),

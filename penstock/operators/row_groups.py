@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ from penstock.operators.specs import (
     AggregateSpec,
     PartialAggregateSpec,
     accumulators_of,
+    collections_of,
 )
 
 Numbers = NDArray[np.int64]
@@ -43,6 +45,7 @@ class GroupRows:
     panes: Numbers
     hashes: Hashes
     values: list[pa.Array]
+    items: list[list[pa.Array]]  # of each collection
     places: int  # how many the batch had, also of rows that are not here
 
     def batch(self, spec: PartialAggregateSpec) -> pa.RecordBatch:
@@ -65,7 +68,11 @@ class RowGroups:
             [fusion.inlined(argument) for argument in accumulator.arguments]
             for accumulator in self._accumulators
         ]
-        wanted = [*self._keys, *(argument for each in self._arguments for argument in each)]
+        self._collections = [
+            [fusion.inlined(argument) for argument in collection.arguments]
+            for collection in collections_of(spec.aggregates)
+        ]
+        wanted = [*self._keys, *chain(*self._arguments, *self._collections)]
         if self._time is not None:
             wanted.insert(0, self._time)
         self._names = {expression: f"x{at}" for at, expression in enumerate(dict.fromkeys(wanted))}
@@ -128,15 +135,19 @@ class RowGroups:
             self._worth(accumulator, arguments, rows)
             for accumulator, arguments in zip(self._accumulators, self._arguments, strict=True)
         ]
-        return GroupRows(keys, panes, hash_columns(keys, len(panes)), values, batch.num_rows)
+        items = [self._columns(arguments, rows) for arguments in self._collections]
+        hashes = hash_columns(keys, len(panes))
+        return GroupRows(keys, panes, hashes, values, items, batch.num_rows)
 
     def _worth(
         self, accumulator: Accumulator, arguments: Sequence[Expression], rows: pa.RecordBatch
     ) -> pa.Array:
         if not arguments:
             return pa.array(np.ones(rows.num_rows, np.int64))
-        columns = [plain(combined(rows.column(self._names[each]))) for each in arguments]
-        return accumulator.row.rows(columns, accumulator.type)
+        return accumulator.row.rows(self._columns(arguments, rows), accumulator.type)
+
+    def _columns(self, arguments: Sequence[Expression], rows: pa.RecordBatch) -> list[pa.Array]:
+        return [plain(combined(rows.column(self._names[each]))) for each in arguments]
 
     def _one_group(self, places: int) -> GroupRows:
         """An aggregate without keys and window has one group, also if no row has reached it."""
@@ -144,7 +155,11 @@ class RowGroups:
             pa.array([None if each.nullable else 0], arrow_type(each.type))
             for each in self._accumulators
         ]
-        return GroupRows([], np.zeros(1, np.int64), hash_columns([], 1), values, places)
+        items = [
+            [pa.nulls(1, arrow_type(each.type)) for each in arguments]
+            for arguments in self._collections
+        ]
+        return GroupRows([], np.zeros(1, np.int64), hash_columns([], 1), values, items, places)
 
 
 _PLACE_FIELD = Field(PLACE.name, PLACE.type, PLACE.nullable)

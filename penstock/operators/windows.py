@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.expressions.types import arrow_type
 from penstock.kernels.block import PANE_NONE
-from penstock.operators.specs import WindowSpec
+from penstock.operators.specs import SessionSpec, WindowSpec
 from penstock.state.overlaps import Overlap
 
 _INT64_MAX = (1 << 63) - 1
@@ -64,3 +64,10 @@ class Windows:
             [pa.array(starts).view(time), pa.array(starts + spec.size_us).view(time)],
             fields=fields,
         )
+
+
+def overlap_of(window: WindowSpec | SessionSpec | None) -> Overlap | None:
+    """How panes make windows, where windows overlap."""
+    if not isinstance(window, WindowSpec) or Windows(window).is_tumbling:
+        return None
+    return Windows(window).overlap

@@ -28,6 +28,7 @@ from penstock.operators.specs import (
     WatermarkSpec,
     WindowSpec,
     accumulators_of,
+    collections_of,
     is_running,
     is_stateful,
 )
@@ -268,9 +269,11 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
             *_changing_values(spec.aggregates),
             f"{_bound_text(settings)}, {_closing(spec)}, or have no rows left",
         ]
+    items = [f"items {each}" for each in collections_of(spec.aggregates)]
     return [
         f"by {keys}{pane}",
-        f"values {', '.join(values)}",
+        f"values {', '.join(values) or 'none'}",
+        *items,
         f"{_bound_text(settings)}, {_closing(spec)}",
     ]
 
@@ -432,7 +435,8 @@ def show_call(call: AggregateCall) -> str:
     """An aggregate with its name."""
     arguments = ", ".join(map(str, call.expressions())) or "*"
     nulls = " ignore nulls" if call.ignores_nulls else ""
-    return f"{call.function}({arguments}){nulls} as {call.name}"
+    distinct = "distinct " if call.is_distinct else ""
+    return f"{call.function}({distinct}{arguments}){nulls} as {call.name}"
 
 
 def show_static_join(spec: StaticJoinSpec) -> str:

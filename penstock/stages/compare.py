@@ -8,7 +8,13 @@ from typing import Literal
 
 from penstock.errors import ProgramIncompatible
 from penstock.expressions.durations import show_duration
-from penstock.operators.specs import AggregateSpec, SessionSpec, StatefulSpec, accumulators_of
+from penstock.operators.specs import (
+    AggregateSpec,
+    SessionSpec,
+    StatefulSpec,
+    accumulators_of,
+    collections_of,
+)
 from penstock.stages.identity import IDENTITY_OPTIONS, identity
 from penstock.stages.program import ConnectorSpec, Port, Program, Stage, shape, show_schema
 
@@ -237,7 +243,7 @@ def _aggregate_refusals(old: AggregateSpec, new: AggregateSpec) -> Iterator[str]
         yield f"the keys of the state were {_keys(old)} and are {_keys(new)}"
     if old.window != new.window:
         yield f"the window of the state was {_window(old)} and is {_window(new)}"
-    if accumulators_of(old.aggregates) != accumulators_of(new.aggregates):
+    if _kept(old) != _kept(new):
         yield f"the values of the state were {_values(old)} and are {_values(new)}"
     if old.merge_partials != new.merge_partials:
         yield "partials were exchanged before and rows are now, or the reverse"
@@ -320,4 +326,9 @@ def _window(spec: AggregateSpec) -> str:
 
 
 def _values(spec: AggregateSpec) -> str:
-    return "(" + ", ".join(map(str, accumulators_of(spec.aggregates))) + ")"
+    return "(" + ", ".join(map(str, _kept(spec))) + ")"
+
+
+def _kept(spec: AggregateSpec) -> tuple[object, ...]:
+    """What a group keeps: running values and items."""
+    return *accumulators_of(spec.aggregates), *collections_of(spec.aggregates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -48,7 +49,33 @@ def kept(rows: list[Row]) -> tuple[Any, ...]:
         reduce(xor, values) if values else None,
         _moment(prices, lambda n, m2, _: m2 / n),
         _moment(prices, lambda n, m2, m3: math.sqrt(n) * m3 / m2**1.5 if m2 else None),
+        *items(rows),
     )
+
+
+def items(rows: list[Row]) -> tuple[Any, ...]:
+    """count(distinct value), sum(distinct value), collect_list(word), collect_set(value) in order,
+    percentile(price, (0.25, 0.5)), percentile_approx(value, 0.5), mode(word)."""
+    values = sorted(row["value"] for row in rows if row["value"] is not None)
+    prices = sorted(row["price"] for row in rows if row["price"] is not None)
+    words = [row["word"] for row in rows if row.get("word") is not None]
+    often = Counter(words)
+    return (
+        len(set(values)),
+        sum(set(values)) if values else None,
+        words,
+        sorted(set(values)),
+        [_between(prices, Fraction(1, 4)), _between(prices, Fraction(1, 2))] if prices else None,
+        values[max(math.ceil(len(values) / 2) - 1, 0)] if values else None,
+        min(often, key=lambda word: (-often[word], word.encode())) if often else None,
+    )
+
+
+def _between(values: list[float], fraction: Fraction) -> float:
+    low, rest = divmod((len(values) - 1) * fraction, 1)
+    near = Fraction(values[int(low)])
+    far = Fraction(values[min(int(low) + 1, len(values) - 1)])
+    return float((1 - rest) * near + rest * far)
 
 
 def _moment(values: list[float], formula: Callable[..., float | None]) -> Any:

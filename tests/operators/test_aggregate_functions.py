@@ -10,7 +10,7 @@ from penstock.errors import ExpressionError
 from penstock.expressions.tree import column
 from penstock.expressions.types import arrow_type
 from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction
-from penstock.operators.aggregate_functions import AGGREGATES
+from penstock.operators.aggregate_functions import AGGREGATES, Items
 from penstock.operators.specs import AggregateCall, accumulators_of
 
 TYPES = [
@@ -41,7 +41,7 @@ def calls(name: str, kind: str) -> list[AggregateCall]:
     has_second = AGGREGATES[name].second in ("order", "pair")
     second = column("z", kind) if has_second else None
     try:
-        return [AggregateCall(name, column("x", kind), "y", second)]
+        return [AggregateCall(name, column("x", kind), "y", second, options=OPTIONS.get(name, ()))]
     except ExpressionError:
         return []
 
@@ -55,10 +55,29 @@ def test_what_an_accumulator_reads_comes_behind_it() -> None:
         assert all(found.index(other) > at for other in accumulator.reads)
 
 
+OPTIONS = {"percentile": (True, 0.5), "percentile_approx": (True, 100, 0.5)}
+
+
+def gathered(aggregate: AggregateCall) -> pa.Array:
+    """The column of an aggregate of items, of two groups that have none."""
+    assert aggregate.row.gather is not None
+    assert aggregate.collection is not None
+    keys, values = aggregate.collection.arguments[:1], aggregate.collection.arguments[1:]
+    nothing = [pa.array([], arrow_type(each.type)) for each in (*keys, *values)]
+    counts = [pa.array([], pa.int64())]
+    items = Items(np.empty(0, np.int64), 2, nothing[:1], nothing[1:] or counts)
+    column = aggregate.row.gather(items, aggregate.options, aggregate.type)
+    assert len(column) == 2
+    return column
+
+
 @pytest.mark.parametrize("name", AGGREGATES)
 @pytest.mark.parametrize("kind", TYPES)
 def test_an_aggregate_of_no_groups_has_its_type(name: str, kind: str) -> None:
     for aggregate in calls(name, kind):
+        if aggregate.collection is not None:
+            assert gathered(aggregate).type == arrow_type(aggregate.type)
+            continue
         accumulators = aggregate.accumulators
         empty = [arrow_type(accumulator.type) for accumulator in accumulators]
         result = aggregate.finish(accumulators, [pa.array([], each) for each in empty])

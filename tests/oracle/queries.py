@@ -113,6 +113,10 @@ KEPT_AGGREGATES = (
     "first(auction, true) FILTER (WHERE id < 0)", "bool_or(flag)", "every(price > 0)",
     "bit_and(small)", "bit_or(price)", "bit_xor(tiny)", "count(1) FILTER (WHERE flag)",
     "sum(price) FILTER (WHERE url > 'b')", "min_by(url, id) FILTER (WHERE not flag)",
+    "count(DISTINCT url)", "sort_array(collect_list(url))", "sort_array(collect_set(tiny))",
+    "percentile(n, 0.3)", "percentile(price, array(0.0, 0.5, 1.0))", "median(tiny)",
+    "percentile_approx(price, 0.4)", "percentile_approx(at, array(0.1, 0.9), 200)",
+    "mode(url, true)", "sort_array(collect_list(id) FILTER (WHERE flag))",
     # The last bits depend on the order of rows: Spark's own do.
     "cast(round(var_pop(price % 100), 6) AS float)", "cast(round(var_samp(n % 7), 6) AS float)",
     "cast(round(stddev_pop(small), 6) AS float)", "cast(round(stddev_samp(n % 9), 6) AS float)",

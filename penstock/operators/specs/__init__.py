@@ -19,10 +19,12 @@ from penstock.operators.specs.grouping import (
     Accumulator,
     AggregateCall,
     AggregateSpec,
+    Collection,
     PartialAggregateSpec,
     SessionSpec,
     WindowSpec,
     accumulators_of,
+    collections_of,
     counts_only,
     is_running,
 )
@@ -88,6 +90,7 @@ __all__ = [
     "AggregateCall",
     "AggregateSpec",
     "Binder",
+    "Collection",
     "DeduplicateSpec",
     "FilterSpec",
     "Frame",
@@ -118,6 +121,7 @@ __all__ = [
     "can_be_looked_up",
     "chain_schema",
     "check_columns",
+    "collections_of",
     "column_of",
     "columns_read",
     "counts_only",
@@ -168,7 +172,12 @@ _GROUPING: dict[str, Any] = {
     "keys": list_of(_named),
     "window": _optional(_window),
     "aggregates": list_of(
-        record_of(AggregateCall, argument=_optional(from_json), second=_optional(from_json))
+        record_of(
+            AggregateCall,
+            argument=_optional(from_json),
+            second=_optional(from_json),
+            more=list_of(from_json),
+        )
     ),
 }
 _SIDE = record_of(

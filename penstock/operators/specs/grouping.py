@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from penstock.expressions.types import (
     DataType,
     Field,
     Schema,
+    array_type,
     struct_type,
 )
 from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction, Part
@@ -236,6 +237,22 @@ def _accumulator(part: Part, arguments: Sequence[Expression]) -> Accumulator:
 
 
 @dataclass(frozen=True, slots=True)
+class Collection:
+    """Items of a group: distinct values, each with its count, or values at places of rows."""
+
+    kind: Literal["values", "places"]
+    arguments: tuple[Expression, ...]
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {', '.join(map(str, self.arguments[-1:]))}"
+
+    @property
+    def keys(self) -> int:
+        """How many of the arguments tell one item from another."""
+        return len(self.arguments) if self.kind == "values" else 1
+
+
+@dataclass(frozen=True, slots=True)
 class AggregateCall:
     """One aggregate of the output: a function of `AGGREGATES`; count without argument: of rows."""
 
@@ -244,6 +261,9 @@ class AggregateCall:
     name: str
     second: Expression | None = None
     ignores_nulls: bool = False  # of functions that go by the place of a row
+    is_distinct: bool = False  # equal values of a group count once
+    more: tuple[Expression, ...] = ()  # what a distinct count looks at beside its argument
+    options: tuple[Any, ...] = ()  # what a function of items is told
 
     def __post_init__(self) -> None:
         if not isinstance(self.function, str) or self.function not in AGGREGATES:
@@ -257,12 +277,20 @@ class AggregateCall:
         if self.second is not None:
             refusal = ordered if self.row.second == "order" else self.row.refusal
             self._check_argument(self.second, refusal)
+        if self.is_distinct and (self.argument is None or self.row.second != "none"):
+            raise refuse(f"{self.function} of distinct values is not supported")
+        if self.more and not (self.is_distinct and self.row.counts_rows):
+            raise refuse(f"{self.function} has another number of arguments")
+        if self.collection is not None:
+            for each in self.collection.arguments:
+                self._check_argument(each, ordered)
 
     def bound(self, bind: Binder) -> AggregateCall:
         if self.argument is None:
             return self
         second = None if self.second is None else bind(self.second)
-        return replace(self, argument=bind(self.argument), second=second)
+        more = tuple(map(bind, self.more))
+        return replace(self, argument=bind(self.argument), second=second, more=more)
 
     @property
     def row(self) -> AggregateFunction:
@@ -285,7 +313,10 @@ class AggregateCall:
     @property
     def type(self) -> DataType:
         """Spark's result type."""
-        return BIGINT if self.argument is None else self.row.result(self.argument.type)
+        if self.argument is None:
+            return BIGINT
+        result = self.row.result(self.argument.type)
+        return array_type(result) if self.options and self.options[0] is True else result
 
     @property
     def nullable(self) -> bool:
@@ -293,7 +324,18 @@ class AggregateCall:
 
     def expressions(self) -> list[Expression]:
         """What it reads of a row."""
-        return [each for each in (self.argument, self.second) if each is not None]
+        return [each for each in (self.argument, self.second, *self.more) if each is not None]
+
+    @property
+    def collection(self) -> Collection | None:
+        """The items that must be kept per group to compute it."""
+        if self.argument is None:
+            return None
+        if self.is_distinct or self.row.collects == "values":
+            return Collection("values", (self.argument, *self.more))
+        if self.row.collects == "places":
+            return Collection("places", (PLACE, self.argument))
+        return None
 
     @property
     def arguments(self) -> tuple[Expression, ...]:
@@ -312,9 +354,11 @@ class AggregateCall:
 
     @property
     def accumulators(self) -> tuple[Accumulator, ...]:
-        """What must be kept per group to compute it."""
+        """What must be kept per group to compute it, beside items."""
         if self.argument is None:
             return (Accumulator("rows", None),)
+        if self.collection is not None:
+            return ()
         parts, arguments = self.row.accumulators(self.argument.type), self.arguments
         return tuple(_accumulator(part, arguments) for part in parts)
 
@@ -342,6 +386,12 @@ def accumulators_of(aggregates: tuple[AggregateCall, ...]) -> tuple[Accumulator,
         found.update(dict.fromkeys(waiting))
         waiting = [other for a in waiting for other in a.reads if other not in found]
     return tuple(sorted(found, key=lambda a: -a.depth))
+
+
+def collections_of(aggregates: tuple[AggregateCall, ...]) -> tuple[Collection, ...]:
+    """The distinct collections of all aggregates, in order of first use."""
+    found = (call.collection for call in aggregates)
+    return tuple(dict.fromkeys(each for each in found if each is not None))
 
 
 def _check_grouping(
@@ -403,7 +453,8 @@ class PartialAggregateSpec(Spec):
     @property
     def in_loop(self) -> bool:
         """Whether a loop computes it; else rows go to the state one by one, and travel as rows."""
-        return all(accumulator.in_loop for accumulator in accumulators_of(self.aggregates))
+        in_loop = (accumulator.in_loop for accumulator in accumulators_of(self.aggregates))
+        return all(in_loop) and not collections_of(self.aggregates)
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -447,7 +498,9 @@ class PartialAggregateSpec(Spec):
             [each.function, each.argument, *each.arguments[1:]]
             for each in accumulators_of(self.aggregates)
         ]
-        return {"keys": self.keys, "window": self.window, "values": values}
+        items = [[each.kind, *each.arguments] for each in collections_of(self.aggregates)]
+        kept = {"values": values} | ({"items": items} if items else {})
+        return {"keys": self.keys, "window": self.window} | kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,6 +533,7 @@ class AggregateSpec(Spec):
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise refuse(f"there is no mode {self.mode!r}; known: {', '.join(MODES)}")
+        self._check_items()
         if self.mode == "append" and (self.weighted or self.changes):
             raise refuse(
                 "an aggregate in append mode emits each group once, when it is final: groups of "
@@ -506,6 +560,20 @@ class AggregateSpec(Spec):
             )
         if self.window is None and self.is_watermarked:
             raise refuse("a watermark ends the windows of an aggregate, and it has none")
+
+    def _check_items(self) -> None:
+        """Items stay with the group that they came to, and what was made of them is not kept."""
+        collecting = next((call for call in self.aggregates if call.collection is not None), None)
+        if collecting is None:
+            return
+        if isinstance(self.window, SessionSpec):
+            reason = "in a session, which grows together with others: use a window of fixed length"
+        elif self.weighted or self.changes:
+            reason = "of groups that come and go: use append mode between two aggregates"
+        else:
+            return
+        shown = f"distinct {collecting.function}" if collecting.is_distinct else collecting.function
+        raise refuse(f"{shown} is not supported {reason}", column=collecting.name)
 
     def expressions(self) -> list[Expression]:
         """Where it merges partials they were computed before."""
