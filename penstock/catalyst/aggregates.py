@@ -20,6 +20,60 @@ Naming = Callable[[str], str]
 _BY_CLASS: Mapping[str, AggregateFunction] = {row.catalyst: row for row in AGGREGATES.values()}
 
 
+@dataclass(frozen=True)
+class SeveralDistinct:
+    """What Spark's optimizer has made of distinct values of several columns, read backwards.
+
+    Rows are expanded, once for each set of columns and once for what is not distinct, with a number
+    (`gid`). An inner aggregation by all of them leaves distinct values, an outer one aggregates
+    them where the number says so. `regular` has the inner aggregates of what is not distinct,
+    `filters` what the conditions of FILTER are, by attribute of the inner aggregation.
+    """
+
+    number: int  # the attribute of gid
+    regular: Mapping[int, JvmNode]
+    filters: Mapping[int, JvmNode]
+
+    @staticmethod
+    def found(node: JvmNode) -> tuple[SeveralDistinct, JvmNode] | None:
+        """The Expand under two aggregations that were one, and how to read these; else None."""
+        inner = node.children[0]
+        if inner.kind != "Aggregate" or inner.children[0].kind != "Expand":
+            return None
+        expand = inner.children[0]
+        keys = [each.expr_id for each in inner.nodes("groupingExpressions") if _is_attribute(each)]
+        outer = {each.expr_id for each in node.nodes("groupingExpressions") if _is_attribute(each)}
+        numbers = [
+            each.expr_id
+            for each in expand.output
+            if str(each.read("name")) == "gid" and each.expr_id in keys
+        ]
+        if len(numbers) != 1 or numbers[0] in outer:
+            return None
+        regular: dict[int, JvmNode] = {}
+        filters: dict[int, JvmNode] = {}
+        for result in inner.nodes("aggregateExpressions"):
+            if result.kind != "Alias":
+                continue
+            value = result.children[0]
+            regular[result.expr_id] = value
+            if value.kind == "AggregateExpression" and value.children[0].kind == "Max":
+                filters[result.expr_id] = value.children[0].children[0]
+        return SeveralDistinct(numbers[0], regular, filters), expand
+
+    def conditions(self, condition: JvmNode) -> list[JvmNode]:
+        """What a FILTER asks for beside the number."""
+        if condition.kind == "And":
+            return [each for child in condition.children for each in self.conditions(child)]
+        if condition.kind == "EqualTo" and condition.children[0].expr_id == self.number:
+            return []
+        return [self.filters[condition.expr_id]]
+
+
+def _is_attribute(node: JvmNode) -> bool:
+    return node.kind == "AttributeReference"
+
+
 @dataclass
 class CallCollector:
     """The aggregates of one aggregation, each computed once whoever asks for it."""
@@ -27,6 +81,7 @@ class CallCollector:
     inputs: ExpressionReader
     name: Naming
     calls: list[AggregateCall] = field(default_factory=list)
+    rewritten: SeveralDistinct | None = None
 
     def column(self, node: JvmNode) -> Expression:
         """The column of an aggregate inside a larger expression."""
@@ -51,6 +106,13 @@ class CallCollector:
         """The aggregate, without a name yet."""
         aggregate = _aggregate_expression(node)
         function, *conditions = aggregate.children
+        is_distinct = bool(aggregate.read("isDistinct"))
+        if self.rewritten is not None:
+            if function.children and function.children[0].kind == "AttributeReference":
+                inner = self.rewritten.regular.get(function.children[0].expr_id)
+                if inner is not None:
+                    return replace(self, rewritten=None)._read(inner)
+            is_distinct, conditions = True, self.rewritten.conditions(conditions[0])
         row = _BY_CLASS.get(function.kind)
         if row is None:
             known = ", ".join(AGGREGATES)
@@ -58,7 +120,6 @@ class CallCollector:
                 function, f"{function.kind} is not among the aggregates that are run here: {known}"
             )
         self._check_mode(function, row)
-        is_distinct = bool(aggregate.read("isDistinct"))
         if is_distinct and row.counts_rows:
             asked = self._distinct_count(function)
         else:

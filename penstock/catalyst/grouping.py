@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from penstock.catalyst.aggregates import CallCollector, is_aggregate
+from penstock.catalyst.aggregates import CallCollector, SeveralDistinct, is_aggregate
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
@@ -45,15 +45,16 @@ class AggregateReader:
         session_zone: str,
         mode: str,
         spark: SparkExpressions,
+        rewritten: SeveralDistinct | None = None,
     ) -> None:
-        """`spark` collects what Spark computes."""
+        """`spark` collects what Spark computes; `rewritten` says what the node was."""
         self.node, self.rows, self.spark = node, rows, spark
         self.session_zone, self.mode = session_zone, mode
         self.names = Names()
         self.results = node.nodes("aggregateExpressions")
         self.by_spark = SparkColumns(spark)  # of the rows that are grouped
         self.inputs = rows.expressions(node.kind, session_zone, self.by_spark)
-        self.calls = CallCollector(self.inputs, self.names.give)
+        self.calls = CallCollector(self.inputs, self.names.give, rewritten=rewritten)
         self.keys: list[NamedExpression] = []
         self.window: WindowSpec | SessionSpec | None = None
         self.span: Span | None = None

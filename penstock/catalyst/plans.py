@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from penstock.catalyst.aggregates import SeveralDistinct
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
 from penstock.catalyst.grouping import AggregateReader
@@ -29,7 +30,8 @@ from penstock.catalyst.windows import (
     window_struct,
 )
 from penstock.errors import UnsupportedPlan
-from penstock.expressions.tree import Call, Column, Expression, call
+from penstock.expressions.tree import Call, Column, Expression, call, literal
+from penstock.expressions.types import INT
 from penstock.operators.specs import (
     DeduplicateSpec,
     GenerateSpec,
@@ -279,7 +281,7 @@ class PlanReader:
         return replace(rows, relation=relation)
 
     def expand(self, node: JvmNode) -> SparkRows:
-        """Overlapping windows: one projection for each that a row falls into."""
+        """Several projections of each row: of windows that overlap, or of grouping sets."""
         rows = self.read(node.children[0])
         projections = [
             [JvmNode(item) for item in scala_items(projection)]
@@ -289,11 +291,11 @@ class PlanReader:
             index for index, item in enumerate(projections[0]) if item.kind == "CreateNamedStruct"
         ]
         if len(structs) != 1:
-            raise refused_node(node)
+            return self._grouping_sets(node, rows, projections)
         at = structs[0]
         found = sliding_span([projection[at] for projection in projections])
         if found is None or not _same_apart_from(at, projections):
-            raise refused_node(node)
+            return self._grouping_sets(node, rows, projections)
         span, time = found
         by_spark = SparkColumns(self.spark)
         expressions = self._expressions(node, rows, by_spark)
@@ -304,6 +306,51 @@ class PlanReader:
                 columns[attribute.expr_id] = expressions.read(item)
         relation = by_spark.added_to(rows.relation)
         return SparkRows(relation, columns, {node.output[at].expr_id: window})
+
+    def _grouping_sets(
+        self, node: JvmNode, rows: SparkRows, projections: Sequence[Sequence[JvmNode]]
+    ) -> SparkRows:
+        """Each row once for each projection: repeated with its number, which then decides."""
+        by_spark, names = SparkColumns(self.spark), Names(rows.names)
+        expressions = self._expressions(node, rows, by_spark)
+        numbers = [literal(number, INT) for number in range(len(projections))]
+        spec = GenerateSpec(call("array", *numbers), names.give("projection"))
+        number = Column(spec.output, INT, True)
+        outputs: list[NamedExpression] = []
+        columns: dict[int, Expression] = {}
+        windows: dict[int, PendingWindow] = {}
+        names = Names()
+        for attribute, *items in zip(node.output, *projections, strict=True):
+            pending = {rows.windows.get(item.expr_id) for item in items if _is_attribute(item)}
+            window = next(iter(pending)) if len(pending) == 1 else None
+            if window is not None and all(map(_is_attribute, items)):
+                windows[attribute.expr_id] = window
+                continue
+            name = str(attribute.read("name"))
+            value = _by_number(number, [expressions.read(item, name) for item in items])
+            given = names.give(name)
+            outputs.append((given, value))
+            columns[attribute.expr_id] = Column(given, value.type, value.nullable)
+        for expr_id, window in windows.items():
+            windows[expr_id] = replace(window, time=_carried(window.time, outputs, names))
+            _show_window(columns, expr_id, windows[expr_id])
+        repeated = made(node, lambda: step(spec, by_spark.added_to(rows.relation)))
+        relation = made(node, lambda: selected(repeated, tuple(outputs)))
+        return SparkRows(relation, columns, windows)
+
+    def _before_expanding(self, node: JvmNode) -> SparkRows:
+        """Rows before they are expanded for distinct values: what attributes are, where not null."""
+        rows = self.read(node.children[0])
+        by_spark = SparkColumns(self.spark)
+        expressions = self._expressions(node, rows, by_spark)
+        columns = dict(rows.columns)
+        projections = [scala_items(each) for each in scala_items(node.read("projections"))]
+        for attribute, *items in zip(node.output, *projections, strict=True):
+            known = attribute.expr_id in columns or attribute.expr_id in rows.windows
+            values = [item for item in map(JvmNode, items) if not _is_null(item)]
+            if values and not known:
+                columns[attribute.expr_id] = expressions.read(values[0])
+        return replace(rows, relation=by_spark.added_to(rows.relation), columns=columns)
 
     # --- groups ---
 
@@ -361,8 +408,14 @@ class PlanReader:
         return OverReader(node, rows, self.session.time_zone).finish(limit)
 
     def aggregate(self, node: JvmNode) -> SparkRows:
-        rows = self.read(node.children[0])
-        grouping = AggregateReader(node, rows, self.session.time_zone, self.output_mode, self.spark)
+        rewritten = SeveralDistinct.found(node)
+        if rewritten is None:
+            several, rows = None, self.read(node.children[0])
+        else:
+            several, rows = rewritten[0], self._before_expanding(rewritten[1])
+        grouping = AggregateReader(
+            node, rows, self.session.time_zone, self.output_mode, self.spark, several
+        )
         for expression in node.nodes("groupingExpressions"):
             grouping.add(expression)
         return grouping.finish()
@@ -448,6 +501,30 @@ def _same_apart_from(at: int, projections: Sequence[Sequence[JvmNode]]) -> bool:
             return False
         passed.append([item.expr_id for item in others])
     return all(ids == passed[0] for ids in passed)
+
+
+def _is_null(item: JvmNode) -> bool:
+    return item.kind == "Literal" and item.read("value") is None
+
+
+def _is_attribute(item: JvmNode) -> bool:
+    return item.kind == "AttributeReference"
+
+
+def _by_number(number: Column, values: Sequence[Expression]) -> Expression:
+    """The value of the projection that has a number; those that are equal are asked for once."""
+    *others, chosen = dict.fromkeys(values)
+    for other in others:
+        tests = [
+            call("eq", number, literal(at, INT))
+            for at, value in enumerate(values)
+            if value == other
+        ]
+        is_other: Expression = tests[0]
+        for test in tests[1:]:
+            is_other = call("or", is_other, test)
+        chosen = call("if", is_other, other, chosen)
+    return chosen
 
 
 def _delay_us(node: JvmNode) -> int:

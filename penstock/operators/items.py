@@ -127,7 +127,7 @@ class KeptItems:
 
 def _of_distinct(call: AggregateCall, items: Items) -> pa.Array:
     """An aggregate over the distinct values of each group, of which each counts once."""
-    every = replace(call, is_distinct=False)
+    every = replace(call, is_distinct=False, more=())
     accumulators = accumulators_of((every,))
     owner = KeyColumn("group", pa.int64())
     lines = KeyedState("distinct", StateSchema((owner,), value_columns(accumulators)))

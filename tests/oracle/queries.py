@@ -130,6 +130,13 @@ KEPT_AGGREGATES = (
 _OF_A_TYPE_THAT_IS_THERE = frozenset({"id", "auction", "bidder", "ts", "ntz"})
 
 
+SEVERAL_DISTINCT = (
+    "count(DISTINCT url)", "count(DISTINCT tiny, flag)", "sum(DISTINCT small)", "count(1)",
+    "sum(price)", "count(DISTINCT url) FILTER (WHERE flag)", "max(url)", "avg(DISTINCT tiny)",
+    "count(DISTINCT n) + count(flag)", "sum(price) FILTER (WHERE flag)",
+)  # fmt: skip
+
+
 def _columns(*expressions: str) -> list[Column]:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
@@ -231,6 +238,33 @@ def _unbounded() -> dict[str, Judged]:
         ),
         "every aggregate of one group": Judged(
             lambda df: df.agg(*_columns(*every_aggregate())), "complete"
+        ),
+        "rollup": Judged(
+            lambda df: df.rollup("flag", "tiny").agg(
+                *_columns("grouping(flag)", "grouping_id()", "sum(price)", "count(DISTINCT url)")
+            ),
+            "complete",
+        ),
+        "cube": Judged(
+            lambda df: (
+                df.cube("flag", (F.col("bidder") % 3).alias("b"), "small")
+                .agg(*_columns("grouping_id()", "sum(tiny)", "max(small)"))
+                .where("b is null or b > 0")
+            ),
+            "update",
+            keys=4,
+        ),
+        "grouping sets": Judged(
+            lambda df: df.groupingSets([["flag"], ["tiny", "url"], []], "flag", "tiny", "url").agg(
+                *_columns("grouping(tiny)", "count(1)", "min(url)")
+            ),
+            "complete",
+        ),
+        "several distinct counts": Judged(
+            lambda df: df.groupBy("auction").agg(*_columns(*SEVERAL_DISTINCT)), "complete"
+        ),
+        "several distinct counts of one group": Judged(
+            lambda df: df.agg(*_columns(*SEVERAL_DISTINCT)), "update", keys=0
         ),
         "what is kept, complete": Judged(
             lambda df: df.groupBy("auction").agg(*_columns(*KEPT_AGGREGATES)), "complete"
@@ -346,6 +380,11 @@ def _windows() -> dict[str, Judged]:
         "tumbling, what is kept": Judged(
             lambda df: windowed(df, "17 seconds", by=key).agg(*_columns(*KEPT_AGGREGATES)),
             lateness=_late(17),
+        ),
+        "tumbling, several distinct counts": Judged(
+            lambda df: windowed(df, "17 seconds", by=key).agg(*_columns(*SEVERAL_DISTINCT)),
+            lateness=_late(17),
+            reads_late=False,
         ),
         "sliding, what is kept": Judged(
             lambda df: windowed(df, "10 seconds", "4 seconds", by=("url",)).agg(
