@@ -339,7 +339,7 @@ class PlanReader:
         return SparkRows(relation, columns, windows)
 
     def _before_expanding(self, node: JvmNode) -> SparkRows:
-        """Rows before they are expanded for distinct values: what attributes are, where not null."""
+        """Rows before they are expanded for distinct values; attributes are what they may be."""
         rows = self.read(node.children[0])
         by_spark = SparkColumns(self.spark)
         expressions = self._expressions(node, rows, by_spark)

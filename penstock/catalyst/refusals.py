@@ -43,7 +43,6 @@ NODE_REASONS: Mapping[str, str] = {
     "FlatMapGroupsWithState": _GROUPED,
     "TransformWithState": _GROUPED,
     "TransformWithStateInPySpark": _GROUPED,
-    "Expand": "cube, rollup, grouping sets and windows without an aggregate are not run here",
     "Sort": _ORDER,
     "GlobalLimit": _LIMIT,
     "LocalLimit": _LIMIT,

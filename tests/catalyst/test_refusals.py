@@ -118,7 +118,6 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
         "limit": ("GlobalLimit", lambda df: df.limit(3)),
         "sample": ("Sample", lambda df: df.sample(0.5, 1)),
         "observe": ("CollectMetrics", lambda df: df.observe("m", F.count("*").alias("n"))),
-        "cube": ("Expand", lambda df: df.cube("auction", "bidder").count()),
         "stack": ("Generate", lambda df: df.selectExpr("stack(2, price, bidder)")),
         "inline": (
             "Generate",
