@@ -36,6 +36,9 @@ NODE_NAMES: Mapping[str, str] = {
     "ArrayForAll": "forall",
     "ArraySort": "array_sort",
     "ArrayTransform": "transform",
+    "BitAndAgg": "bit_and",
+    "BitOrAgg": "bit_or",
+    "BitXorAgg": "bit_xor",
     "MakeTimestamp": "make_timestamp",
     "MapFilter": "map_filter",
     "TransformValues": "transform_values",
@@ -147,8 +150,8 @@ def status_of(name: str, ancestors: frozenset[str]) -> tuple[str, str]:
         return "compiled", "with the node of the plan that it stands in"
     if kind in EXPRESSION_KINDS:
         return _known(kind)
-    if name in _AGGREGATES:
-        return "aggregate", f"`{_AGGREGATES[name]}`"
+    if kind in _AGGREGATES:
+        return "aggregate", f"`{_AGGREGATES[kind]}`"
     if "RuntimeReplaceable" in ancestors:
         return "rewritten", ""
     reason = not_by_spark(kind, ancestors)
