@@ -21,7 +21,7 @@ from penstock.sim.oracle import (
     windowed,
 )
 from penstock.sim.outcome import Outcome, OutputRow
-from penstock.sim.shapes import DEAD, LATE
+from penstock.sim.shapes import DEAD, LATE, Shape
 from penstock.sim.sinks import Rows
 from penstock.stages.program import Program, sink_stream
 from penstock.stages.tags import TagKind, marker_tag, parse_tag
@@ -225,6 +225,8 @@ def check_output(outcome: Outcome) -> None:
     elif shape.answer == "distinct":
         distinct = {tuple(getattr(row, key) for key in shape.keys) for row in outcome.living}
         _check_equal(Counter(tuple(row.values()) for row in outcome.out), Counter(distinct), "keys")
+    elif shape.answer == "joined":
+        _check_joined(outcome)
     elif shape.answer == "running":
         rows = _explode(outcome.living, shape.keys)  # a window of another time is a key here
         _check_running(outcome.out, shape.keys, running(rows), shape.name == "complete")
@@ -300,6 +302,53 @@ def _check_dead_letters(outcome: Outcome) -> None:
     _check_equal(decided, Counter(outcome.dead), "dead letters")
     if any(found[rid] > 1 for rid in open_ones):
         raise Violation(f"dead letters: some row twice: {found}")
+
+
+# Joins -------------------------------------------------------------------------------------
+
+
+def _check_joined(outcome: Outcome) -> None:
+    """Each pair of rows of the two feeds that belong together, and of the left rows the others."""
+    shape = outcome.scenario.shape
+    left, right = outcome.scenario.feeds
+    if shape.near_us is None:
+        expected = Counter(
+            (row.rid, other.rid) for row in left for other in right if _same(shape, row, other)
+        )
+        _check_equal(Counter((r["rid"], r["r_rid"]) for r in outcome.out), expected, "pairs")
+        return
+    (stage,) = outcome.aggregate_stages()
+    try:
+        judged = outcome.judged(stage)
+    except WrongWatermark as wrong:
+        raise Violation(str(wrong)) from None
+    late = {row.rid for row in outcome.rows if row.ts is not None and row.ts <= judged[row.rid]}
+    count = _late_count(outcome, stage)
+    if count != len(late):
+        raise Violation(f"late: {count} rows counted, {len(late)} are")
+    before_us, after_us = shape.near_us
+    owed: Counter[tuple[int, int | None]] = Counter()
+    for row in left:
+        if row.rid in late:
+            continue
+        others: list[int | None] = [
+            other.rid
+            for other in right
+            if other.rid not in late
+            and _same(shape, row, other)
+            and row.ts is not None
+            and other.ts is not None
+            and row.ts - before_us <= other.ts <= row.ts + after_us
+        ]
+        owed.update((row.rid, other) for other in others or [None])
+    _check_equal(Counter((r["rid"], r["r_rid"]) for r in outcome.out), owed, "pairs")
+
+
+def _same(shape: Shape, row: Row, other: Row) -> bool:
+    return all(
+        getattr(row, key) is not None and getattr(row, key) == getattr(other, key)
+        for key in shape.keys
+    )
 
 
 # Windows -----------------------------------------------------------------------------------

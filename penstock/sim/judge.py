@@ -16,7 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from penstock.runtime.instances import run_of
@@ -72,6 +72,13 @@ class Mark:
     ended: bool
     caught_up_run: int  # the run in which it had no more for now; 0: it has
     producers: Mapping[str, Said]
+    behind_us: int = 0  # how far behind the watermark its rows may be
+
+    @property
+    def said_us(self) -> int:
+        """What its readers may go by."""
+        is_time = NONE_US < self.watermark_us < END_US
+        return self.watermark_us - self.behind_us if is_time else self.watermark_us
 
 
 class WrongWatermark(Exception):
@@ -146,14 +153,18 @@ def heard_time(
     marks: Sequence[Mark],
     deeds: Deeds,
     inputs: Mapping[int, Mark],
-    producers: Iterable[str],
+    ports: Sequence[Sequence[str]],
     timeout_ms: int | None,
 ) -> dict[int, int]:
-    """By delivery (the position of its marker): how far a reader was that hears its producers."""
+    """By delivery (the position of its marker): how far a reader was that hears its producers.
+
+    It is where the port is that is furthest behind.
+    """
     found: dict[int, int] = {}
     for before, own in lives(marks):
         run = run_of(own[0].instance)
-        ears = _Ears(producers, before, run, timeout_ms)
+        heard = (before, run, timeout_ms)
+        ears = _Ears(ports[0], *heard) if len(ports) == 1 else _Ports(ports, *heard)
         expected = iter(own)
         for deed in deeds[own[0].vertex, own[0].instance]:
             if isinstance(deed, Looked):
@@ -199,10 +210,10 @@ class _Ears:
 
     def hear(self, mark: Mark) -> None:
         before_us = self._said.get(mark.vertex, Said()).watermark_us
-        said = Said(max(before_us, mark.watermark_us), mark.ended, mark.caught_up_run)
+        said = Said(max(before_us, mark.said_us), mark.ended, mark.caught_up_run)
         self._said[mark.vertex] = said
         self._heard.add(mark.vertex)
-        self._advance()
+        self.advance()
 
     def look(self, at_ms: float) -> None:
         if self._timeout_ms is None:
@@ -215,9 +226,9 @@ class _Ears:
             self._silent_ms[name] = 0
         self._heard.clear()
         self._listened_ms = at_ms
-        self._advance()
+        self.advance()
 
-    def _advance(self) -> None:
+    def advance(self) -> None:
         """Who has ended does not count; who has no more for now counts only if his whole stage
         has none, and then by the furthest; who is silent counts only if all are.
         """
@@ -247,6 +258,41 @@ class _Ears:
         if self._timeout_ms is None or name in self._heard:
             return False
         return self._silent_ms[name] >= self._timeout_ms
+
+
+class _Ports:
+    """What one instance has heard on each of its ports, which go on by themselves."""
+
+    def __init__(
+        self,
+        ports: Sequence[Sequence[str]],
+        before: Mark | None,
+        run: int,
+        timeout_ms: int | None,
+    ) -> None:
+        self._ears: list[_Ears] = []
+        self._names = ports
+        for names in ports:
+            known = {} if before is None else before.producers
+            own = {name: said for name, said in known.items() if name in names}
+            start = None if before is None else replace(before, producers=own)
+            self._ears.append(_Ears(names, start, run, timeout_ms))
+            self._ears[-1].advance()
+        self.watermark_us = NONE_US if before is None else before.watermark_us
+
+    def hear(self, mark: Mark) -> None:
+        for names, ears in zip(self._names, self._ears, strict=True):
+            if mark.vertex in names:
+                ears.hear(mark)
+        self._advance()
+
+    def look(self, at_ms: float) -> None:
+        for ears in self._ears:
+            ears.look(at_ms)
+        self._advance()
+
+    def _advance(self) -> None:
+        self.watermark_us = max(self.watermark_us, min(e.watermark_us for e in self._ears))
 
 
 def epoch_of(marks: Sequence[Mark], index: int) -> int:

@@ -99,7 +99,11 @@ class Replica:
         name = (batch.schema.metadata or {})[b"penstock.state"].decode()
         rows = self.states.setdefault(name, {})
         for line in batch.to_pylist():
-            kind, pane = line.pop("__change"), line.pop("__pane")
+            kind = line.pop("__change")
+            if "__id" in line:
+                _apply_row(rows, kind, line)
+                continue
+            pane = line.pop("__pane")
             line.pop("__hash")
             values = tuple(plain_value(value) for value in line.values())
             if kind == EVICT:
@@ -118,7 +122,22 @@ class Replica:
         return int(batch.schema.names.index("__pane"))
 
 
-PUT, DELETE, EVICT = 0, 1, 2
+PUT, DELETE, EVICT, MARK = 0, 1, 2, 3
+
+
+def _apply_row(rows: dict[Values, Values], kind: int, line: dict[str, Any]) -> None:
+    """A change of a store of whole rows, by id: until when it is kept, its mark, its columns."""
+    number, until, marked, *values = (plain_value(value) for value in line.values())
+    if kind == EVICT:
+        for key in [key for key, kept in rows.items() if kept[1] <= until]:
+            del rows[key]
+    elif kind == PUT:
+        rows[(number,)] = (number, until, marked, *values)
+    elif kind == MARK:
+        own = rows[(number,)]
+        rows[(number,)] = (*own[:2], True, *own[3:])
+    else:
+        rows.pop((number,), None)
 
 
 # Answers -----------------------------------------------------------------------------------

@@ -45,8 +45,10 @@ class Outcome:
         for seen in self.history:
             if seen.kind == "MARKER":
                 facts = seen.facts
-                seen_us, heard = facts["ports"][0] if facts["ports"] else (NONE_US, {})
-                producers = {name: Said(*said) for name, said in heard.items()}
+                seen_us = facts["ports"][0][0] if facts["ports"] else NONE_US
+                producers = {
+                    name: Said(*said) for _, heard in facts["ports"] for name, said in heard.items()
+                }
                 mark = Mark(
                     seen.producer,
                     seen.instance,
@@ -58,6 +60,7 @@ class Outcome:
                     facts["ended"],
                     run_of(seen.instance) if facts["caught_up"] else 0,
                     producers,
+                    facts["behind_us"],
                 )
                 found.setdefault(seen.producer, []).append(mark)
         return found
@@ -237,13 +240,16 @@ class Outcome:
 
     def _heard_time(self, name: str, stage: int) -> dict[int, int]:
         program = self.scenario.program
-        streams = program.stages[stage].streams
         writers = [
-            vertex.name
-            for vertex in program.vertices
-            if program.stage_of(vertex).output.stream in streams
+            [
+                vertex.name
+                for vertex in program.vertices
+                if program.stage_of(vertex).output.stream in port.streams
+            ]
+            for port in program.stages[stage].ports
         ]
-        inputs = {mark.position: mark for name in writers for mark in self.marks[name]}
+        heard = [mark for names in writers for name in names for mark in self.marks[name]]
+        inputs = {mark.position: mark for mark in heard}
         timeout_ms = self.scenario.settings.idle_timeout_ms
         return heard_time(self.marks[name], self.deeds, inputs, writers, timeout_ms)
 
@@ -256,8 +262,13 @@ class Outcome:
             for seen in self.history:
                 if seen.kind == "DATA" and not tags.isdisjoint(seen.tags):
                     for row in rows_of(seen):
-                        found[tuple(row[key] for key in keys)] = vertex.name
+                        found[tuple(_of_side(row, key) for key in keys)] = vertex.name
         return found
+
+
+def _of_side(row: OutputRow, key: str) -> Any:
+    """A column of either side of a join."""
+    return row[key] if key in row else row[f"r_{key}"]
 
 
 def _quotient(v: int | None, d: int | None) -> int | None:

@@ -16,6 +16,7 @@ from penstock.sim.process import Process
 from penstock.sim.schedule import Schedule
 from penstock.stages.program import VertexProgram
 from penstock.stages.tags import change_tag
+from penstock.state.row_store import RowStore
 
 StateRows = dict[str, dict[tuple[Any, ...], tuple[Any, ...]]]  # by state
 
@@ -124,17 +125,26 @@ class Recoveries:
 
 def _state_rows(process: Process, name: str) -> StateRows:
     """The rows of a vertex's states, in the form of a `Replica`'s."""
-    return {state: _rows(each.scan()) for state, each in process.chains[name].states.items()}
+    return {
+        state: _rows(each.described() if isinstance(each, RowStore) else each.scan())
+        for state, each in process.chains[name].states.items()
+    }
 
 
 def _rows(batch: pa.RecordBatch) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    if "__id" in batch.schema.names:
+        return {(line[0],): line for line in map(_values, batch.to_pylist())}
     keys = batch.schema.names.index("__pane")
     found = {}
     for line in batch.to_pylist():
         pane = line.pop("__pane")
-        values = tuple(plain_value(value) for value in line.values())
+        values = _values(line)
         found[pane, *values[:keys]] = values
     return found
+
+
+def _values(line: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(plain_value(value) for value in line.values())
 
 
 def _difference(found: dict[Any, Any], expected: dict[Any, Any]) -> str:

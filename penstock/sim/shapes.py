@@ -10,12 +10,13 @@ from typing import Literal
 
 from penstock.expressions.tree import Expression
 from penstock.operators.specs import DeduplicateSpec
+from penstock.plan.joins import join
 from penstock.plan.nodes import Relation, Scan, column_refs, rewrite, step
 from penstock.plan.optimizer import plan_program
 from penstock.sim.data import COLUMNS, SECOND_US
 from penstock.stages.program import Program, sink_stream
 from penstock.stages.settings import Settings
-from penstock.testing.columns import apply, col
+from penstock.testing.columns import ColumnExpression, apply, col
 from penstock.testing.plans import (
     Draft,
     count,
@@ -28,7 +29,7 @@ from penstock.testing.plans import (
     window,
 )
 
-Answer = Literal["rows", "running", "windows", "distinct"]
+Answer = Literal["rows", "running", "windows", "distinct", "joined"]
 Variant = Literal["first", "changed", "refused"]
 
 CONNECTOR = "simulated"
@@ -63,6 +64,7 @@ class Shape:
     first: Callable[[], Draft] | None = None  # a query of its own that feeds the other one
     then: Answer | None = None  # a second aggregate over the first one's output
     then_window_us: tuple[int, int] | None = None
+    near_us: tuple[int, int] | None = None  # how far before and after a row others are that match
 
     @property
     def may_idle(self) -> bool:
@@ -239,6 +241,44 @@ def _again(inner: Draft) -> Draft:
     )  # fmt: skip
 
 
+NEAR_US = (4 * SECOND_US, 2 * SECOND_US)
+
+
+def _right(rows: Draft, *columns: str) -> Draft:
+    return rows.select(*(col(name).alias(f"r_{name}") for name in columns))
+
+
+def _joined(how: str, left: Draft, right: Draft, near: ColumnExpression | None = None) -> Draft:
+    keys = [
+        (col(field.name).resolve(left.schema, "join"), col(f"r_{field.name}"), False)
+        for field in left.schema
+        if field.name in ("k", "g")
+    ]
+    equal = [(one, other.resolve(right.schema, "join"), safe) for one, other, safe in keys]
+    both = (*left.schema, *right.schema)
+    condition = None if near is None else near.resolve(both, "join")
+    return Draft(join(how, left.relation, right.relation, equal, condition))
+
+
+def _pairs() -> Draft:
+    left = _feed(0, 2).select("rid", "k", "g")
+    return _joined("inner", left, _right(_feed(1, 2), "rid", "k", "g"))
+
+
+def _near() -> ColumnExpression:
+    before_us, after_us = NEAR_US
+    moved = [
+        apply("timestamp_micros", apply("unix_micros", col("ts")) + by_us)
+        for by_us in (-before_us, after_us)
+    ]
+    return apply("and", col("r_ts") >= moved[0], col("r_ts") <= moved[1])
+
+
+def _within() -> Draft:
+    left = _timed(0).select("rid", "k", "ts")
+    return _joined("left", left, _right(_timed(1), "rid", "k", "ts"), _near())
+
+
 def _columns(rows: Draft) -> tuple[Expression, ...]:
     return tuple(expression for _, expression in column_refs(rows.schema))
 
@@ -293,8 +333,18 @@ LATER_SHAPES: tuple[Shape, ...] = (
 )
 
 
+JOINED_SHAPES: tuple[Shape, ...] = (
+    Shape("pairs", _pairs, "joined", ("k", "g"), feeds=2, parts=2, parallelism=2),
+    Shape("within", _within, "joined", ("k",), feeds=2, parallelism=2, near_us=NEAR_US),
+    Shape("within_one", _within, "joined", ("k",), feeds=2, near_us=NEAR_US),
+)
+
+
 def shape_of(seed: int) -> Shape:
     """The query of a seed."""
+    joined = random.Random(f"joined {seed}")
+    if joined.random() < 0.04:
+        return joined.choice(JOINED_SHAPES)
     rng = random.Random(f"shape {seed}")
     return rng.choice(LATER_SHAPES) if rng.random() < 0.06 else SHAPES[seed % len(SHAPES)]
 
@@ -309,7 +359,7 @@ def programs_of(
     A `changed` program answers the same and can go on from what the first one stored; what a
     `refused` one would write does not fit what is there.
     """
-    shape = next(shape for shape in (*SHAPES, *LATER_SHAPES) if shape.name == name)
+    shape = next(shape for shape in (*SHAPES, *LATER_SHAPES, *JOINED_SHAPES) if shape.name == name)
     settings = Settings(
         late_stream=LATE if shape.late_stream else None,
         dead_letter_stream=DEAD if shape.dead_letters else None,

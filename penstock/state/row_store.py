@@ -40,6 +40,7 @@ Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Hashes = NDArray[np.uint32]
 
+_NO_IDS: Numbers = np.empty(0, np.int64)
 _CHANGE, _ID, _UNTIL, _MARKED = "__change", "__id", "__until", "__marked"
 
 
@@ -188,6 +189,11 @@ class RowStore(State):
     def scan(self) -> pa.RecordBatch:
         """All rows, in the order of their arrival."""
         return self.take(self._alive())
+
+    def described(self) -> pa.RecordBatch:
+        """All rows, as `scan` has them, behind what is known of each."""
+        alive = self._alive()
+        return self._described(self.take(alive), alive)
 
     def _alive(self) -> Numbers:
         return np.flatnonzero(self._live[: self._used])
@@ -357,8 +363,9 @@ class RowStore(State):
         pieces = []
         if self._evicted_upto is not None:
             pieces.append(self._removal(ChangeKind.EVICT, until=np.array([self._evicted_upto])))
-        for kind, lists in ((ChangeKind.DELETE, self._deleted), (ChangeKind.MARK, self._marks)):
-            ids = np.concatenate([np.empty(0, np.int64), *lists])
+        deleted = np.concatenate([_NO_IDS, *self._deleted])
+        marked = self._ids[self._find(np.concatenate([_NO_IDS, *self._marks]))]  # if still there
+        for kind, ids in ((ChangeKind.DELETE, deleted), (ChangeKind.MARK, marked)):
             if ids.size:
                 pieces.append(self._removal(kind, ids))
         new = self._new_from + np.flatnonzero(self._live[self._new_from : self._used])
@@ -367,7 +374,7 @@ class RowStore(State):
             kinds = pa.array(np.full(new.size, ChangeKind.PUT, np.int8))
             pieces.append(_batch([kinds, *puts.columns], self.kind.change_schema()))
         self._discard_changes()
-        return pa.concat_batches(pieces)
+        return pa.concat_batches(pieces) if pieces else None
 
     def _discard_changes(self) -> None:
         self._new_from = self._used

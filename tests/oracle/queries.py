@@ -650,6 +650,12 @@ def _joins() -> dict[str, Judged]:
         right = right.select("r_id", "r_bidder", F.window("r_ts", "10 seconds").alias("r_w"))
         return left.join(right, F.expr("w = r_w and bidder = r_bidder"), "left")
 
+    def distinct_windows(df: DataFrame) -> DataFrame:
+        left, right = _sides(df, "ts", "bidder")
+        left = left.select("bidder", F.window("ts", "10 seconds").alias("w")).distinct()
+        right = right.select("r_bidder", F.window("r_ts", "10 seconds").alias("r_w")).distinct()
+        return left.join(right, F.expr("w = r_w and bidder = r_bidder"))
+
     def largest(df: DataFrame) -> DataFrame:
         left, right = _sides(df, "id", "ts", "price")
         most = right.groupBy(F.window("r_ts", "10 seconds")).agg(F.max("r_price").alias("most"))
@@ -706,6 +712,7 @@ def _joins() -> dict[str, Judged]:
         ),
         "semi join without an end": joined("left_semi", "n = r_id", "id", "n"),
         "join of windows": Judged(windows),
+        "join of distinct windows": Judged(distinct_windows),
         "rows of a window's largest": Judged(largest),
         "counts of a join": Judged(counted),
         "joins in a row": Judged(thrice),

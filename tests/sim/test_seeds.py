@@ -6,7 +6,7 @@ import pytest
 
 from penstock.kernels.cache import KernelCache
 from penstock.sim.runner import Campaign, run_seed, run_seeds
-from penstock.sim.shapes import LATER_SHAPES, SHAPES, shape_of
+from penstock.sim.shapes import JOINED_SHAPES, LATER_SHAPES, SHAPES, shape_of
 from tests.sim.kept_seeds import KEPT_SEEDS
 
 SEEDS = 30
@@ -26,7 +26,7 @@ def check(campaign: Campaign) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("shape", [shape.name for shape in LATER_SHAPES])
+@pytest.mark.parametrize("shape", [shape.name for shape in (*LATER_SHAPES, *JOINED_SHAPES)])
 def test_no_seed_of_a_later_shape_breaks_a_promise(kernels: KernelCache, shape: str) -> None:
     seeds = [seed for seed in range(1_000) if shape_of(seed).name == shape][:8]
     campaign = run_seeds(seeds, kernels)

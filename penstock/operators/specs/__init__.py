@@ -272,6 +272,12 @@ def chain_schema(specs: Sequence[OperatorSpec], input_schema: Schema) -> Schema:
     return schema
 
 
+# Operators that hand on what they do not read.
+_HAND_ON = (
+    FilterSpec, GenerateSpec, SparkSpec, StaticJoinSpec, DeduplicateSpec, JoinSpec, OverSpec,
+)  # fmt: skip
+
+
 def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool) -> frozenset[str]:
     """Which of these columns the operators read, or hand on to whoever comes behind them.
 
@@ -284,9 +290,6 @@ def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool)
         read.update(*map(names_in, spec.expressions()))
         if isinstance(spec, WatermarkSpec):
             read.add(spec.column)
-        elif not isinstance(
-            spec,
-            FilterSpec | GenerateSpec | SparkSpec | StaticJoinSpec | DeduplicateSpec | OverSpec,
-        ):
+        elif not isinstance(spec, _HAND_ON):
             return frozenset(read)
     return frozenset(field.name for field in schema)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from penstock.sim.mutants.batches import BATCHES
 from penstock.sim.mutants.changes import CHANGES
+from penstock.sim.mutants.joins import JOINS
 from penstock.sim.mutants.more_vertices import MORE_VERTICES
 from penstock.sim.mutants.mutant import Mutant, Patch
 from penstock.sim.mutants.outside import OUTSIDE
@@ -16,7 +17,7 @@ from penstock.sim.mutants.states import STATES
 from penstock.sim.mutants.vertices import VERTICES
 
 MUTANTS: tuple[Mutant, ...] = (
-    *VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE, *BATCHES, *CHANGES,
+    *VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE, *BATCHES, *CHANGES, *JOINS,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "Mutant", "Patch"]
