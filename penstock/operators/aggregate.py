@@ -18,6 +18,7 @@ from penstock.operators.groups import (
     groups_of,
     key_arrays,
     merge_batch,
+    merge_nothing,
     merge_partials,
     open_partials,
     state_schema,
@@ -185,6 +186,11 @@ class Aggregate(Grouped):
         if before is not None and watermark_us <= before:
             return ()
         self._watermark_us = watermark_us
+        if self._windows is None and not self.spec.keys and not len(self.state):
+            # There was input, or it has ended, and no row of it came as far as here.
+            if self._shown is not None:
+                self._shown.note([], np.zeros(1, np.int64))
+            merge_nothing(self.state, self.spec)
         if self._windows is None or not self.spec.forgets:
             return ()
         last = self._windows.last_closed(watermark_us)

@@ -146,6 +146,15 @@ def with_the_one_group(partials: Partials, spec: AggregateSpec | PartialAggregat
     )
 
 
+def merge_nothing(state: KeyedState, spec: AggregateSpec) -> None:
+    """Make the one group of an aggregate without keys and window, of no rows."""
+    values = [
+        pa.nulls(1, arrow_type(a.type)) if a.nullable else pa.array([0]).cast(arrow_type(a.type))
+        for a in accumulators_of(spec.aggregates)
+    ]
+    state.merge([], np.zeros(1, np.int64), values, hash_columns([], 1))
+
+
 def merge_partials(state: KeyedState, spec: AggregateSpec, partials: Partials) -> None:
     """Add what a kernel found to the state."""
     if not len(partials.rows):

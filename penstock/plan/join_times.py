@@ -15,7 +15,6 @@ from penstock.expressions.tree import Call, Column, Expression, call, columns_of
 from penstock.kernels.support import conjuncts
 from penstock.operators.specs import (
     AggregateSpec,
-    GenerateSpec,
     JoinMatch,
     JoinSide,
     JoinSpec,
@@ -227,9 +226,11 @@ def _origin_of_column(
         if isinstance(window, WindowSpec) and member is not None and window.output == column.name:
             size_us = window.size_us if member == "end" else 0
             return (path, depth, f"{column}.start"), size_us, False
-        is_made = isinstance(spec, GenerateSpec) and column.name in (spec.output, spec.position)
-        if isinstance(relation, Exchange | Step) and not (
-            is_made or isinstance(spec, AggregateSpec)
+        # What an operator adds, an element or a column of rows that stand, came to be there.
+        if (
+            isinstance(relation, Exchange | Step)
+            and not isinstance(spec, AggregateSpec)
+            and column.name in {f.name for f in relation.child.schema}
         ):
             relation, depth = relation.child, depth + 1
             continue
