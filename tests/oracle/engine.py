@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import pyarrow as pa
@@ -140,18 +141,34 @@ def run_rows(
     translated: Translated, rounds: Sequence[Round], folder: Path, manner: Manner | None = None
 ) -> Outcome:
     """The same for a query over one stream, to its end."""
-    manner = Manner() if manner is None else manner
     (stream,) = translated.streams
+    return run_streams(translated, {stream: rounds}, folder, manner)
+
+
+def run_streams(
+    translated: Translated,
+    rounds: Mapping[str, Sequence[Round]],
+    folder: Path,
+    manner: Manner | None = None,
+) -> Outcome:
+    """The same for a query over streams, which grow by turns and end one after the other."""
+    manner = Manner() if manner is None else manner
     log = MemoryLog()
-    create_stream(log, stream, schema_from_arrow(rounds[0][0].schema))
     for number, side in enumerate(translated.statics):
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         static = rows_of(SparkSession.active(), side, 1 << 20)
         write_version(log, translated.query, side.name, number + 1, static, punit.Codec.LZ4)
-    writer = StreamWriter(log, stream, "writer")
-    feeds: list[Feed] = [partial(_deliver, writer, deliveries) for deliveries in rounds]
-    feeds.append(lambda: writer.write(None, ended=True))
+    writers: dict[str, StreamWriter] = {}
+    for name, of_stream in rounds.items():
+        create_stream(log, name, schema_from_arrow(of_stream[0][0].schema))
+        writers[name] = StreamWriter(log, name, f"writer_of_{name}")
+    feeds: list[Feed] = []
+    for turn in zip_longest(*rounds.values()):
+        for writer, deliveries in zip(writers.values(), turn, strict=True):
+            if deliveries is not None:
+                feeds.append(partial(_deliver, writer, deliveries))
+    feeds += [partial(writer.write, None, ended=True) for writer in writers.values()]
     return run(program_of(translated, manner), log, feeds, folder, manner)
 
 

@@ -1,0 +1,75 @@
+"""Queries that nobody thought of: each as a stream, with lost processes, against Spark's batch."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from penstock.catalyst.session import active_session
+from penstock.catalyst.translate import translate
+from tests.catalyst.conftest import stream
+from tests.oracle.engine import Manner, run_streams
+from tests.oracle.events import EVENT_COLUMNS, event_rows
+from tests.oracle.feeding import cut_into_rounds
+from tests.oracle.random_queries import STATIC, STREAMS, compose
+from tests.oracle.verdict import as_mode, differences, plain, static_frame
+from tests.thoroughness import IS_DEEP
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+ROWS = 60  # of each stream: a join of joins has many times as many
+STATIC_ROWS = 30
+QUICK, DEEP, CAMPAIGN = 50, 500, 5_000
+KEPT: tuple[int, ...] = ()  # seeds that once failed
+
+
+def _judge(spark: SparkSession, folder: Path, seed: int) -> None:
+    rng = random.Random(f"random query {seed}")
+    beginning = rng.randrange(1 << 30)
+    events = {name: event_rows(beginning, ROWS) for name in STREAMS}
+    events[STATIC] = event_rows(rng.randrange(1 << 30), STATIC_ROWS)
+    standing = {
+        name: static_frame(spark, pa.Table.from_batches([rows])) for name, rows in events.items()
+    }
+    batch = compose(seed, standing)
+    streams = {name: stream(spark, EVENT_COLUMNS, name) for name in STREAMS}
+    query = compose(seed, {**streams, STATIC: standing[STATIC]})
+    translated = translate(query.frame, output_mode=query.mode, query="q")
+    manner = Manner.drawn(rng)
+    rounds = {name: cut_into_rounds(events[name], rng) for name in translated.streams}
+    with active_session(spark):
+        outcome = run_streams(translated, rounds, folder, manner)
+    theirs = plain(batch.frame.toArrow())
+    ours = as_mode(plain(outcome.rows), query.mode, query.keys, len(theirs))
+    if query.may_vanish:
+        kept = {row[: query.keys] for row in theirs}
+        ours = [row for row in ours if row[: query.keys] in kept]
+    difference = differences(ours, theirs)
+    assert not difference, f"seed {seed}, {manner}\n{difference}"
+
+
+@pytest.mark.parametrize("seed", [*range(QUICK), *KEPT])
+def test_a_random_query_gives_what_spark_gives(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
+    _judge(spark, tmp_path, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not IS_DEEP, reason="many seeds")
+@pytest.mark.parametrize("seed", range(QUICK, DEEP))
+def test_many_more(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    _judge(spark, tmp_path, seed)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(DEEP, CAMPAIGN))
+def test_thousands(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    _judge(spark, tmp_path, seed)
