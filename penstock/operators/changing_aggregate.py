@@ -248,6 +248,8 @@ class ChangingAggregate(Operator):
         if self._watermark_us is not None and watermark_us <= self._watermark_us:
             return ()
         self._watermark_us = watermark_us
+        if not self.spec.keys and self.spec.window is None and not len(self.state):
+            self._touch_the_one_group()
         last = self._last_closed(None)
         if last is None or last == before:
             return ()
