@@ -289,7 +289,7 @@ def _unbounded() -> dict[str, Judged]:
         ),
         "distinct": Judged(lambda df: df.select("auction", "url").distinct()),
         "distinct values of expressions": Judged(
-            lambda df: df.selectExpr("bidder % 3 AS k", "upper(url) AS u", "fee").distinct()
+            lambda df: df.selectExpr("bidder % 3 AS k", "upper(url) AS u", "raw", "fee").distinct()
         ),
         "first rows of keys": Judged(
             lambda df: df.dropDuplicates(["auction", "flag"]).select("flag", "auction")
@@ -353,7 +353,7 @@ def _unbounded() -> dict[str, Judged]:
 def _by_key() -> dict[str, Judged]:
     """Keys of every type, two at a time."""
     pairs = (("flag", "tiny"), ("small", "day"), ("n", "rate"), ("ratio", "flag"),
-             ("single", "flag"), ("at", "local"), ("url", "tiny"))  # fmt: skip
+             ("single", "flag"), ("at", "local"), ("url", "tiny"), ("raw", "flag"))  # fmt: skip
     return {
         f"keys {one} and {other}": Judged(
             lambda df, one=one, other=other: df.groupBy(one, other).agg(*_some()),
@@ -675,7 +675,7 @@ def _joins() -> dict[str, Judged]:
 
     every = (
         "bidder = r_bidder and url <=> r_url and flag <=> r_flag and fee <=> r_fee and "
-        "rate <=> r_rate and day <=> r_day and (id + r_id) % 2 = 0"
+        "rate <=> r_rate and day <=> r_day and raw <=> r_raw and (id + r_id) % 2 = 0"
     )
     return {
         "inner join": joined("inner", f"{seen} and bidder = r_bidder", "id", "auction", "bidder"),
@@ -686,7 +686,7 @@ def _joins() -> dict[str, Judged]:
         "join by doubles": joined("inner", "ratio = r_ratio", "id", "ratio"),
         "join by floats and nulls": joined("inner", "single <=> r_single", "id", "single"),
         "join by every kind of key": joined(
-            "inner", every, "id", "bidder", "url", "flag", "fee", "rate", "day"
+            "inner", every, "id", "bidder", "url", "flag", "fee", "rate", "day", "raw"
         ),
         "join by a computed key": joined(
             "inner", "upper(url) = r_url and n % 5 = r_n", "id", "url", "n"

@@ -12,7 +12,7 @@ from penstock.json_codec import fields_of
 from penstock.state.columns import COLUMNS_MAX
 
 MODES = ("append", "update", "complete")
-KEY_KINDS_REFUSED = frozenset({"array", "struct", "map", "binary"})
+KEY_KINDS_REFUSED = frozenset({"array", "struct", "map"})
 
 # Rows that change carry it: 1 where a row comes, -1 where one goes that came before.
 WEIGHT_COLUMN = "__weight"
