@@ -246,7 +246,8 @@ class PlanReader:
         relation = made(node, lambda: UnionAll(inputs))
         columns: dict[int, Expression] = {}
         windows: dict[int, PendingWindow] = {}
-        for item, found, window in zip(node.output, relation.schema, pending, strict=True):
+        shown = relation.schema[: len(given)]
+        for item, found, window in zip(node.output, shown, pending, strict=True):
             column = Column(found.name, found.type, found.nullable)
             if window is None:
                 columns[item.expr_id] = column
@@ -267,7 +268,8 @@ class PlanReader:
             (name, self._visible(rows, item) if window is None else rows.windows[item.expr_id].time)
             for name, item, window in zip(names, output, pending, strict=True)
         )
-        return selected(rows.relation, columns)
+        # Where only the number of rows matters, Spark has no column left.
+        return selected(rows.relation, columns or (("column", literal(1, INT)),))
 
     def watermark(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])

@@ -226,12 +226,6 @@ def test_complete_mode_needs_an_aggregate(bids: DataFrame) -> None:
     assert "complete mode needs an aggregate" in str(refusal(bids, "complete"))
 
 
-def test_aggregates_in_a_row_are_for_append_mode(bids: DataFrame) -> None:
-    twice = bids.groupBy("auction").count().groupBy("count").count()
-    with pytest.raises(UnsupportedPlan, match="append mode below another aggregate"):
-        translate(twice, output_mode="update", query="refused")
-
-
 # --- the whole DataFrame --------------------------------------------------------------------------
 
 

@@ -58,6 +58,9 @@ LIKE_SPARK: dict[str, Build] = {
     "other keys": lambda df: _timed(df).groupBy("auction").count(),
 }
 
+# In update mode Spark has no aggregates of aggregates; here changes of the inner reach the outer.
+CHANGING = frozenset({"windows of windows", "the same windows again", "window_time"})
+
 # What Spark runs and is refused here: by name, and what the error says.
 REFUSED: dict[str, tuple[Build, str]] = {
     "the column as a key beside its window": (
@@ -130,6 +133,9 @@ def _aggregates(relation: Relation) -> list[AggregateSpec]:
 def test_as_spark_does(spark: SparkSession, bids: DataFrame, name: str, mode: str) -> None:
     df = LIKE_SPARK[name](bids)
     if _refused_by_spark(spark, df, mode):
+        if mode == "update" and name in CHANGING:
+            assert len(_aggregates(translate(df, output_mode=mode, query="q").relation)) == 2
+            return
         with pytest.raises(UnsupportedPlan):
             translate(df, output_mode=mode, query="q")
         return

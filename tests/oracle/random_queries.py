@@ -46,9 +46,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Composed:
-    """A query; in update mode its first `keys` columns are those of a group.
+    """A query; in update and complete mode its first `keys` columns are those of a group.
 
-    A group of groups `may_vanish` when these change: update mode has no word for that.
+    Of a group the last row counts, in complete mode as well: each vertex sends its own groups when
+    they change. A group of groups `may_vanish` when these change, which no row says.
     """
 
     frame: DataFrame
@@ -120,11 +121,11 @@ class _Composer:
             again = self._keys(inner, 1)
             frame, width = frame.groupBy(*again).agg(*self._aggregates(inner)), len(again)
         mode = rng.choice(("update", "complete")) if width else "complete"
+        may_vanish = is_twice or rows.window is not None
         if mode == "complete" and rng.random() < 0.3:
             frame = frame.orderBy(*frame.columns).limit(rng.randrange(1, 9))
-        return Composed(
-            frame, mode, width, mode == "update" and (is_twice or rows.window is not None)
-        )
+            width, may_vanish = 0, False  # one vertex sorts, and sends all that there is
+        return Composed(frame, mode, width, may_vanish)
 
     # --- rows ---
 

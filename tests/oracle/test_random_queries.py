@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ import pytest
 
 from penstock.catalyst.session import active_session
 from penstock.catalyst.translate import translate
+from penstock.errors import ExpressionError, PlanError
 from tests.catalyst.conftest import stream
 from tests.oracle.engine import Manner, run_streams
 from tests.oracle.events import EVENT_COLUMNS, event_rows
@@ -27,7 +30,15 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 ROWS = 60  # of each stream: a join of joins has many times as many
 STATIC_ROWS = 30
 QUICK, DEEP, CAMPAIGN = 50, 500, 5_000
-KEPT: tuple[int, ...] = ()  # seeds that once failed
+KEPT: tuple[int, ...] = (59, 65, 109, 217)  # seeds that once failed
+# What a stream refuses though a batch has an answer: each says so, and what to do instead.
+REFUSED = (
+    "of groups that come and go",
+    "in a session, which grows together",
+    "sessions of rows that come and go",
+    "partitions and order by",
+    "the window's time session_window.start",
+)
 
 
 def _judge(spark: SparkSession, folder: Path, seed: int) -> None:
@@ -41,18 +52,31 @@ def _judge(spark: SparkSession, folder: Path, seed: int) -> None:
     batch = compose(seed, standing)
     streams = {name: stream(spark, EVENT_COLUMNS, name) for name in STREAMS}
     query = compose(seed, {**streams, STATIC: standing[STATIC]})
-    translated = translate(query.frame, output_mode=query.mode, query="q")
+    with _refusals():
+        translated = translate(query.frame, output_mode=query.mode, query="q")
     manner = Manner.drawn(rng)
     rounds = {name: cut_into_rounds(events[name], rng) for name in translated.streams}
-    with active_session(spark):
+    with active_session(spark), _refusals():
         outcome = run_streams(translated, rounds, folder, manner)
     theirs = plain(batch.frame.toArrow())
-    ours = as_mode(plain(outcome.rows), query.mode, query.keys, len(theirs))
+    mode = "update" if query.keys else query.mode
+    ours = as_mode(plain(outcome.rows), mode, query.keys, len(theirs))
     if query.may_vanish:
         kept = {row[: query.keys] for row in theirs}
         ours = [row for row in ours if row[: query.keys] in kept]
     difference = differences(ours, theirs)
     assert not difference, f"seed {seed}, {manner}\n{difference}"
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What is known to be refused is passed over."""
+    try:
+        yield
+    except (PlanError, ExpressionError) as error:
+        if not any(reason in str(error) for reason in REFUSED):
+            raise
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("seed", [*range(QUICK), *KEPT])
