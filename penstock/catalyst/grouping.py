@@ -32,6 +32,7 @@ from penstock.operators.specs import (
     WindowSpec,
 )
 from penstock.plan.event_time import watermark_ends
+from penstock.plan.keys import as_key, of_key
 from penstock.plan.nodes import Relation, aggregate, column_refs, step
 
 
@@ -126,9 +127,11 @@ class AggregateReader:
         if is_column and self.mode != "complete" and is_watermarked(expression):
             self.timed_key = name
         given = self.names.give(name)
-        self.keys.append((given, key))
+        kept = made(self.node, lambda: as_key(key), expression)
+        self.keys.append((given, kept))
         if is_column:
-            self.columns[expression.expr_id] = Column(given, key.type, key.nullable)
+            shown = of_key(Column(given, kept.type, kept.nullable), key.type)
+            self.columns[expression.expr_id] = shown
 
     def _end_by_key(self) -> None:
         """Where no window ends a group, a key does that is an event time.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from penstock.catalyst.aggregates import SeveralDistinct
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
@@ -38,6 +39,7 @@ from penstock.operators.specs import (
     NamedExpression,
     WatermarkSpec,
 )
+from penstock.plan.keys import as_key
 from penstock.plan.nodes import Relation, UnionAll, column_refs, spec_of, step, walk
 
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
@@ -365,13 +367,14 @@ class PlanReader:
         for attribute in node.nodes("keys"):
             name = str(attribute.read("name"))
             key = expressions.read(attribute, name)
-            if not isinstance(key, Column):
-                # A window that rows lie in, which its end stands for; or what Spark put elsewhere.
-                is_window = attribute.expr_id in rows.windows
-                value = call("get_field", key, name="end") if is_window else key
+            # A window that rows lie in, which its end stands for; or what Spark put elsewhere.
+            is_window = attribute.expr_id in rows.windows
+            found = call("get_field", key, name="end") if is_window else key
+            value = made(node, partial(as_key, found), attribute)
+            if not isinstance(value, Column):
                 computed.append((names.give("key"), value))
-                key = Column(computed[-1][0], value.type, value.nullable)
-            keys.append(key)
+                value = Column(computed[-1][0], value.type, value.nullable)
+            keys.append(value)
         if computed:
             columns = (*column_refs(rows.relation.schema), *computed)
             rows = replace(rows, relation=made(node, lambda: selected(rows.relation, columns)))

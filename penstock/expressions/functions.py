@@ -17,6 +17,7 @@ from penstock.expressions import (
     dates,
     formats,
     hashes,
+    key_values,
     lambdas,
     mathematics,
     nested,
@@ -694,6 +695,11 @@ _NESTED: tuple[Function, ...] = (
         fails=always, sql="{0}[{1}]", catalyst="GetArrayItem",
     ),
     Function("size", (1, 1), gives(INT, "array", "map"), nested.size, catalyst="Size"),
+    Function("key_bytes", (1, 1), signatures.bytes_of_key, key_values.key_bytes),
+    Function(
+        "of_key_bytes", (1, 1), signatures.key_of_bytes, key_values.of_key_bytes,
+        options={"type": OptionRule(check_type_text, REQUIRED)},
+    ),
     # a static table of (key, value) pairs; null for a key that is not in it
     Function(
         "lookup", (1, 1), signatures.looked_up, nested.lookup, always_nullable,

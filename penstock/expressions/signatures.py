@@ -12,6 +12,7 @@ from penstock.expressions.regex import like_pattern
 from penstock.expressions.types import (
     ARITHMETIC_DIGITS_MAX,
     BIGINT,
+    BINARY,
     BOOLEAN,
     DATE,
     DECIMAL_DIGITS_MAX,
@@ -613,6 +614,23 @@ def map_of_arrays(operands: Operands) -> DataType:
 def maps_of_one_type(operands: Operands) -> DataType:
     _new_key(operands, _map(operands)[0])
     return operands.require_equal(operands.types)
+
+
+def bytes_of_key(operands: Operands) -> DataType:
+    if not _is_key(operands.types[0]):
+        operands.refuse("arrays and structs that hold no map, and no struct without members")
+    return BINARY
+
+
+def key_of_bytes(operands: Operands) -> DataType:
+    operands.require_kinds("binary")
+    return parse_type(operands.options["type"])
+
+
+def _is_key(data_type: DataType) -> bool:
+    if data_type.kind == "struct":
+        return bool(data_type.fields) and all(_is_key(field.type) for field in data_type.fields)
+    return data_type.kind != "map" and (data_type.element is None or _is_key(data_type.element))
 
 
 def looked_up(operands: Operands) -> DataType:

@@ -16,6 +16,7 @@ from penstock.operators.specs import (
     ProjectSpec,
 )
 from penstock.plan.join_times import join_times
+from penstock.plan.keys import NESTED_KEYS, as_key
 from penstock.plan.nodes import Relation, changing, column_refs, step
 from penstock.plan.place_exchanges import fresh_name
 
@@ -78,9 +79,9 @@ def _flat(
         raise PlanError(f"join: {left} is {left.type} and {right} is {right.type}", node="join")
     function = "eq_null_safe" if null_safe else "eq"
     if left.type.kind != "struct":
-        if left.type.kind in KEY_KINDS_REFUSED:
+        if left.type.kind in KEY_KINDS_REFUSED - NESTED_KEYS:
             return [], [call(function, left, right)]
-        return [(left, right, null_safe)], []
+        return [(as_key(left), as_key(right), null_safe)], []
     keys: list[Equality] = []
     rest: list[Expression] = []
     for member in left.type.fields:

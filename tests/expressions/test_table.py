@@ -21,6 +21,7 @@ from penstock.expressions import (
     formats,
     functions,
     hashes,
+    key_values,
     lambdas,
     mathematics,
     nested,
@@ -34,13 +35,13 @@ from penstock.expressions.nodes import Function
 
 EVALUATING = (
     arithmetic, bits, branches, casts, collections, comparison, dates, formats, hashes,
-    lambdas, mathematics, nested, strings, texts, times,
+    key_values, lambdas, mathematics, nested, strings, texts, times,
 )  # fmt: skip
 # Made from other classes of Catalyst, by builders: a negated equality, what is in TRY mode, a case.
 WITHOUT_CLASS = {
     "array_concat", "array_prepend", "array_reverse", "base64", "binary_substring",
-    "ltrim_characters", "map_value", "ne", "null_on_error", "nullif", "rtrim_characters",
-    "trim_characters", "try_cast", "try_parse_time",
+    "key_bytes", "ltrim_characters", "map_value", "ne", "null_on_error", "nullif", "of_key_bytes",
+    "rtrim_characters", "trim_characters", "try_cast", "try_parse_time",
 }  # fmt: skip
 # Classes that are no function: leaves, what stands over groups, and what others are made from.
 WITHOUT_FUNCTION = {

@@ -291,6 +291,16 @@ def _unbounded() -> dict[str, Judged]:
         "distinct values of expressions": Judged(
             lambda df: df.selectExpr("bidder % 3 AS k", "upper(url) AS u", "raw", "fee").distinct()
         ),
+        "distinct nested values": Judged(lambda df: df.select("st", "tags", "raw").distinct()),
+        "a key of structs and arrays": Judged(
+            lambda df: (
+                df.selectExpr("struct(flag AS f, array(ratio, single) AS xs, st) AS k", "price")
+                .groupBy("k")
+                .agg(*_columns("count(1)", "sum(price)"))
+            ),
+            "update",
+            keys=1,
+        ),
         "first rows of keys": Judged(
             lambda df: df.dropDuplicates(["auction", "flag"]).select("flag", "auction")
         ),
@@ -353,7 +363,8 @@ def _unbounded() -> dict[str, Judged]:
 def _by_key() -> dict[str, Judged]:
     """Keys of every type, two at a time."""
     pairs = (("flag", "tiny"), ("small", "day"), ("n", "rate"), ("ratio", "flag"),
-             ("single", "flag"), ("at", "local"), ("url", "tiny"), ("raw", "flag"))  # fmt: skip
+             ("single", "flag"), ("at", "local"), ("url", "tiny"), ("raw", "flag"),
+             ("st", "tags"))  # fmt: skip
     return {
         f"keys {one} and {other}": Judged(
             lambda df, one=one, other=other: df.groupBy(one, other).agg(*_some()),
@@ -415,6 +426,10 @@ def _windows() -> dict[str, Judged]:
         "sliding from before": Judged(
             lambda df: counts(df, "10 seconds", "5 seconds", "-3 seconds"),
             lateness=_late(10, 5, start_s=2),
+        ),
+        "windows of a struct and an array": Judged(
+            lambda df: windowed(df, "10 seconds", by=("st", "tags")).agg(*_some()),
+            lateness=tumbling,
         ),
         "sliding without a key": Judged(
             lambda df: windowed(df, "10 seconds", "2 seconds", by=()).count(), lateness=sliding
@@ -682,6 +697,10 @@ def _joins() -> dict[str, Judged]:
         "join by a struct": joined("inner", "st = r_st and n = r_n", "id", "st", "n"),
         "join by a struct that may be null": joined(
             "inner", "st <=> r_st and n = r_n", "id", "st", "n"
+        ),
+        "join by arrays": joined("inner", "tags = r_tags and n = r_n", "id", "tags", "n"),
+        "join by arrays that may be null": joined(
+            "inner", "tags <=> r_tags and n = r_n", "id", "tags", "n"
         ),
         "join by doubles": joined("inner", "ratio = r_ratio", "id", "ratio"),
         "join by floats and nulls": joined("inner", "single <=> r_single", "id", "single"),

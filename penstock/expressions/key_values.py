@@ -1,0 +1,183 @@
+"""Nested values as keys: one row of bytes for all values that Spark groups together, and back.
+
+Of every value there is a mark, 1 or 0 of null, then what is below: a number its bytes, all zero
+under null, with one NaN and one zero; a text its length and its bytes; a struct its members; an
+array its length and its items. The bytes decide which vertex owns a key, and states are kept by
+them: so the form never changes, and a test freezes it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from penstock.arrays import (
+    Bytes,
+    Mask,
+    Vector,
+    decimal_words,
+    fixed_column,
+    is_text,
+    storage,
+    text_column,
+    texts_of,
+    validity_buffer,
+    validity_of,
+    values_of,
+)
+from penstock.expressions.frame import Frame
+from penstock.expressions.lists import items_of
+from penstock.expressions.nodes import Call
+from penstock.expressions.types import arrow_type
+
+Places = NDArray[np.int64]
+
+_MARKS = pa.array([b"\0", b"\1"], pa.binary())
+_NOTHING = pa.scalar(b"", pa.binary())
+_LENGTH = np.dtype("<i4")
+_DECIMAL_BYTES = 16
+
+
+def key_bytes(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """The bytes that stand for a value; a null has none."""
+    written = _written(args[0])
+    return pc.if_else(pa.array(validity_of(args[0])), written, pa.scalar(None, pa.binary()))
+
+
+def of_key_bytes(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """The value that bytes stand for."""
+    valid = validity_of(args[0])
+    offsets, data = texts_of(args[0])
+    begins = offsets[:-1].astype(np.int64)[valid]
+    values, _ = _read(arrow_type(node.type), data, begins)
+    return values if valid.all() else values.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _written(array: pa.Array) -> pa.Array:
+    marks = _MARKS.take(pa.array(validity_of(array).astype(np.int8)))
+    return pc.binary_join_element_wise(marks, *_parts(array), _NOTHING)
+
+
+def _parts(array: pa.Array) -> list[pa.Array]:
+    if pa.types.is_struct(array.type):  # members of a null are null
+        members = range(array.type.num_fields)
+        return [_written(pc.struct_field(array, [at])) for at in members]
+    if pa.types.is_list(array.type):
+        items = items_of(array)
+        offsets = pa.array(np.append(0, items.ends).astype(np.int32))
+        lists = pa.ListArray.from_arrays(offsets, _written(items.values))
+        return [_fixed_bytes(items.lengths.astype(_LENGTH)), pc.binary_join(lists, _NOTHING)]
+    if is_text(array.type):
+        texts = array.cast(pa.binary()).fill_null(_NOTHING)
+        lengths = np.diff(texts_of(texts)[0])
+        return [_fixed_bytes(lengths.astype(_LENGTH)), texts]
+    return [_fixed_bytes(_numbers(array))]
+
+
+def _numbers(array: pa.Array) -> Vector:
+    if pa.types.is_decimal(array.type):
+        return np.where(validity_of(array)[:, None], decimal_words(array), 0)
+    values = values_of(array)
+    if values.dtype.kind == "f":
+        values = np.where(np.isnan(values), np.nan, values + 0.0).astype(values.dtype)
+    return np.where(validity_of(array), values, np.zeros(1, values.dtype))
+
+
+def _fixed_bytes(values: Vector) -> pa.Array:
+    """Each row of numbers as its bytes."""
+    width = values.itemsize * (values.shape[1] if values.ndim > 1 else 1)
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
+    return pa.Array.from_buffers(pa.binary(width), len(values), buffers).cast(pa.binary())
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _read(kind: pa.DataType, data: Bytes, at: Places) -> tuple[pa.Array, Places]:
+    """The values that begin at these places, and where they end."""
+    valid = data[at] == 1
+    at = at + 1
+    if pa.types.is_struct(kind):
+        members = []
+        for member in kind:
+            values, at = _read(member.type, data, at)
+            members.append(values)
+        mask = pa.array(~valid)
+        return pa.StructArray.from_arrays(members, fields=list(kind), mask=mask), at
+    if pa.types.is_list(kind):
+        return _read_lists(kind, data, at, valid)
+    if is_text(kind):
+        lengths, at = _read_lengths(data, at)
+        ends = np.cumsum(lengths)
+        begins = np.repeat(at - ends + lengths, lengths)
+        texts = data[begins + np.arange(begins.size)]
+        return text_column(kind, np.append(0, ends), texts, valid), at + lengths
+    width = _number_bytes(kind)
+    taken = _gathered(data, at, width)
+    if pa.types.is_decimal(kind):
+        buffers = [validity_buffer(valid), pa.py_buffer(taken)]
+        return pa.Array.from_buffers(kind, len(at), buffers), at + width
+    numbers = taken.view(storage(kind) or np.bool_).reshape(-1)
+    return fixed_column(kind, numbers, valid), at + width
+
+
+def _read_lists(kind: pa.DataType, data: Bytes, at: Places, valid: Mask) -> tuple[pa.Array, Places]:
+    lengths, at = _read_lengths(data, at)
+    width = _constant_bytes(kind.value_type)
+    rows = np.repeat(np.arange(lengths.size), lengths)
+    places = np.arange(rows.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    if width is not None:
+        values, _ = _read(kind.value_type, data, at[rows] + places * width)
+        at = at + lengths * width
+    else:
+        values, at = _read_one_by_one(kind.value_type, data, at, lengths)
+    offsets = pa.array(np.append(0, np.cumsum(lengths)).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=pa.array(~valid)), at
+
+
+def _read_one_by_one(
+    kind: pa.DataType, data: Bytes, at: Places, lengths: Places
+) -> tuple[pa.Array, Places]:
+    """The first items of all rows, then the second ones: each begins where the last one ends."""
+    parts: list[pa.Array] = [pa.array([], kind)]
+    owners: list[Places] = [np.empty(0, np.int64)]
+    at = at.copy()
+    for place in range(int(lengths.max(initial=0))):
+        rows = np.flatnonzero(lengths > place)
+        values, at[rows] = _read(kind, data, at[rows])
+        parts.append(values)
+        owners.append(rows)
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    return pa.concat_arrays(parts).take(pa.array(order)), at
+
+
+def _read_lengths(data: Bytes, at: Places) -> tuple[Places, Places]:
+    taken = _gathered(data, at, _LENGTH.itemsize)
+    return taken.view(_LENGTH).reshape(-1).astype(np.int64), at + _LENGTH.itemsize
+
+
+def _gathered(data: Bytes, at: Places, width: int) -> Bytes:
+    taken: Bytes = np.ascontiguousarray(data[at[:, None] + np.arange(width)])
+    return taken
+
+
+def _number_bytes(kind: pa.DataType) -> int:
+    if pa.types.is_decimal(kind):
+        return _DECIMAL_BYTES
+    return np.dtype(storage(kind) or np.bool_).itemsize
+
+
+def _constant_bytes(kind: pa.DataType) -> int | None:
+    """How many bytes every value of this type takes, if that is one number."""
+    if pa.types.is_list(kind) or is_text(kind):
+        return None
+    if not pa.types.is_struct(kind):
+        return 1 + _number_bytes(kind)
+    members = [_constant_bytes(member.type) for member in kind]
+    known = [width for width in members if width is not None]
+    return 1 + sum(known) if len(known) == len(members) else None
