@@ -19,11 +19,13 @@ import pyarrow as pa
 
 from penstock.connectors.contract import Sink
 from penstock.connectors.folder_sink import FolderSink
+from penstock.connectors.sqlite_sink import SqliteSink
 from penstock.errors import InvalidName, InvalidOption
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.support import numba_supported
 from penstock.log.local import LocalLog
 from penstock.names import NAME_MAX, check_name
+from penstock.operators.specs import WEIGHT_COLUMN, is_weighted
 from penstock.options import Option, Options, is_elsewhere, local_path, whole
 from penstock.plan.explain import explain
 from penstock.runtime.queries import StoredQuery
@@ -46,9 +48,18 @@ def _truncation(text: str) -> bool | int:
     return int(text) if text.isdecimal() else text.lower() != "false"
 
 
+def _names(text: str) -> tuple[str, ...]:
+    found = tuple(name.strip() for name in text.split(","))
+    if not all(found) or len(set(found)) < len(found):
+        raise ValueError("it is one or more names of columns, with commas between them")
+    return found
+
+
 STREAM = Option("stream", str, None)
 PATH = Option("path", _folder, None)
 NUM_ROWS = Option("numRows", whole(0), 20)
+TABLE = Option("table", str, None)
+KEY: Option[tuple[str, ...]] = Option("key", _names, ())
 TRUNCATE: Option[bool | int] = Option("truncate", _truncation, True)
 
 
@@ -60,6 +71,7 @@ class Asked:
     query: str | None
     stream: str | None
     function: ForeachBatch | None
+    mode: str
 
 
 class SinkChoice(ABC):
@@ -69,6 +81,7 @@ class SinkChoice(ABC):
     options: ClassVar[tuple[Option[Any], ...]] = ()
     guarantee: ClassVar[str | None] = None  # what holds on the way from the output stream to it
     is_outside: ClassVar[bool] = True  # of the log
+    takes_changes: ClassVar[bool] = False  # of rows, with weights, in update mode
     runs_jobs: ClassVar[bool] = False  # feeding it takes task slots of the Spark application
 
     @classmethod
@@ -172,6 +185,48 @@ class ParquetChoice(SinkChoice):
 
 
 @dataclass(frozen=True)
+class SqliteChoice(SinkChoice):
+    """A table of an SQLite file: rows that add up, or the current row of each key."""
+
+    kind = "sqlite"
+    options = (PATH, TABLE, KEY)
+    guarantee = "exactly once: the epoch is stored in the transaction that changes the rows"
+    takes_changes = True
+    path: str
+    table: str
+    key: tuple[str, ...]
+
+    @classmethod
+    def of(cls, asked: Asked) -> SqliteChoice:
+        path = asked.options.needed(PATH, "/data/results.db")
+        table = asked.options.needed(TABLE, "results")
+        if asked.mode == "update" and not asked.options[KEY]:
+            raise InvalidOption(
+                "the sqlite sink in update mode keeps the current row of each key: add "
+                '.option("key", "columns"), those that tell the rows of the result apart',
+                option=KEY.name,
+            )
+        return cls(path, table, asked.options[KEY])
+
+    def text(self, query: str) -> str:
+        by = f" by {', '.join(self.key)}" if self.key else ""
+        return f"{self.kind} {self.path} table {self.table}{by}"
+
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        schema = stored.program.stream(stored.output).schema
+        return SqliteSink(
+            self.path,
+            self.table,
+            stored.name,
+            stored.id,
+            arrow_schema(schema),
+            key=self.key,
+            weight=WEIGHT_COLUMN if is_weighted(schema) else None,
+            replaces=replaces,
+        )
+
+
+@dataclass(frozen=True)
 class ConsoleChoice(SinkChoice):
     """The driver's standard output."""
 
@@ -242,7 +297,7 @@ class ForeachBatchChoice(SinkChoice):
 
 
 CHOICES: tuple[type[SinkChoice], ...] = (
-    StreamChoice, ParquetChoice, ConsoleChoice, MemoryChoice, ForeachBatchChoice,
+    StreamChoice, ParquetChoice, SqliteChoice, ConsoleChoice, MemoryChoice, ForeachBatchChoice,
 )  # fmt: skip
 FORMATS = {choice.kind: choice for choice in CHOICES if choice is not ForeachBatchChoice}
 

@@ -161,7 +161,7 @@ class DataStreamWriter:
         return self
 
     def format(self, source: str) -> DataStreamWriter:
-        """penstock (a stream of the log), parquet, console or memory."""
+        """penstock (a stream of the log), parquet, sqlite, console or memory."""
         if source not in tuple(FORMATS):
             raise InvalidOption(
                 f"there is no sink {source!r}; known: {', '.join(FORMATS)}, and foreachBatch"
@@ -296,7 +296,7 @@ class DataStreamWriter:
     def _sink(self) -> SinkChoice:
         """The sink that was asked for, complete, before anything is planned, stored or made."""
         chosen = FORMATS[self._format] if self._function is None else ForeachBatchChoice
-        sink = chosen.of(Asked(self._options, self._name, self._stream, self._function))
+        sink = chosen.of(Asked(self._options, self._name, self._stream, self._function, self._mode))
         if self._stream is not None and sink.is_outside:
             raise InvalidOption(
                 f"a query has one sink, and both toStream({self._stream!r}) and {sink.kind} were "
@@ -337,7 +337,9 @@ class DataStreamWriter:
             if unknown:
                 raise unknown[0]
             count, keys = _substreams_of(attached.log, output)
-            writes.append(Write(translated.relation, StreamRef(output, count), keys))
+            target = StreamRef(output, count)
+            changes = sink.takes_changes and writer._mode == "update"
+            writes.append(Write(translated.relation, target, keys, changes=changes))
             sides += translated.statics
         self._spark = spark
         parallelism = self._options[writer_options.PARALLELISM]

@@ -28,13 +28,15 @@ class Write:
     """The stream that the rows of a relation go to.
 
     `partition_by` and `vertices` are set by rules: how rows are dealt to substreams, and by how
-    many vertices the chain below is run.
+    many vertices the chain below is run. `changes`: rows that change come and go with a weight,
+    instead of being shown as their mode says.
     """
 
     child: Relation
     target: StreamRef
     partition_by: tuple[str, ...] = ()
     vertices: int = 1
+    changes: bool = False
 
     def __post_init__(self) -> None:
         for name in self.partition_by:

@@ -39,14 +39,17 @@ def weigh_changes(query: Query) -> Query:
     So do aggregates that are not in append mode, tables, and joins of tables.
 
     Filters leave weights alone, projections hand them on, and in a union rows that only come have
-    a weight too. What leaves the query is shown as its mode says, without weights.
+    a weight too. What leaves the query is shown as its mode says, without weights, unless the write
+    is one of changes.
     """
-    writes = tuple(replace(write, child=_weighed(write.child, False)) for write in query.writes)
+    writes = tuple(
+        replace(write, child=_weighed(write.child, write.changes)) for write in query.writes
+    )
     return replace(query, writes=writes)
 
 
 def _weighed(node: Relation, is_computed_with: bool) -> Relation:
-    """The relation, its rows with weights if they change and an operator with state reads them."""
+    """The relation, its rows with weights if they change and somebody computes with them."""
     reads = isinstance(node, Step) and is_stateful(node.spec)
     below = tuple(_weighed(child, is_computed_with or reads) for child in children(node))
     if isinstance(node, UnionAll) and any(is_weighted(side.schema) for side in below):
