@@ -102,7 +102,8 @@ def every_aggregate() -> list[str]:
                 call = AggregateCall(function, column(field.name, field.type), "x")
             except ExpressionError:
                 continue
-            if all(accumulator.in_loop for accumulator in call.accumulators):
+            in_loop = all(accumulator.in_loop for accumulator in call.accumulators)
+            if in_loop and call.collection is None:
                 found.append(f"{function}({field.name})")
     return found
 
