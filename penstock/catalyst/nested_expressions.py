@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.catalyst.jvm import JvmNode
+from penstock.catalyst.jvm import JvmNode, java_classes, scala_map
 from penstock.catalyst.literals import constant_value, read_map
 from penstock.catalyst.place import Builder, Place
 from penstock.catalyst.spark_types import spark_type
@@ -207,8 +207,37 @@ def _array_sort(place: Place) -> Expression:
     return call("sort_array", array, nulls_last=True)
 
 
+# --- JSON -----------------------------------------------------------------------------------------
+
+# Settings under which Spark reads JSON otherwise than here: their names, and their defaults.
+_JSON_SETTINGS: Mapping[str, str] = {
+    "spark.sql.columnNameOfCorruptRecord": "_corrupt_record",
+    "spark.sql.json.enablePartialResults": "true",
+    "spark.sql.legacy.json.allowEmptyString.enabled": "false",
+    "spark.sql.legacy.json.enableDateTimeParsingFallback": "true",
+    "spark.sql.legacy.timeParserPolicy": "corrected",
+}
+
+
+def _from_json(place: Place) -> Expression:
+    options = scala_map(place.read("options"))
+    if {name.lower(): value.upper() for name, value in options.items()} not in _PLAIN_OPTIONS:
+        raise ExpressionError(f"from_json() with options is not known here: {sorted(options)}")
+    settings = java_classes().org.apache.spark.sql.internal.SQLConf.get()
+    for name, default in _JSON_SETTINGS.items():
+        if settings.contains(name) and str(settings.getConfString(name)).lower() != default:
+            raise ExpressionError(f"from_json() is known here only where {name} is as it was")
+    target = spark_type(place.read("schema"))
+    if any(field.name == "_corrupt_record" for field in target.fields):
+        raise ExpressionError("a column for broken records is not known here")
+    return call("from_json", place.arg(0), to=str(target), time_zone=place.zone())
+
+
+_PLAIN_OPTIONS: tuple[dict[str, str], ...] = ({}, {"mode": "PERMISSIVE"})
+
 NESTED_BUILDERS: Mapping[str, Builder] = {
     "CreateNamedStruct": _named_struct,
+    "JsonToStructs": _from_json,
     "GetStructField": _struct_field,
     "GetArrayStructFields": _fields_of_items,
     "CreateArray": _array,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,9 +69,9 @@ class Lines:
             return False
         return True
 
-    def packed(self, begin: int, end: int) -> pa.Buffer:
-        """Return some of the lines, each followed by a newline; in place if they stand so."""
-        starts, ends = self.starts[begin:end], self.ends[begin:end]
+    def packed(self) -> pa.Buffer:
+        """Return the lines, each followed by a newline; in place if they stand so."""
+        starts, ends = self.starts, self.ends
         last = int(ends[-1])
         if (
             np.array_equal(starts[1:], ends[:-1] + 1)
@@ -155,7 +154,10 @@ class JsonLines(LineFormat):
         return verdicts
 
     def parse(self, lines: Lines, first_only: bool) -> tuple[pa.RecordBatch | None, Misfits]:
-        found, misfits = sift(0, len(lines), self._convert(lines), first_only)
+        def convert(begin: int, end: int) -> pa.RecordBatch:
+            return self.converted(lines.pick(slice(begin, end)))
+
+        found, misfits = sift(0, len(lines), convert, first_only)
         parsed = joined(found)
         if parsed is None:
             return None, misfits
@@ -171,18 +173,17 @@ class JsonLines(LineFormat):
         places = np.delete(np.arange(parsed.num_rows + len(away)), away)
         return batch, misfits + [(int(places[row]), reason) for row, reason in more]
 
-    def _convert(self, lines: Lines) -> Callable[[int, int], pa.RecordBatch]:
-        def convert(begin: int, end: int) -> pa.RecordBatch:
-            try:
-                table = self._read(lines.packed(begin, end))
-            except pa.ArrowException as error:
-                raise Misfit(reason_of(error)) from error
-            if table.num_rows != end - begin:
-                raise Misfit(f"{table.num_rows} rows in {end - begin} lines")
-            columns = [_array(table.column(name)) for name in self._parsed.names]
-            return pa.RecordBatch.from_arrays(columns, schema=self._parsed)
-
-        return convert
+    def converted(self, lines: Lines) -> pa.RecordBatch:
+        """Lines that are objects by their brackets, times still as texts; a Misfit if one is not
+        of the schema."""
+        try:
+            table = self._read(lines.packed())
+        except pa.ArrowException as error:
+            raise Misfit(reason_of(error)) from error
+        if table.num_rows != len(lines):
+            raise Misfit(f"{table.num_rows} rows in {len(lines)} lines")
+        columns = [_array(table.column(name)) for name in self._parsed.names]
+        return pa.RecordBatch.from_arrays(columns, schema=self._parsed)
 
     def _read(self, raw: pa.Buffer) -> pa.Table:
         return pa_json.read_json(

@@ -17,6 +17,7 @@ from penstock.expressions import (
     dates,
     formats,
     hashes,
+    json_texts,
     key_values,
     lambdas,
     mathematics,
@@ -419,6 +420,13 @@ _HASHES: tuple[Function, ...] = (
         catalyst="Sha2",
     ),
     Function("crc32", (1, 1), gives(BIGINT, "binary"), hashes.crc32, catalyst="Crc32"),
+)  # fmt: skip
+
+_JSON: tuple[Function, ...] = (
+    Function(
+        "from_json", (1, 1), signatures.json_target, json_texts.from_json, always_nullable, _CAST,
+        sql="from_json({0}, {to})", catalyst="JsonToStructs",
+    ),
 )  # fmt: skip
 
 _BITS: tuple[Function, ...] = (
@@ -895,6 +903,7 @@ FUNCTIONS: Mapping[str, Function] = {
         *_STRINGS,
         *_TEXTS,
         *_HASHES,
+        *_JSON,
         *_BITS,
         *_MATHEMATICS,
         *_TIMES,

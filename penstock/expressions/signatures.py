@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -17,7 +17,9 @@ from penstock.expressions.types import (
     DATE,
     DECIMAL_DIGITS_MAX,
     DOUBLE,
+    FRACTIONAL_KINDS,
     INT,
+    INTEGER_BITS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -365,6 +367,36 @@ def like_match(operands: Operands) -> DataType:
     operands.require_kinds("string")
     like_pattern(operands.options["pattern"], operands.options["escape"])
     return BOOLEAN
+
+
+def json_target(operands: Operands) -> DataType:
+    operands.require_kinds("string")
+    target = parse_type(operands.options["to"])
+    if not target.is_nested:
+        raise ExpressionError(f"JSON is read into a struct, an array or a map, not {target}")
+    inside = list(_walked(target))
+    for each in inside:
+        if each.kind not in _JSON_KINDS or each.key not in (None, STRING):
+            raise ExpressionError(f"JSON is not read into {each} here")
+        names = {field.name for field in each.fields}
+        if len(names) < len(each.fields):
+            raise ExpressionError("a struct has two fields of one name")
+    _settle_zone(operands, needed=TIMESTAMP in inside)
+    return target
+
+
+# Bytes, and times without a zone, are read by rules of their own.
+_JSON_KINDS = frozenset(
+    {*INTEGER_BITS, *FRACTIONAL_KINDS, "decimal", "boolean", "string", "date", "timestamp"}
+    | {"struct", "array", "map"}
+)
+
+
+def _walked(data_type: DataType) -> Iterator[DataType]:
+    yield data_type
+    for each in (data_type.element, data_type.value, *(field.type for field in data_type.fields)):
+        if each is not None:
+            yield from _walked(each)
 
 
 # --- dates and times ------------------------------------------------------------------------------

@@ -4,6 +4,24 @@ from __future__ import annotations
 
 # (Spark's SQL, the text that our plan shows for it)
 NESTED_CASES: tuple[tuple[str, str], ...] = (
+    (
+        "from_json(js, 'a int, b string, d double, l array<int>')",
+        "from_json(js, struct<a:int,b:string,d:double,l:array<int>>)",
+    ),
+    (
+        "from_json(js, 'a bigint, t timestamp, c decimal(10,2), s struct<n: int, w: string>')",
+        "from_json(js, struct<a:bigint,t:timestamp,c:decimal(10,2),s:struct<n:int,w:string>>)",
+    ),
+    (
+        "from_json(js, 'a smallint, d float, m map<string, date>')",
+        "from_json(js, struct<a:smallint,d:float,m:map<string,date>>)",
+    ),
+    (
+        "from_json(js, 'array<struct<a: int>>', map('mode', 'PERMISSIVE'))",
+        "from_json(js, array<struct<a:int>>)",
+    ),
+    ("from_json(js, 'map<string, string>')", "from_json(js, map<string,string>)"),
+    ("from_json(js, 'a int, b boolean').a", "from_json(js, struct<a:int>).a"),
     ("array_contains(xs, 1)", "array_contains(xs, 1)"),
     ("array_contains(xs, i)", "array_contains(xs, i)"),
     ("array_contains(us, u)", "array_contains(us, u)"),

@@ -211,7 +211,7 @@ def test_the_digest_is_that_of_what_is_computed(spark: SparkSession) -> None:
         "levenshtein(tags[0], url)",
         "transform(tags, x -> concat(x, '_1'))",
         "transform(tags, x -> concat(x, '_2'))",
-        "from_json(url, 'k int')",
+        "from_json(url, 'k int', map('allowComments', 'true'))",
         "from_json(url, 'k int', map('mode', 'FAILFAST'))",
         "try_add(price, bidder)",
         "try_add(bidder, price)",

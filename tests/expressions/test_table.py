@@ -21,6 +21,7 @@ from penstock.expressions import (
     formats,
     functions,
     hashes,
+    json_texts,
     key_values,
     lambdas,
     mathematics,
@@ -35,7 +36,7 @@ from penstock.expressions.nodes import Function
 
 EVALUATING = (
     arithmetic, bits, branches, casts, collections, comparison, dates, formats, hashes,
-    key_values, lambdas, mathematics, nested, strings, texts, times,
+    json_texts, key_values, lambdas, mathematics, nested, strings, texts, times,
 )  # fmt: skip
 # Made from other classes of Catalyst, by builders: a negated equality, what is in TRY mode, a case.
 WITHOUT_CLASS = {

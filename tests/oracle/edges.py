@@ -47,11 +47,19 @@ _DAYS = (0, -1, 1, 59, 18322, 18569, -25567, -719162, 2932896, 29000)
 _NULLS = 0.12
 _EVERY_DIGIT = Context(prec=38)
 _KEYS = ("a", "b", "", "日", "ab")
-_JSON = (
+JSON_TEXTS = (
     '{"a": 1, "b": "x"}', '{"a": [1, 2.5, {"c": null}], "b": {"c": "\\u00e9\\n"}}', "", "{", "[]",
     '[{"a": 1}, {"a": 2}]', "null", '{"a": 1.0E3, "a": 2}', " {\"b\" : true } ", '{"a": 1} x',
     '{"b": "日本"}', '"text"', "17", '{"a": {"b": {"c": [true, false]}}}', "{'a': 1}",
-    '{"a": 12345678901234567890}', '{"a": null}', '{"A": 5}',
+    '{"a": 12345678901234567890}', '{"a": null}', '{"A": 5}', '{"a": "7", "b": -0, "d": -0.0}',
+    '{"d": NaN, "a": 3}', '{"x": Inf, "a": 1}', '{"b": "\\ud800", "d": 1e400}', '{"b": 1.50}',
+    '{"t": "2024-03-10 02:30:00", "c": 1.005, "a": 1.0}', '{"t": 17, "c": "1,234.5", "d": "NaN"}',
+    '{"t": "2024-03-10T02:30:00.5+05:30", "c": 12345678901, "l": [1, 2, null]}', '{"a": 01}',
+    '{"l": [1, "x", 2], "b": "kept"}', '{"l": [1, tru], "b": "kept"}', '{"l": [7.], "a": 7}',
+    '{"s": {"n": 1, "w": ["x"], "n": 2}, "t": "x"}', '{"s": {"n": "x", "w": {"y": 1.0}}, "a": 4}',
+    '{"m": {"p": "2024-02-29", "q": null, "p": "5"}}', '{"m": {"p": "x"}, "a": 9}', '{"a": 1,}',
+    '{"b": "one\nline"}', '{"b":"one",\n"a":2}', '{"b":"tail", "a":1', '{"a": +1}',
+    '{"b": "\\x,"a":1}',
 )  # fmt: skip
 
 
@@ -74,7 +82,7 @@ def _value(rng: random.Random, name: str, kind: DataType) -> Any:
     if name == "at":
         return rng.choice(DATE_TEXTS)
     if name == "js":
-        return rng.choice(_JSON)
+        return rng.choice(JSON_TEXTS)
     if kind.is_integer:
         return _integer(rng, INTEGER_BITS[kind.kind])
     if kind.is_fractional:
