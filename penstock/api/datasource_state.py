@@ -39,10 +39,7 @@ from penstock.operators.sessions import session_column
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
-    JoinSpec,
-    OverSpec,
     SessionSpec,
-    TableSpec,
     WindowSpec,
     accumulators_of,
     operator_name,
@@ -154,7 +151,7 @@ def states_of(program: Program) -> list[FoundState]:
         FoundState(program.query, spec, operator_name(spec, place), program.stage_vertices(index))
         for index, stage in enumerate(program.stages)
         for place, spec in enumerate(stage.stateful)
-        if not isinstance(spec, JoinSpec | OverSpec | TableSpec)  # which have rows, not groups
+        if isinstance(spec, AggregateSpec | DeduplicateSpec)  # the others have rows, not groups
     ]
 
 

@@ -118,8 +118,7 @@ class OverReader:
     def _order(self, item: JvmNode) -> Order:
         (child,) = item.children[:1]
         column = self._column(self.inputs.read(child), "order")
-        descending = str(item.read("direction").toString()) == "Descending"
-        return Order(column, descending, str(item.read("nullOrdering").toString()) == "NullsFirst")
+        return ordered(item, column)
 
     def _order_by_time(self, order: tuple[Order, ...]) -> None:
         first = order[0].column if order else None
@@ -199,6 +198,12 @@ class OverReader:
             if each.function == function and function in RANKS:
                 return each.name, int(limit.read("limit"))
         return None
+
+
+def ordered(item: JvmNode, column: Column) -> Order:
+    """A SortOrder by a column that has its value."""
+    descending = str(item.read("direction").toString()) == "Descending"
+    return Order(column, descending, str(item.read("nullOrdering").toString()) == "NullsFirst")
 
 
 def _member(struct: Expression, field: str) -> Expression:

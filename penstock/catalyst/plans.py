@@ -17,7 +17,8 @@ from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conju
 from penstock.catalyst.grouping import AggregateReader
 from penstock.catalyst.joins import read_join
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
-from penstock.catalyst.over import OverReader
+from penstock.catalyst.literals import read_literal
+from penstock.catalyst.over import OverReader, ordered
 from penstock.catalyst.refusals import refused_node, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
 from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
@@ -31,16 +32,21 @@ from penstock.catalyst.windows import (
     window_struct,
 )
 from penstock.errors import UnsupportedPlan
-from penstock.expressions.tree import Call, Column, Expression, call, literal
+from penstock.expressions.tree import Call, Column, Expression, Literal, call, literal
 from penstock.expressions.types import INT
 from penstock.operators.specs import (
     DeduplicateSpec,
     GenerateSpec,
+    LimitSpec,
     NamedExpression,
+    Order,
+    ProjectSpec,
+    SortSpec,
+    SortStep,
     WatermarkSpec,
 )
 from penstock.plan.keys import as_key
-from penstock.plan.nodes import Relation, UnionAll, column_refs, spec_of, step, walk
+from penstock.plan.nodes import Relation, Step, UnionAll, changing, column_refs, spec_of, step, walk
 
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
@@ -412,6 +418,50 @@ class PlanReader:
         rows = self.read(child if limit is None else limit.children[0])
         return OverReader(node, rows, self.session.time_zone).finish(limit)
 
+    def sort(self, node: JvmNode) -> SparkRows:
+        """In complete mode, behind an aggregate; an order within partitions has no meaning here."""
+        rows = self.read(node.children[0])
+        if not node.read("global"):
+            return rows
+        expressions = self._expressions(node, rows)
+        names, added, order = Names(rows.names), list[NamedExpression](), list[Order]()
+        for item in node.nodes("order"):
+            value = expressions.read(item.children[0])
+            if not isinstance(value, Column):
+                added.append((names.give("order"), value))
+                value = Column(added[-1][0], value.type, value.nullable)
+            order.append(ordered(item, value))
+        if added:
+            columns = (*column_refs(rows.relation.schema), *added)
+            rows = replace(rows, relation=made(node, lambda: selected(rows.relation, columns)))
+        return self._whole(node, rows, SortStep(tuple(order)))
+
+    def limit(self, node: JvmNode) -> SparkRows:
+        """Of a whole result in complete mode; else the first rows that come."""
+        rows = self.read(node.children[0])
+        count = self._row_count(node, "limitExpr")
+        if self.output_mode == "complete":
+            return self._whole(node, rows, SortStep(limit=count))
+        if self.output_mode != "append":
+            raise unsupported(node.kind, "limits are for append and complete mode")
+        return replace(rows, relation=made(node, lambda: step(LimitSpec(count), rows.relation)))
+
+    def offset(self, node: JvmNode) -> SparkRows:
+        rows = self.read(node.children[0])
+        return self._whole(node, rows, SortStep(offset=self._row_count(node, "offsetExpr")))
+
+    def _row_count(self, node: JvmNode, field: str) -> int:
+        found = read_literal(node.node(field)) if node.node(field).kind == "Literal" else None
+        if not isinstance(found, Literal) or not isinstance(found.value, int):
+            raise unsupported(node.kind, "a constant number of rows is needed")
+        return found.value
+
+    def _whole(self, node: JvmNode, rows: SparkRows, added: SortStep) -> SparkRows:
+        """A further step of what sorts and cuts a whole result."""
+        if self.output_mode != "complete" or changing(rows.relation) is None:
+            raise refused_node(node)
+        return replace(rows, relation=made(node, lambda: _sorted(rows.relation, added)))
+
     def aggregate(self, node: JvmNode) -> SparkRows:
         rewritten = SeveralDistinct.found(node)
         if rewritten is None:
@@ -427,6 +477,17 @@ class PlanReader:
 
 
 # --- small steps ----------------------------------------------------------------------------------
+
+
+def _sorted(relation: Relation, added: SortStep) -> Relation:
+    """A result with a further step; projections leave its order, and how many rows it has."""
+    if isinstance(relation, Step):
+        spec = relation.spec
+        if isinstance(spec, SortSpec):
+            return step(SortSpec((*spec.steps, added)), relation.child)
+        if isinstance(spec, ProjectSpec) and not added.order:
+            return step(spec, _sorted(relation.child, added))
+    return step(SortSpec((added,)), relation)
 
 
 def _time_of(relation: Relation, keys: Sequence[Column]) -> Column | None:
@@ -547,6 +608,7 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "Repartition": PlanReader.pass_on,
     "RepartitionByExpression": PlanReader.pass_on,
     "RebalancePartitions": PlanReader.pass_on,
+    "LocalLimit": PlanReader.pass_on,  # a global one stands above it
     "Filter": PlanReader.filter,
     "Project": PlanReader.project,
     "Generate": PlanReader.generate,
@@ -558,6 +620,9 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "Window": PlanReader.window,
     "Deduplicate": PlanReader.deduplicate,
     "DeduplicateWithinWatermark": PlanReader.deduplicate,
+    "Sort": PlanReader.sort,
+    "GlobalLimit": PlanReader.limit,
+    "Offset": PlanReader.offset,
 }
 
 NODE_KINDS = frozenset(_READERS)

@@ -11,6 +11,7 @@ WAY_OUT = "Structured Streaming can run it: start it with df.writeStream"
 # Catalyst's nodes that Structured Streaming refuses too, always or nearly so.
 OTHER_WAYS_OUT: Mapping[str, str] = {
     "Sort": "Structured Streaming sorts only behind an aggregate, in complete mode",
+    "Offset": "Structured Streaming leaves out no first rows at all",
     "Window": "Structured Streaming does not run window functions at all",
 }
 
@@ -20,8 +21,14 @@ _STATIC = (
     "rows that do not stream are not read here yet; put them into a stream, or join them in "
     "Structured Streaming"
 )
-_ORDER = "a stream has no end to sort at; sort what you read from the result"
-_LIMIT = "counting rows off a stream is not run here; limit what you read from the result"
+_ORDER = (
+    "a stream has no end to sort at; sort a whole result, behind an aggregate in complete mode, or "
+    "what you read from the result"
+)
+_LIMIT = (
+    "rows are counted off a whole result, behind an aggregate in complete mode; limit() also takes "
+    "the first rows of a stream in append mode"
+)
 
 # Catalyst's nodes that are refused, with what to do instead.
 NODE_REASONS: Mapping[str, str] = {
@@ -45,7 +52,6 @@ NODE_REASONS: Mapping[str, str] = {
     "TransformWithStateInPySpark": _GROUPED,
     "Sort": _ORDER,
     "GlobalLimit": _LIMIT,
-    "LocalLimit": _LIMIT,
     "Offset": _LIMIT,
     "Tail": _LIMIT,
     "Sample": "a random sample would differ after a recovery; filter by pmod(number, n)",

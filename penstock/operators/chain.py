@@ -35,13 +35,16 @@ from penstock.operators.front import Front, Fusion, RowStep, note_bad
 from penstock.operators.join import Join
 from penstock.operators.over import Over
 from penstock.operators.sessions import Sessions
+from penstock.operators.sort import Limit, Sort
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
     JoinSpec,
+    LimitSpec,
     OperatorSpec,
     OverSpec,
     SessionSpec,
+    SortSpec,
     StatefulSpec,
     StatelessSpec,
     TableSpec,
@@ -81,7 +84,9 @@ OPERATORS: Mapping[type[StatefulSpec], Build] = MappingProxyType(
         AggregateSpec: _grouped,
         DeduplicateSpec: Deduplicate,
         JoinSpec: _joined,
+        LimitSpec: Limit,
         OverSpec: Over,
+        SortSpec: Sort,
         TableSpec: Table,
     }
 )

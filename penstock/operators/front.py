@@ -26,10 +26,12 @@ from penstock.operators.specs import (
     FilterSpec,
     GenerateSpec,
     JoinSpec,
+    LimitSpec,
     OperatorSpec,
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    SortSpec,
     SparkSpec,
     StatelessSpec,
     StaticJoinSpec,
@@ -251,9 +253,9 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         if isinstance(spec, GenerateSpec | SparkSpec | StaticJoinSpec):
             read = map(fusion.inlined, spec.expressions())
             mixed.update(column.name for each in read for column in columns_of(each))
-        elif isinstance(spec, DeduplicateSpec | JoinSpec | OverSpec | TableSpec) or (
-            isinstance(spec, AggregateSpec) and spec.by_rows
-        ):
+        elif isinstance(
+            spec, DeduplicateSpec | JoinSpec | LimitSpec | OverSpec | SortSpec | TableSpec
+        ) or (isinstance(spec, AggregateSpec) and spec.by_rows):
             uses += fusion.columns.values()
         elif spec.fuses:
             uses += fusion.aggregation(spec).results

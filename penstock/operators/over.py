@@ -20,6 +20,7 @@ from penstock.kernels.hashing import Hashes, column_words, hash_columns
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.groups import partials_batch
+from penstock.operators.ordering import levels, order_levels, sorted_places
 from penstock.operators.specs import (
     OverCall,
     OverSpec,
@@ -223,15 +224,12 @@ class Functions:
     def sorted(self, rows: pa.RecordBatch) -> Sorted:
         """Rows of equal order stay in the order in which they are given."""
         spec = self._spec
-        keys = [level for c in spec.partition for level in _levels(rows.column(c.name))]
-        levels = list(keys)
-        for each in spec.order:
-            column = rows.column(each.column.name)
-            levels += _levels(column, each.descending, each.nulls_first)
+        keys = [level for c in spec.partition for level in levels(rows.column(c.name))]
+        both = [*keys, *order_levels(rows, spec.order)]
         count = rows.num_rows
-        order = np.lexsort(levels[::-1]) if levels else np.arange(count)
+        order = sorted_places(both, count)
         partition = _changes([level[order] for level in keys], count)
-        peers = _changes([level[order] for level in levels], count)
+        peers = _changes([level[order] for level in both], count)
         return Sorted(rows, order, partition, peers)
 
     def column(self, call: OverCall, rows: Sorted) -> pa.Array:
@@ -322,27 +320,6 @@ class _Grouped:
 
 
 # --- small steps ----------------------------------------------------------------------------------
-
-
-def _levels(column: pa.Array, descending: bool = False, nulls_first: bool = True) -> list[Numbers]:
-    """Numbers that are ordered as the values of a column are, in Spark's order: NaN is greatest."""
-    column = plain(column)
-    if pa.types.is_floating(column.type):
-        wide = column.fill_null(0).to_numpy().astype(np.float64) + 0.0  # no -0.0
-        words = np.where(np.isnan(wide), np.nan, wide).view(np.int64)
-        values = np.where(words < 0, words ^ np.int64((1 << 63) - 1), words)
-    else:
-        ranks = pc.rank(column, "ascending", tiebreaker="dense")
-        values = ranks.to_numpy().astype(np.int64)
-    if column.null_count:
-        there = validity_of(column)
-        values = np.where(there, values, 0)
-        return [there.astype(np.int64) * (1 if nulls_first else -1), _turned(values, descending)]
-    return [_turned(values, descending)]
-
-
-def _turned(values: Numbers, descending: bool) -> Numbers:
-    return ~values if descending else values
 
 
 def _changes(levels: Sequence[Numbers], count: int) -> Flags:

@@ -10,19 +10,22 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.arrays import Mask, true_rows
+from penstock.errors import StateError
 from penstock.expressions.evaluate import evaluate
 from penstock.expressions.types import arrow_schema, arrow_type
 from penstock.kernels.columns import combined, plain
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.join import Pairs
-from penstock.operators.shown import weighed
+from penstock.operators.shown import same_values, weighed
 from penstock.operators.specs import LEFT, JoinKey, JoinMatch, TableSpec
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
-from penstock.state.row_store import RowKind, RowStore
+from penstock.state.row_store import Keys, RowKind, RowStore
 
 Numbers = NDArray[np.int64]
+
+_NO_ROWS: Numbers = np.empty(0, np.int64)
 
 
 class Table(Operator):
@@ -87,4 +90,39 @@ class Table(Operator):
         pass
 
 
-_NO_ROWS: Numbers = np.empty(0, np.int64)
+def taken_back(store: RowStore, rows: pa.RecordBatch, keys: Keys) -> Numbers:
+    """The rows of a store that go: those that are as these are."""
+    ats, found = _NO_ROWS, _NO_ROWS
+    for candidates in store.matches(keys):
+        same = _same_rows(rows.take(pa.array(candidates[0])), store.take(candidates[1]))
+        ats = np.concatenate([ats, candidates[0][same]])
+        found = np.concatenate([found, candidates[1][same]])
+    return _one_of_each(ats, found, rows.num_rows, store.name)
+
+
+def _one_of_each(ats: Numbers, found: Numbers, count: int, name: str) -> Numbers:
+    """A row of the store for each row that goes: of several that are alike any will do."""
+    chosen, firsts = np.unique(ats, return_index=True)
+    taken = np.unique(found[firsts])
+    if chosen.size == count == taken.size:
+        return taken
+    used: set[int] = set()
+    done: set[int] = set()
+    for at, row in zip(ats.tolist(), found.tolist(), strict=True):
+        if at not in done and row not in used:
+            used.add(row)
+            done.add(at)
+    if len(used) != count:
+        raise StateError(
+            f"{count - len(used)} rows go that state {name!r} does not have: the rows that "
+            "come and go do not fit together, please report this",
+            state=name,
+        )
+    return np.array(sorted(used), np.int64)
+
+
+def _same_rows(one: pa.RecordBatch, other: pa.RecordBatch) -> Mask:
+    same: Mask = np.ones(one.num_rows, np.bool_)
+    for left, right in zip(one.columns, other.columns, strict=True):
+        same &= same_values(left, right)
+    return same

@@ -18,15 +18,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from penstock.arrays import values_of
-from penstock.errors import RowError, StateError
+from penstock.errors import RowError
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.block import Block
 from penstock.kernels.columns import combined, plain
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.join import Pairs
-from penstock.operators.shown import same_values, weighed
+from penstock.operators.shown import weighed
 from penstock.operators.specs import LEFT, RIGHT, WEIGHT_COLUMN, JoinSpec, without_weight
+from penstock.operators.table import taken_back
 from penstock.state.row_store import Keys, RowKind, RowStore
 
 Numbers = NDArray[np.int64]
@@ -164,32 +165,7 @@ class TableJoin(Operator):
         if weight > 0:
             store.insert(rows, keys)
             return
-        ats, found = _NO_ROWS, _NO_ROWS
-        for candidates in store.matches(keys):
-            same = _same_rows(rows.take(pa.array(candidates[0])), store.take(candidates[1]))
-            ats = np.concatenate([ats, candidates[0][same]])
-            found = np.concatenate([found, candidates[1][same]])
-        store.delete(self._one_of_each(ats, found, rows.num_rows, store.name))
-
-    def _one_of_each(self, ats: Numbers, found: Numbers, count: int, name: str) -> Numbers:
-        """A row of the store for each row that goes: of several that are alike any will do."""
-        chosen, firsts = np.unique(ats, return_index=True)
-        taken = np.unique(found[firsts])
-        if chosen.size == count == taken.size:
-            return taken
-        used: set[int] = set()
-        done: set[int] = set()
-        for at, row in zip(ats.tolist(), found.tolist(), strict=True):
-            if at not in done and row not in used:
-                used.add(row)
-                done.add(at)
-        if len(used) != count:
-            raise StateError(
-                f"{count - len(used)} rows go that state {name!r} does not have: the rows that "
-                "come and go do not fit together, please report this",
-                state=name,
-            )
-        return np.array(sorted(used), np.int64)
+        store.delete(taken_back(store, rows, keys))
 
     # --- output -----------------------------------------------------------------------------------
 
@@ -220,10 +196,3 @@ class TableJoin(Operator):
 
     def _made(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
         return pa.RecordBatch.from_arrays(list(columns), schema=self._output)
-
-
-def _same_rows(one: pa.RecordBatch, other: pa.RecordBatch) -> Flags:
-    same = np.ones(one.num_rows, np.bool_)
-    for left, right in zip(one.columns, other.columns, strict=True):
-        same &= same_values(left, right)
-    return same

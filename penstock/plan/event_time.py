@@ -11,6 +11,7 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
+    SortSpec,
     TableSpec,
     WatermarkSpec,
     WindowSpec,
@@ -32,7 +33,7 @@ def event_time_after(spec: OperatorSpec, before: EventTime) -> EventTime:
         return (spec.window.output,) if spec.forgets and spec.window is not None else ()
     if isinstance(spec, OverSpec):  # its rows are behind the watermark, but for the windows' ends
         return () if spec.is_running or spec.after_us else (spec.time.name,)
-    return () if isinstance(spec, TableSpec) else before
+    return () if isinstance(spec, SortSpec | TableSpec) else before
 
 
 def watermark_ends(

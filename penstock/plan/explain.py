@@ -15,12 +15,16 @@ from penstock.operators.specs import (
     GenerateSpec,
     JoinSide,
     JoinSpec,
+    LimitSpec,
     NamedExpression,
     OperatorSpec,
+    Order,
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
+    SortSpec,
+    SortStep,
     SparkSpec,
     StatefulSpec,
     StaticJoinSpec,
@@ -173,6 +177,10 @@ def _operator_text(spec: OperatorSpec) -> str:
         return _over_text(spec)
     if isinstance(spec, JoinSpec):
         return show_join(spec)
+    if isinstance(spec, SortSpec):
+        return f"whole result, {', then '.join(map(_sort_text, spec.steps))}"
+    if isinstance(spec, LimitSpec):
+        return f"first {_count(spec.rows, 'row')}, then none"
     if isinstance(spec, TableSpec):
         removed = "" if spec.removed is None else f", none where {spec.removed}"
         return f"newest row of each {', '.join(spec.key_names)}{removed}"
@@ -187,14 +195,27 @@ def _emits(spec: AggregateSpec) -> str:
     return f"{spec.mode} mode"
 
 
+def _sort_text(step: SortStep) -> str:
+    parts = []
+    if step.order:
+        parts.append(f"sorted by {_order_text(step.order)}")
+    if step.offset:
+        parts.append(f"without the first {_count(step.offset, 'row')}")
+    if step.limit is not None:
+        parts.append(f"at most {_count(step.limit, 'row')}")
+    return ", ".join(parts) or "as it is"
+
+
+def _order_text(order: tuple[Order, ...]) -> str:
+    return ", ".join(f"{each.column}{' descending' if each.descending else ''}" for each in order)
+
+
 def _over_text(spec: OverSpec) -> str:
     calls = ", ".join(
         f"{call.function}({'' if call.argument is None else call.argument}) as {call.name}"
         for call in spec.calls
     )
-    order = ", ".join(
-        f"{each.column}{' descending' if each.descending else ''}" for each in spec.order
-    )
+    order = _order_text(spec.order)
     where = f" of each {', '.join(spec.key_names)}" if spec.partition else ""
     return f"window functions {calls}{where}{f' ordered by {order}' if order else ''}"
 
@@ -255,6 +276,11 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
         return ["whole rows", f"{_bound_text(settings)}, {waits}"]
     if isinstance(spec, JoinSpec):
         return [*_rows_of_sides(spec), _bound_text(settings)]
+    if isinstance(spec, SortSpec):
+        kept = "kept until they go, and read again at each commit"
+        return ["all rows of the result", f"{_bound_text(settings)}, {kept}"]
+    if isinstance(spec, LimitSpec):
+        return ["how many rows have passed"]
     if isinstance(spec, TableSpec):
         columns = ", ".join(f"{key} {key.type}" for key in spec.keys)
         return [f"a row by {columns}", f"{_bound_text(settings)}, kept until it is removed"]

@@ -21,12 +21,14 @@ from penstock.operators.specs import (
     Binder,
     DeduplicateSpec,
     JoinSpec,
+    LimitSpec,
     NamedExpression,
     OperatorSpec,
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
+    SortSpec,
     TableSpec,
     WatermarkSpec,
     WindowSpec,
@@ -195,6 +197,8 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         _check_watermark(spec, child)
     if isinstance(spec, DeduplicateSpec):
         check_appended(child, f"distinct {', '.join(spec.key_names)}")
+    if isinstance(spec, LimitSpec):
+        check_appended(child, f"limit {spec.rows}")
     if isinstance(spec, OverSpec):
         check_appended(child, f"window function {spec.calls[0].name}")
     if isinstance(spec, ProjectSpec) and not spec.columns:
@@ -375,6 +379,8 @@ def changing(relation: Relation) -> str | None:
     spec = spec_of(relation)
     if isinstance(spec, AggregateSpec):
         return None if spec.mode == "append" else f"{_aggregate_label(spec)} in {spec.mode} mode"
+    if isinstance(spec, SortSpec):
+        return "a sorted or limited result in complete mode"
     if isinstance(spec, TableSpec):
         return f"a table by {', '.join(spec.key_names)}"
     if isinstance(spec, JoinSpec):

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from penstock.expressions.tree import Column
 from penstock.operators.specs import (
     AggregateSpec,
-    DeduplicateSpec,
     JoinSpec,
     NamedExpression,
     OperatorSpec,
-    OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     SparkSpec,
-    TableSpec,
+    StatefulSpec,
     is_stateful,
 )
 from penstock.plan.nodes import (
@@ -56,7 +54,7 @@ def place_exchanges(query: Query) -> Query:
             return node
         if not _needs_exchange(node.spec, node.child, query.parallelism):
             return node
-        if isinstance(node.spec, DeduplicateSpec | OverSpec | TableSpec):
+        if not isinstance(node.spec, AggregateSpec):
             return step(node.spec, Exchange(node.child, node.spec.key_names))
         by_rows = node.spec.by_rows or not node.spec.partial.in_loop
         if keep_late or by_rows or _stateful(node.child):
@@ -74,9 +72,7 @@ def _exchange_sides(spec: JoinSpec, sides: tuple[Relation, ...]) -> Relation:
     return step(spec, *below)
 
 
-def _needs_exchange(
-    spec: AggregateSpec | DeduplicateSpec | OverSpec | TableSpec, child: Relation, parallelism: int
-) -> bool:
+def _needs_exchange(spec: StatefulSpec, child: Relation, parallelism: int) -> bool:
     return (
         (parallelism > 1 and bool(spec.keys))
         or _has_a_place(child)

@@ -14,10 +14,12 @@ from penstock.operators.specs import (
     FilterSpec,
     GenerateSpec,
     JoinSpec,
+    LimitSpec,
     OperatorSpec,
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    SortSpec,
     SparkSpec,
     StaticJoinSpec,
     TableSpec,
@@ -106,7 +108,7 @@ def _needed_below(
     read = _read(*spec.expressions())
     if isinstance(spec, DeduplicateSpec | JoinSpec | OverSpec) and keep_late:
         return _names(schema)
-    if isinstance(spec, JoinSpec):
+    if isinstance(spec, JoinSpec | LimitSpec | SortSpec):
         return (needed | read | {WEIGHT_COLUMN}) & _names(schema) or {_narrowest(schema).name}
     if isinstance(spec, FilterSpec | DeduplicateSpec | OverSpec | TableSpec):
         return (needed | read) & _names(schema)

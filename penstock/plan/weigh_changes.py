@@ -12,6 +12,7 @@ from penstock.operators.specs import (
     AggregateSpec,
     JoinSpec,
     ProjectSpec,
+    SortSpec,
     SparkSpec,
     StaticJoinSpec,
     TableSpec,
@@ -62,6 +63,12 @@ def _weighed(node: Relation, is_computed_with: bool) -> Relation:
         spec = ProjectSpec((*columns, (WEIGHT_COLUMN, column_of(WEIGHT_FIELD))))
     if isinstance(spec, AggregateSpec | TableSpec | JoinSpec) and spec.mode != "append":
         spec = replace(spec, changes=is_computed_with)
+    if isinstance(spec, SortSpec) and is_computed_with:
+        raise UnsupportedPlan(
+            "sort: what sorts or limits a whole result stands below another operator with state; "
+            "do it last",
+            node="sort",
+        )
     if isinstance(spec, SparkSpec | StaticJoinSpec) and is_weighted(below[0].schema):
         # Rows that go must be those that came: a refresh of the static side makes others of them.
         label = "static join" if isinstance(spec, StaticJoinSpec) else "a step of Spark's"

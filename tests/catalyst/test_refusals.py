@@ -116,6 +116,7 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
         ),
         "sort": ("Sort", lambda df: df.orderBy("price")),
         "limit": ("GlobalLimit", lambda df: df.limit(3)),
+        "offset": ("Offset", lambda df: df.groupBy("price").count().offset(3)),
         "sample": ("Sample", lambda df: df.sample(0.5, 1)),
         "observe": ("CollectMetrics", lambda df: df.observe("m", F.count("*").alias("n"))),
         "stack": ("Generate", lambda df: df.selectExpr("stack(2, price, bidder)")),

@@ -273,6 +273,27 @@ def _unbounded() -> dict[str, Judged]:
         "what is kept of one group": Judged(
             lambda df: df.agg(*_columns(*KEPT_AGGREGATES)), "update", keys=0
         ),
+        "best groups, sorted": Judged(
+            lambda df: (
+                df.groupBy("auction")
+                .agg(F.count("*").alias("n"), F.max("url").alias("u"), F.min("ratio").alias("r"))
+                .orderBy(F.desc_nulls_first("r"), F.asc_nulls_last("u"), F.expr("-n"), "auction")
+                .select("auction", "n")
+                .limit(5)
+            ),
+            "complete",
+        ),
+        "windows, sorted, without the first": Judged(
+            lambda df: (
+                df.groupBy(F.window("ts", "10 seconds"), "bidder")
+                .count()
+                .orderBy(F.desc("window"), "bidder")
+                .offset(3)
+                .limit(4)
+            ),
+            "complete",
+        ),
+        "more rows than there are": Judged(lambda df: df.limit(1_000_000)),
         "word count": Judged(
             lambda df: df.select(F.explode(F.split("url", " ")).alias("w")).groupBy("w").count(),
             "update",

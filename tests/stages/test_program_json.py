@@ -105,7 +105,7 @@ def first(node: Any, key: str) -> Any:
             lambda p: p["stages"][0]["ports"][0]["front"][0].update(note=""),
             "unknown fields",
         ),
-        (lambda p: p["stages"][0]["ports"][0]["front"][0].update(op="sort"), "is not an operator"),
+        (lambda p: p["stages"][0]["ports"][0]["front"][0].update(op="deal"), "is not an operator"),
         (lambda p: p["stages"][0]["ports"][0]["front"][0].update(op=["filter"]), "not an operator"),
         (lambda p: p["stages"][0]["ports"][0]["front"].insert(0, None), "not an operator"),
         (lambda p: first(p, "call").update(call="frobnicate"), "no function 'frobnicate'"),

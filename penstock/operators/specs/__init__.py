@@ -46,6 +46,7 @@ from penstock.operators.specs.rows import (
     ProjectSpec,
     WatermarkSpec,
 )
+from penstock.operators.specs.sort import LimitSpec, SortSpec, SortStep
 from penstock.operators.specs.spec import (
     KEY_KINDS_REFUSED,
     MODES,
@@ -99,6 +100,7 @@ __all__ = [
     "JoinMatch",
     "JoinSide",
     "JoinSpec",
+    "LimitSpec",
     "NamedExpression",
     "OperatorSpec",
     "Order",
@@ -107,6 +109,8 @@ __all__ = [
     "PartialAggregateSpec",
     "ProjectSpec",
     "SessionSpec",
+    "SortSpec",
+    "SortStep",
     "SparkColumn",
     "SparkSpec",
     "Spec",
@@ -145,7 +149,9 @@ StatelessSpec = (
     | StaticJoinSpec
     | PartialAggregateSpec
 )
-StatefulSpec = AggregateSpec | DeduplicateSpec | JoinSpec | OverSpec | TableSpec
+StatefulSpec = (
+    AggregateSpec | DeduplicateSpec | JoinSpec | LimitSpec | OverSpec | SortSpec | TableSpec
+)
 OperatorSpec = StatelessSpec | StatefulSpec
 
 
@@ -191,6 +197,7 @@ _MATCH = record_of(
     keys=list_of(_JOIN_KEY),
     condition=_optional(from_json),
 )
+_ORDER = list_of(record_of(Order, column=from_json))
 # Every operator, and what reads those of its fields that hold expressions.
 _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (FilterSpec, {"condition": from_json}),
@@ -210,12 +217,14 @@ _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (AggregateSpec, _GROUPING),
     (DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
     (JoinSpec, {"match": _MATCH, "left": _SIDE, "right": _SIDE}),
+    (SortSpec, {"steps": list_of(record_of(SortStep, order=_ORDER))}),
+    (LimitSpec, {}),
     (TableSpec, {"keys": list_of(from_json), "removed": _optional(from_json)}),
     (
         OverSpec,
         {
             "partition": list_of(from_json),
-            "order": list_of(record_of(Order, column=from_json)),
+            "order": _ORDER,
             "calls": list_of(
                 record_of(OverCall, argument=_optional(from_json), default=_optional(from_json))
             ),
@@ -274,7 +283,8 @@ def chain_schema(specs: Sequence[OperatorSpec], input_schema: Schema) -> Schema:
 
 # Operators that hand on what they do not read.
 _HAND_ON = (
-    FilterSpec, GenerateSpec, SparkSpec, StaticJoinSpec, DeduplicateSpec, JoinSpec, OverSpec,
+    FilterSpec, GenerateSpec, SparkSpec, StaticJoinSpec, DeduplicateSpec, JoinSpec, LimitSpec,
+    OverSpec, SortSpec,
 )  # fmt: skip
 
 

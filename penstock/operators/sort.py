@@ -1,0 +1,127 @@
+"""Whole results, sorted and cut; and the first rows of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from penstock.arrays import values_of
+from penstock.expressions.types import arrow_schema
+from penstock.kernels.columns import combined, plain
+from penstock.kernels.hashing import Hashes, hash_columns
+from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.front import Fusion
+from penstock.operators.ordering import order_levels, sorted_places
+from penstock.operators.specs import (
+    KEY_KINDS_REFUSED,
+    WEIGHT_COLUMN,
+    LimitSpec,
+    SortSpec,
+    without_weight,
+)
+from penstock.operators.table import taken_back
+from penstock.state.row_store import Keys, RowKind, RowStore
+
+Numbers = NDArray[np.int64]
+
+ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
+
+
+class Sort(Operator):
+    """Keeps all rows of a result whose rows come and go."""
+
+    def __init__(self, name: str, spec: SortSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
+        self._spec = spec
+        schema = without_weight(fusions[0].schema)
+        self._schema = arrow_schema(schema)
+        self._hashed = [f.name for f in schema if f.type.kind not in KEY_KINDS_REFUSED]
+        kind = RowKind(self._schema, self._keys, self._hashes)
+        self._store = RowStore(name, kind, bytes_max=tools.state_bytes_max)
+        self.states = {name: self._store}
+
+    def _keys(self, rows: pa.RecordBatch) -> Keys:
+        """By which a row that goes is found; whether it is the same is looked at then."""
+        words = self._hashes(rows).astype(np.int64).reshape(-1, 1)
+        return Keys(words, np.ones(rows.num_rows, np.bool_))
+
+    def _hashes(self, rows: pa.RecordBatch) -> Hashes:
+        return hash_columns([rows.column(name) for name in self._hashed], rows.num_rows)
+
+    # --- rows -------------------------------------------------------------------------------------
+
+    def prepare(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
+    ) -> Prepared:
+        columns = [plain(combined(batch.column(name))) for name in self._schema.names]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return Prepared((rows, values_of(plain(combined(batch.column(WEIGHT_COLUMN))))))
+
+    def process(self, port: int, prepared: Prepared) -> Batches:
+        rows, weights = prepared.rows
+        edges = [0, *(np.flatnonzero(np.diff(weights)) + 1).tolist(), rows.num_rows]
+        for begin, end in pairwise(edges) if rows.num_rows else ():
+            run = rows.slice(begin, end - begin)
+            if weights[begin] > 0:
+                self._store.insert(run, self._keys(run))
+            else:
+                self._store.delete(taken_back(self._store, run, self._keys(run)))
+        return ()
+
+    # --- output -----------------------------------------------------------------------------------
+
+    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+        return ()
+
+    def owes_whole_result(self) -> bool:
+        return self._store.has_changes
+
+    def on_commit(self) -> Batches:
+        if not self.owes_whole_result():
+            return ()
+        rows = self._store.scan()
+        for step in self._spec.steps:
+            places = sorted_places(order_levels(rows, step.order), rows.num_rows)
+            end = None if step.limit is None else step.offset + step.limit
+            rows = rows.take(pa.array(places[step.offset : end]))
+        return tuple(
+            rows.slice(first, ROWS_AT_ONCE_MAX)
+            for first in range(0, rows.num_rows, ROWS_AT_ONCE_MAX)
+        )
+
+    def progress(self) -> None:
+        return None
+
+    def restore_progress(self, progress: Any) -> None:
+        pass
+
+
+class Limit(Operator):
+    """Counts the rows that it has let through; the marker holds how many there were."""
+
+    def __init__(self, name: str, spec: LimitSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
+        self._left = self._rows = spec.rows
+        self.states = {}
+
+    def prepare(
+        self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
+    ) -> Prepared:
+        return Prepared(batch)
+
+    def process(self, port: int, prepared: Prepared) -> Batches:
+        rows: pa.RecordBatch = prepared.rows.slice(0, self._left)
+        self._left -= rows.num_rows
+        return (rows,) if rows.num_rows else ()
+
+    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+        return ()
+
+    def progress(self) -> int:
+        return self._rows - self._left
+
+    def restore_progress(self, progress: Any) -> None:
+        self._left = self._rows - (0 if progress is None else progress)
