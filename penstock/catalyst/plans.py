@@ -45,6 +45,7 @@ from penstock.operators.specs import (
     SortStep,
     WatermarkSpec,
 )
+from penstock.plan.join_times import is_last_instant
 from penstock.plan.keys import as_key
 from penstock.plan.nodes import Relation, Step, UnionAll, changing, column_refs, spec_of, step, walk
 
@@ -386,7 +387,8 @@ class PlanReader:
             rows = replace(rows, relation=made(node, lambda: selected(rows.relation, columns)))
         by = _time_of(rows.relation, keys)
         within_us = self._delay_below(node, rows) if node.kind in _WITHIN else None
-        spec = DeduplicateSpec(tuple(keys), by, within_us)
+        is_instant = by is not None and is_last_instant(rows.relation, by)
+        spec = DeduplicateSpec(tuple(keys), by, within_us, is_instant)
         return replace(rows, relation=made(node, lambda: step(spec, rows.relation)))
 
     def _delay_below(self, node: JvmNode, rows: SparkRows) -> int:

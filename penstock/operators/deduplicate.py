@@ -42,8 +42,9 @@ class Deduplicate(Operator):
         known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
         if self._spec.time is None or not known:
             return None
+        behind = pc.less if self._spec.is_instant else pc.less_equal
         # A row without a time is late for no watermark.
-        return pc.fill_null(pc.less_equal(self._times(batch), max(known)), False)
+        return pc.fill_null(behind(self._times(batch), max(known)), False)
 
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
@@ -70,13 +71,18 @@ class Deduplicate(Operator):
         if before is not None and watermark_us <= before:
             return ()
         self._watermark_us = watermark_us
-        pane = min((watermark_us + 1) // PANE_US - 1, _NEVER - 1)  # the last one that is over
-        if self._spec.forgets and (before is None or pane > (before + 1) // PANE_US - 1):
+        pane = self._last_over(watermark_us)
+        if self._spec.forgets and (before is None or pane > self._last_over(before)):
             if self._spec.within_us is None:
                 self._state.drop_panes(pane)
             else:
                 self._state.delete_upto(_EXPIRES, watermark_us)
         return ()
+
+    def _last_over(self, watermark_us: int) -> int:
+        """The last pane all of whose rows would be late."""
+        late_upto_us = watermark_us - self._spec.is_instant
+        return min((late_upto_us + 1) // PANE_US - 1, _NEVER - 1)
 
     def _forget(self, keys: Sequence[pa.Array], count: int) -> None:
         """Of these keys those whose time is over: the rest is forgotten by the second."""

@@ -113,6 +113,12 @@ def join_times(how: str, match: JoinMatch, left: Relation, right: Relation) -> J
     return JoinTimes(sides[0], sides[1], times, behind_us)
 
 
+def is_last_instant(relation: Relation, time: Column) -> bool:
+    """Whether a column has the last instants of windows: they are over when it has been passed."""
+    found = _time(_Graph(), 0, relation, time)
+    return found is not None and found.is_instant
+
+
 # --- what is known --------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.catalyst.translate import translate
 from penstock.errors import UnsupportedPlan
-from penstock.operators.specs import AggregateSpec
+from penstock.operators.specs import AggregateSpec, DeduplicateSpec
 from penstock.plan.nodes import Relation, spec_of, walk
 
 if TYPE_CHECKING:
@@ -184,3 +184,15 @@ def test_in_complete_mode_nothing_ends(bids: DataFrame) -> None:
         _timed(bids).groupBy("ts").count(), output_mode="complete", query="q"
     ).relation
     assert not any(spec.forgets for spec in _aggregates(relation))
+
+
+def test_the_last_instants_of_windows_are_late_once_they_are_passed(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    timed = bids.withWatermark("ts", "1 second")
+    windows = timed.groupBy(F.window("ts", "10 seconds"), "auction").count()
+    instants = windows.select(F.window_time("window").alias("at"), "auction")
+    for frame, is_instant in ((instants, True), (timed.select("ts", "auction"), False)):
+        relation = translate(frame.dropDuplicates(), output_mode="append", query="q").relation
+        specs = [spec for spec in map(spec_of, walk(relation)) if isinstance(spec, DeduplicateSpec)]
+        assert [spec.is_instant for spec in specs] == [is_instant]

@@ -159,3 +159,18 @@ def test_specs_survive_json_and_bad_ones_are_refused() -> None:
         DeduplicateSpec((nested,)).output_schema(schema)
     with pytest.raises(ExpressionError, match="there is no column 'z'"):
         DeduplicateSpec((column("z", "bigint"),)).output_schema(ROWS)
+
+
+def test_the_last_instant_of_a_window_is_late_once_it_is_passed() -> None:
+    """The window that ends one microsecond behind it is over, and its row comes just then."""
+    spec = DeduplicateSpec((K, AT), AT, is_instant=True)
+    chain = chain_of(spec, None)
+    last_us = 2 * SECOND_US - 1
+    chain.process(batch([("a", 1, last_us)]))
+    chain.on_watermark(last_us)
+    done = chain.process(batch([("a", 2, last_us), ("b", 3, last_us), ("c", 4, last_us - 1)]))
+    assert plain(done.batches) == [("b", 3, last_us)]
+    assert done.late_rows == 1
+    chain.on_watermark(last_us + 1)
+    assert not len(*chain.states.values())
+    assert chain.process(batch([("b", 5, last_us)])).late_rows == 1

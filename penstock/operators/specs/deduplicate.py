@@ -22,7 +22,8 @@ from penstock.operators.specs.spec import (
 class DeduplicateSpec(Spec):
     """Lets the first row of each key through.
 
-    Where a watermark speaks of a column of the rows (`time`), rows that are not after it are late.
+    Where a watermark speaks of a column of the rows (`time`), rows that are not after it are late;
+    if that is the last instant of a window (`is_instant`), rows that are before it.
     If that column is one of the keys, keys are forgotten once the watermark has passed them. With
     `within_us` a key is forgotten once the watermark has passed the time of its first row by so
     much. Else keys are kept for ever.
@@ -37,6 +38,7 @@ class DeduplicateSpec(Spec):
     keys: tuple[Expression, ...]  # columns
     time: Expression | None = None  # a column
     within_us: int | None = None
+    is_instant: bool = False
 
     def __post_init__(self) -> None:
         if self.within_us is not None and (self.time is None or self.within_us < 0):
@@ -73,7 +75,8 @@ class DeduplicateSpec(Spec):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        return {"distinct": self.keys, "late_by": self.time, "within_us": self.within_us}
+        facts = {"distinct": self.keys, "late_by": self.time, "within_us": self.within_us}
+        return facts | ({"is_instant": True} if self.is_instant else {})
 
     def output_schema(self, input_schema: Schema) -> Schema:
         for column in self.expressions():
