@@ -37,6 +37,7 @@ from penstock.operators.over import Over
 from penstock.operators.sessions import Sessions
 from penstock.operators.sort import Limit, Sort
 from penstock.operators.specs import (
+    WEIGHT_COLUMN,
     AggregateSpec,
     DeduplicateSpec,
     JoinSpec,
@@ -379,13 +380,20 @@ class Chain:
     def _without(
         self, batch: pa.RecordBatch, bad: Mapping[int, RowError], operator: str | None
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """The batch without its bad rows, and these with who made them and their errors."""
+        """The batch without its bad rows, and these with who made them and their errors.
+
+        A row that goes fails as it did when it came, and was rejected then.
+        """
         rows = sorted(bad)
-        self._counts["rejected"] += len(rows)
         mask = np.ones(batch.num_rows, np.bool_)
         mask[rows] = False
+        if WEIGHT_COLUMN in batch.schema.names:
+            weights = batch.column(WEIGHT_COLUMN).take(pa.array(rows, pa.int64())).to_pylist()
+            rows = [row for row, weight in zip(rows, weights, strict=True) if weight > 0]
+        self._counts["rejected"] += len(rows)
         failed = batch.take(pa.array(rows, pa.int64()))
         columns = dict(zip(failed.schema.names, map(plain, failed.columns), strict=True))
+        columns.pop(WEIGHT_COLUMN, None)
         if operator is not None:
             columns[OPERATOR_COLUMN] = pa.array([operator] * len(rows), pa.string())
         columns[ERROR_COLUMN] = pa.array([bad[row].message for row in rows], pa.string())

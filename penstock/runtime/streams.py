@@ -38,7 +38,7 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name, check_own_name
 from penstock.operators.chain import ERROR_COLUMN, OPERATOR_COLUMN
-from penstock.operators.specs import KEY_KINDS_REFUSED
+from penstock.operators.specs import KEY_KINDS_REFUSED, without_weight
 from penstock.runtime.inputs import rows_gone
 from penstock.runtime.instances import COUNTER_MAX, next_run_instance
 from penstock.runtime.markers import WATERMARK_NONE, Marker
@@ -360,7 +360,8 @@ def _dead_letter_schema(program: Program) -> Schema:
     own = tuple(Field(found.name, from_arrow(found.type), True) for found in REJECTED_SCHEMA)
     columns: dict[str, Field] = {}
     clashing: set[str] = set()
-    rows = (column for stage in program.stages for each in stage.row_schemas() for column in each)
+    schemas = (schema for stage in program.stages for schema in stage.row_schemas())
+    rows = (column for schema in schemas for column in without_weight(schema))
     for column in (*rows, *own):
         known = columns.setdefault(column.name, Field(column.name, column.type, True))
         if known.type != column.type:

@@ -351,3 +351,17 @@ def test_sums_that_are_no_number(values: list[float], expected: str) -> None:
         for place, part in zip(places.tolist(), parts.tolist(), strict=True):
             amounts[place] = amounts.get(place, 0) + part
     assert repr(total_of(list(amounts), list(amounts.values()))) == expected
+
+
+def test_a_row_that_fails_is_rejected_when_it_comes_and_not_again_when_it_goes(
+    kernels: KernelCache,
+) -> None:
+    share = call("int_divide", literal(1, "bigint"), _columns["whole"])
+    chain = linear((spec("update", calls=(AggregateCall("sum", share, "s"),)),), WEIGHTED, kernels)
+    bad, good = {"k": "a", "whole": 0}, {"k": "b", "whole": 1}
+    first = chain.process(batch_of([(bad, 1), (good, 1)]), on_bad_row="reject").rejected
+    second = chain.process(batch_of([(bad, -1), (good, -1)]), on_bad_row="reject").rejected
+    assert first is not None
+    assert second is not None
+    assert (first.column("k").to_pylist(), second.num_rows) == (["a"], 0)
+    assert WEIGHT_COLUMN not in first.schema.names
