@@ -94,6 +94,7 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
         "attach.kernels": (lambda v: attach(kernels=v), ("", "a\0b", *NO_TEXT[1:])),
         "attach.level": (lambda v: attach(log.folder, durability=v), ("process",)),
         "writeStream": (penstock.writeStream, NO_OBJECT),
+        "writeStreams": (penstock.writeStreams, NO_OBJECT),
         "query.name": (penstock.query, NO_TEXT),
         "query.log": (lambda v: penstock.query("q", log=v), NO_OBJECT[1:]),
         "create_stream.log": (lambda v: create(v, "new", NUMBERS), NO_OBJECT),

@@ -142,6 +142,7 @@ class Aggregate(Grouped):
         if self._windows is not None and not self._windows.is_tumbling:
             self._sliding = SlidingWindows(spec, self._windows, self.state)
         self._shown = Shown(self.state, len(self._accumulators)) if spec.changes else None
+        self._has_one_group = not (spec.keys or self._windows or tools.reads_source)
 
     def restore_progress(self, progress: Any) -> None:
         super().restore_progress(progress)
@@ -186,7 +187,7 @@ class Aggregate(Grouped):
         if before is not None and watermark_us <= before:
             return ()
         self._watermark_us = watermark_us
-        if self._windows is None and not self.spec.keys and not len(self.state):
+        if self._has_one_group and not len(self.state):
             # There was input, or it has ended, and no row of it came as far as here.
             if self._shown is not None:
                 self._shown.note([], np.zeros(1, np.int64))

@@ -149,9 +149,10 @@ class Chain:
         state_bytes_max: int = BYTES_MAX_DEFAULT,
         want_late: bool = False,
         spark: SparkEvaluator | None = None,
+        reads_source: bool = False,
     ) -> None:
         """`spark` computes what only Spark knows, if there is any of it."""
-        tools = Tools(cache, state_bytes_max, want_late, spark)
+        tools = Tools(cache, state_bytes_max, want_late, spark, reads_source)
         self._want_late = want_late
         self._ports = [Front(front, schema, tools, operators) for schema, front in ports]
         self._operators: list[Operator] = []

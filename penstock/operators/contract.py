@@ -53,6 +53,7 @@ class Tools:
     state_bytes_max: int
     want_late: bool  # late rows are handed on, not only counted
     spark: SparkEvaluator | None = None  # where the driver hosts the chain
+    reads_source: bool = False  # whose end alone is no input
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,6 +347,7 @@ def _chain_of(
         stage.operators,
         kernels,
         state_bytes_max=settings.state_bytes_max,
+        reads_source=stage.source is not None,
         want_late=settings.late_stream is not None,
         spark=spark,
     )

@@ -183,11 +183,6 @@ def test_more_aggregates_than_a_state_holds_are_refused(bids: DataFrame) -> None
     assert error.details["node"] == "Aggregate"
 
 
-def test_keys_of_nested_types_are_refused(bids: DataFrame) -> None:
-    error = refusal(bids.groupBy("tags").count(), "update")
-    assert error.details == {"node": "Aggregate", "column": "tags"}
-
-
 def test_sessions_that_have_no_meaning_are_refused(bids: DataFrame) -> None:
     from pyspark.sql import functions as F  # noqa: PLC0415
 

@@ -116,7 +116,7 @@ class _Composer:
         keys = self._keys(rows, 2)
         frame = rows.frame.groupBy(*keys).agg(*self._aggregates(rows))
         width, is_twice = len(keys), rng.random() < 0.3
-        if is_twice:
+        if is_twice and keys:  # one group of no rows is there in a batch, and not in a stream
             inner = replace(rows, frame=frame)
             again = self._keys(inner, 1)
             frame, width = frame.groupBy(*again).agg(*self._aggregates(inner)), len(again)
