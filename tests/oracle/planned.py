@@ -36,17 +36,17 @@ class Planned:
     def read(self, frame: DataFrame, mode: str = "append") -> Translated:
         """A DataFrame in our plan; what was read is noted."""
         with pytest.MonkeyPatch.context() as patch:
-            for reader, kinds in (
-                (ExpressionReader, self.expression_kinds),
-                (PlanReader, self.node_kinds),
+            for reader, name, kinds in (
+                (ExpressionReader, "built", self.expression_kinds),
+                (PlanReader, "read", self.node_kinds),
             ):
-                patch.setattr(reader, "read", _noting(reader.read, kinds))
+                patch.setattr(reader, name, _noting(getattr(reader, name), kinds))
             return translate(frame, output_mode=mode, query="q")
 
 
 def _noting(read: Callable[..., Any], kinds: set[str]) -> Callable[..., Any]:
-    def noting(reader: Any, node: Any, *more: Any) -> Any:
+    def noting(reader: Any, node: Any, *more: Any, **named: Any) -> Any:
         kinds.add(node.kind)
-        return read(reader, node, *more)
+        return read(reader, node, *more, **named)
 
     return noting
