@@ -6,15 +6,21 @@ from penstock.expressions.tree import Column, Expression, call
 from penstock.expressions.types import DataType
 
 NESTED_KEYS = frozenset({"array", "struct"})
+DIGITS_MAX = 18  # of a decimal in one word
 
 
 def as_key(value: Expression) -> Expression:
-    """What rows are grouped or joined by instead: of a nested value its bytes."""
-    return call("key_bytes", value) if value.type.kind in NESTED_KEYS else value
+    """What rows are grouped or joined by instead: of a nested value, or a wide one, its bytes."""
+    return call("key_bytes", value) if _is_in_bytes(value.type) else value
 
 
 def of_key(key: Column, data_type: DataType) -> Expression:
     """The value for which a key stands."""
-    if data_type.kind not in NESTED_KEYS:
+    if not _is_in_bytes(data_type):
         return key
     return call("of_key_bytes", key, type=str(data_type))
+
+
+def _is_in_bytes(data_type: DataType) -> bool:
+    is_wide = data_type.is_decimal and data_type.precision > DIGITS_MAX
+    return is_wide or data_type.kind in NESTED_KEYS

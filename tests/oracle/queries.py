@@ -62,6 +62,12 @@ def _by_instant(df: DataFrame) -> DataFrame:
     return rows.groupBy("flag", "ts").agg(F.count("*").alias("number"), F.max("price"))
 
 
+def _wide(df: DataFrame) -> DataFrame:
+    """Decimals that differ above what one word holds, and below."""
+    high = "cast(bidder as decimal(38,0)) * 18446744073709551616"
+    return df.selectExpr(f"{high} + cast(auction % 3 as decimal(1,0)) AS wide")
+
+
 def _first_rows_of_windows(df: DataFrame) -> DataFrame:
     """So far behind that nothing is late."""
     from pyspark.sql import functions as F  # noqa: PLC0415
@@ -327,6 +333,10 @@ def _unbounded() -> dict[str, Judged]:
             lambda df: df.dropDuplicates(["auction", "flag"]).select("flag", "auction")
         ),
         "first rows of windows": Judged(_first_rows_of_windows),
+        "first rows of wide decimals": Judged(lambda df: _wide(df).distinct()),
+        "groups of wide decimals": Judged(
+            lambda df: _wide(df).groupBy("wide").count(), "update", keys=1
+        ),
         "first rows within a watermark": Judged(_first_rows_within),
         "distinct, then counted": Judged(
             lambda df: (
