@@ -144,7 +144,7 @@ class JoinSpec(Spec):
         for side in (LEFT, RIGHT):
             if self.waits_for(side) and not self.side(side).limits:
                 raise refuse(
-                    f"a {self.how} join must know when a row of its {('left', 'right')[side]} side "
+                    f"the {self.how} join must know when a row of its {('left', 'right')[side]} side "
                     "can match nothing any more, and no watermark tells it: define one on the "
                     "other side, and a range of time between both in the condition"
                 )
@@ -155,7 +155,7 @@ class JoinSpec(Spec):
             is_right_of = self.waits_for(side) or (side == LEFT and not self.shows_right)
             if is_right_of and self.tables[side] and not self.tables[1 - side]:
                 raise refuse(
-                    f"a {self.how} join of a table with a stream: which rows of the table match "
+                    f"the {self.how} join of a table with a stream: which rows of the table match "
                     "nothing is never sure; put the stream on the other side, or read it as a "
                     "table, too"
                 )
