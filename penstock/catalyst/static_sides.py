@@ -23,7 +23,7 @@ from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.relations import field_of_attribute
 from penstock.catalyst.rows import Names, SparkRows, made
 from penstock.expressions.tree import Column, Expression, call
-from penstock.expressions.types import Field, Schema, parse_type
+from penstock.expressions.types import BOOLEAN, Field, Schema, parse_type
 from penstock.operators.specs import JoinKey, NamedExpression, StaticJoinSpec, can_be_looked_up
 from penstock.plan.nodes import step
 
@@ -109,6 +109,12 @@ class _Reader:
         shown: tuple[NamedExpression, ...] = tuple(
             (added[number], _column(field)) for number, field in self._fields.items()
         )
+        if not self._fields and not keys:  # only how many rows there are matters
+            catalyst = java_classes().org.apache.spark.sql.catalyst
+            true = scala_object(catalyst.expressions, "Literal").TrueLiteral()
+            there = Field(self._own.give("there"), BOOLEAN, False)
+            self._computed.append((there, JvmNode(true)))
+            shown = ((names.give(there.name), _column(there)),)
         exists = None
         if kind == "existence":
             flag = JvmNode(self._node.read("joinType").exists())

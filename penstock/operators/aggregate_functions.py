@@ -273,7 +273,8 @@ def _percentiles(items: Items, options: Options, result: DataType) -> pa.Array:
         position = np.maximum(ranks.counts - 1, 0) * fraction
         low, high = np.floor(position), np.ceil(position)
         one, other = (
-            _numbers(ranks.at(rank.astype(np.int64)).cast(pa.float64())) for rank in (low, high)
+            _numbers(ranks.at(rank.astype(np.int64)).cast(pa.float64(), safe=False))
+            for rank in (low, high)
         )
         with np.errstate(invalid="ignore"):
             between = one + (position - low) * (other - one)

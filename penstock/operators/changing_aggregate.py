@@ -437,7 +437,11 @@ class _KeptValues:
         batch = pa.RecordBatch.from_arrays(columns, schema=arrow_schema(self._schema))
         operator = self._anew()
         operator.process(0, operator.prepare(0, batch, None, False))
-        (found,) = operator.on_commit()
+        emitted = operator.on_commit()
+        if not emitted:  # the one group without keys, which has no row
+            types = arrow_schema(operator.spec.schema)
+            return {name: pa.nulls(len(numbers), types.field(name).type) for name in self._names}
+        (found,) = emitted
         at = pa.array(np.searchsorted(found.column(_NUMBER).to_numpy(), numbers))
         return {name: found.column(name).take(at) for name in self._names}
 

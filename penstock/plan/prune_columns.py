@@ -92,7 +92,9 @@ def _narrowed(spec: OperatorSpec, schema: Schema, needed: set[str]) -> OperatorS
         return ProjectSpec(tuple((name, item) for name, item in spec.columns if name in names))
     if isinstance(spec, StaticJoinSpec):
         names = needed | _read(*spec.expressions())
-        return replace(spec, columns=tuple(item for item in spec.columns if item[0] in names))
+        read = tuple(item for item in spec.columns if item[0] in names)
+        # Without keys it must still know how many rows the side has.
+        return replace(spec, columns=read if spec.keys else read or spec.columns[:1])
     if isinstance(spec, AggregateSpec) and not spec.merge_partials:
         kept = tuple(call for call in spec.aggregates if call.name in needed)
         return replace(spec, aggregates=kept or spec.aggregates[:1])

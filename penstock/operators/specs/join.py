@@ -144,8 +144,9 @@ class JoinSpec(Spec):
         for side in (LEFT, RIGHT):
             if self.waits_for(side) and not self.side(side).limits:
                 raise refuse(
-                    f"the {self.how} join must know when a row of its {('left', 'right')[side]} side "
-                    "can match nothing any more, and no watermark tells it: define one on the "
+                    f"the {self.how} join must know when a row of its "
+                    f"{('left', 'right')[side]} side can match nothing any more, and no watermark "
+                    "tells it: define one on the "
                     "other side, and a range of time between both in the condition"
                 )
 
