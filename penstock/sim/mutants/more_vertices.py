@@ -147,9 +147,9 @@ def _seen_not_restored() -> AbstractContextManager[None]:
     start = PortTime.__init__
 
     def forgetful(
-        self: Any, heard: Any, delay: Any, mark: Any, watermark_us: int, end: bool
+        self: Any, heard: Any, delay: Any, mark: Any, watermark_us: int, *more: Any
     ) -> None:
-        start(self, heard, delay, mark._replace(seen_us=watermark_us), watermark_us, end)
+        start(self, heard, delay, mark._replace(seen_us=watermark_us), watermark_us, *more)
 
     return swapped((PortTime, "__init__", forgetful))
 
