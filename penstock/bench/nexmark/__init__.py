@@ -209,7 +209,7 @@ class _Run:
             name = f"{self._query.name}_at_{batch_ms}"
             ms = latencies_ms(self._attached, self._query, name, load)
             more = "" if batch_ms == BATCHES_MS[0] else f"_batched_{batch_ms}"
-            for key, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
+            for key, share in (("p50_ms", 0.5), ("p99_ms", 0.99)) if ms.size else ():
                 found[f"{key}{more}"] = rounded(float(np.quantile(ms, share)))
             found[f"rows{more}"] = ms.size
         return found
