@@ -58,7 +58,6 @@ class Grouped(Operator):
         if spec.fuses:
             make = _Groups if spec.partial.in_loop else RowGroups
             self._groups = make(fusions[0], spec, tools)
-            self.late_schema = fusions[0].output_schema
 
     def progress(self) -> Any:
         return [self._watermark_us, self._place]

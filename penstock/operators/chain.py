@@ -225,12 +225,6 @@ class Chain:
         return {name: state for each in self._operators for name, state in each.states.items()}
 
     @property
-    def late_schema(self) -> Schema | None:
-        """Of the rows that are handed on when they are late."""
-        schemas = (operator.late_schema for operator in self._operators)
-        return next((schema for schema in schemas if schema is not None), None)
-
-    @property
     def delays_us(self) -> tuple[int | None, ...]:
         """By port: of the watermark that it defines itself, None if it goes by its producers'."""
         return tuple(front.delay_us for front in self._ports)

@@ -86,7 +86,6 @@ class ChangingAggregate(Operator):
         calls = spec.aggregates
         self._arguments = {each: place for place, each in enumerate(_all_arguments(calls))}
         self._block = Block(BlockSpec(fusion.schema, (), self._outputs()), tools.cache)
-        self.late_schema = fusion.schema
         states = [
             KeyedState(each, schema, bytes_max=tools.state_bytes_max)
             for each, schema in state_schemas(name, spec).items()

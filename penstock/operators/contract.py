@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from penstock.arrays import Mask
 from penstock.errors import RowError
-from penstock.expressions.types import Schema
 from penstock.kernels.block import Block
 from penstock.kernels.cache import KernelCache
 from penstock.operators.specs import SparkColumn
@@ -78,7 +77,6 @@ class Operator(ABC):
     """
 
     states: Mapping[str, State]
-    late_schema: Schema | None = None  # of the rows that it finds late, if it can hand them on
     behind_us: int = 0  # how far behind event time its rows may be
 
     def is_late(

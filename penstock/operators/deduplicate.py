@@ -33,7 +33,6 @@ class Deduplicate(Operator):
         self._spec = spec
         self._state = KeyedState(name, state_schema(spec), bytes_max=tools.state_bytes_max)
         self.states = {name: self._state}
-        self.late_schema = fusions[0].schema if spec.drops_late else None
         self._watermark_us: int | None = None
 
     def is_late(

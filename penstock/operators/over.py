@@ -51,7 +51,6 @@ class Over(Operator):
         kind = RowKind(self._schema, self._keys, self._hashes)
         self._store = RowStore(name, kind, bytes_max=tools.state_bytes_max)
         self.states = {name: self._store}
-        self.late_schema = schema
         self._functions = Functions(spec, schema, tools.cache)
         self._watermark_us: int | None = None
         self._pruned_rows = 0
