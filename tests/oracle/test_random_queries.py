@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from penstock.catalyst.session import active_session
 from penstock.catalyst.translate import translate
-from penstock.errors import ExpressionError, PlanError
+from penstock.errors import ExpressionError, PlanError, RowError
 from tests.catalyst.conftest import stream
 from tests.oracle.engine import Manner, run_streams
 from tests.oracle.events import EVENT_COLUMNS, event_rows
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 ROWS = 60  # of each stream: a join of joins has many times as many
 STATIC_ROWS = 30
 QUICK, DEEP, CAMPAIGN = 50, 500, 5_000
-KEPT: tuple[int, ...] = (59, 65, 105, 109, 142, 217, 318, 322)  # seeds that once failed
+KEPT: tuple[int, ...] = (59, 65, 105, 109, 142, 217, 318, 322, 509)  # seeds that once failed
 # What a stream refuses though a batch has an answer: each says so, and what to do instead.
 REFUSED = (
     "of groups that come and go",
@@ -58,8 +59,13 @@ def _judge(spark: SparkSession, folder: Path, seed: int) -> None:
         translated = translate(query.frame, output_mode=query.mode, query="q")
     manner = Manner.drawn(rng)
     rounds = {name: cut_into_rounds(events[name], rng) for name in translated.streams}
-    with active_session(spark), _refusals():
-        outcome = run_streams(translated, rounds, folder, manner)
+    try:
+        with active_session(spark), _refusals():
+            outcome = run_streams(translated, rounds, folder, manner)
+    except RowError:  # a row that fails here must be one that Spark refuses too
+        with pytest.raises(PySparkException):
+            batch.frame.toArrow()
+        return
     theirs = plain(batch.frame.toArrow())
     mode = "update" if query.keys else query.mode
     ours = as_mode(plain(outcome.rows), mode, query.keys, len(theirs))
