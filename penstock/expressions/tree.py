@@ -103,6 +103,13 @@ def transform(expression: Expression, change: Callable[[Expression], Expression]
     return change(expression)
 
 
+def inline(expression: Expression, columns: Mapping[str, Expression]) -> Expression:
+    """The expression with each column replaced by what it stands for."""
+    return transform(
+        expression, lambda node: columns.get(node.name, node) if isinstance(node, Column) else node
+    )
+
+
 # --- values of literals ---------------------------------------------------------------------------
 
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -6,7 +6,7 @@ is evaluated on the rows that earlier steps left, and handed to the loop as colu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,7 +19,7 @@ from penstock.arrays import Mask, Vector, validity_of, values_of
 from penstock.errors import RowError, StateOverflow
 from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
 from penstock.expressions.frame import row_error
-from penstock.expressions.tree import Column, Expression, call, literal, may_fail, transform
+from penstock.expressions.tree import Column, Expression, call, literal, may_fail
 from penstock.expressions.types import BOOLEAN, INT, Field, Schema, arrow_schema
 from penstock.expressions.vectors import arrow_column
 from penstock.kernels.accumulators import ACCUMULATORS
@@ -552,11 +552,4 @@ def _overflow(aggregate: BlockAggregate, row: int) -> StateOverflow:
         "argument to a wider type or to double",
         row=row,
         expression=sums,
-    )
-
-
-def inline(expression: Expression, columns: Mapping[str, Expression]) -> Expression:
-    """The expression with each column replaced by what it stands for."""
-    return transform(
-        expression, lambda node: columns.get(node.name, node) if isinstance(node, Column) else node
     )

@@ -12,9 +12,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.tree import Column, Expression, columns_of, may_fail
+from penstock.expressions.tree import Column, Expression, columns_of, inline, may_fail
 from penstock.expressions.types import Field, Schema
-from penstock.kernels.block import Block, BlockAggregate, BlockSpec, StepRows, inline
+from penstock.kernels.block import Block, BlockAggregate, BlockSpec, StepRows
 from penstock.kernels.support import conjuncts
 from penstock.operators.contract import Tools
 from penstock.operators.explode import Explode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from penstock.expressions.tree import Column, Expression, Literal, transform, walk
+from penstock.expressions.tree import Column, Literal, inline, walk
 from penstock.operators.specs import NamedExpression, ProjectSpec
 from penstock.plan.nodes import Relation, Step, column_refs, step
 from penstock.plan.query import Query, rewrite_query
@@ -22,7 +22,7 @@ def _fused(node: Relation) -> Relation:
     if isinstance(child, Step) and isinstance(child.spec, ProjectSpec):
         inner = child.spec.columns
         if _is_simple(outer, inner):
-            columns = tuple((name, _inlined(item, dict(inner))) for name, item in outer)
+            columns = tuple((name, inline(item, dict(inner))) for name, item in outer)
             return _fused(step(ProjectSpec(columns), child.child))
     return child if outer == column_refs(child.schema) else node
 
@@ -32,10 +32,3 @@ def _is_simple(outer: tuple[NamedExpression, ...], inner: tuple[NamedExpression,
         part.name for _, item in outer for part in walk(item) if isinstance(part, Column)
     )
     return all(isinstance(item, Column | Literal) or uses[name] <= 1 for name, item in inner)
-
-
-def _inlined(expression: Expression, inner: dict[str, Expression]) -> Expression:
-    def change(part: Expression) -> Expression:
-        return inner[part.name] if isinstance(part, Column) else part
-
-    return transform(expression, change)

@@ -11,19 +11,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-from penstock.expressions.tree import Call, Column, Expression, call, columns_of
+from penstock.expressions.tree import Call, Column, Expression, call, columns_of, inline
+from penstock.expressions.types import Schema
 from penstock.kernels.support import conjuncts
 from penstock.operators.specs import (
     AggregateSpec,
+    FilterSpec,
     JoinMatch,
     JoinSide,
     JoinSpec,
     ProjectSpec,
     TimeLimit,
+    WatermarkSpec,
     WindowSpec,
+    column_of,
 )
 from penstock.plan.event_time import unmoved, window_start
-from penstock.plan.nodes import Exchange, Relation, Step
+from penstock.plan.nodes import Exchange, Relation, Step, UnionAll
 
 NODES_MAX = 100  # a condition on more times than that is not looked at
 TIME_KINDS = ("timestamp", "timestamp_ntz")
@@ -232,6 +236,10 @@ def _origin_of_column(
         if isinstance(window, WindowSpec) and member is not None and window.output == column.name:
             size_us = window.size_us if member == "end" else 0
             return (path, depth, f"{column}.start"), size_us, False
+        if isinstance(relation, UnionAll):
+            alike = _said_by_all(relation, column)
+            if alike is not None:
+                return _origin(graph, path, depth, relation, as_is(alike))
         # What an operator adds, an element or a column of rows that stand, came to be there.
         if (
             isinstance(relation, Exchange | Step)
@@ -241,6 +249,28 @@ def _origin_of_column(
             relation, depth = relation.child, depth + 1
             continue
         return (path, depth, str(as_is(column))), 0, False
+
+
+def _said_by_all(union: UnionAll, column: Column) -> Expression | None:
+    """What all inputs of a union compute a column of, if that is of other columns they hand on."""
+    found = {_of_columns_beside(each, column.name, union.schema) for each in union.inputs}
+    return found.pop() if len(found) == 1 else None
+
+
+def _of_columns_beside(relation: Relation, name: str, given: Schema) -> Expression | None:
+    while isinstance(relation, Step) and isinstance(relation.spec, FilterSpec | WatermarkSpec):
+        relation = relation.child
+    if not isinstance(relation, Step) or not isinstance(relation.spec, ProjectSpec):
+        return None
+    beside: dict[str, Column] = {}
+    for known, (_, item) in zip(given, relation.spec.columns, strict=True):
+        if isinstance(item, Column):
+            beside.setdefault(item.name, column_of(known))
+    expression = dict(relation.spec.columns)[name]
+    if any(column.name not in beside for column in columns_of(expression)):
+        return None
+    found = inline(expression, beside)
+    return None if isinstance(found, Column) and found.name == name else found
 
 
 def _origin_of_window(

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from penstock.catalyst.translate import Translated, translate
 from penstock.expressions.evaluate import evaluate_rows
-from penstock.expressions.tree import Expression, call, column, literal
+from penstock.expressions.tree import Expression, call, column, inline, literal
 from penstock.expressions.types import INT, schema_from_arrow
-from penstock.kernels.block import inline
 from penstock.operators.specs import NamedExpression, ProjectSpec
 from penstock.plan.nodes import Relation, Scan, Step, step
 from tests.catalyst.conftest import stream

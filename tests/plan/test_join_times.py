@@ -18,6 +18,10 @@ AUCTIONS = """
 watermark opened 1 second
   scan stream auctions (id bigint, opened timestamp, expires timestamp)
 """
+EXPIRING = """
+watermark expires 1 second
+  scan stream auctions (id bigint, expires timestamp)
+"""
 COUNTS = """
 aggregate append by id window opened 10 seconds as window: count(*) as n
   watermark opened 1 second
@@ -154,3 +158,28 @@ def test_two_uses_of_one_stream_are_two_times() -> None:
     found = spec("inner join on auction = id where (ts <= at)", right=other)
     assert found.left.limits == ()
     assert limits(found.right) == {"at": 0}
+
+
+def test_a_window_that_all_inputs_of_a_union_compute_alike_ends_a_side() -> None:
+    """Spark takes what a query computes behind a union to each of its inputs."""
+    end = "timestamp_micros(((unix_micros(ts) - pmod(unix_micros(ts), 5000000L)) + 5000000L))"
+    part = f"""
+  project price as price, ts as ts, {end} as until
+    watermark ts 1 second
+      scan stream bids (auction bigint, price bigint, ts timestamp)"""
+    alike = spec("inner join on price = id, until = expires", f"union{part}{part}", EXPIRING)
+    assert limits(alike.left) == {"until": 0, "ts": 5 * SECOND_US}
+    assert alike.times == ("ts", "until", "expires")
+    other = part.replace("5000000L", "7000000L")
+    differing = spec("inner join on price = id, until = expires", f"union{part}{other}", EXPIRING)
+    assert "ts" not in differing.times
+
+
+def test_a_time_that_inputs_of_a_union_hand_on_twice_is_one() -> None:
+    part = """
+  project price as price, ts as ts, ts as same
+    watermark ts 1 second
+      scan stream bids (auction bigint, price bigint, ts timestamp)"""
+    found = spec("inner join on price = id, same = expires", f"union{part}{part}", EXPIRING)
+    assert limits(found.right) == {"expires": 0}
+    assert found.times[0] == "ts"
