@@ -343,7 +343,8 @@ class DataStreamWriter:
             sides += translated.statics
         self._spark = spark
         parallelism = self._options[writer_options.PARALLELISM]
-        program = plan_program(Query(name, tuple(writes), parallelism, self._settings()))
+        settings = replace(self._settings(), watermark_policy=translated.watermark_policy)
+        program = plan_program(Query(name, tuple(writes), parallelism, settings))
         return program, tuple(sides)
 
     def _set_for_all(self) -> Iterator[tuple[str, bool]]:

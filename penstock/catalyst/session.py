@@ -10,6 +10,7 @@ from typing import Any
 from penstock.catalyst.jvm import JvmNode, scala_option
 from penstock.catalyst.refusals import CLOCK_KINDS, EXPRESSION_REASONS, WAY_OUT, unsupported
 from penstock.errors import InvalidArgument, UnsupportedPlan
+from penstock.stages.settings import WatermarkPolicy
 
 # Settings under which Spark itself computes something else than this engine.
 _REQUIRED_SETTINGS: tuple[tuple[str, str, str], ...] = (
@@ -19,12 +20,8 @@ _REQUIRED_SETTINGS: tuple[tuple[str, str, str], ...] = (
         "true",
         "decimals are computed here with Spark's default types",
     ),
-    (
-        "spark.sql.streaming.multipleWatermarkPolicy",
-        "min",
-        "the watermark of several inputs is the smallest one here",
-    ),
 )
+_POLICY = "spark.sql.streaming.multipleWatermarkPolicy"
 
 
 @dataclass(frozen=True)
@@ -33,6 +30,7 @@ class SessionFacts:
 
     time_zone: str
     case_sensitive: bool
+    watermark_policy: WatermarkPolicy
 
 
 @dataclass(frozen=True)
@@ -62,6 +60,7 @@ def plans_of(df: Any) -> Plans:
     facts = SessionFacts(
         time_zone=str(session.conf.get("spark.sql.session.timeZone")),
         case_sensitive=str(session.conf.get("spark.sql.caseSensitive")).lower() == "true",
+        watermark_policy="max" if str(session.conf.get(_POLICY)).lower() == "max" else "min",
     )
     return Plans(analyzed, optimized, facts)
 

@@ -17,6 +17,7 @@ from penstock.errors import InvalidArgument, UnsupportedPlan
 from penstock.names import check_name
 from penstock.operators.specs import MODES, AggregateSpec
 from penstock.plan.nodes import Relation, changing, spec_of, walk
+from penstock.stages.settings import WatermarkPolicy
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Translated:
     output_mode: str
     scans: tuple[ScanOrigin, ...]
     time_zone: str
+    watermark_policy: WatermarkPolicy
     spark: SparkExpressions  # what Spark computes, by digest
     statics: tuple[StaticSide, ...] = ()
 
@@ -62,7 +64,8 @@ def translate(
     root = plans.optimized
     relation = made(root, lambda: reader.exact(rows, root.output, names))
     _check_mode(output_mode, relation, root)
-    facts = (tuple(reader.scans), plans.session.time_zone, reader.spark)
+    session = plans.session
+    facts = (tuple(reader.scans), session.time_zone, session.watermark_policy, reader.spark)
     return Translated(query, relation, output_mode, *facts, tuple(reader.statics.values()))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 
 from penstock.operators.specs import (
     FilterSpec,
@@ -21,25 +23,29 @@ def dissolve_unions(query: Query) -> Query:
     """Move stateless operators below unions until a union stands under an aggregate or a write.
 
     Under a write its branches become writes of their own. Bare scans of streams with the same
-    columns become one scan. A watermark moved into the branches is the least of theirs: no branch
-    can make another's rows late.
+    columns become one scan. A watermark that is moved into the branches stays one: it is numbered.
     """
     writes: list[Write] = []
+    numbers = count()
     for write in query.writes:
-        child = rewrite(write.child, _dissolved)
+        child = rewrite(write.child, lambda node: _dissolved(node, numbers))
         branches = child.inputs if isinstance(child, UnionAll) else (child,)
         writes.extend(replace(write, child=branch) for branch in branches)
     return replace(query, writes=tuple(writes))
 
 
-def _dissolved(node: Relation) -> Relation:
+def _dissolved(node: Relation, numbers: Iterator[int]) -> Relation:
     if isinstance(node, UnionAll):
         return _flat(node)
     if not isinstance(node, Step) or not isinstance(node.spec, STATELESS):
         return node
     if not isinstance(node.child, UnionAll):
         return node
-    return UnionAll(tuple(_dissolved(step(node.spec, branch)) for branch in node.child.inputs))
+    spec = node.spec
+    if isinstance(spec, WatermarkSpec) and spec.union is None:
+        spec = replace(spec, union=next(numbers))
+    below = node.child.inputs
+    return UnionAll(tuple(_dissolved(step(spec, branch), numbers) for branch in below))
 
 
 def _flat(union: UnionAll) -> Relation:

@@ -102,7 +102,7 @@ def _stage_lines(
         yield from _labelled("reads", [_input_text(program, port)])
         yield from _labelled("columns", [_columns(port.schema)])
     yield from _labelled("chain", _chain_lines(stage, engine) or ["rows pass as they are"])
-    yield from _labelled("watermark", [_watermark_text(stage)])
+    yield from _labelled("watermark", [_watermark_text(program, stage)])
     yield from _labelled("state", _state_lines(program, stage))
     yield from _labelled("writes", [_output_text(program, stage)])
 
@@ -247,11 +247,12 @@ def _engine_text(spec: OperatorSpec, schema: Schema, engine: Engine | None) -> s
     return f"[{'; '.join(shown)}]"
 
 
-def _watermark_text(stage: Stage) -> str:
+def _watermark_text(program: Program, stage: Stage) -> str:
     own = [spec for spec in stage.specs if isinstance(spec, WatermarkSpec)]
     if own:
         return f"greatest {own[-1].column} minus {show_duration(own[-1].delay_us)}"
-    return "none" if stage.source is not None else "least of its writers' markers"
+    which = "least" if program.settings.watermark_policy == "min" else "furthest"
+    return "none" if stage.source is not None else f"{which} of its writers' markers"
 
 
 def _state_lines(program: Program, stage: Stage) -> list[str]:

@@ -38,7 +38,9 @@ def join(
     one, other = (changing(side) is not None for side in sides)
     try:
         if one or other:
-            spec = JoinSpec(how, match, tables=(one, other))
+            # Rows of a stream go on at once, as those of their time; what two tables give has none.
+            timed = () if one and other else sides[one].event_time
+            spec = JoinSpec(how, match, times=timed, tables=(one, other))
         else:
             times = join_times(how, match, *sides)
             spec = JoinSpec(how, match, times.left, times.right, times.times, times.behind_us)

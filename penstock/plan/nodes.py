@@ -141,11 +141,10 @@ class UnionAll:
         columns = zip(*(relation.schema for relation in self.inputs), strict=True)
         return tuple(Field(c[0].name, c[0].type, any(f.nullable for f in c)) for c in columns)
 
-    @cached_property
+    @property
     def event_time(self) -> EventTime:
-        first, *others = self.inputs
-        timed = [o.event_time for o in others]
-        return tuple(name for name in first.event_time if all(name in names for names in timed))
+        """As in Spark, that of the first input: its watermark judges the rows of all."""
+        return self.inputs[0].event_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,16 +332,23 @@ def _checked(kind: str, make: Callable[[], T]) -> T:
 
 
 def _check_watermark(spec: WatermarkSpec, child: Relation) -> None:
-    """Two on one way would both bound the time, by the slower: no vertex keeps two."""
+    """One on each way: Spark refuses a second where the first still speaks of the rows.
+
+    Where it does not, Spark lets both bound the time, and behind an aggregate, which waits for
+    the second one to come, neither ever rises: no vertex keeps two.
+    """
     label = f"watermark {spec.column}"
     field_of(child.schema, spec.column, label)
     for below in map(spec_of, walk(child)):
         if isinstance(below, WatermarkSpec):
+            known = f"the rows have a watermark on {below.column} already"
+            if child.event_time:
+                why = f"{known}, which speaks of {child.event_time[0]} here: Structured Streaming "
+                why += "does not redefine one either"
+            else:
+                why = f"{known}, and two on one way would both bound the time"
             raise UnsupportedPlan(
-                f"{label}: the rows have a watermark on {below.column} already; keep one "
-                "of the two",
-                node=label,
-                column=spec.column,
+                f"{label}: {why}; keep one of the two", node=label, column=spec.column
             )
 
 

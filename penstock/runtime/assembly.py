@@ -30,11 +30,12 @@ from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.operators.contract import SparkEvaluator
 from penstock.operators.front import coded_columns
+from penstock.operators.specs import WatermarkSpec
 from penstock.operators.static_rows import StaticRows
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
 from penstock.runtime.backlog import Backlog, delivered, taken
-from penstock.runtime.event_time import EventTime, PortTime, Watermarks
+from penstock.runtime.event_time import EventTime, PortTime, Voices, Watermarks
 from penstock.runtime.inputs import Input, PortColumns, SourceInput, StreamInput
 from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, Marker, PortMark
@@ -283,7 +284,7 @@ class Assembly:
             )
             for port, mark, delay_us in zip(stage.ports, marks, chain.delays_us, strict=True)
         ]
-        return EventTime(ports, marker.watermark_us)
+        return EventTime(ports, marker.watermark_us, self.program.settings.watermark_policy)
 
     def _heard(self, port: Port, mark: PortMark, marker: Marker) -> Watermarks:
         outside = self._outside(port.streams)
@@ -301,7 +302,23 @@ class Assembly:
         if timeout_ms is not None and others():  # who are silent by design, for a while
             timeout_ms = max(timeout_ms, round(2_000 * SIGN_OF_LIFE_S))
         run = run_of(marker.instance)
-        return Watermarks(own, mark.producers, marker.watermark_us, timeout_ms, run, others)
+        voices = self._voices(own)
+        return Watermarks(own, mark.producers, marker.watermark_us, timeout_ms, run, others, voices)
+
+    def _voices(self, producers: set[str]) -> Voices:
+        """Which of these have no watermark, and which have one together."""
+        timeless: set[str] = set()
+        shared: dict[str, str] = {}
+        for vertex in self.program.vertices:
+            if vertex.name not in producers:
+                continue
+            stage = self.program.stage_of(vertex)
+            if not any(port.is_timed for port in stage.ports):
+                timeless.add(vertex.name)
+            for spec in stage.specs:
+                if isinstance(spec, WatermarkSpec) and spec.union is not None:
+                    shared[vertex.name] = f"union {spec.union}"
+        return Voices(frozenset(timeless), shared, self.program.settings.watermark_policy)
 
 
 def warm_program(

@@ -1,15 +1,18 @@
 """Event time: how far it has come on each port of a vertex, and for the vertex.
 
 A port goes by what its producers say, or by the rows that it has seen itself where the query
-defines a watermark there. The vertex goes by the port that is furthest behind, as Spark does.
+defines a watermark there. Of watermarks that meet, in a port or in a vertex, the one that is
+furthest behind counts, as in Spark, or that which is furthest, as its policy `max` has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, PortMark, Said
+from penstock.stages.settings import WatermarkPolicy
 
 
 class Word(NamedTuple):
@@ -51,6 +54,16 @@ class PortTime:
     def caught_up(self) -> bool:
         """Whether nobody who writes it has more for now."""
         return self._heard is None or self._heard.caught_up
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody has more for now who was not silent for too long."""
+        return self._heard is not None and self._heard.is_awaited
+
+    @property
+    def watermarks(self) -> int:
+        """How many meet in it, of those that this query defines."""
+        return 1 if self._heard is None else self._heard.watermarks
 
     @property
     def is_silent(self) -> bool:
@@ -95,8 +108,12 @@ class EventTime:
     not end: its rows may still meet what is kept.
     """
 
-    def __init__(self, ports: Sequence[PortTime], watermark_us: int) -> None:
+    def __init__(
+        self, ports: Sequence[PortTime], watermark_us: int, policy: WatermarkPolicy = "min"
+    ) -> None:
         self._ports = tuple(ports)
+        self._policy = policy
+        self._meet = sum(port.watermarks for port in ports) > 1
         self.watermark_us = watermark_us
         self.of_ports_us: tuple[int, ...] = (watermark_us,) * len(ports)
 
@@ -124,12 +141,17 @@ class EventTime:
         return any(heard) or (left_behind and len(self._ports) > 1)
 
     def advance(self, waits: bool) -> bool:
-        """Go as far as all ports are; return whether that is further. It never falls."""
+        """Go as far as all ports are; return whether that is further. It never falls.
+
+        Where watermarks meet, one that waits for all rows waits for those of each: none is late by
+        what another one has said.
+        """
+        if waits and self._meet and any(port.is_awaited for port in self._ports):
+            return False
         self.of_ports_us = tuple(port.advance(waits) for port in self._ports)
         ports = list(zip(self._ports, self.of_ports_us, strict=True))
         timed = [(port, us) for port, us in ports if port.is_timed] or ports
-        awake = [us for port, us in timed if not port.is_silent]
-        reached_us = min(awake, default=max(us for _, us in timed))
+        reached_us = _met([(us, port.is_silent) for port, us in timed], self._policy)
         if reached_us == WATERMARK_END and not self.ended:
             return False
         if reached_us <= self.watermark_us:
@@ -141,13 +163,23 @@ class EventTime:
         return tuple(port.mark() for port in self._ports)
 
 
+class Voices(NamedTuple):
+    """Who speaks of a port's event time, beside those who each speak for themselves."""
+
+    timeless: frozenset[str] = frozenset()  # who say nothing of it
+    shared: Mapping[str, str] = MappingProxyType({})  # who have one watermark, and what it is
+    policy: WatermarkPolicy = "min"
+
+
 class Watermarks:
     """The input's watermark: the least of its producers', none of whom it may overtake.
 
     Two kinds of producers do not hold the others back. One that has caught up has said itself that
     it has no more for now: of the vertices of a stage, which share one input, those that still have
-    something count, and when none has, the furthest, as if one vertex had read it all. One
-    that was silent for `idle_timeout_ms` is left behind, whatever it may still have.
+    something count, and when none has, the furthest, as if one vertex had read it all; so it is
+    with stages that share one watermark, above a union of what they read. One that was silent for
+    `idle_timeout_ms` is left behind, whatever it may still have. Those who speak of no time do not
+    count beside others.
 
     The result never falls, so a producer that comes back finds its rows judged by where the others
     are.
@@ -161,9 +193,12 @@ class Watermarks:
         idle_timeout_ms: int | None,
         run: int = 0,
         others: Callable[[], Collection[str]] = lambda: (),
+        voices: Voices = Voices(),  # noqa: B008 (it is immutable)
     ) -> None:
         """Those who will speak are `expected` in this query and run, and `others` elsewhere."""
+        self._by = voices
         self._own = frozenset(expected)
+        self.watermarks = len({self._owner(name) for name in self._own})
         self._others = others
         self._producers = dict(known)
         self._expect()
@@ -187,6 +222,14 @@ class Watermarks:
     def caught_up(self) -> bool:
         """Whether no vertex of this query that writes the input has more for now."""
         return all(self._producers[name].ended or self._has_caught_up(name) for name in self._own)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a vertex of this query that writes the input has more for now, or may have."""
+        return any(
+            not (self._producers[name].ended or self._has_caught_up(name) or self._is_silent(name))
+            for name in self._own
+        )
 
     @property
     def is_silent(self) -> bool:
@@ -227,26 +270,26 @@ class Watermarks:
         if self.ended:
             self._watermark_us = WATERMARK_END
             return
-        voices = self._voices()
-        awake = [watermark_us for watermark_us, is_silent in voices if not is_silent]
-        furthest = max((watermark_us for watermark_us, _ in voices), default=WATERMARK_NONE)
-        self._watermark_us = max(self._watermark_us, min(awake, default=furthest))
+        self._watermark_us = max(self._watermark_us, _met(self._voices(), self._by.policy))
 
     def _voices(self) -> list[tuple[int, bool]]:
-        """Whom the watermark goes by: how far each is, and whether it is silent."""
-        voices = []
-        stages: dict[str, list[str]] = {}
-        for name, said in self._producers.items():
-            if not said.ended:
-                stages.setdefault(_stage_of(name), []).append(name)
-        for names in stages.values():
-            busy = [name for name in names if not self._has_caught_up(name)]
-            if busy:
-                voices += [(self._producers[n].watermark_us, self._is_silent(n)) for n in busy]
-            else:
-                furthest_us = max(self._producers[name].watermark_us for name in names)
-                voices.append((furthest_us, all(map(self._is_silent, names))))
-        return voices
+        """The watermarks that meet: how far each is, and whether all are silent who have it."""
+        lasting = [name for name, said in self._producers.items() if not said.ended]
+        timed = [name for name in lasting if name not in self._by.timeless]
+        owners: dict[str, list[str]] = {}
+        for name in timed or lasting:
+            owners.setdefault(self._owner(name), []).append(name)
+        return [self._voice(names) for names in owners.values()]
+
+    def _owner(self, producer: str) -> str:
+        """Vertices of one stage are parts of one producer; any other is one by itself."""
+        return self._by.shared.get(producer) or producer.rpartition(".")[0] or producer
+
+    def _voice(self, names: Sequence[str]) -> tuple[int, bool]:
+        busy = [name for name in names if not self._has_caught_up(name)]
+        said = [(self._producers[n].watermark_us, self._is_silent(n)) for n in busy or names]
+        is_silent = all(silent for _, silent in said)
+        return (_met(said, "min") if busy else max(us for us, _ in said)), is_silent
 
     def _has_caught_up(self, producer: str) -> bool:
         """What was said in another run means nothing: there may be more by now."""
@@ -292,6 +335,10 @@ class Silence:
         )
 
 
-def _stage_of(producer: str) -> str:
-    """Vertices of one stage are parts of one producer; any other is one by itself."""
-    return producer.rpartition(".")[0] or producer
+def _met(voices: Sequence[tuple[int, bool]], policy: WatermarkPolicy) -> int:
+    """Where watermarks are that meet; of each how far it is, and whether it is silent."""
+    if policy == "max":
+        lasting = [us for us, _ in voices if us != WATERMARK_END]  # an end makes nobody else late
+        return max(lasting or [us for us, _ in voices], default=WATERMARK_NONE)
+    awake = [us for us, is_silent in voices if not is_silent]
+    return min(awake, default=max((us for us, _ in voices), default=WATERMARK_NONE))

@@ -155,15 +155,17 @@ def heard_time(
     inputs: Mapping[int, Mark],
     ports: Sequence[Sequence[str]],
     timeout_ms: int | None,
+    waits: bool,
 ) -> dict[int, int]:
     """By delivery (the position of its marker): how far a reader was that hears its producers.
 
-    It is where the port is that is furthest behind.
+    It is where the port is that is furthest behind. One that `waits` goes on when none of them has
+    more for now.
     """
     found: dict[int, int] = {}
     for before, own in lives(marks):
         run = run_of(own[0].instance)
-        heard = (before, run, timeout_ms)
+        heard = (before, run, timeout_ms, waits)
         ears = _Ears(ports[0], *heard) if len(ports) == 1 else _Ports(ports, *heard)
         expected = iter(own)
         for deed in deeds[own[0].vertex, own[0].instance]:
@@ -196,8 +198,14 @@ class _Ears:
     """
 
     def __init__(
-        self, producers: Iterable[str], before: Mark | None, run: int, timeout_ms: int | None
+        self,
+        producers: Iterable[str],
+        before: Mark | None,
+        run: int,
+        timeout_ms: int | None,
+        waits: bool,
     ) -> None:
+        self._waits = waits and len({_stage_of(name) for name in producers}) > 1
         self._said: dict[str, Said] = dict.fromkeys(producers, Said())
         self._own = frozenset(self._said)
         self._said.update({} if before is None else before.producers)
@@ -207,6 +215,7 @@ class _Ears:
         self._listened_ms: float | None = None
         self._heard: set[str] = set()  # since it last listened
         self.watermark_us = NONE_US if before is None else before.watermark_us
+        self._reached_us = self.watermark_us
 
     def hear(self, mark: Mark) -> None:
         before_us = self._said.get(mark.vertex, Said()).watermark_us
@@ -235,7 +244,7 @@ class _Ears:
         stages: dict[str, list[str]] = {}
         for name, said in self._said.items():
             if not said.ended:
-                stages.setdefault(name.rpartition(".")[0] or name, []).append(name)
+                stages.setdefault(_stage_of(name), []).append(name)
         if not stages:
             self.watermark_us = END_US
             return
@@ -249,7 +258,14 @@ class _Ears:
                 counted.append((furthest_us, all(self._is_silent(name) for name in names)))
         speaking = [us for us, is_silent in counted if not is_silent]
         reached = min(speaking) if speaking else max(us for us, _ in counted)
-        self.watermark_us = max(self.watermark_us, reached)
+        self._reached_us = max(self._reached_us, reached)
+        if not (self._waits and self.is_waiting()):
+            self.watermark_us = self._reached_us
+
+    def is_waiting(self) -> bool:
+        """Whether somebody has more for now, as far as he has said, and is not silent."""
+        lasting = [name for name in self._own if not self._said[name].ended]
+        return any(not self._has_no_more(n) and not self._is_silent(n) for n in lasting)
 
     def _has_no_more(self, name: str) -> bool:
         return name in self._own and self._said[name].caught_up_run == self._run
@@ -269,14 +285,16 @@ class _Ports:
         before: Mark | None,
         run: int,
         timeout_ms: int | None,
+        waits: bool,
     ) -> None:
+        self._waits = waits
         self._ears: list[_Ears] = []
         self._names = ports
         for names in ports:
             known = {} if before is None else before.producers
             own = {name: said for name, said in known.items() if name in names}
             start = None if before is None else replace(before, producers=own)
-            self._ears.append(_Ears(names, start, run, timeout_ms))
+            self._ears.append(_Ears(names, start, run, timeout_ms, False))
             self._ears[-1].advance()
         self.watermark_us = NONE_US if before is None else before.watermark_us
 
@@ -292,7 +310,13 @@ class _Ports:
         self._advance()
 
     def _advance(self) -> None:
+        if self._waits and any(ears.is_waiting() for ears in self._ears):
+            return
         self.watermark_us = max(self.watermark_us, min(e.watermark_us for e in self._ears))
+
+
+def _stage_of(producer: str) -> str:
+    return producer.rpartition(".")[0] or producer
 
 
 def epoch_of(marks: Sequence[Mark], index: int) -> int:

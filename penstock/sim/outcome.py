@@ -251,7 +251,8 @@ class Outcome:
         heard = [mark for names in writers for name in names for mark in self.marks[name]]
         inputs = {mark.position: mark for mark in heard}
         timeout_ms = self.scenario.settings.idle_timeout_ms
-        return heard_time(self.marks[name], self.deeds, inputs, writers, timeout_ms)
+        waits = self.scenario.settings.available_now
+        return heard_time(self.marks[name], self.deeds, inputs, writers, timeout_ms, waits)
 
     def _reader_of_keys(self, stage: int) -> dict[tuple[Any, ...], str]:
         """Which vertex of a stage gets the rows of a group, by the tags of what was exchanged."""

@@ -38,7 +38,7 @@ from penstock.stages.tags import (
 )
 from penstock.state.contract import KeyRange
 
-PROGRAM_VERSION = 6
+PROGRAM_VERSION = 7
 STAGES_MAX = 1_000
 PORTS_MAX = 1_000
 OPERATORS_MAX = 1_000

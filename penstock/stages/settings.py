@@ -12,6 +12,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 Codec = Literal["none", "lz4", "zstd"]
+WatermarkPolicy = Literal["min", "max"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,9 @@ class Settings:
 
     idle_timeout_ms: int | None = None
     """An input silent for so long no longer holds the watermark back; None: it always does."""
+
+    watermark_policy: WatermarkPolicy = "min"
+    """Of watermarks that meet, the one that counts: that of the slowest, or the furthest."""
 
     late_stream: str | None = None
     """Where rows go that come after their last window closed; None: counted and dropped."""
@@ -90,12 +94,17 @@ class Settings:
                 setting="available_now",
                 value=repr(self.available_now)[:200],
             )
-        if self.codec not in get_args(Codec):
-            raise InvalidConfig(
-                f"codec is {self.codec!r}; it is one of {', '.join(get_args(Codec))}",
-                setting="codec",
-                value=str(self.codec)[:200],
-            )
+        _check_choice("codec", self.codec, get_args(Codec))
+        _check_choice("watermark_policy", self.watermark_policy, get_args(WatermarkPolicy))
+
+
+def _check_choice(setting: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise InvalidConfig(
+            f"{setting} is {value!r:.200}; it is one of {', '.join(known)}",
+            setting=setting,
+            value=str(value)[:200],
+        )
 
 
 def _check_range(setting: str, value: int, least: int, most: int) -> None:

@@ -260,7 +260,6 @@ def test_a_data_frame_of_spark_connect_is_refused() -> None:
     [
         ("spark.sql.ansi.enabled", "false"),
         ("spark.sql.decimalOperations.allowPrecisionLoss", "false"),
-        ("spark.sql.streaming.multipleWatermarkPolicy", "max"),
     ],
 )
 def test_a_setting_that_changes_results_is_refused(

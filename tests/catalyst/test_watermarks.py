@@ -45,6 +45,7 @@ LIKE_SPARK: dict[str, Build] = {
         _timed(df).selectExpr("struct(ts) AS s").selectExpr("s.ts AS t"), "t"
     ),
     "both sides of a union": lambda df: _windows(_timed(df).union(_timed(df))),
+    "first side of a union": lambda df: _windows(_timed(df).union(df)),
     "second side of a union": lambda df: _windows(df.union(_timed(df))),
     "after a union": lambda df: _windows(_timed(df.union(df))),
     "windows of windows": lambda df: _windows(_windows(_timed(df)), "window"),
@@ -68,10 +69,6 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "the column as a key beside its window": (
         lambda df: _timed(df).groupBy("ts", _sliding("ts")).count(),
         "column of withWatermark",
-    ),
-    "first side of a union": (
-        lambda df: _windows(_timed(df).union(df)),
-        "on every side of a union|which must be the watermark's own column",
     ),
     "twice": (
         lambda df: _windows(_timed(_timed(df))),

@@ -69,6 +69,7 @@ def program_of(translated: Translated, manner: Manner) -> Program:
         commit_interval_ms=0,
         checkpoint_interval_commits=CHECKPOINT_COMMITS,
         late_stream=LATE if manner.keep_late else None,
+        watermark_policy=translated.watermark_policy,
     )
     write = Write(translated.relation, StreamRef(OUTPUT))
     return plan_program(Query(translated.query, (write,), manner.parallelism, settings))
@@ -84,7 +85,7 @@ def judges_by_round(program: Program) -> bool:
     return not any(isinstance(spec, AggregateSpec) for chain in timed for spec in chain)
 
 
-class _Process:
+class Process:
     """One incarnation of a process that hosts all vertices of a program."""
 
     def __init__(
@@ -117,7 +118,7 @@ def run(
     """
     rng = random.Random(manner.seed)
     lost_in = [rng.randrange(len(feeds)) for _ in range(manner.crashes)]
-    process = _Process(program, log.store, folder, manner.kernels)
+    process = Process(program, log.store, folder, manner.kernels)
     try:
         for number, feed in enumerate(feeds):
             feed()
@@ -125,7 +126,7 @@ def run(
                 for _ in range(rng.randrange(STEPS_MAX)):
                     process.host.step()
                 process.crash()
-                process = _Process(program, log.store, folder, manner.kernels)
+                process = Process(program, log.store, folder, manner.kernels)
             process.host.run_available()
         vertices = process.host.statistics().vertices.values()
         return Outcome(

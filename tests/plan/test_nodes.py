@@ -194,9 +194,10 @@ def parse_window_schema() -> tuple[Field, ...]:
     return (Field("w", parse_type("struct<start:timestamp,end:timestamp>")),)
 
 
-def test_a_union_is_timed_if_all_its_inputs_are() -> None:
+def test_a_union_is_timed_as_its_first_input_is() -> None:
     assert timed().union(timed()).relation.event_time == ("ts",)
-    assert timed().union(BIDS).relation.event_time == ()
+    assert timed().union(BIDS).relation.event_time == ("ts",)
+    assert BIDS.union(timed()).relation.event_time == ()
     nullable = scan_stream("a", "x int not null").union(scan_stream("b", "x int"))
     assert nullable.schema == (Field("x", parse_type("int"), True),)
 

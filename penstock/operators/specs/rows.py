@@ -102,11 +102,16 @@ class GenerateSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSpec(Spec):
-    """Names the event-time column; the watermark is the greatest time seen here minus the delay."""
+    """Names the event-time column; the watermark is the greatest time seen here minus the delay.
+
+    One that stands above a union is in each of its branches, under one number in `union`: together
+    they are one watermark.
+    """
 
     op: ClassVar[str] = "watermark"
     column: str
     delay_us: int
+    union: int | None = None
 
     def output_schema(self, input_schema: Schema) -> Schema:
         field = field_named(input_schema, self.column)
