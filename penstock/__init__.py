@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.api.registry import queries, query
     from penstock.api.session import attach
+    from penstock.api.tables import as_table
     from penstock.api.writer import writeStream, writeStreams
     from penstock.errors import StreamError
     from penstock.log.local import open_log
@@ -40,6 +41,7 @@ __all__ = [
     "StreamReader",
     "StreamWriter",
     "__version__",
+    "as_table",
     "attach",
     "create_stream",
     "open_log",
@@ -56,6 +58,7 @@ _HOMES = MappingProxyType(
         "StreamError": "penstock.errors",
         "StreamReader": "penstock.runtime.streams",
         "StreamWriter": "penstock.runtime.streams",
+        "as_table": "penstock.api.tables",
         "attach": "penstock.api.session",
         "create_stream": "penstock.runtime.streams",
         "open_log": "penstock.log.local",

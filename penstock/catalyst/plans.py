@@ -24,6 +24,7 @@ from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relatio
 from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.static_sides import StaticSide, static_join
+from penstock.catalyst.tables import read_mark, table_by
 from penstock.catalyst.windows import (
     PendingWindow,
     Span,
@@ -33,7 +34,7 @@ from penstock.catalyst.windows import (
 )
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Call, Column, Expression, Literal, call, literal
-from penstock.expressions.types import INT
+from penstock.expressions.types import BOOLEAN, INT
 from penstock.operators.specs import (
     DeduplicateSpec,
     GenerateSpec,
@@ -47,7 +48,20 @@ from penstock.operators.specs import (
 )
 from penstock.plan.join_times import is_last_instant
 from penstock.plan.keys import as_key
-from penstock.plan.nodes import Relation, Step, UnionAll, changing, column_refs, spec_of, step, walk
+from penstock.plan.nodes import (
+    Relation,
+    Scan,
+    SourceRef,
+    Step,
+    UnionAll,
+    changing,
+    check_appended,
+    column_refs,
+    rewrite,
+    spec_of,
+    step,
+    walk,
+)
 
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
@@ -104,6 +118,38 @@ class PlanReader:
 
     def pass_on(self, node: JvmNode) -> SparkRows:
         return self.read(node.children[0])
+
+    def table(self, node: JvmNode) -> SparkRows:
+        """What `as_table` has marked: rows that replace each other, in the order of one reader."""
+        marked = read_mark(str(node.read("name")))
+        if marked is None:
+            raise refused_node(node)
+        rows = self.read(node.children[0])
+        names = Names()
+        given = [(names.give(str(item.read("name"))), item) for item in node.output]
+        relation = selected(
+            rewrite(rows.relation, _in_one_part),
+            tuple((name, self._visible(rows, item)) for name, item in given),
+        )
+        columns = {
+            item.expr_id: Column(field.name, field.type, field.nullable)
+            for (_, item), field in zip(given, relation.schema, strict=True)
+        }
+        by_name = {str(item.read("name")).lower(): columns[item.expr_id] for item in node.output}
+
+        def found(name: str) -> Column:
+            if name.lower() not in by_name:
+                known = ", ".join(field.name for field in relation.schema)
+                raise unsupported("as_table", f"the columns are {known}", column=name)
+            return by_name[name.lower()]
+
+        flag = None if marked[1] is None else found(marked[1])
+        if flag is not None and flag.type != BOOLEAN:
+            reason = f"the flag that deletes is {flag.type}; it is a boolean column"
+            raise unsupported("as_table", reason, column=flag.name)
+        spec = table_by([found(name) for name in marked[0]], flag, list(columns.values()))
+        check_appended(relation, spec.title.replace("_", " "))
+        return SparkRows(made(node, lambda: step(spec, relation)), columns)
 
     # --- rows one by one ---
 
@@ -492,6 +538,13 @@ def _sorted(relation: Relation, added: SortStep) -> Relation:
     return step(SortSpec((added,)), relation)
 
 
+def _in_one_part(relation: Relation) -> Relation:
+    """A scan whose rows keep the order in which they are read: which is newer only that tells."""
+    if isinstance(relation, Scan) and isinstance(relation.relation, SourceRef):
+        return replace(relation, relation=replace(relation.relation, partitions=1))
+    return relation
+
+
 def _time_of(relation: Relation, keys: Sequence[Column]) -> Column | None:
     """The time by which rows are late: a key if one is an event time, else what there is."""
     timed = [
@@ -611,6 +664,7 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "RepartitionByExpression": PlanReader.pass_on,
     "RebalancePartitions": PlanReader.pass_on,
     "LocalLimit": PlanReader.pass_on,  # a global one stands above it
+    "CollectMetrics": PlanReader.table,
     "Filter": PlanReader.filter,
     "Project": PlanReader.project,
     "Generate": PlanReader.generate,

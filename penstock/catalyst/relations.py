@@ -20,7 +20,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,11 +27,12 @@ from penstock.catalyst.jvm import JvmNode, scala_items, scala_map
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.spark_types import spark_type
+from penstock.catalyst.tables import table_by
 from penstock.connectors import generator_options as known
 from penstock.connectors.folder_paths import is_pattern, name_pattern, split_pattern
 from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
 from penstock.expressions.durations import parse_duration
-from penstock.expressions.tree import Column, Expression, call
+from penstock.expressions.tree import Column
 from penstock.expressions.types import BOOLEAN, Field, Schema
 from penstock.names import check_name
 from penstock.operators.specs import TableSpec, column_of
@@ -123,25 +123,18 @@ def _origin(
 
 
 def _table(options: Options, schema: Schema) -> TableSpec | None:
-    """The table that a stream is read as: by its keys, with what says that a row is gone.
-
-    That is a flag, or else that all other columns are null.
-    """
+    """The table that a stream is read as: by its keys, with what says that a row is gone."""
     if not options[TABLE]:
         if options[DELETE_FLAG]:
             raise options.refusal(DELETE_FLAG, "is for tables: name their keys in option 'table'")
         return None
     keys = [_column(options, TABLE, name, schema) for name in options[TABLE]]
-    removed: Expression | None = None
+    flag: Column | None = None
     if options[DELETE_FLAG]:
-        removed = _column(options, DELETE_FLAG, options[DELETE_FLAG], schema)
-        if removed.type != BOOLEAN:
-            raise options.refusal(DELETE_FLAG, f"names a {removed.type}; it is a boolean column")
-    else:
-        own = {key.name for key in keys}
-        missing = [call("is_null", column_of(f)) for f in schema if f.name not in own]
-        removed = reduce(lambda one, other: call("and", one, other), missing) if missing else None
-    return TableSpec(tuple(keys), removed)
+        flag = _column(options, DELETE_FLAG, options[DELETE_FLAG], schema)
+        if flag.type != BOOLEAN:
+            raise options.refusal(DELETE_FLAG, f"names a {flag.type}; it is a boolean column")
+    return table_by(keys, flag, [column_of(field) for field in schema])
 
 
 def _column(options: Options, option: Option[Any], name: str, schema: Schema) -> Column:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from functools import partial
@@ -13,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F
 
+import penstock
 from penstock.catalyst.translate import translate
-from penstock.errors import UnsupportedPlan
+from penstock.errors import InvalidArgument, PlanError, UnsupportedPlan
+from penstock.plan.nodes import SourceRef, scans_of
 from penstock.testing.memory_log import MemoryLog
 from tests.oracle.engine import Manner, program_of, run
 from tests.oracle.verdict import as_mode, differences, plain, static_frame
@@ -29,6 +32,8 @@ USERS = pa.schema(
     [("user", pa.int64()), ("city", pa.string()), ("score", pa.float64()), ("gone", pa.bool_())]
 )
 ORDERS = pa.schema([("number", pa.string()), ("buyer", pa.int64()), ("price", pa.int64())])
+USERS_COLUMNS = "user bigint, city string, score double, gone boolean"
+ORDERS_COLUMNS = "number string, buyer bigint, price bigint"
 FILES = 4
 Row = dict[str, Any]
 
@@ -110,10 +115,8 @@ def test_the_last_result_is_that_of_the_newest_rows(
     for kind in rows:
         (tmp_path / kind).mkdir()
     read = spark.readStream.format("parquet")
-    users = read.schema("user bigint, city string, score double, gone boolean").option(
-        "table", "user"
-    )
-    orders = spark.readStream.schema("number string, buyer bigint, price bigint")
+    users = read.schema(USERS_COLUMNS).option("table", "user")
+    orders = spark.readStream.schema(ORDERS_COLUMNS)
     streaming = QUERIES[name](
         users.option("deleteFlag", "gone").load(str(tmp_path / "users")),
         orders.option("table", "Number").parquet(str(tmp_path / "orders")),
@@ -122,6 +125,12 @@ def test_the_last_result_is_that_of_the_newest_rows(
     program = program_of(translate(streaming, output_mode="complete", query="tables"), manner)
     feeds = [lambda: None, *(partial(put, number) for number in range(FILES))]
     outcome = run(program, MemoryLog(), feeds, tmp_path / "checkpoints", manner)
+    _check_newest(spark, name, rows, outcome.rows)
+
+
+def _check_newest(
+    spark: SparkSession, name: str, rows: dict[str, list[Row]], found: pa.Table
+) -> None:
     newest = {
         "users": _newest(rows["users"], "user", lambda row: row["gone"]),
         "orders": _newest(
@@ -134,7 +143,61 @@ def test_the_last_result_is_that_of_the_newest_rows(
     ]
     answer = plain(QUERIES[name](*frames).toArrow())
     assert len(answer) > 1
-    assert not differences(as_mode(plain(outcome.rows), "complete", 0, len(answer)), answer)
+    assert not differences(as_mode(plain(found), "complete", 0, len(answer)), answer)
+
+
+@pytest.mark.parametrize("name", ["grouped", "a union of tables", "left of tables"])
+def test_what_was_computed_is_taken_as_a_table(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """Rows that come as JSON in a text, and are tables once they were read out of it."""
+    rng = random.Random(f"{name} of texts")
+    rows: dict[str, list[Row]] = {"users": [], "orders": []}
+
+    def put(number: int) -> None:
+        for kind, make in (("users", _users), ("orders", _orders)):
+            made = make(rng)
+            rows[kind] += made
+            hidden = tmp_path / kind / f".{number}"
+            pq.write_table(pa.table({"text": [json.dumps(row) for row in made]}), hidden)
+            hidden.rename(tmp_path / kind / f"{number}.parquet")
+
+    frames = {}
+    for kind, fields in (("users", USERS_COLUMNS), ("orders", ORDERS_COLUMNS)):
+        (tmp_path / kind).mkdir()
+        texts = spark.readStream.schema("text string").parquet(str(tmp_path / kind))
+        frames[kind] = texts.select(F.from_json("text", fields).alias("row")).select("row.*")
+    streaming = QUERIES[name](
+        penstock.as_table(frames["users"], "user", "gone"),
+        penstock.as_table(frames["orders"], ["Number"]),
+    )
+    manner = Manner.drawn(rng)
+    program = program_of(translate(streaming, output_mode="complete", query="tables"), manner)
+    feeds = [lambda: None, *(partial(put, number) for number in range(FILES))]
+    outcome = run(program, MemoryLog(), feeds, tmp_path / "checkpoints", manner)
+    _check_newest(spark, name, rows, outcome.rows)
+
+
+def test_what_cannot_be_taken_as_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    read = spark.readStream.schema("k bigint, v string, m map<string, int>").parquet(str(tmp_path))
+    tables = {
+        "as_table, column 'key': the columns are k": penstock.as_table(read, "key"),
+        "as_table, column 'v': the flag that deletes is string": penstock.as_table(read, "k", "v"),
+        "table by k stands on a table by v": penstock.as_table(penstock.as_table(read, "v"), "k"),
+        "a table by m of type map": penstock.as_table(read, "m"),
+    }
+    for message, frame in tables.items():
+        with pytest.raises((UnsupportedPlan, PlanError), match=message):
+            translate(frame, query="q", output_mode="update")
+    with pytest.raises(UnsupportedPlan, match=r"observe\(\) is not run here"):
+        translate(read.observe("mine", F.count("*").alias("n")), query="q")
+    for wrong in ((), "", [1]):
+        with pytest.raises(InvalidArgument, match="the name of a column, or several"):
+            penstock.as_table(read, wrong)  # type: ignore[arg-type]
+    whole = penstock.as_table(read.where("k > 1").selectExpr("k", "upper(v) AS u"), "k")
+    (scan,) = scans_of(translate(whole.select("u"), query="q", output_mode="update").relation)
+    assert isinstance(scan.relation, SourceRef)
+    assert scan.relation.partitions == 1  # which row is newer only one reader knows
 
 
 def test_what_a_table_cannot_be(spark: SparkSession, tmp_path: Path) -> None:
