@@ -16,6 +16,7 @@ from penstock.errors import StateTooLarge
 from penstock.state import tables
 from penstock.state.bound import MemoryBound
 from penstock.state.columns import MergeRule, ValueColumn, rule_codes, value_range
+from penstock.state.expiry import Expiry
 from penstock.state.strings import StringPool
 from penstock.state.tables import Bytes, Floats, Words
 
@@ -100,6 +101,7 @@ class RowTable:
         self._dirty: RowNumbers = np.empty(0, np.int32)
         self._peaks: Floats = np.zeros(self._rules.size)
         self._deleted.clear()
+        self.expiry: tuple[int, Expiry] | None = None  # by which value; once somebody asks
 
     def __len__(self) -> int:
         return int(self._counters[tables.ROWS_LIVE])
@@ -160,6 +162,8 @@ class RowTable:
         return made
 
     def _run(self, rows: WordRows, mode: int, captured: bool, rows_out: RowNumbers) -> None:
+        if not captured:
+            self.expiry = None  # nobody will be told of them
         counters = self._counters
         counters[tables.NEXT] = 0
         while True:
@@ -299,7 +303,10 @@ class RowTable:
 
     def take_changed(self) -> RowNumbers:
         """Return the live rows changed since the last call, each once."""
-        return tables.take_dirty(self._store, self._counters, self._dirty)
+        changed = tables.take_dirty(self._store, self._counters, self._dirty)
+        if self.expiry is not None:
+            self._note_moments(*self.expiry, changed)
+        return changed
 
     def take_deleted(self) -> list[Words]:
         """Return the lines that `delete` has removed since the last call."""
@@ -314,12 +321,28 @@ class RowTable:
     # Removing ----------------------------------------------------------------------------------
 
     def upto(self, value: int, limit: int) -> RowNumbers:
-        """The live rows in which a value, which is a whole number, is at most the limit."""
-        rows = self.live()
-        is_valid = self._store[rows, tables.VALID] >> value & 1 == 1
+        """The live rows in which a value, which is a whole number, is at most the limit.
+
+        It costs as much as there are such rows, and rows that have changed since it was last asked.
+        """
+        if self.expiry is None or self.expiry[0] != value:
+            self.expiry = (value, Expiry())
+            self._note_moments(*self.expiry, self.live())
+        _, expiry = self.expiry
+        self._note_moments(value, expiry, self.peek_changed())
+        rows = expiry.take(limit)
+        rows = rows[self._store[rows, tables.META] & tables.LIVE != 0]
+        self._note_moments(value, expiry, rows)
         low = self._store[rows, tables.KEYS + self.keys + value] <= limit
-        found: RowNumbers = rows[is_valid & low]
+        found: RowNumbers = rows[self._has_value(rows, value) & low]
         return found
+
+    def _note_moments(self, value: int, expiry: Expiry, rows: RowNumbers) -> None:
+        rows = rows[self._has_value(rows, value)]
+        expiry.note(rows, self._store[rows, tables.KEYS + self.keys + value])
+
+    def _has_value(self, rows: RowNumbers, value: int) -> NDArray[np.bool_]:
+        return np.asarray(self._store[rows, tables.VALID] >> value & 1 == 1)
 
     def delete(self, rows: RowNumbers) -> None:
         """Remove single rows, and keep them as changes."""
@@ -383,6 +406,7 @@ class RowTable:
         moved: RowNumbers = np.empty(used, np.int32)
         tables.compact_rows(self._store, used, store, panes, moved)
         self._list_changed(moved[self.peek_changed()], store.shape[0])
+        self.expiry = None  # rows have other numbers
         self._store, self._panes = store, panes
         self._counters[tables.ROWS_USED] = live
         self._counters[tables.FREE_HEAD] = 0
