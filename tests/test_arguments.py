@@ -44,6 +44,13 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalLog]:
         yield made
 
 
+def frame() -> Any:
+    """A DataFrame of which nothing is asked before the other arguments have been looked at."""
+    from pyspark.sql.classic.dataframe import DataFrame  # noqa: PLC0415
+
+    return object.__new__(DataFrame)
+
+
 def words(writer: DataStreamWriter) -> dict[str, tuple[Call, tuple[Any, ...]]]:
     """The calls that say what a query should do; no session is asked before `start` has them."""
     return {
@@ -128,6 +135,15 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
         "StreamReader.resume": (
             lambda v: penstock.StreamReader(log, "numbers", resume=v),
             (*NO_NUMBER, 1.5, -1, 1 << 63),
+        ),
+        "as_table.df": (lambda v: penstock.as_table(v, "n"), NO_OBJECT),
+        "as_table.keys": (
+            lambda v: penstock.as_table(frame(), v),
+            (None, "", (), [], {}, 1, b"n", [1], ["n", None], NOTHING),
+        ),
+        "as_table.delete_flag": (
+            lambda v: penstock.as_table(frame(), "n", v),
+            (1, 1.5, True, b"x", [], {}, NOTHING),
         ),
         "awaitTermination": (idle.awaitTermination, (*NO_NUMBER, 0, -1, float("nan"))),
         "explain": (idle.explain, NO_FLAG),

@@ -17,9 +17,13 @@ def as_table(df: Any, keys: str | Sequence[str], delete_flag: str | None = None)
     A row whose `delete_flag` is true takes its key away; without a flag, one whose columns beside
     the keys are all null does. It is what the option `table` is for a stream as it is read.
     """
-    from pyspark.sql import functions as F  # noqa: PLC0415 (Spark is loaded where it is used)
+    from pyspark.sql import DataFrame  # noqa: PLC0415 (Spark is loaded where it is used)
+    from pyspark.sql import functions as F  # noqa: PLC0415
 
-    names = [keys] if isinstance(keys, str) else list(keys)
+    check_type(df, DataFrame, "df", "a DataFrame")
+    names = (
+        [keys] if isinstance(keys, str) else list(keys) if isinstance(keys, list | tuple) else []
+    )
     if not names or not all(isinstance(name, str) and name for name in names):
         raise InvalidArgument(
             f"keys is {keys!r:.80}, and should be the name of a column, or several", argument="keys"

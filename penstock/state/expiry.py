@@ -43,8 +43,8 @@ class Expiry:
             self._join_last_two()
 
     def _join_last_two(self) -> None:
-        parts = (self._runs.pop(-2), self._runs.pop())
-        moments, rows = (np.concatenate(part) for part in zip(*parts, strict=True))
+        (moments, rows), (more, its) = self._runs.pop(-2), self._runs.pop()
+        moments, rows = np.concatenate([moments, more]), np.concatenate([rows, its])
         order = np.argsort(moments, kind="stable")
         self._runs.append((moments[order], rows[order]))
         self.rows_moved += rows.size
