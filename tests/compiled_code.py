@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from penstock.kernels.cache import KernelCache
+from penstock.testing.uncompiled import Uncompiled
 from tests.thoroughness import IS_DEEP
-
-
-class Uncompiled(KernelCache):
-    """Never has a kernel ready: Arrow and NumPy do the work, as while a first start compiles."""
-
-    def get(self, source: str) -> Callable[..., int] | None:
-        return None
-
 
 COMPILED = pytest.param(True, id="compiled", marks=pytest.mark.slow)
 

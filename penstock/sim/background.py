@@ -9,12 +9,12 @@ from penstock.runtime.checkpointing import Work
 from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob
 from penstock.sim.actor import Actor
-from penstock.sim.checks import Violation
 from penstock.sim.disk import Disk
 from penstock.sim.explained import check_background_error
 from penstock.sim.history import History
 from penstock.sim.process import Process
 from penstock.sim.schedule import Schedule
+from penstock.sim.violation import Violation
 from penstock.stages.tags import change_tag
 from penstock.testing.memory_log import SimulatedCrash
 

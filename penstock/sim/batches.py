@@ -23,14 +23,13 @@ from penstock.runtime import staging
 from penstock.runtime.staging import DROPPING_INSTANCE, OpenWrite, open_writes
 from penstock.runtime.streams import describe_stream
 from penstock.sim.actor import Actor, Point
-from penstock.sim.checks import Violation
-from penstock.sim.explained import BY_LOG
-from penstock.sim.faults import Faults
+from penstock.sim.faults import BY_LOG, Faults
 from penstock.sim.history import History
 from penstock.sim.logs import ProcessLog
 from penstock.sim.scenario import BatchKind
 from penstock.sim.schedule import Schedule
 from penstock.sim.swaps import swapped
+from penstock.sim.violation import Violation
 
 PIECE_ROWS = 8  # of one job
 PARTITIONS = 2

@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.names import own_name
 from penstock.sim.data import SECOND_US, Row
+from penstock.sim.graph_checks import check_graph
 from penstock.sim.history import History, Registration, Seen, SinkNote, Trim
+from penstock.sim.journals import check_journal
 from penstock.sim.judge import WrongWatermark
 from penstock.sim.oracle import (
     Committed,
@@ -21,16 +24,14 @@ from penstock.sim.oracle import (
     windowed,
 )
 from penstock.sim.outcome import Outcome, OutputRow
-from penstock.sim.shapes import DEAD, LATE, Shape
+from penstock.sim.shapes import DEAD, LATE, STATIC_SIDE, Shape
 from penstock.sim.sinks import Rows
+from penstock.sim.statics import check_static_rows, check_static_trim
+from penstock.sim.violation import Violation, check_equal
 from penstock.stages.program import Program, sink_stream
 from penstock.stages.tags import TagKind, marker_tag, parse_tag
 
 RETENTION = "retention"  # who cuts streams that people named
-
-
-class Violation(Exception):
-    """The engine has broken a promise; the text says which."""
 
 
 def check_fences(history: Sequence[Seen], registrations: Sequence[Registration]) -> None:
@@ -121,12 +122,15 @@ def check_trims(
             marked.setdefault(seen.producer, []).append((seen.position, resume))
     vertices = [vertex for program in programs for vertex in program.vertices]
     inner = {s.name for program in programs for s in program.streams if s.role == "internal"}
+    statics = {own_name(each.query, STATIC_SIDE) for each in programs}
     for number, trim in enumerate(trims):
         tag = parse_tag(trim.tag)
         where = f"trim of {trim.tag} up to {trim.upto} at {trim.tail}"
         if tag.kind is TagKind.VERTEX:
             if trim.upto >= _last_mark(marked.get(tag.name, []), trim.tail)[0]:
                 raise Violation(f"{where}: takes the last marker of {tag.name}")
+        elif tag.name in statics:
+            check_static_trim(history, trim, programs[-1])
         elif tag.kind is not TagKind.CHANGES:
             if sinks and tag.name == sink_stream(sinks[0].key.partition("/")[2]):
                 fed = [note for note in sinks if note.trims <= number]
@@ -199,10 +203,10 @@ def check_sink(
         keys = len(outcome.scenario.shape.keys)
         found = {row[:keys]: row for row in epochs[max(epochs)]} if epochs else {}
         expected = {tuple(row.values())[:keys]: tuple(row.values()) for row in outcome.out}
-        _check_equal(Counter(found.values()), Counter(expected.values()), "sink")
+        check_equal(Counter(found.values()), Counter(expected.values()), "sink")
         return
     got = Counter(row for rows in epochs.values() for row in rows)
-    _check_equal(got, Counter(tuple(row.values()) for row in outcome.out), "sink")
+    check_equal(got, Counter(tuple(row.values()) for row in outcome.out), "sink")
 
 
 def _last_mark(marks: list[tuple[int, int]], tail: int) -> tuple[int, int]:
@@ -224,9 +228,15 @@ def check_output(outcome: Outcome) -> None:
         _check_rows(outcome)
     elif shape.answer == "distinct":
         distinct = {tuple(getattr(row, key) for key in shape.keys) for row in outcome.living}
-        _check_equal(Counter(tuple(row.values()) for row in outcome.out), Counter(distinct), "keys")
+        check_equal(Counter(tuple(row.values()) for row in outcome.out), Counter(distinct), "keys")
     elif shape.answer == "joined":
         _check_joined(outcome)
+    elif shape.answer == "graph":
+        check_graph(outcome)
+    elif shape.answer == "journal":
+        check_journal(outcome)
+    elif shape.answer == "static":
+        check_static_rows(outcome)
     elif shape.answer == "running":
         rows = _explode(outcome.living, shape.keys)  # a window of another time is a key here
         _check_running(outcome.out, shape.keys, running(rows), shape.name == "complete")
@@ -243,7 +253,7 @@ def _check_rows(outcome: Outcome) -> None:
             for row in outcome.living
             if row.v is not None and row.v > 0
         )
-    _check_equal(Counter(tuple(row.values()) for row in outcome.out), expected, "rows")
+    check_equal(Counter(tuple(row.values()) for row in outcome.out), expected, "rows")
 
 
 def _explode(rows: list[Row], keys: tuple[str, ...]) -> list[tuple[Group, int, int | None]]:
@@ -282,13 +292,6 @@ def _check_summary(where: str, row: OutputRow, expected: Summary) -> None:
             raise Violation(f"{where}: {row} instead of {expected}")
 
 
-def _check_equal(found: Counter[Any], expected: Counter[Any], what: str) -> None:
-    if found != expected:
-        lost = sorted(map(str, (expected - found).elements()))[:3]
-        added = sorted(map(str, (found - expected).elements()))[:3]
-        raise Violation(f"{what}: lost {lost}, too many {added}")
-
-
 def _check_dead_letters(outcome: Outcome) -> None:
     """Every row that fails is in the dead-letter stream once, and is counted."""
     rejected = sum(facts["rejected_rows"] for facts in outcome.last_facts.values())
@@ -299,7 +302,7 @@ def _check_dead_letters(outcome: Outcome) -> None:
         raise Violation(f"dead letters: {rejected} counted, {found.total()} in the stream")
     open_ones = outcome.failing - outcome.dead
     decided = Counter({rid: times for rid, times in found.items() if rid not in open_ones})
-    _check_equal(decided, Counter(outcome.dead), "dead letters")
+    check_equal(decided, Counter(outcome.dead), "dead letters")
     if any(found[rid] > 1 for rid in open_ones):
         raise Violation(f"dead letters: some row twice: {found}")
 
@@ -315,7 +318,7 @@ def _check_joined(outcome: Outcome) -> None:
         expected = Counter(
             (row.rid, other.rid) for row in left for other in right if _same(shape, row, other)
         )
-        _check_equal(Counter((r["rid"], r["r_rid"]) for r in outcome.out), expected, "pairs")
+        check_equal(Counter((r["rid"], r["r_rid"]) for r in outcome.out), expected, "pairs")
         return
     (stage,) = outcome.aggregate_stages()
     try:
@@ -341,7 +344,7 @@ def _check_joined(outcome: Outcome) -> None:
             and row.ts - before_us <= other.ts <= row.ts + after_us
         ]
         owed.update((row.rid, other) for other in others or [None])
-    _check_equal(Counter((r["rid"], r["r_rid"]) for r in outcome.out), owed, "pairs")
+    check_equal(Counter((r["rid"], r["r_rid"]) for r in outcome.out), owed, "pairs")
 
 
 def _same(shape: Shape, row: Row, other: Row) -> bool:
@@ -390,7 +393,7 @@ def _check_late(outcome: Outcome, stage: int, judged: Mapping[int, int]) -> set[
         raise Violation(f"late: {count} rows counted, {len(late)} are")
     if shape.late_stream:
         found = Counter(row["rid"] for row in outcome.reading(LATE)[0])
-        _check_equal(found, Counter(late), "late rows")
+        check_equal(found, Counter(late), "late rows")
     return late
 
 

@@ -18,7 +18,6 @@ from penstock.runtime.streams import create_stream
 from penstock.sim.actor import Actor
 from penstock.sim.background import Background
 from penstock.sim.batches import Batches, SparkJob, Task
-from penstock.sim.checks import Violation
 from penstock.sim.connection import connection
 from penstock.sim.data import COLUMNS
 from penstock.sim.disk import Disk
@@ -35,6 +34,8 @@ from penstock.sim.retaining import Retention
 from penstock.sim.scenario import BatchKind, Scenario
 from penstock.sim.schedule import Schedule
 from penstock.sim.sinks import Feeder, Hand, Outside
+from penstock.sim.statics import StaticContent
+from penstock.sim.violation import Violation
 from penstock.stages.program import Program
 from penstock.testing.memory_log import SimulatedCrash
 from penstock.testing.plans import parse_schema
@@ -78,6 +79,7 @@ class Cluster:
         if scenario.sink_keeps_record is not None:
             replaces = scenario.shape.name == "complete"
             self.outside = Outside(scenario.sink_keeps_record, replaces)
+        self._statics = StaticContent() if scenario.shape.answer == "static" else None
         self._handed: list[set[tuple[str, int]]] = []  # by each driver that ever was
         self._finished: set[str] = set()  # queries whose last run ended well
         self.drivers: list[Driver] = []
@@ -167,6 +169,7 @@ class Cluster:
             self._at,
             self._cancel,
             self._new_feeder if is_fed else None,
+            self._statics,
         )
         driver.log = self._open_log(driver)
         self.drivers.append(driver)
@@ -176,6 +179,13 @@ class Cluster:
         self._schedule.sometimes["query goes on with a change"] += driver.is_changed
         self._judge_driver(driver)
         return driver
+
+    def refresh(self, driver: Driver) -> None:
+        """A user of a driver asks for a new version of the static side."""
+        self._reveal_some(driver)
+        self._schedule.note("refresh", driver)
+        self._act(driver, driver.refresh)
+        self._judge_driver(driver)
 
     def _new_feeder(self, driver: Driver, run: int) -> Feeder:
         assert self.outside is not None

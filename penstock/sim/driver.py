@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
-from penstock.errors import StreamError
+from penstock.errors import Fenced, StreamError
 from penstock.log.contract import Log
 from penstock.runtime.commands import Hands
 from penstock.runtime.instances import run_key
@@ -18,7 +18,9 @@ from penstock.runtime.placement import Assign, Command, Patience, Placement
 from penstock.runtime.queries import StoredQuery, begin_run, stored_query
 from penstock.sim.actor import Actor, Point
 from penstock.sim.connection import End
+from penstock.sim.faults import BY_LOG
 from penstock.sim.sinks import Feeder
+from penstock.sim.statics import StaticContent
 from penstock.stages.compare import compare
 from penstock.stages.program import Program
 from penstock.testing.clock import ManualClock
@@ -40,6 +42,7 @@ class Driver(Actor):
         point: Point,
         cancel: Callable[[Driver, int | None], None],
         new_feeder: Callable[[Driver, int], Feeder] | None,
+        statics: StaticContent | None,
     ) -> None:
         """`shape` is how many slots and standbys it wants; `cancel` ends one task, or all."""
         super().__init__(f"driver{number}", point)
@@ -53,6 +56,7 @@ class Driver(Actor):
         self._clock = clock
         self._cancel = cancel
         self._new_feeder = new_feeder
+        self._statics = statics
         self._run = 0  # its number, once it has one
         self.feeder: Feeder | None = None  # of the sink, if there is one
         self.handed: set[tuple[str, int]] = set()  # vertices with the numbers handed out
@@ -95,6 +99,8 @@ class Driver(Actor):
             numbers = begin_run(self.log, stored)
             self.is_changed = before not in (None, stored)
             self._run = numbers.run
+            if self._statics is not None:
+                self._statics.write(self.log, self.program, self._run, again=False)
             if self._new_feeder is not None:
                 self.feeder = self._new_feeder(self, numbers.run)
         except StreamError as error:
@@ -105,6 +111,12 @@ class Driver(Actor):
             self.program, numbers, slots=slots, standbys=standbys, patience=PATIENCE
         )
         self._carry_out(self.placement.start(self._clock.monotonic_s()))
+
+    def refresh(self) -> None:
+        """Write the static side anew; whoever asked for it may ask again if it fails."""
+        if self._statics is not None and self._run:
+            with suppress(*BY_LOG, Fenced):
+                self._statics.write(self.log, self.program, self._run, again=True)
 
     def _compared(self) -> tuple[StoredQuery, StoredQuery | None]:
         """The query as it is to be stored, and the stored one, from which it can go on."""

@@ -9,11 +9,8 @@ from penstock.errors import (
     CheckpointDamaged,
     CheckpointError,
     CheckpointNotFound,
-    DiskFull,
+    Fenced,
     JobFailed,
-    LogBusy,
-    LogIOError,
-    OutcomeUnknown,
     ProgramIncompatible,
     QueryActive,
     SinkError,
@@ -22,12 +19,12 @@ from penstock.errors import (
     TooFewSlots,
 )
 from penstock.log.contract import Log
-from penstock.sim.checks import Violation
 from penstock.sim.disk import Disk
 from penstock.sim.driver import Driver
+from penstock.sim.faults import BY_LOG
+from penstock.sim.violation import Violation
 from penstock.stages.program import Program
 
-BY_LOG = (OutcomeUnknown, LogBusy, LogIOError, DiskFull)  # a call on the log that failed
 BY_STORE = (CheckpointError, CheckpointDamaged, CheckpointNotFound, ChangeLogBroken)
 
 
@@ -46,6 +43,8 @@ def explain_run(
             raise Violation(f"{driver.query}: its newest run was ended as if taken over: {error}")
         is_sink = isinstance(error, QueryActive)
         return "sink taken over by a newer run" if is_sink else "run ended by a newer one"
+    if isinstance(error, Fenced) and not driver.is_newest_run(log):
+        return "run ended by a newer one"  # which has written static rows
     explained = _classes((*BY_LOG, TooFewSlots, SinkError)) | {"stuck"}
     if any(log.get(f"query/{each.query}") is None for each in programs):
         explained |= _classes((StreamNotFound,))  # who is to write it was not started yet

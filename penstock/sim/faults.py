@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from enum import Enum
 
-from penstock.errors import DiskFull, LogBusy, LogError, LogIOError
+from penstock.errors import DiskFull, LogBusy, LogError, LogIOError, OutcomeUnknown
 from penstock.sim.scenario import Troubles
 from penstock.sim.schedule import Schedule
 from penstock.testing.memory_log import Effect, Fault
@@ -14,6 +14,7 @@ from penstock.testing.memory_log import Effect, Fault
 # What an effect of a log may raise having done nothing, and what a read may raise.
 DEFINITE: tuple[type[LogError], ...] = (LogBusy, DiskFull, LogIOError)
 DEFINITE_READS: tuple[type[LogError], ...] = (LogBusy, LogIOError)
+BY_LOG = (OutcomeUnknown, LogBusy, LogIOError, DiskFull)  # a call on the log that failed
 GROWTH_GAP = 12  # the mean number of chances for the log to grow under a reader's hands
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.operators.specs import WatermarkSpec
 from penstock.runtime.instances import run_of
 from penstock.sim.data import Feed, Row, watermarks_of
 from penstock.sim.history import Seen
 from penstock.sim.judge import (
+    END_US,
     NONE_US,
     Deeds,
     Mark,
@@ -28,6 +29,14 @@ from penstock.sim.shapes import DELAY_US
 from penstock.stages.tags import marker_tag
 
 OutputRow = dict[str, Any]
+
+
+class Taking(NamedTuple):
+    """A delivery that a vertex took: its rows, and how far event time was before and after it."""
+
+    rows: list[OutputRow]
+    before_us: int
+    after_us: int
 
 
 @dataclass(frozen=True)
@@ -179,17 +188,25 @@ class Outcome:
             streams = program.stage_of(vertex).streams
             hears = streams and inner.issuperset(streams)
             if hears and not self._defines_time(vertex.stage):
-                self._heard_time(vertex.name, vertex.stage)
+                self.heard_time(vertex.name, vertex.stage)
 
     def _defines_time(self, stage: int) -> bool:
+        return self._delay_us(stage) is not None
+
+    def _delay_us(self, stage: int) -> int | None:
+        """Of the watermark that a stage defines, if it does."""
         specs = self.scenario.program.stages[stage].specs
-        return any(isinstance(spec, WatermarkSpec) for spec in specs)
+        delays = [spec.delay_us for spec in specs if isinstance(spec, WatermarkSpec)]
+        return delays[0] if delays else None
 
     def _source_time(self, name: str, rows: Feed) -> dict[int, int]:
         # A row that fails is gone before event time is looked at.
         by_offset = {index: (row,) for index, row in enumerate(rows) if row.rid not in self.failing}
         waits = self.scenario.settings.available_now
-        return own_time(self.marks[name], self.deeds, by_offset, DELAY_US, True, waits)
+        vertices = self.scenario.program.vertices
+        delay_us = self._delay_us(next(each.stage for each in vertices if each.name == name))
+        assert delay_us is not None
+        return own_time(self.marks[name], self.deeds, by_offset, delay_us, True, waits)
 
     def _judged_at_source(self, feeds: Mapping[str, Feed]) -> dict[int, int]:
         judged = {}
@@ -229,7 +246,7 @@ class Outcome:
         return {rid: time[position] for rid, position in at.items()}
 
     def _judged_by_hearing(self, stage: int, at: Mapping[int, int]) -> dict[int, int]:
-        time = {name: self._heard_time(name, stage) for name in self.vertices_of(stage)}
+        time = {name: self.heard_time(name, stage) for name in self.vertices_of(stage)}
         reader = self._reader_of_keys(stage)
         keys = self.scenario.shape.keys
         return {
@@ -238,7 +255,8 @@ class Outcome:
             if row.rid in at and tuple(getattr(row, key) for key in keys) in reader
         }
 
-    def _heard_time(self, name: str, stage: int) -> dict[int, int]:
+    def heard_time(self, name: str, stage: int) -> dict[int, int]:
+        """By delivery that a vertex took, which is a position: how far it was before it."""
         program = self.scenario.program
         writers = [
             [
@@ -253,6 +271,23 @@ class Outcome:
         timeout_ms = self.scenario.settings.idle_timeout_ms
         waits = self.scenario.settings.available_now
         return heard_time(self.marks[name], self.deeds, inputs, writers, timeout_ms, waits)
+
+    def takings(self, stage: int) -> Iterator[list[Taking]]:
+        """Of each vertex of a stage what it took, in the order in which it did."""
+        program = self.scenario.program
+        for vertex in program.stage_vertices(stage):
+            time = self.heard_time(vertex.name, stage)
+            releases = Reading(self.history, vertex.input_tags).more()
+            rows = {
+                each.marker.position: [row for record in each.records for row in rows_of(record)]
+                for each in releases
+            }
+            ends = sorted(time)
+            after = [*(time[end] for end in ends[1:]), END_US]
+            yield [
+                Taking(rows.get(end, []), time[end], us)
+                for end, us in zip(ends, after, strict=True)
+            ]
 
     def _reader_of_keys(self, stage: int) -> dict[tuple[Any, ...], str]:
         """Which vertex of a stage gets the rows of a group, by the tags of what was exchanged."""

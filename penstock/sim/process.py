@@ -24,11 +24,11 @@ from penstock.runtime.markers import Marker
 from penstock.runtime.slot import Slot
 from penstock.runtime.vertex import CheckpointJob, Vertex, VertexParts
 from penstock.sim.actor import Actor, Point
-from penstock.sim.checks import Violation
 from penstock.sim.connection import End
 from penstock.sim.driver import Driver
 from penstock.sim.judge import Committed, Deed, Drained, Looked, Took
 from penstock.sim.schedule import Schedule
+from penstock.sim.violation import Violation
 from penstock.stages.program import Stage, VertexProgram
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 

@@ -27,10 +27,10 @@ from penstock.log.committed import CommittedReader
 from penstock.log.punit import decode
 from penstock.log.record import Position, Record
 from penstock.runtime.streams import StreamFacts, StreamReader, describe_stream
-from penstock.sim.checks import Violation
 from penstock.sim.logs import Backend
 from penstock.sim.oracle import plain_value
 from penstock.sim.scenario import READERS
+from penstock.sim.violation import Violation
 
 Rows = list[dict[str, Any]]
 

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.runtime.vertex import Vertex, VertexState
-from penstock.sim.checks import Violation
 from penstock.sim.disk import Disk
 from penstock.sim.history import History
 from penstock.sim.oracle import Replica, plain_value
 from penstock.sim.process import Process
 from penstock.sim.schedule import Schedule
+from penstock.sim.violation import Violation
 from penstock.stages.program import VertexProgram
 from penstock.stages.tags import change_tag
 from penstock.state.row_store import RowStore

@@ -7,7 +7,7 @@ from penstock.log.record import Position
 from penstock.runtime.retention import cut, plan_cut
 from penstock.sim.actor import Actor, Point
 from penstock.sim.checks import RETENTION
-from penstock.sim.explained import BY_LOG
+from penstock.sim.faults import BY_LOG
 from penstock.sim.schedule import Schedule
 
 

@@ -11,7 +11,6 @@ from itertools import chain, count, islice
 
 from penstock.kernels.cache import KernelCache
 from penstock.sim.checks import (
-    Violation,
     check_cuts,
     check_fences,
     check_markers,
@@ -27,7 +26,9 @@ from penstock.sim.outcome import Outcome
 from penstock.sim.readers import Observer, check_lives
 from penstock.sim.scenario import make_scenario
 from penstock.sim.shapes import DEAD, LATE
+from penstock.sim.violation import Violation
 from penstock.sim.world import World
+from penstock.testing.uncompiled import Uncompiled
 
 # Situations that a long enough run must have been in, or it proves less than it seems to.
 SOMETIMES = (
@@ -139,7 +140,8 @@ def run_seed(
 ) -> SeedResult:
     """Run one seed; `patch` breaks the engine for the run with failures."""
     scenario = make_scenario(seed)
-    world = World(scenario, kernels)
+    # What runs once is not worth compiling.
+    world = World(scenario, Uncompiled(kernels.folder) if scenario.shape.is_random else kernels)
     if trace:
         world.schedule.lines = []
     violation, details = None, ""

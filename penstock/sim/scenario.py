@@ -10,6 +10,7 @@ from typing import Literal
 import pyarrow as pa
 
 from penstock.sim.data import SECOND_US, Disorder, Feed, make_feed, part_of, to_arrow
+from penstock.sim.more_shapes import drawn_shape
 from penstock.sim.shapes import (
     CONNECTOR,
     DEAD,
@@ -19,7 +20,6 @@ from penstock.sim.shapes import (
     Shape,
     Variant,
     programs_of,
-    shape_of,
 )
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -139,11 +139,12 @@ class Scenario:
 def make_scenario(seed: int) -> Scenario:
     """Everything that follows from a seed alone."""
     rng = random.Random(f"scenario {seed}")
-    shape = shape_of(seed)
-    has_stragglers = shape.window_us is not None and rng.random() < 0.6
+    shape = drawn_shape(seed)
+    may_be_late = shape.window_us is not None or shape.has_late_rows
+    has_stragglers = may_be_late and rng.random() < 0.6
     idles = shape.may_idle and rng.random() < 0.4
     disorder = Disorder(
-        jitter_us=rng.choice((0, SECOND_US, DELAY_US)),
+        jitter_us=min(rng.choice((0, SECOND_US, DELAY_US)), shape.jitter_us_max),
         stragglers=0.12 if has_stragglers else 0.0,
     )
     rows = rng.choice((30, 30, 40, 60))
@@ -151,7 +152,7 @@ def make_scenario(seed: int) -> Scenario:
     more = random.Random(f"log {seed}")
     is_embedded = more.random() < 0.3
     has_sink = shape.first is None and more.random() < 0.35
-    programs = programs_of(shape.name, has_sink)
+    programs = programs_of(shape, has_sink)
     settings = replace(
         programs[-1].settings,
         commit_interval_ms=rng.choice((0, 5, 20, 20, 60)),
@@ -210,7 +211,7 @@ def _batches(shape: Shape, rng: random.Random) -> BatchKind | None:
 def _planned(
     shape: Shape, has_sink: bool, variant: Variant, settings: Settings
 ) -> tuple[Program, ...]:
-    programs = programs_of(shape.name, has_sink, variant)
+    programs = programs_of(shape, has_sink, variant)
     return tuple(replace(program, settings=settings) for program in programs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -14,6 +14,7 @@ from penstock.plan.joins import join
 from penstock.plan.nodes import Relation, Scan, column_refs, rewrite, step
 from penstock.plan.optimizer import plan_program
 from penstock.sim.data import COLUMNS, SECOND_US
+from penstock.sim.graphs import Graph
 from penstock.stages.program import Program, sink_stream
 from penstock.stages.settings import Settings
 from penstock.testing.columns import ColumnExpression, apply, col
@@ -29,12 +30,13 @@ from penstock.testing.plans import (
     window,
 )
 
-Answer = Literal["rows", "running", "windows", "distinct", "joined"]
+Answer = Literal["rows", "running", "windows", "distinct", "joined", "graph", "journal", "static"]
 Variant = Literal["first", "changed", "refused"]
 
 CONNECTOR = "simulated"
 OUT, LATE, DEAD = "out", "late", "dead"
 PUBLISHED, BETWEEN = "published", "between"  # streams that a query reads
+STATIC_SIDE = "static_a"
 DELAY_US = 3 * SECOND_US
 AGGREGATES = (
     count().alias("n"),
@@ -65,6 +67,11 @@ class Shape:
     then: Answer | None = None  # a second aggregate over the first one's output
     then_window_us: tuple[int, int] | None = None
     near_us: tuple[int, int] | None = None  # how far before and after a row others are that match
+    graph: Callable[[], Graph] | None = None  # what answers it in plain Python
+    changes: bool = False  # rows come and go, with weights
+    jitter_us_max: int = DELAY_US  # how far rows are behind at the most, but for stragglers
+    is_random: bool = False
+    has_late_rows: bool = False  # without windows of a size
 
     @property
     def may_idle(self) -> bool:
@@ -351,7 +358,7 @@ def shape_of(seed: int) -> Shape:
 
 @cache
 def programs_of(
-    name: str, has_sink: bool = False, variant: Variant = "first"
+    shape: Shape, has_sink: bool = False, variant: Variant = "first"
 ) -> tuple[Program, ...]:
     """The planned programs of a shape, the answering one last; their settings are set per seed.
 
@@ -359,13 +366,14 @@ def programs_of(
     A `changed` program answers the same and can go on from what the first one stored; what a
     `refused` one would write does not fit what is there.
     """
-    shape = next(shape for shape in (*SHAPES, *LATER_SHAPES, *JOINED_SHAPES) if shape.name == name)
     settings = Settings(
         late_stream=LATE if shape.late_stream else None,
         dead_letter_stream=DEAD if shape.dead_letters else None,
     )
-    rows = _as(variant, shape.build()).to_stream(sink_stream(name) if has_sink else OUT)
-    answer = plan_program(query(shape.name, rows, parallelism=shape.parallelism, settings=settings))
+    rows = _as(variant, shape.build()).to_stream(sink_stream(shape.name) if has_sink else OUT)
+    write = replace(rows, changes=shape.changes)
+    asked = query(shape.name, write, parallelism=shape.parallelism, settings=settings)
+    answer = plan_program(asked)
     if shape.first is None:
         return (answer,)
     feeding = _as(variant, shape.first()).to_stream(BETWEEN)

@@ -14,7 +14,6 @@ from penstock.runtime import retention
 from penstock.runtime.sources import SourceRequest
 from penstock.sim.actor import Actor
 from penstock.sim.batches import Batches
-from penstock.sim.checks import Violation
 from penstock.sim.cluster import Cluster
 from penstock.sim.data import SimulatedSource, watermarks_of
 from penstock.sim.faults import AtPoint, Faults, Script
@@ -26,6 +25,7 @@ from penstock.sim.scenario import Scenario
 from penstock.sim.schedule import Schedule
 from penstock.sim.shapes import CONNECTOR, PUBLISHED
 from penstock.sim.swaps import swapped
+from penstock.sim.violation import Violation
 
 ROUNDS_MAX = 3_000  # after healing, all must have ended within so many turns of everybody
 A = TypeVar("A", bound=Actor)
@@ -139,6 +139,8 @@ class World:
             self._happen()
         if self.cluster.tail_losses > self._tail_losses:
             self._begin_anew()
+        if self.scenario.shape.answer == "static" and rng.random() < 0.05:
+            self._refresh()
         appending = [process for process in self.cluster.processes if process.has_appends]
         if appending and rng.random() < 0.4:
             self.cluster.append_beside(rng.choice(appending))
@@ -156,6 +158,10 @@ class World:
             self._drive()
         elif ready := self._ready(self.cluster.processes):
             self.cluster.turn(rng.choice(ready))
+
+    def _refresh(self) -> None:
+        if ready := self._ready(self.cluster.drivers):
+            self.cluster.refresh(self._rng.choice(ready))
 
     def _begin_anew(self) -> None:
         """The log has lost its tail: whoever is outside goes by what it has now."""

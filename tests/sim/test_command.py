@@ -9,7 +9,7 @@ import pytest
 from penstock.cli import sim
 from penstock.cli.main import main
 from penstock.kernels.cache import KernelCache
-from penstock.sim.checks import Violation
+from penstock.sim.violation import Violation
 from penstock.sim.world import World
 
 

@@ -6,10 +6,11 @@ import json
 
 import pytest
 
-from penstock.sim.checks import RETENTION, Violation, check_cuts, check_fences, check_markers
+from penstock.sim.checks import RETENTION, check_cuts, check_fences, check_markers
 from penstock.sim.history import Registration, Seen, Trim
 from penstock.sim.oracle import Reading, Summary, last_window_end, summarise, window_starts
 from penstock.sim.readers import Life, check_lives
+from penstock.sim.violation import Violation
 
 
 def _seen(position: int, kind: str, instance: int, producer: str = "v", **facts: object) -> Seen:

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.kernels.cache import KernelCache
 from penstock.runtime import markers
-from penstock.sim.checks import Violation
 from penstock.sim.scenario import make_scenario
 from penstock.sim.shapes import SHAPES
+from penstock.sim.violation import Violation
 from penstock.sim.world import World
 from penstock.state import checkpoints
 
