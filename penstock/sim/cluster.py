@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.connectors.contract import Sink
 from penstock.errors import StreamError
+from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.log.record import Position
 from penstock.runtime.control import Message
 from penstock.runtime.slot import Slot
 from penstock.runtime.sources import SourceBuilder
-from penstock.runtime.streams import create_stream
+from penstock.runtime.streams import create_stream, describe_stream
 from penstock.sim.actor import Actor
 from penstock.sim.background import Background
 from penstock.sim.batches import Batches, SparkJob, Task
@@ -33,7 +36,7 @@ from penstock.sim.recoveries import Recoveries
 from penstock.sim.retaining import Retention
 from penstock.sim.scenario import BatchKind, Scenario
 from penstock.sim.schedule import Schedule
-from penstock.sim.sinks import Feeder, Hand, Outside
+from penstock.sim.sinks import Feeder, Hand, Outside, Upserts
 from penstock.sim.statics import StaticContent
 from penstock.sim.violation import Violation
 from penstock.stages.program import Program
@@ -79,6 +82,8 @@ class Cluster:
         if scenario.sink_keeps_record is not None:
             replaces = scenario.shape.name == "complete"
             self.outside = Outside(scenario.sink_keeps_record, replaces)
+            if scenario.shape.upserts:
+                self.outside.folder = TemporaryDirectory(prefix="penstock-sim-")
         self._statics = StaticContent() if scenario.shape.answer == "static" else None
         self._handed: list[set[tuple[str, int]]] = []  # by each driver that ever was
         self._finished: set[str] = set()  # queries whose last run ended well
@@ -123,6 +128,8 @@ class Cluster:
         for actor in (*self.drivers, *self.processes):
             actor.log.close()
         self._log.close()
+        if self.outside is not None and self.outside.folder is not None:
+            self.outside.folder.cleanup()
 
     # Drivers ----------------------------------------------------------------------------------
 
@@ -189,8 +196,11 @@ class Cluster:
 
     def _new_feeder(self, driver: Driver, run: int) -> Feeder:
         assert self.outside is not None
-        hand = Hand(self.outside, driver, self._schedule)
         stream = self._scenario.output
+        hand: Sink = Hand(self.outside, driver, self._schedule)
+        if self.outside.folder is not None:
+            schema = arrow_schema(describe_stream(driver.log, stream).schema)
+            hand = Upserts(self.outside, driver, self._schedule, driver.query, schema)
         return Feeder(driver.log, driver.query, stream, self.outside, hand, self._schedule, run)
 
     def turn_sink(self, driver: Driver) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.sim.graphs import Graph, Line
@@ -66,3 +67,13 @@ def _check_whole(outcome: Outcome, graph: Graph, names: list[str], expected: lis
     check_equal(Counter(found), Counter(expected), "whole result")
     if graph.is_sorted and found != expected:
         raise Violation(f"whole result: in the order {found}, it should be {expected}")
+
+
+def check_stored(outcome: Outcome, rows: Sequence[Values]) -> None:
+    """A table outside has each row once that has come and not gone."""
+    graph = outcome.scenario.shape.graph
+    assert graph is not None
+    found = graph()
+    names = [field.name for field in found.draft.schema]
+    expected = (_values(found, line, names) for line in found.answer(outcome.scenario.feeds))
+    check_equal(Counter(rows), Counter(expected), "stored rows")

@@ -29,6 +29,8 @@ def check_journal(outcome: Outcome) -> None:
             expected += _met(takings)
         elif shape == "within_watermark":
             expected += _first_of_each(takings, late)
+        elif shape == "ties":
+            expected += _places(takings, late)
         else:
             expected += _sessions(takings, late)
     found = [tuple(row.values()) for row in outcome.out]
@@ -68,6 +70,21 @@ def _first_of_each(takings: list[Taking], late: list[int]) -> Iterator[Values]:
             if key not in seen or (over is not None and over <= taking.before_us):
                 seen[key] = None if row["ts"] is None else row["ts"] + DELAYS_US[0]
                 yield tuple(row.values())
+
+
+def _places(takings: list[Taking], late: list[int]) -> Iterator[Values]:
+    """The rows of each window that is over by `g`, equal ones as they came."""
+    waiting: dict[int, list[OutputRow]] = {}
+    for taking in takings:
+        for row in taking.rows:
+            if row["at"] <= taking.before_us:
+                late.append(row["rid"])
+            else:
+                waiting.setdefault(row["at"], []).append(row)
+        for at in [at for at in waiting if at <= taking.after_us]:
+            rows = sorted(waiting.pop(at), key=lambda row: (row["g"] is not None, row["g"]))
+            for place, row in enumerate(rows, 1):
+                yield row["rid"], row["g"], at, place
 
 
 def _sessions(takings: list[Taking], late: list[int]) -> Iterator[Values]:

@@ -9,12 +9,21 @@ from functools import lru_cache, partial
 
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.tree import column
-from penstock.operators.specs import DeduplicateSpec, JoinKey, LimitSpec, StaticJoinSpec
+from penstock.operators.specs import (
+    DeduplicateSpec,
+    JoinKey,
+    LimitSpec,
+    Order,
+    OverCall,
+    OverSpec,
+    StaticJoinSpec,
+)
 from penstock.plan.nodes import column_refs, step
 from penstock.sim import graphs
 from penstock.sim.data import COLUMNS, SECOND_US
 from penstock.sim.graphs import Graph, Mode
 from penstock.sim.shapes import CONNECTOR, STATIC_SIDE, Shape, programs_of, shape_of
+from penstock.testing.columns import apply, col
 from penstock.testing.plans import Draft, scan_source
 
 # So drawn that seeds which once failed, or by which broken engines are caught, stay the same runs.
@@ -25,6 +34,7 @@ DELAYS_US = (3 * SECOND_US, SECOND_US)
 OPERATORS_MAX = 4
 LIMIT_ROWS = 25
 SESSION_GAP_US = 2 * SECOND_US
+TIES_US = 10 * SECOND_US
 
 _S = SECOND_US
 
@@ -136,6 +146,20 @@ def _late_sessions() -> Draft:
     return graphs.sessions(graphs.union(_rows(0), _rows(1)), ("k",), SESSION_GAP_US).draft
 
 
+def _ties() -> Draft:
+    """Places among the rows of a window; of equal ones those come first that were there first."""
+    rows = graphs.union(_rows(0), _rows(1))
+    micros = apply("unix_micros", col("ts"))
+    start = micros - apply("pmod", micros, TIES_US)
+    at = apply("timestamp_micros", start + TIES_US).alias("at")
+    timed = graphs.punctual(rows).draft.select("rid", "g", at)
+    columns = dict(column_refs(timed.schema))
+    order = (Order(columns["g"]),)  # type: ignore[arg-type]
+    calls = (OverCall("row_number", "place"),)
+    spec = OverSpec((columns["at"],), order, calls, columns["at"])  # type: ignore[arg-type]
+    return Draft(step(spec, timed.relation))
+
+
 def _looked_up(rows: Draft) -> Draft:
     key = JoinKey(column("k", "string"), column("k", "string"))
     spec = StaticJoinSpec(STATIC_SIDE, "left", (key,), (("content", column("content", "bigint")),))
@@ -183,12 +207,14 @@ MORE_SHAPES: tuple[Shape, ...] = (
     _shape("first_ones", partial(_ordered, 2), parts=2),
     _shape("several_watermarks", _several_watermarks, feeds=2),
     _shape("distinct_moments", _distinct_moments, feeds=2),
+    replace(_shape("upserts", _table_of_groups, feeds=2), upserts=True),
     Shape("met_table", lambda: _met_table().draft, "journal", feeds=2, parallelism=2),
     Shape("first_rows", _first_rows, "journal", feeds=2),
     Shape("within_watermark", _within_watermark, "journal", feeds=2, parallelism=2,
           has_late_rows=True),
     Shape("late_sessions", _late_sessions, "journal", feeds=2, parallelism=2,
           has_late_rows=True, late_stream=True),
+    Shape("ties", _ties, "journal", feeds=2, parallelism=2, has_late_rows=True),
     Shape("static_rows", _static_rows, "static", parts=2, parallelism=2),
     Shape("static_behind", _static_behind, "static", feeds=2, parallelism=2),
 )  # fmt: skip

@@ -20,6 +20,7 @@ from penstock.sim.checks import (
     check_staged,
     check_trims,
 )
+from penstock.sim.graph_checks import check_stored
 from penstock.sim.mutants import Mutant, Patch
 from penstock.sim.oracle import rows_of
 from penstock.sim.outcome import Outcome
@@ -219,6 +220,8 @@ def check(world: World) -> None:
         _check_observer(world, world.observer, outcome)
     if world.cluster.outside is not None:
         check_sink(world.history.sinks, world.cluster.outside.delivered, outcome)
+        if world.cluster.outside.folder is not None:
+            check_stored(outcome, world.cluster.outside.stored_rows())
     _count_situations(world, outcome)
 
 

@@ -151,7 +151,7 @@ def make_scenario(seed: int) -> Scenario:
     feeds = tuple(make_feed(rng, number, rows, disorder) for number in range(shape.feeds))
     more = random.Random(f"log {seed}")
     is_embedded = more.random() < 0.3
-    has_sink = shape.first is None and more.random() < 0.35
+    has_sink = shape.first is None and (more.random() < 0.35 or shape.upserts)
     programs = programs_of(shape, has_sink)
     settings = replace(
         programs[-1].settings,

@@ -71,6 +71,7 @@ class Shape:
     changes: bool = False  # rows come and go, with weights
     jitter_us_max: int = DELAY_US  # how far rows are behind at the most, but for stragglers
     is_random: bool = False
+    upserts: bool = False  # its sink is a table of SQLite
     has_late_rows: bool = False  # without windows of a size
 
     @property

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
+import apsw
 import pyarrow as pa
 
 from penstock.api.sink_runner import SinkRunner
-from penstock.connectors.contract import Sink
+from penstock.connectors.contract import BatchRows, Sink
+from penstock.connectors.sqlite_sink import SqliteSink, StagedRows
 from penstock.errors import SinkError, StreamError
 from penstock.log.contract import Log
+from penstock.operators.specs import WEIGHT_COLUMN
 from penstock.runtime.host import PASSING
 from penstock.runtime.streams import describe_stream
 from penstock.sim.actor import Actor
@@ -18,6 +23,7 @@ from penstock.sim.oracle import plain_value
 from penstock.sim.schedule import Schedule
 
 Rows = tuple[tuple[Any, ...], ...]
+UPSERTS_TABLE, UPSERTS_KEY = "result", ("k",)
 
 
 @dataclass
@@ -28,9 +34,27 @@ class Outside:
     replaces: bool  # each batch is the whole result
     delivered: list[tuple[int, Rows]] = field(default_factory=list)
     fails: bool = False
+    folder: TemporaryDirectory[str] | None = None  # of a database that holds the rows
+
+    @property
+    def database(self) -> str:
+        assert self.folder is not None
+        return f"{self.folder.name}/rows.db"
+
+    def stored_rows(self) -> Rows:
+        """What the database has."""
+        connection = apsw.Connection(self.database)
+        rows = connection.execute(f"SELECT * FROM {UPSERTS_TABLE}").fetchall()
+        connection.close()
+        return tuple(rows)
 
     def last_epoch(self) -> int | None:
         return max((epoch for epoch, _ in self.delivered), default=None)
+
+
+def plain_rows(rows: pa.Table) -> Rows:
+    lines = rows.to_pylist()
+    return tuple(tuple(plain_value(value) for value in line.values()) for line in lines)
 
 
 class Hand(Sink):
@@ -52,13 +76,71 @@ class Hand(Sink):
         if self._outside.keeps_record and any(e == epoch for e, _ in self._outside.delivered):
             self._schedule.sometimes["sink has an epoch already"] += 1
             return
-        lines = staged.to_pylist()
-        plain = tuple(tuple(plain_value(value) for value in line.values()) for line in lines)
-        self._outside.delivered.append((epoch, plain))
+        self._outside.delivered.append((epoch, plain_rows(staged)))
         self._driver.at("delivered")
 
     def last_epoch(self) -> int | None:
         return self._outside.last_epoch() if self._outside.keeps_record else None
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """Rows as they are, and as the table takes them."""
+
+    rows: pa.Table
+    values: StagedRows
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.rows.num_rows)
+
+
+class Upserts(Sink):
+    """The real sink that keeps the current rows in SQLite, where its driver may die in between."""
+
+    bytes_max: ClassVar[int] = 2_000
+    ahead = 2
+
+    def __init__(
+        self, outside: Outside, driver: Actor, schedule: Schedule, query: str, schema: pa.Schema
+    ) -> None:
+        self._outside = outside
+        self._driver = driver
+        self._schedule = schedule
+        self._sink = SqliteSink(
+            outside.database, UPSERTS_TABLE, query, query, schema,
+            key=UPSERTS_KEY, weight=WEIGHT_COLUMN, busy_s=0,
+        )  # fmt: skip
+        vars(self._sink)["_apply"] = self._watched(self._sink._apply)
+
+    def _watched(self, apply: Callable[[StagedRows], None]) -> Callable[[StagedRows], None]:
+        """Between the rows and the end of their transaction it may fail, or somebody may die."""
+
+        def watched(staged: StagedRows) -> None:
+            apply(staged)
+            self._driver.at("rows written")
+            if self._outside.fails and self._schedule.rng.random() < 0.3:
+                self._schedule.faults["sink fails"] += 1
+                raise SinkError("simulated")
+
+        return watched
+
+    def stage(self, epoch: int, rows: BatchRows) -> _Staged:
+        return _Staged(rows.table(), self._sink.stage(epoch, rows))
+
+    def publish(self, epoch: int, staged: _Staged) -> None:
+        self._driver.at("deliver")
+        before = self._sink.last_epoch() or 0
+        self._sink.publish(epoch, staged.values)
+        if epoch > before and staged.num_rows:
+            self._outside.delivered.append((epoch, plain_rows(staged.rows)))
+        self._driver.at("delivered")
+
+    def last_epoch(self) -> int | None:
+        return self._sink.last_epoch()
+
+    def close(self) -> None:
+        self._sink.close()
 
 
 class Feeder:
@@ -70,7 +152,7 @@ class Feeder:
         query: str,
         stream: str,
         outside: Outside,
-        hand: Hand,
+        hand: Sink,
         schedule: Schedule,
         run: int,
     ) -> None:

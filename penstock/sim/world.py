@@ -65,7 +65,8 @@ class World:
         )
         self._tail_losses = 0  # that those outside have heard of
         self.healed_at = 0  # the log's tail then
-        self._arrived = dict.fromkeys(scenario.parts, 0)
+        # A part that has nothing yet is not waited for: where no row may be late, each has some.
+        self._arrived = dict.fromkeys(scenario.parts, int(scenario.shape.answer == "graph"))
         self._producers: dict[str, Producer | None] = dict.fromkeys(scenario.published_parts)
         self._batches: Batches | None = None
         if scenario.batches is not None:

@@ -13,11 +13,13 @@ from penstock.sim.mutants.more_vertices import MORE_VERTICES
 from penstock.sim.mutants.mutant import Mutant, Patch
 from penstock.sim.mutants.outside import OUTSIDE
 from penstock.sim.mutants.placing import PLACING
+from penstock.sim.mutants.relations import RELATIONS
 from penstock.sim.mutants.states import STATES
 from penstock.sim.mutants.vertices import VERTICES
 
 MUTANTS: tuple[Mutant, ...] = (
     *VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE, *BATCHES, *CHANGES, *JOINS,
+    *RELATIONS,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "Mutant", "Patch"]
