@@ -41,10 +41,20 @@ _S = SECOND_US
 
 def drawn_shape(seed: int) -> Shape:
     """The query of a seed."""
-    dice = random.Random(f"{_FAMILY} {seed}").random()
-    if dice < _SHARE:
-        return MORE_SHAPES[int(dice / _SHARE * len(MORE_SHAPES))]
-    return random_shape(seed) if dice < _SHARE + _RANDOM_SHARE else shape_of(seed)
+    named = named_shape(seed)
+    if named is not None:
+        return named
+    return random_shape(seed) if _dice(seed) < _SHARE + _RANDOM_SHARE else shape_of(seed)
+
+
+def named_shape(seed: int) -> Shape | None:
+    """The query of a seed, if it is one of those with a name here."""
+    dice = _dice(seed)
+    return MORE_SHAPES[int(dice / _SHARE * len(MORE_SHAPES))] if dice < _SHARE else None
+
+
+def _dice(seed: int) -> float:
+    return random.Random(f"{_FAMILY} {seed}").random()
 
 
 def _rows(number: int, parts: int = 1, timed: bool = True, delay_us: int = DELAYS_US[0]) -> Graph:
