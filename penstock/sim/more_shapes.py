@@ -41,10 +41,14 @@ _S = SECOND_US
 
 def drawn_shape(seed: int) -> Shape:
     """The query of a seed."""
-    named = named_shape(seed)
-    if named is not None:
-        return named
-    return random_shape(seed) if _dice(seed) < _SHARE + _RANDOM_SHARE else shape_of(seed)
+    if not is_drawn_apart(seed):
+        return shape_of(seed)
+    return named_shape(seed) or random_shape(seed)
+
+
+def is_drawn_apart(seed: int) -> bool:
+    """Whether the query of a seed is one of these."""
+    return _dice(seed) < _SHARE + _RANDOM_SHARE
 
 
 def named_shape(seed: int) -> Shape | None:

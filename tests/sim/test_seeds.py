@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.kernels.cache import KernelCache
+from penstock.sim.more_shapes import is_drawn_apart
 from penstock.sim.runner import Campaign, run_seed, run_seeds
 from penstock.sim.shapes import JOINED_SHAPES, LATER_SHAPES, SHAPES, shape_of
 from tests.sim.kept_seeds import KEPT_SEEDS
@@ -28,7 +29,8 @@ def check(campaign: Campaign) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shape", [shape.name for shape in (*LATER_SHAPES, *JOINED_SHAPES)])
 def test_no_seed_of_a_later_shape_breaks_a_promise(kernels: KernelCache, shape: str) -> None:
-    seeds = [seed for seed in range(1_000) if shape_of(seed).name == shape][:8]
+    older = (seed for seed in range(1_000) if not is_drawn_apart(seed))
+    seeds = [seed for seed in older if shape_of(seed).name == shape][:8]
     campaign = run_seeds(seeds, kernels)
     assert campaign.violations == []
     assert list(campaign.shapes) == [shape]
