@@ -233,11 +233,16 @@ def _from_json(place: Place) -> Expression:
     return call("from_json", place.arg(0), to=str(target), time_zone=place.zone())
 
 
+def _get_json_object(place: Place) -> Expression:
+    return call("get_json_object", place.arg(0), path=place.constant(1, "the path"))
+
+
 _PLAIN_OPTIONS: tuple[dict[str, str], ...] = ({}, {"mode": "PERMISSIVE"})
 
 NESTED_BUILDERS: Mapping[str, Builder] = {
     "CreateNamedStruct": _named_struct,
     "JsonToStructs": _from_json,
+    "GetJsonObject": _get_json_object,
     "GetStructField": _struct_field,
     "GetArrayStructFields": _fields_of_items,
     "CreateArray": _array,

@@ -14,6 +14,7 @@ from functools import partial
 from penstock.catalyst.aggregates import SeveralDistinct
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
+from penstock.catalyst.generators import read_generator
 from penstock.catalyst.grouping import AggregateReader
 from penstock.catalyst.joins import read_join
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
@@ -271,25 +272,25 @@ class PlanReader:
     def generate(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
         generator = node.node("generator")
-        if generator.kind not in ("Explode", "PosExplode"):
-            raise unsupported(
-                node.kind,
-                "only explode, explode_outer, posexplode and posexplode_outer are run here",
-                expression=generator,
-            )
         by_spark = SparkColumns(self.spark)
-        array = self._expressions(node, rows, by_spark).read(generator.children[0])
+        made_of = read_generator(generator, self._expressions(node, rows, by_spark))
         rows = rows.with_columns(by_spark)
         outputs = node.nodes("generatorOutput")
-        names = Names(rows.names)
+        columns = dict(rows.columns)
+        if made_of.array is None:
+            found = zip(outputs, made_of.columns, strict=True)
+            return replace(rows, columns=columns | {item.expr_id: one for item, one in found})
+        array, names = made_of.array, Names(rows.names)
         given = [names.give(str(item.read("name"))) for item in outputs]
-        position = given[0] if generator.kind == "PosExplode" else None
+        position = given[0] if made_of.has_position else None
         spec = GenerateSpec(array, given[-1], bool(node.read("outer")), position)
         relation = made(node, lambda: step(spec, rows.relation), generator)
-        added = {column.name: column for column in relation.schema}
-        columns = dict(rows.columns)
-        for item, name in zip(outputs, given, strict=True):
-            columns[item.expr_id] = Column(name, added[name].type, added[name].nullable)
+        added = {field.name: Column(field.name, field.type, True) for field in relation.schema}
+        values = made_of.columns_of(added[given[-1]])
+        if position is not None:
+            values.insert(0, replace(added[position], nullable=spec.outer))
+        for item, value in zip(outputs, values, strict=True):
+            columns[item.expr_id] = value
         return replace(rows, relation=relation, columns=columns)
 
     def union(self, node: JvmNode) -> SparkRows:

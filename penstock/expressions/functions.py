@@ -18,6 +18,7 @@ from penstock.expressions import (
     formats,
     hashes,
     json_texts,
+    json_values,
     key_values,
     lambdas,
     mathematics,
@@ -426,6 +427,19 @@ _JSON: tuple[Function, ...] = (
     Function(
         "from_json", (1, 1), signatures.json_target, json_texts.from_json, always_nullable, _CAST,
         sql="from_json({0}, {to})", catalyst="JsonToStructs",
+    ),
+    Function(
+        "get_json_object", (1, 1), gives(STRING, "string"), json_values.get_json_object,
+        always_nullable, {"path": OptionRule(json_values.check_json_path, REQUIRED)},
+        sql="get_json_object({0}, {path!r})", catalyst="GetJsonObject",
+    ),
+    Function(
+        "json_field", (1, 1), gives(STRING, "string"), json_values.json_field, always_nullable,
+        {
+            "name": OptionRule(check_text, REQUIRED),
+            "names": OptionRule(check_names, REQUIRED),  # of all that are asked for together
+        },
+        sql="json_tuple({0}, {name!r})",
     ),
 )  # fmt: skip
 

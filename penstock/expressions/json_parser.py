@@ -7,7 +7,7 @@ text means depends on where its parser stands after an error. The cursor here st
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any
 
@@ -32,6 +32,7 @@ _HALF_A_NUMBER = re.compile(r"\.|[eE][+-]?")
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "/": "/", "\\": "\\",
             "'": "'"}  # fmt: skip
 _PLAIN_TEXT = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'\\\x00-\x1f]*")}
+_PLAIN_OR_CONTROL = {'"': re.compile(r'[^"\\]*'), "'": re.compile(r"[^'\\]*")}
 _HEX = re.compile("[0-9a-fA-F]{4}")
 _PAIRS = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _WRITTEN_SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"',
@@ -58,8 +59,11 @@ class _Tokens:
     for what follows it.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, as_hive: bool = False) -> None:
+        """`as_hive`: control characters are part of strings, and no word is a number."""
         self._text = text
+        self._plain = _PLAIN_OR_CONTROL if as_hive else _PLAIN_TEXT
+        self._has_words = not as_hive
         self._at = 0
         self._scopes: list[list[Any]] = []  # bracket, whether a value was begun, last name
         self._upcoming: str | None = None
@@ -179,9 +183,9 @@ class _Tokens:
             return self._word("false", 1, _FALSE)
         if char == "n":
             return self._word("null", 1, _NULL)
-        if char == "N":
+        if char == "N" and self._has_words:
             return self._word("NaN", 1, _FLOAT)
-        if char == "I":
+        if char == "I" and self._has_words:
             return self._word("Infinity", 1, _FLOAT)
         if char == "+":
             return self._signed_word("+")
@@ -216,6 +220,8 @@ class _Tokens:
 
     def _signed_word(self, sign: str) -> str:
         following = self._text[self._at : self._at + 2]
+        if not self._has_words:
+            raise JsonError("a number was expected")
         if following == "IN":
             return self._word(f"{sign}INF", 1, _FLOAT)
         if following == "In":
@@ -245,7 +251,7 @@ class _Tokens:
         self._unread = False
         text, parts, has_codes = self._text, [], False
         while True:
-            match = _PLAIN_TEXT[quote].match(text, self._at)
+            match = self._plain[quote].match(text, self._at)
             assert match is not None, "it may be empty"
             parts.append(match.group())
             self._at = match.end() + 1
@@ -312,10 +318,79 @@ def read_json(text: str, wanted: DataType, time_of: TimeOf) -> Any:
     return nothing if found is None else found
 
 
+Step = str | int  # of a path: the name of a member, or the index of an item
+
+
+def value_at(text: str, path: Sequence[Step]) -> str | None:
+    """What stands at a path, a string as it is and everything else as JSON; None: nothing does.
+
+    Of members of one name the first counts that has it.
+    """
+    tokens = _Tokens(text, as_hive=True)
+    try:
+        return None if tokens.next() is None else _followed(tokens, path)
+    except JsonError:
+        return None
+
+
+def _followed(tokens: _Tokens, path: Sequence[Step]) -> str | None:
+    """The value at the path from the current token on; the cursor is at its end afterwards."""
+    if not path:
+        return _whole(_Reader(tokens).text(str(tokens.token)))
+    step, rest = path[0], path[1:]
+    by_name = isinstance(step, str)
+    if tokens.token != (_START_OBJECT if by_name else _START_ARRAY):
+        tokens.skip_children()
+        return None
+    found: str | None = None
+    place = -1
+    while tokens.next() not in (_END_OBJECT, _END_ARRAY):
+        place += 1
+        wanted = found is None and (tokens.name if by_name else place) == step
+        if by_name:
+            tokens.next()
+        if wanted and not (by_name and tokens.token == _NULL):
+            found = _followed(tokens, rest)
+        else:
+            tokens.skip_children()
+    return found
+
+
+def members_of(text: str, names: Set[str]) -> dict[str, str]:
+    """The members of an object that have these names, written as `value_at` does.
+
+    The last one of a name counts that is not null.
+    """
+    tokens = _Tokens(text, as_hive=True)
+    found: dict[str, str] = {}
+    try:
+        if tokens.next() != _START_OBJECT:
+            return {}
+        while tokens.next() != _END_OBJECT:
+            name = tokens.name
+            if tokens.next() != _NULL and name is not None and name in names:
+                found[name] = _whole(_Reader(tokens).text(str(tokens.token)))
+            else:
+                tokens.skip_children()
+    except JsonError:
+        return {}
+    return found
+
+
+def _whole(text: str) -> str:
+    """A text that bytes can hold: Spark writes no single surrogates."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise JsonError("half a character") from error
+    return text
+
+
 class _Reader:
     """Turns the tokens of one text into values."""
 
-    def __init__(self, tokens: _Tokens, time_of: TimeOf) -> None:
+    def __init__(self, tokens: _Tokens, time_of: TimeOf = lambda text, wanted: None) -> None:
         self._tokens = tokens
         self._time_of = time_of
 
@@ -339,7 +414,7 @@ class _Reader:
         if wanted.kind == "map" and token == _START_OBJECT:
             return self._map(wanted)
         if wanted.kind == "string":
-            return self._string(token)
+            return self.text(token)
         return self._number_or_time(token, wanted)
 
     def _goes_on(self, until: str) -> bool:
@@ -383,7 +458,8 @@ class _Reader:
             raise error
         return found
 
-    def _string(self, token: str) -> str:
+    def text(self, token: str) -> str:
+        """The current value: a string as it is, everything else as JSON."""
         if token == _STRING:
             return self._tokens.text
         if token in (_END_OBJECT, _END_ARRAY):

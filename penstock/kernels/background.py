@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 from penstock.clock import SystemClock
 from penstock.connectors import line_kernels, line_stand_ins, text_kernels
 from penstock.connectors.rehearsals import REHEARSALS, rehearsed_source
+from penstock.expressions import json_kernels, json_values
 from penstock.kernels import coding, dealing, hashing, loop_stand_ins
 from penstock.kernels.cache import KernelCache
 from penstock.state import row_index, tables
@@ -62,6 +63,7 @@ PACKAGE: Package = MappingProxyType(
         coding: {"_code_pieces": loop_stand_ins.code_pieces, "_gather": loop_stand_ins.gather},
         line_kernels: line_stand_ins.LINES,
         text_kernels: line_stand_ins.TEXTS,
+        json_kernels: {"find_values": json_values.left_to_others},
     }
 )
 _AWAITED = b"rows wait"  # what a wish says

@@ -5,6 +5,12 @@ from __future__ import annotations
 # (Spark's SQL, the text that our plan shows for it)
 NESTED_CASES: tuple[tuple[str, str], ...] = (
     (
+        "get_json_object(js, '$.a')",
+        "get_json_object(js, '$.a')",
+    ),
+    ("get_json_object(js, \"$['b'].c[1]\")", "get_json_object(js, \"$['b'].c[1]\")"),
+    ("get_json_object(js, '$')", "get_json_object(js, '$')"),
+    (
         "from_json(js, 'a int, b string, d double, l array<int>')",
         "from_json(js, struct<a:int,b:string,d:double,l:array<int>>)",
     ),

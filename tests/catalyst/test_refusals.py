@@ -119,12 +119,10 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
         "offset": ("Offset", lambda df: df.groupBy("price").count().offset(3)),
         "sample": ("Sample", lambda df: df.sample(0.5, 1)),
         "observe": ("CollectMetrics", lambda df: df.observe("m", F.count("*").alias("n"))),
-        "stack": ("Generate", lambda df: df.selectExpr("stack(2, price, bidder)")),
-        "inline": (
+        "names that are no constants": (
             "Generate",
-            lambda df: df.selectExpr("inline(array(named_struct('a', price)))"),
+            lambda df: df.selectExpr("json_tuple(url, url)"),
         ),
-        "explode of a map": ("Generate", lambda df: df.select(F.explode(F.expr("map(1, 'x')")))),
     }
 
 

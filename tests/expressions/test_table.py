@@ -22,6 +22,7 @@ from penstock.expressions import (
     functions,
     hashes,
     json_texts,
+    json_values,
     key_values,
     lambdas,
     mathematics,
@@ -36,13 +37,13 @@ from penstock.expressions.nodes import Function
 
 EVALUATING = (
     arithmetic, bits, branches, casts, collections, comparison, dates, formats, hashes,
-    json_texts, key_values, lambdas, mathematics, nested, strings, texts, times,
+    json_texts, json_values, key_values, lambdas, mathematics, nested, strings, texts, times,
 )  # fmt: skip
 # Made from other classes of Catalyst, by builders: a negated equality, what is in TRY mode, a case.
 WITHOUT_CLASS = {
     "array_concat", "array_prepend", "array_reverse", "base64", "binary_substring",
-    "key_bytes", "ltrim_characters", "map_value", "ne", "null_on_error", "nullif", "of_key_bytes",
-    "rtrim_characters", "trim_characters", "try_cast", "try_parse_time",
+    "json_field", "key_bytes", "ltrim_characters", "map_value", "ne", "null_on_error", "nullif",
+    "of_key_bytes", "rtrim_characters", "trim_characters", "try_cast", "try_parse_time",
 }  # fmt: skip
 # Classes that are no function: leaves, what stands over groups, and what others are made from.
 WITHOUT_FUNCTION = {

@@ -202,6 +202,53 @@ def _row_by_row() -> dict[str, Judged]:
                 "id", F.explode(F.array("t", F.lit("z"))).alias("again")
             )
         ),
+        "explode of a map": Judged(
+            lambda df: df.select("id", F.explode(F.expr("map(bidder, url, -1L, 'x')")))
+        ),
+        "posexplode outer of a map": Judged(
+            lambda df: (
+                df.selectExpr("id", "posexplode_outer(if(flag, map(coalesce(url, ''), id), null))")
+                .where("pos is null or value > 3")
+                .select("value", "key", "pos", "id")
+            )
+        ),
+        "inline": Judged(
+            lambda df: df.selectExpr(
+                "id",
+                "inline(array(named_struct('m', id, 'w', url), null))",
+            )
+        ),
+        "inline outer": Judged(
+            lambda df: df.selectExpr(
+                "inline_outer(transform(tags, t -> struct(t, id, ratio)))", "n"
+            )
+        ),
+        "stack": Judged(
+            lambda df: df.selectExpr("stack(3, id, url, auction, upper(url), null)", "flag")
+        ),
+        "json_tuple": Judged(
+            lambda df: df.selectExpr(
+                "id",
+                "json_tuple(concat('{\"a\":', n, ',\"b\":\"', url, '\"}'), 'b', 'a', 'b')",
+            ).where("c1 > 1")
+        ),
+        "lateral views": Judged(
+            lambda df: (
+                df.selectExpr("*", "explode(tags) AS t")
+                .selectExpr("id", "t", "posexplode(array(ratio, id)) AS (at, r)")
+                .selectExpr("id", "stack(2, t, r, string(at), r) AS (u, v)", "at")
+                .where("v > 0 and u is not null")
+            )
+        ),
+        "generated and grouped": Judged(
+            lambda df: (
+                df.selectExpr("inline(array(struct(bidder AS k, url AS w)))")
+                .groupBy("k")
+                .agg(F.count("w").alias("n"))
+            ),
+            "update",
+            keys=1,
+        ),
         "union by position": Judged(
             lambda df: df.select("auction", "url").union(df.selectExpr("bidder", "upper(url)"))
         ),
