@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import reduce
 
-from penstock.catalyst.expressions import attribute_ids, conjuncts
-from penstock.catalyst.jvm import JvmNode, scala_option
-from penstock.catalyst.refusals import unsupported
-from penstock.catalyst.rows import Names, SparkRows, made, selected
+from penstock.catalyst.by_spark import SparkColumns, SparkExpressions, culprit_of
+from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
+from penstock.catalyst.jvm import JvmNode, new_attribute, scala_option, scala_sequence
+from penstock.catalyst.refusals import reason_for, unsupported
+from penstock.catalyst.rows import Names, SparkRows, filtered, made, selected
+from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Column, Expression, call, transform
 from penstock.operators.specs import NamedExpression
 from penstock.plan.joins import Equality, join
@@ -25,17 +27,27 @@ _HOWS: Mapping[str, str] = {
     "LEFT ANTI": "anti",
 }
 _NORMALIZED = frozenset({"KnownFloatingPointNormalized", "NormalizeNaNAndZero"})
+_CHOOSING = frozenset({"If", "CaseWhen", "Coalesce"})
+_OF_PAIRS = (
+    "only Spark can compute it of two rows, which it does behind a join, and only an inner join "
+    "can wait for that; compute what reads one side in a column before the join"
+)
 _EQUALITIES: Mapping[str, bool] = {"EqualTo": False, "EqualNullSafe": True}
 
 
-def read_join(node: JvmNode, left: SparkRows, right: SparkRows, session_zone: str) -> SparkRows:
-    """The join of two sides that were read."""
+def read_join(
+    node: JvmNode, left: SparkRows, right: SparkRows, session_zone: str, known: SparkExpressions
+) -> SparkRows:
+    """The join of two sides that were read; `known` collects what Spark computes."""
     how = join_type(node)
     left = shown(left) if how in ("right", "full") else left
     right = apart(left, shown(right) if how in ("left", "full") else right)
-    equal, condition = join_condition(node, left, right, session_zone)
+    reader = _ConditionReader(node, (left, right), session_zone, known, how == "inner")
+    equal, condition = reader.read()
+    left, right = reader.sides()
     relation = made(node, lambda: join(how, left.relation, right.relation, equal, condition))
-    return joined(relation, left, right if how not in ("semi", "anti") else None)
+    rows = joined(relation, left, right if how not in ("semi", "anti") else None)
+    return decided_behind(node, rows, reader.of_pairs, session_zone, known)
 
 
 def join_type(node: JvmNode) -> str:
@@ -77,36 +89,137 @@ def apart(left: SparkRows, right: SparkRows) -> SparkRows:
     return _renamed(right, relation, lambda column: replace(column, name=new[column.name]))
 
 
-def join_condition(
-    node: JvmNode, left: SparkRows, right: SparkRows, session_zone: str
-) -> tuple[list[Equality], Expression | None]:
-    """The equalities between the sides, and what else must hold of two rows."""
-    condition = scala_option(node.read("condition"))
-    if condition is None:
-        return [], None
-    both = SparkRows(
-        left.relation,
-        {**left.columns, **right.columns},
-        {**left.windows, **right.windows},
-    )
-    expressions = both.expressions(node.kind, session_zone)
-    ids = [frozenset(item.expr_id for item in side.output) for side in node.children]
-    equal: list[Equality] = []
-    others: list[Expression] = []
-    for part in conjuncts(JvmNode(condition)):
-        if part.kind in _EQUALITIES:
-            one, other = part.children
-            for first, second in ((one, other), (other, one)):
-                if _is_of(first, ids[0]) and _is_of(second, ids[1]):
-                    sides = [expressions.read(_key(side)) for side in (first, second)]
-                    equal.append((sides[0], sides[1], _EQUALITIES[part.kind]))
-                    break
-            else:
-                others.append(expressions.read(part))
-        else:
-            others.append(expressions.read(part))
-    rest = reduce(lambda one, other: call("and", one, other), others) if others else None
-    return equal, rest
+class _ConditionReader:
+    """Reads the condition of a join.
+
+    What is not known here and reads one side is computed by Spark before the join. Of what reads
+    both, an inner join can let Spark decide behind it: that are the parts `of_pairs`.
+    """
+
+    def __init__(
+        self,
+        node: JvmNode,
+        sides: tuple[SparkRows, SparkRows],
+        session_zone: str,
+        known: SparkExpressions,
+        is_inner: bool,
+    ) -> None:
+        left, right = sides
+        both = SparkRows(
+            left.relation,
+            {**left.columns, **right.columns},
+            {**left.windows, **right.windows},
+        )
+        self._node = node
+        self._sides = sides
+        self._is_inner = is_inner
+        self._ids = [frozenset(item.expr_id for item in side.output) for side in node.children]
+        self._by_spark = [SparkColumns(known) for _ in sides]
+        self._readers = [
+            side.expressions(node.kind, session_zone, by_spark)
+            for side, by_spark in zip(sides, self._by_spark, strict=True)
+        ]
+        self._pairs = both.expressions(node.kind, session_zone)
+        self.of_pairs: list[JvmNode] = []
+
+    def read(self) -> tuple[list[Equality], Expression | None]:
+        """The equalities between the sides, and what else must hold of two rows."""
+        condition = scala_option(self._node.read("condition"))
+        equal: list[Equality] = []
+        others: list[Expression] = []
+        for part in () if condition is None else conjuncts(JvmNode(condition)):
+            equality = self._equality(part)
+            if equality is not None:
+                equal.append(equality)
+            elif (other := self._other(part)) is not None:
+                others.append(other)
+        rest = reduce(lambda one, other: call("and", one, other), others) if others else None
+        return equal, rest
+
+    def sides(self) -> tuple[SparkRows, SparkRows]:
+        """The sides with what Spark computes of them."""
+        left, right = (
+            side.with_columns(by_spark)
+            for side, by_spark in zip(self._sides, self._by_spark, strict=True)
+        )
+        return left, right
+
+    def _equality(self, part: JvmNode) -> Equality | None:
+        if part.kind not in _EQUALITIES:
+            return None
+        one, other = part.children
+        for first, second in ((one, other), (other, one)):
+            if _is_of(first, self._ids[0]) and _is_of(second, self._ids[1]):
+                sides = [
+                    reader.read(_key(side))
+                    for reader, side in zip(self._readers, (first, second), strict=True)
+                ]
+                return sides[0], sides[1], _EQUALITIES[part.kind]
+        return None
+
+    def _other(self, part: JvmNode) -> Expression | None:
+        """What must hold of two rows, None if it is decided behind the join."""
+        sides = list(zip(self._readers, self._ids, strict=True))
+        found = pair_condition(part, self._pairs, sides, self._is_inner)
+        if found is None:
+            self.of_pairs.append(part)
+        return found
+
+
+Side = tuple[ExpressionReader, Set[int]]  # who reads it, and the attributes that it has
+
+
+def pair_condition(
+    part: JvmNode, pairs: ExpressionReader, sides: Sequence[Side], is_inner: bool
+) -> Expression | None:
+    """What must hold of two rows; None if only Spark can tell, behind an inner join.
+
+    What is not known here and reads one of the sides becomes a column of it.
+    """
+    try:
+        return pairs.read(part)
+    except UnsupportedPlan as refusal:
+        made_before: dict[int, Expression] = {}
+        changed = _with_columns(part, sides, made_before)
+        with_those = replace(pairs, columns={**pairs.columns, **made_before})
+        try:
+            return with_those.read(changed)
+        except UnsupportedPlan:
+            if (culprit := culprit_of(part)) is not None:
+                raise pairs.refuse(culprit, reason_for(culprit)) from refusal
+            if not is_inner:
+                raise pairs.refuse(part, _OF_PAIRS) from refusal
+    return None
+
+
+def _with_columns(
+    node: JvmNode, sides: Sequence[Side], made_before: dict[int, Expression]
+) -> JvmNode:
+    """The expression with columns in the place of what Spark computes of one side."""
+    for reader, ids in sides:
+        if _is_of(node, ids):
+            attribute = new_attribute(node)
+            made_before[attribute.expr_id] = reader.read(node)
+            return attribute
+    if node.kind in _CHOOSING or not attribute_ids(node):
+        return node  # what is not chosen is not computed: it might fail
+    below = [_with_columns(child, sides, made_before) for child in node.children]
+    return JvmNode(node.handle.withNewChildren(scala_sequence(each.handle for each in below)))
+
+
+def decided_behind(
+    node: JvmNode,
+    rows: SparkRows,
+    parts: Sequence[JvmNode],
+    session_zone: str,
+    known: SparkExpressions,
+) -> SparkRows:
+    """The rows of an inner join that meet the parts of its condition that Spark decides."""
+    for part in parts:
+        by_spark = SparkColumns(known)
+        holds = rows.expressions(node.kind, session_zone, by_spark).read(part)
+        rows = filtered(node, rows.with_columns(by_spark), holds)
+    return rows
 
 
 def _key(expression: JvmNode) -> JvmNode:
@@ -116,7 +229,7 @@ def _key(expression: JvmNode) -> JvmNode:
     return expression
 
 
-def _is_of(expression: JvmNode, side: frozenset[int]) -> bool:
+def _is_of(expression: JvmNode, side: Set[int]) -> bool:
     """Whether it is computed of columns of one side, of one at least."""
     ids = attribute_ids(expression)
     return bool(ids) and ids <= side

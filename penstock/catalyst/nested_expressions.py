@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from penstock.catalyst.jvm import JvmNode, java_classes, scala_map
+from penstock.catalyst.jvm import JvmNode, java_classes, scala_map, scala_option
 from penstock.catalyst.literals import constant_value, read_map
 from penstock.catalyst.place import Builder, Place
 from penstock.catalyst.spark_types import spark_type
@@ -213,24 +213,43 @@ def _array_sort(place: Place) -> Expression:
 _JSON_SETTINGS: Mapping[str, str] = {
     "spark.sql.columnNameOfCorruptRecord": "_corrupt_record",
     "spark.sql.json.enablePartialResults": "true",
+    "spark.sql.jsonGenerator.ignoreNullFields": "true",
     "spark.sql.legacy.json.allowEmptyString.enabled": "false",
     "spark.sql.legacy.json.enableDateTimeParsingFallback": "true",
     "spark.sql.legacy.timeParserPolicy": "corrected",
 }
 
 
-def _from_json(place: Place) -> Expression:
-    options = scala_map(place.read("options"))
-    if {name.lower(): value.upper() for name, value in options.items()} not in _PLAIN_OPTIONS:
-        raise ExpressionError(f"from_json() with options is not known here: {sorted(options)}")
+def _check_json_settings(
+    function: str, options: Mapping[str, str], plain: tuple[dict[str, str], ...]
+) -> None:
+    if {name.lower(): value.upper() for name, value in options.items()} not in plain:
+        raise ExpressionError(f"{function}() with options is not known here: {sorted(options)}")
     settings = java_classes().org.apache.spark.sql.internal.SQLConf.get()
     for name, default in _JSON_SETTINGS.items():
         if settings.contains(name) and str(settings.getConfString(name)).lower() != default:
-            raise ExpressionError(f"from_json() is known here only where {name} is as it was")
+            raise ExpressionError(f"{function}() is known here only where {name} is as it was")
+
+
+def _from_json(place: Place) -> Expression:
+    _check_json_settings("from_json", scala_map(place.read("options")), _PLAIN_OPTIONS)
     target = spark_type(place.read("schema"))
     if any(field.name == "_corrupt_record" for field in target.fields):
         raise ExpressionError("a column for broken records is not known here")
     return call("from_json", place.arg(0), to=str(target), time_zone=place.zone())
+
+
+def _invoke(place: Place) -> Expression:
+    """Functions that Catalyst calls as methods of an object that stands in the plan."""
+    target = place.node.node("targetObject")
+    owner: Any = target.read("value") if target.kind == "Literal" else None
+    name = "" if owner is None else str(owner.getClass().getSimpleName())
+    if name != "StructsToJsonEvaluator":
+        raise ExpressionError(f"{name or target.kind} is an object that is not known here")
+    _check_json_settings("to_json", scala_map(owner.options()), ({},))
+    (arg,) = (place.read_node(each) for each in place.node.nodes("arguments"))
+    zone = str(scala_option(owner.timeZoneId()) or place.reader.session_zone)
+    return call("to_json", arg, time_zone=zone)
 
 
 def _get_json_object(place: Place) -> Expression:
@@ -243,6 +262,7 @@ NESTED_BUILDERS: Mapping[str, Builder] = {
     "CreateNamedStruct": _named_struct,
     "JsonToStructs": _from_json,
     "GetJsonObject": _get_json_object,
+    "Invoke": _invoke,
     "GetStructField": _struct_field,
     "GetArrayStructFields": _fields_of_items,
     "CreateArray": _array,

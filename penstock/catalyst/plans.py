@@ -451,12 +451,12 @@ class PlanReader:
         if not all(streams):
             return self._static_join(node, is_left=streams[0])
         left, right = (self.read(child) for child in node.children)
-        return read_join(node, left, right, self.session.time_zone)
+        return read_join(node, left, right, self.session.time_zone, self.spark)
 
     def _static_join(self, node: JvmNode, is_left: bool) -> SparkRows:
         stream, static = node.children if is_left else reversed(node.children)
         zone = self.session.time_zone
-        rows, side = static_join(node, self.read(stream), static, is_left, zone)
+        rows, side = static_join(node, self.read(stream), static, is_left, zone, self.spark)
         self.statics[side.name] = side
         return rows
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
+from penstock.catalyst.joins import decided_behind, pair_condition
 from penstock.catalyst.jvm import (
     JvmNode,
     java_classes,
@@ -61,10 +63,20 @@ class _Equality:
 
 
 def static_join(
-    node: JvmNode, rows: SparkRows, static: JvmNode, is_left: bool, zone: str
+    node: JvmNode,
+    rows: SparkRows,
+    static: JvmNode,
+    is_left: bool,
+    zone: str,
+    known: SparkExpressions,
 ) -> tuple[SparkRows, StaticSide]:
-    """The rows of a stream joined with a static side; `is_left` says where the stream stands."""
-    return _Reader(node, rows, static, zone).read(_kind(node, is_left))
+    """The rows of a stream joined with a static side; `is_left` says where the stream stands.
+
+    `known` collects what Spark computes.
+    """
+    reader = _Reader(node, rows, static, zone, SparkColumns(known))
+    found, side = reader.read(_kind(node, is_left))
+    return decided_behind(node, found, reader.of_pairs, zone, known), side
 
 
 def _kind(node: JvmNode, is_left: bool) -> str:
@@ -84,11 +96,15 @@ def _kind(node: JvmNode, is_left: bool) -> str:
 class _Reader:
     """Reads one join."""
 
-    def __init__(self, node: JvmNode, rows: SparkRows, static: JvmNode, zone: str) -> None:
+    def __init__(
+        self, node: JvmNode, rows: SparkRows, static: JvmNode, zone: str, by_spark: SparkColumns
+    ) -> None:
         self._node = node
         self._rows = rows
         self._static = static
         self._zone = zone
+        self._by_spark = by_spark
+        self.of_pairs: list[JvmNode] = []  # what Spark decides behind the join
         own = Names()
         self._fields: dict[int, Field] = {}  # of the static side, under names of its own
         for item in static.output:
@@ -105,7 +121,8 @@ class _Reader:
             number: Column(added[number], field.type, field.nullable)
             for number, field in self._fields.items()
         }
-        keys, condition = self._condition(columns)
+        keys, condition = self._condition(columns, kind == "inner")
+        rows = self._rows.with_columns(self._by_spark)
         shown: tuple[NamedExpression, ...] = tuple(
             (added[number], _column(field)) for number, field in self._fields.items()
         )
@@ -121,7 +138,7 @@ class _Reader:
             exists = names.give(str(flag.read("name")))
         side = self._side()
         spec = StaticJoinSpec(side.name, kind, keys, shown, condition, exists)
-        relation = made(self._node, lambda: step(spec, self._rows.relation))
+        relation = made(self._node, lambda: step(spec, rows.relation))
         found = {field.name: field for field in relation.schema}
         visible: dict[int, Expression] = dict(self._rows.columns)
         if exists is not None:
@@ -131,11 +148,11 @@ class _Reader:
         return replace(self._rows, relation=relation, columns=visible), side
 
     def _condition(
-        self, columns: Mapping[int, Column]
+        self, columns: Mapping[int, Column], is_inner: bool
     ) -> tuple[tuple[JoinKey, ...], Expression | None]:
         """The equalities by which static rows are found, and what else must hold."""
         given = scala_option(self._node.read("condition"))
-        reader = self._rows.expressions(self._node.kind, self._zone)
+        reader = self._rows.expressions(self._node.kind, self._zone, self._by_spark)
         pairs = ExpressionReader(
             self._node.kind, {**reader.columns, **columns}, self._zone, reader.hidden
         )
@@ -146,8 +163,11 @@ class _Reader:
             if key is not None:
                 keys.append(key)
                 continue
-            read = pairs.read(part)
-            rest = read if rest is None else call("and", rest, read)
+            read = pair_condition(part, pairs, [(reader, self._rows.columns.keys())], is_inner)
+            if read is None:
+                self.of_pairs.append(part)
+            else:
+                rest = read if rest is None else call("and", rest, read)
         return tuple(keys), rest
 
     def _key(self, part: JvmNode, reader: ExpressionReader) -> JoinKey | None:

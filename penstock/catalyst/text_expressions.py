@@ -122,6 +122,13 @@ def _unhex(place: Place) -> Expression:
     return call("unhex", place.arg(0))
 
 
+def _hash(function: str) -> Builder:
+    def build(place: Place) -> Expression:
+        return call(function, *place.args(), seed=int(place.read("seed")))
+
+    return build
+
+
 def _sha2(place: Place) -> Expression:
     bits = place.constant(1, "the number of bits")
     return call("sha2", place.arg(0), bits=bits or 256)
@@ -180,6 +187,8 @@ TEXT_BUILDERS: Mapping[str, Builder] = {
     "RegExpExtract": _regexp_extract,
     "Unhex": _unhex,
     "Sha2": _sha2,
+    "Murmur3Hash": _hash("hash"),
+    "XxHash64": _hash("xxhash64"),
     "Logarithm": _logarithm,
     "StaticInvoke": _static,
 }

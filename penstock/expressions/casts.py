@@ -42,6 +42,7 @@ from penstock.expressions.types import (
     BOOLEAN,
     DOUBLE,
     INTEGER_BITS,
+    STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
     DataType,
@@ -85,6 +86,12 @@ def cast(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     if node.function == "cast":
         frame.fail(bad, f"cannot cast this {source} value to {target}", node)
     return result
+
+
+def text_of(array: pa.Array, data_type: DataType) -> pa.Array:
+    """What a cast to string makes of values that it takes all of, and that need no zone."""
+    casting = Casting(array, data_type, STRING, None)
+    return _route(casting)(casting)[0]
 
 
 def _route(casting: Casting) -> Callable[[Casting], Outcome]:

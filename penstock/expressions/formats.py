@@ -168,7 +168,8 @@ def _fraction(wall: _Wall, width: int) -> pa.Array:
     return pc.utf8_rpad(pc.utf8_slice_codeunits(digits, 0, width), width, "0")
 
 
-def _written(micros: Vector, valid: Mask, pattern: str) -> pa.Array:
+def text_by_pattern(micros: Vector, valid: Mask, pattern: str) -> pa.Array:
+    """Times of the wall clock by a pattern that was checked."""
     micros = np.where(valid, micros, 0)
     wall = _Wall(micros // DAY_US, micros % DAY_US)
     parts: list[pa.Array] = [pa.repeat("", len(micros))]
@@ -184,13 +185,13 @@ def _written(micros: Vector, valid: Mask, pattern: str) -> pa.Array:
 
 def date_format(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     local = local_micros(args[0], node.args[0].type, node.option("time_zone"))
-    return _written(local, validity_of(args[0]), node.option("pattern"))
+    return text_by_pattern(local, validity_of(args[0]), node.option("pattern"))
 
 
 def from_unixtime(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     micros = values_of(args[0]) * SECOND_US  # wraps, as Spark's
     local = load_zone(node.option("time_zone")).to_local(micros)
-    return _written(local, validity_of(args[0]), node.option("pattern"))
+    return text_by_pattern(local, validity_of(args[0]), node.option("pattern"))
 
 
 # --- read -----------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from penstock.expressions import (
     hashes,
     json_texts,
     json_values,
+    json_writing,
     key_values,
     lambdas,
     mathematics,
@@ -62,6 +63,7 @@ from penstock.expressions.signatures import (
     never_null,
     takes,
 )
+from penstock.expressions.spark_hash import SEED
 from penstock.expressions.types import (
     BIGINT,
     BINARY,
@@ -421,12 +423,23 @@ _HASHES: tuple[Function, ...] = (
         catalyst="Sha2",
     ),
     Function("crc32", (1, 1), gives(BIGINT, "binary"), hashes.crc32, catalyst="Crc32"),
+    Function(
+        "hash", (1, None), signatures.hashed(INT), hashes.spark_hash, never_null,
+        {"seed": OptionRule(check_whole, SEED)}, arguments=Arguments.ALL, catalyst="Murmur3Hash",
+    ),
+    Function(
+        "xxhash64", (1, None), signatures.hashed(BIGINT), hashes.spark_hash, never_null,
+        {"seed": OptionRule(check_whole, SEED)}, arguments=Arguments.ALL, catalyst="XxHash64",
+    ),
 )  # fmt: skip
 
 _JSON: tuple[Function, ...] = (
     Function(
         "from_json", (1, 1), signatures.json_target, json_texts.from_json, always_nullable, _CAST,
         sql="from_json({0}, {to})", catalyst="JsonToStructs",
+    ),
+    Function(
+        "to_json", (1, 1), signatures.json_source, json_writing.to_json, options=_ZONE,
     ),
     Function(
         "get_json_object", (1, 1), gives(STRING, "string"), json_values.get_json_object,

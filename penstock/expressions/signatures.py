@@ -285,6 +285,17 @@ def ordered(operands: Operands) -> DataType:
     return operand
 
 
+def hashed(result: DataType) -> Callable[[Operands], DataType]:
+    """A hash of values of any types but maps, whose entries have no order."""
+
+    def rule(operands: Operands) -> DataType:
+        if any(each.kind == "map" for given in operands.types for each in _walked(given)):
+            raise ExpressionError("a map has no hash")
+        return result
+
+    return rule
+
+
 def boolean_from_anything(_operands: Operands) -> DataType:
     return BOOLEAN
 
@@ -385,6 +396,21 @@ def json_target(operands: Operands) -> DataType:
     return target
 
 
+def json_source(operands: Operands) -> DataType:
+    (source,) = operands.types
+    if not source.is_nested:
+        raise ExpressionError(f"JSON is made of a struct, an array or a map, not {source}")
+    inside = list(_walked(source))
+    for each in inside:
+        if each.kind not in _JSON_KINDS - {"float"} or each.key not in (None, STRING):
+            raise ExpressionError(f"{each} is not written as JSON here")
+        if each.scale > _JSON_SCALE_MAX:
+            raise ExpressionError(f"Java writes some values of {each} with an exponent")
+    _settle_zone(operands, needed=TIMESTAMP in inside)
+    return STRING
+
+
+_JSON_SCALE_MAX = 6
 # Bytes, and times without a zone, are read by rules of their own.
 _JSON_KINDS = frozenset(
     {*INTEGER_BITS, *FRACTIONAL_KINDS, "decimal", "boolean", "string", "date", "timestamp"}

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 # (Spark's SQL, the text that our plan shows for it)
 NESTED_CASES: tuple[tuple[str, str], ...] = (
+    ("to_json(st)", "to_json(st)"),
+    ("to_json(pts)", "to_json(pts)"),
+    ("to_json(map(u, array(ts, null)))", "to_json(map(u, array(ts, NULL)))"),
+    (
+        "to_json(named_struct('u', u, 'x', x, 'day', day, 'ts', ts, 'd', d, 'p', p, 'xss', xss))",
+        "to_json(struct(u, x, day, ts, d, p, xss))",
+    ),
     (
         "get_json_object(js, '$.a')",
         "get_json_object(js, '$.a')",

@@ -101,6 +101,9 @@ TEXT_CASES: tuple[tuple[str, str], ...] = (
     ("sha2(bytes, 512)", "sha2(bytes, 512)"),
     ("sha2(u, 224)", "sha2(CAST(u AS binary), 224)"),
     ("crc32(u)", "crc32(CAST(u AS binary))"),
+    ("hash(a, u, x, st)", "hash(a, u, x, st)"),
+    ("xxhash64(d, day, ts, xs, bytes)", "xxhash64(d, day, ts, xs, bytes)"),
+    ("hash(big, p, f, pts)", "hash(big, p, f, pts)"),
     (
         "u like any ('a_c%', '%b_')",
         "((u LIKE 'a_c%') OR (u LIKE '%b_'))",

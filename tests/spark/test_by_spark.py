@@ -13,6 +13,7 @@ from penstock.api.session import Attached
 from penstock.expressions.types import schema_from_arrow
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from tests.spark_session import shared_session
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,9 +90,7 @@ def queries() -> dict[str, tuple[str, Callable[[DataFrame], DataFrame]]]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["rows", "groups", pytest.param("exploded", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", some(["rows", "exploded", "groups"], every=2))
 def test_a_query_gives_what_spark_gives(attached: Attached, rows: DataFrame, name: str) -> None:
     mode, define = queries()[name]
     writer = penstock.writeStream(define(rows)).queryName(name).outputMode(mode)
@@ -103,6 +102,59 @@ def test_a_query_gives_what_spark_gives(attached: Attached, rows: DataFrame, nam
     if mode == "complete":  # every commit sends all groups: the last ones count
         found = list({row["b"]: row for row in found}.values())
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+def joins() -> dict[str, Callable[[DataFrame, DataFrame], DataFrame]]:
+    """By name: what is asked of two sides, of which some is for Spark alone."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def sides(one: DataFrame, other: DataFrame) -> tuple[DataFrame, DataFrame]:
+        return one.where("n < 40"), other.where("n > 30 and n < 90").selectExpr(
+            "n AS m", "xml AS with", "at AS then"
+        )
+
+    def joined(on: str, how: str = "inner") -> Callable[[DataFrame, DataFrame], DataFrame]:
+        def define(one: DataFrame, other: DataFrame) -> DataFrame:
+            left, right = sides(one, other)
+            return left.join(right, F.expr(on), how)
+
+        return define
+
+    same = "xpath_int(xml, 'a/b') = xpath_int(with, 'a/b')"
+    of_pairs = "length(format_string('%s:%s', n, m)) < 5"
+    return {
+        "keys": joined(same),
+        "of one side": joined("n % 5 = m % 5 and m > n + xpath_int(xml, 'a/b')"),
+        "of pairs": joined(f"{same} and {of_pairs}"),
+    }
+
+
+@pytest.mark.parametrize("name", some(["of pairs", "keys", "of one side"], every=3))
+@pytest.mark.parametrize("is_static", some([False, True], every=2))
+def test_a_join_gives_what_spark_gives(
+    attached: Attached, rows: DataFrame, name: str, is_static: bool
+) -> None:
+    """Conditions of which Spark computes a part: before the join, or of pairs behind it."""
+    define, label = joins()[name], f"{name.replace(' ', '_')}_{is_static}".lower()
+    standing = attached.spark.createDataFrame(ROWS)
+    other = standing if is_static else rows
+    query = penstock.writeStream(define(rows, other)).queryName(label).toStream(f"{label}_out")
+    assert query.start().awaitTermination(END_S)
+    found = StreamReader(attached.log, f"{label}_out").read_all().to_pylist()
+    wanted = define(standing, standing).toArrow().to_pylist()
+    assert wanted
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+def test_what_reads_both_sides_of_an_outer_join_is_refused_by_name(rows: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    timed = rows.withWatermark("at", "1 second")
+    other = timed.selectExpr("n AS m", "at AS then")
+    on = F.expr("n = m and at = then and length(format_string('%s:%s', n, m)) < 5")
+    refused = penstock.writeStream(timed.join(other, on, "left_outer")).queryName("refused")
+    with pytest.raises(penstock.errors.UnsupportedPlan, match="only Spark can compute it of two"):
+        refused.toStream("refused_out").start()
 
 
 def test_it_is_explained_where_spark_computes(
