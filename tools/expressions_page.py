@@ -20,6 +20,8 @@ import pyspark
 
 from penstock.catalyst.by_spark import not_by_spark
 from penstock.catalyst.expressions import EXPRESSION_KINDS
+from penstock.catalyst.generators import GENERATOR_KINDS
+from penstock.catalyst.over import OVER_KINDS
 from penstock.catalyst.refusals import EXPRESSION_REASONS
 from penstock.expressions.functions import FUNCTIONS
 from penstock.operators.aggregate_functions import AGGREGATES
@@ -52,6 +54,7 @@ _MADE_OF: Mapping[str, str | None] = {
     "DateAddYMInterval": "add_months",
     "DateSub": "date_add",
     "InSet": "in",
+    "Invoke": "to_json",
     "KnownNotContainsNull": None,
     "KnownNullable": None,
     "LikeAll": "like",
@@ -74,9 +77,12 @@ _MADE_OF: Mapping[str, str | None] = {
     "array_sort": "sort_array",
 }
 _AGGREGATES = {row.catalyst: row.name for row in AGGREGATES.values()}
-_OF_OTHER_TYPES = frozenset({"Collate"})  # what they give has a type that is not known here
 # Read together with the node of the plan that they stand in, not as a value of one row.
-_WITH_THEIR_NODE = frozenset({"Alias", "AggregateExpression", "Explode", "PosExplode"})
+_WITH_THEIR_NODE = (
+    frozenset({"Alias", "AggregateExpression", "WindowExpression"}) | GENERATOR_KINDS | OVER_KINDS
+)
+# What the analyser has replaced before a plan is read.
+_REPLACED = frozenset({"Cube", "GeneratorOuter", "GroupingSets", "LambdaFunction", "Rollup"})
 
 
 class JavaClass(NamedTuple):
@@ -152,12 +158,10 @@ def status_of(name: str, ancestors: frozenset[str]) -> tuple[str, str]:
         return _known(kind)
     if kind in _AGGREGATES:
         return "aggregate", f"`{_AGGREGATES[kind]}`"
-    if "RuntimeReplaceable" in ancestors:
+    if "RuntimeReplaceable" in ancestors or name in _REPLACED:
         return "rewritten", ""
-    reason = not_by_spark(kind, ancestors)
-    if reason is None and name not in _OF_OTHER_TYPES:
-        return "by Spark", ""
-    return "refused", EXPRESSION_REASONS.get(name) or str(reason)
+    reason = EXPRESSION_REASONS.get(name) or not_by_spark(kind, ancestors)
+    return ("by Spark", "") if reason is None else ("refused", reason)
 
 
 def _known(kind: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 
 from penstock.catalyst.jvm import TEXT_CHARACTERS_MAX, JvmNode, new_attribute, scala_sequence
 from penstock.catalyst.place import AggregateCalls
-from penstock.catalyst.refusals import reason_for
+from penstock.catalyst.refusals import draws_lots, reason_for
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError, UnsupportedPlan
 from penstock.expressions.tree import Column, Expression
@@ -57,7 +57,7 @@ def not_by_spark(kind: str, ancestors: Set[str]) -> str | None:
 def culprit_of(node: JvmNode) -> JvmNode | None:
     """The part of an expression for which Spark cannot compute it of one row, each time alike."""
     for part in node.walk():
-        if not_by_spark(part.kind, part.ancestors) is not None:
+        if not_by_spark(part.kind, part.ancestors) is not None or draws_lots(part):
             return part
     if node.read("deterministic"):
         return None

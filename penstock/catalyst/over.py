@@ -31,6 +31,7 @@ _RANKS: Mapping[str, str] = {
 }  # fmt: skip
 _MOVED: Mapping[str, str] = {"Lag": "lag", "Lead": "lead"}
 _OF_FRAME: Mapping[str, str] = {"First": "first", "Last": "last"}
+OVER_KINDS = frozenset({*_RANKS, *_MOVED, "NthValue"})
 INSTANT_US = 1  # rows of one time are all there when the watermark is behind it
 
 

@@ -232,7 +232,10 @@ class PlanReader:
                 continue
             name, value = named(item)
             if value.kind == "CreateNamedStruct" and is_session(item):
-                sessions[item.expr_id] = expressions.built(value, name)
+                # begin and end apart, because Spark may have to compute one of them
+                fields = [str(field.read("value").toString()) for field in value.children[0::2]]
+                parts = [expressions.read(part, name) for part in value.children[1::2]]
+                sessions[item.expr_id] = call("struct", *parts, names=fields)
                 continue
             window = self._pending(rows, value, expressions)
             if window is not None:

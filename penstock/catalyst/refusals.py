@@ -67,6 +67,7 @@ _NOT_REPEATABLE = (
     "it gives another value each time it is computed, so a recovery would change rows that were "
     "already sent; put the value into the rows before they enter the stream"
 )
+_NO_STREAM = "its rows are made of no column of a stream; join them as static rows"
 # Catalyst's expressions that are refused for a reason that deserves its own words.
 EXPRESSION_REASONS: Mapping[str, str] = {
     "CurrentTimestamp": _NOT_REPEATABLE,
@@ -74,9 +75,19 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "CurrentTime": _NOT_REPEATABLE,
     "LocalTimestamp": _NOT_REPEATABLE,
     "Now": _NOT_REPEATABLE,
+    "CurrentTimestampNanos": _NOT_REPEATABLE,
+    "LocalTimestampNanos": _NOT_REPEATABLE,
     "CurrentBatchTimestamp": _NOT_REPEATABLE,
     "CurrentDateExpressionBuilder": _NOT_REPEATABLE,
     "InputFileName": "the name of the file that a row is from is not known here",
+    "Collations": _NO_STREAM,
+    "SQLKeywords": _NO_STREAM,
+    "JsonTable": "JSON_TABLE is not known here; read the text by from_json() and use inline()",
+    "Unnest": "UNNEST is not known here; use explode(), or inline(arrays_zip(...)) of several",
+    "ReplicateRows": "only EXCEPT ALL and INTERSECT ALL use it, which no stream can do",
+    "UserDefinedGenerator": "functions on typed rows are not run here",
+    "VariantExplode": "columns of the type variant are not known here",
+    "PythonUDTF": _PYTHON,
     "PythonUDF": _PYTHON,
     "PythonUDAF": _PYTHON,
     "ScalarSubquery": "subqueries are not run here",
@@ -85,7 +96,10 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "Collate": "only the default collation (UTF8_BINARY) is known here",
 }
 # What the optimizer would freeze into a constant: looked for in the plan before it runs.
-CLOCK_KINDS = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"})
+CLOCK_KINDS = frozenset(
+    {"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"}
+    | {"CurrentTimestampNanos", "LocalTimestampNanos"}
+)
 
 
 def unsupported(
@@ -121,8 +135,19 @@ def refused_node(node: JvmNode) -> UnsupportedPlan:
     return unsupported(node.kind, reason, expression=inside[0] if inside else None)
 
 
+def draws_lots(expression: JvmNode) -> bool:
+    """Whether an expression draws random bytes although Spark says that it is deterministic."""
+    if expression.kind != "StaticInvoke" or expression.read("functionName") != "aesEncrypt":
+        return False
+    mode, _, start = expression.children[2:5]  # how, the padding, and the bytes that it begins with
+    known = mode.kind == "Literal" and str(mode.read("value")) == "ECB"
+    return not known and start.kind == "Literal" and not start.read("value")
+
+
 def reason_for(expression: JvmNode) -> str:
     """Why an expression outside the table of those that are read is refused."""
+    if draws_lots(expression):
+        return f"without an iv of its own {_NOT_REPEATABLE}"
     known = EXPRESSION_REASONS.get(expression.kind)
     if known is not None:
         return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,9 @@ from penstock.catalyst.translate import Translated, translate
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.types import arrow_schema
 from penstock.operators.specs import FilterSpec, SparkColumn, SparkSpec
-from penstock.plan.nodes import spec_of, walk
+from penstock.plan.nodes import StreamRef, spec_of, walk
+from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Query, Write
 from tests.catalyst.conftest import BIDS, stream
 from tests.catalyst.expression_cases import COLUMNS
 
@@ -145,6 +147,69 @@ def test_columns_are_those_of_a_batch_query(
     for sql, mine, theirs in zip(EXPRESSIONS, made.columns, wanted.columns, strict=True):
         assert repr(mine.to_pylist()) == repr(theirs.to_pylist()), sql
     assert [each.result.nullable for each in columns] == [f.nullable for f in wanted.schema]
+
+
+def places() -> dict[str, tuple[str, Callable[[DataFrame], DataFrame]]]:
+    """Where an expression may stand: the mode, and a query in which Spark computes one there."""
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def timed(df: DataFrame) -> DataFrame:
+        return df.withWatermark("ts", "1 minute")
+
+    def static(df: DataFrame) -> DataFrame:
+        return df.sparkSession.range(5).withColumnRenamed("id", "k")
+
+    text = F.expr("soundex(url)")
+    size = F.length(text)
+    window = F.window("ts", "1 minute")
+    gap = F.expr("if(soundex(url) = 'A100', '5 seconds', '1 minute')")
+    return {
+        "argument": ("update", lambda df: df.groupBy("auction").agg(F.sum(size))),
+        "key": ("update", lambda df: df.groupBy(text).count()),
+        "filter of an aggregate": (
+            "update",
+            lambda df: df.groupBy("auction").agg(
+                F.expr("count(*) FILTER (WHERE soundex(url) > 'B')")
+            ),
+        ),
+        "distinct": ("update", lambda df: df.groupBy("auction").agg(F.countDistinct(text))),
+        "collected": ("update", lambda df: df.groupBy("auction").agg(F.collect_list(text))),
+        "of groups": ("update", lambda df: df.groupBy("auction").agg(F.soundex(F.max("url")))),
+        "rollup": ("update", lambda df: df.rollup(text.alias("t"), "auction").count()),
+        "lambda": ("append", lambda df: df.select(F.transform("tags", F.soundex))),
+        "generator": ("append", lambda df: df.select(F.explode(F.sequence(F.lit(1), size)))),
+        "stack": ("append", lambda df: df.selectExpr("stack(2, soundex(url), url)")),
+        "json_tuple": ("append", lambda df: df.selectExpr("json_tuple(soundex(url), 'a')")),
+        "window": ("append", lambda df: timed(df).groupBy(window, text).count()),
+        "gap": ("append", lambda df: timed(df).groupBy(F.session_window("ts", gap)).count()),
+        "over": (
+            "append",
+            lambda df: timed(df).select(
+                F.sum(size).over(Window.partitionBy(window, text).orderBy(size.desc()))
+            ),
+        ),
+        "distinct rows": ("append", lambda df: df.select(text.alias("t")).dropDuplicates(["t"])),
+        "static key": (
+            "append",
+            lambda df: df.join(static(df), F.expr("k = length(soundex(url))")),
+        ),
+        "static pairs": (
+            "append",
+            lambda df: df.join(static(df), F.expr("soundex(url || k) > 'B'")),
+        ),
+        "static left": (
+            "append",
+            lambda df: df.join(static(df), F.expr("auction = k and soundex(url) = 'A100'"), "left"),
+        ),
+    }
+
+
+def test_it_may_stand_anywhere(bids: DataFrame) -> None:
+    for place, (mode, define) in places().items():
+        translated = translate(define(bids), output_mode=mode, query="q")
+        assert spark_columns(translated), place
+        plan_program(Query("q", (Write(translated.relation, StreamRef("out")),), 2))
 
 
 def test_many_rows_and_none(planned: Any, rows: DataFrame) -> None:

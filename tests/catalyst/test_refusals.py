@@ -43,6 +43,7 @@ EXPRESSIONS = (
     ("ts - ts", "(ts - ts)", "type interval day to second"),
     ("interval 3 days", "INTERVAL '3' DAY", "type interval day is not known"),
     ("null", "NULL", "type void is not known"),
+    ("aes_encrypt(u, '0000111122223333')", "aesEncrypt", "without an iv of its own"),
     ("java_method('java.lang.Math', 'abs', i)", "java.lang.Math", "each time"),
     ("(SELECT max(id) FROM range(3)) + a", "scalarsubquery", "subqueries"),
 )  # fmt: skip

@@ -83,6 +83,15 @@ def queries() -> dict[str, tuple[str, Callable[[DataFrame], DataFrame]]]:
                 .where("xpath_boolean(concat('<x>', many, '</x>'), 'x')")
             ),
         ),
+        "sessions": (
+            "append",
+            lambda df: (
+                df.where("n is not null")
+                .withWatermark("at", "1 second")
+                .groupBy(F.session_window("at", F.expr("concat(xpath_int(xml, 'a/b'), ' days')")))
+                .agg(F.count("n").alias("many"), F.max("n").alias("last"))
+            ),
+        ),
         "exploded": (
             "append",
             lambda df: df.select("n", F.explode(F.expr("xpath(xml, 'a/b/text()')")).alias("text")),
@@ -90,7 +99,7 @@ def queries() -> dict[str, tuple[str, Callable[[DataFrame], DataFrame]]]:
     }
 
 
-@pytest.mark.parametrize("name", some(["rows", "exploded", "groups"], every=2))
+@pytest.mark.parametrize("name", some(["rows", "exploded", "groups", "sessions"], every=2))
 def test_a_query_gives_what_spark_gives(attached: Attached, rows: DataFrame, name: str) -> None:
     mode, define = queries()[name]
     writer = penstock.writeStream(define(rows)).queryName(name).outputMode(mode)

@@ -38,7 +38,8 @@ def test_what_is_read_is_a_class_of_spark(tool: ModuleType) -> None:
 def test_chance_is_refused_and_what_spark_can_do_is_not(tool: ModuleType) -> None:
     classes = tool.expression_classes()
     status = {name: tool.status_of(name, classes[name])[0] for name in classes}
-    assert status["Rand"] == status["MonotonicallyIncreasingID"] == status["Stack"] == "refused"
+    assert status["Rand"] == status["MonotonicallyIncreasingID"] == status["Now"] == "refused"
+    assert status["Stack"] == status["Lag"] == "compiled"
     assert status["SoundEx"] == status["Sin"] == "by Spark"
     assert status["Nvl2"] == "rewritten"
     assert status["Add"] == "compiled"
