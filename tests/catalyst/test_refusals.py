@@ -190,8 +190,6 @@ def test_sessions_that_have_no_meaning_are_refused(bids: DataFrame) -> None:
     assert "that update mode has sent would stay" in str(refusal(sessions, "update"))
     endless = bids.groupBy(F.session_window("ts", "5 seconds"), "auction").count()
     assert "append mode needs a watermark on the window's time ts" in str(refusal(endless))
-    texts = timed.groupBy(F.session_window("ts", F.col("url")), "auction").count()
-    assert "a choice between constants" in str(refusal(texts))
 
 
 def test_overlapping_windows_without_an_aggregate_are_refused(bids: DataFrame) -> None:

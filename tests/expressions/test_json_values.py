@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,7 +27,8 @@ def _verdict(text: str) -> int:
     steps = np.array([[json_kernels.BY_NAME, 0, 1]], np.int64)
     ends = np.array([data.size], np.int64)
     name = np.frombuffer(b"a", np.uint8)
-    _, _, verdicts = json_kernels.find_values(data, ends * 0, ends, steps, name, False)
+    loop: Any = json_kernels.find_values  # whose stand-in leaves every text to others
+    _, _, verdicts = loop.machine_code(data, ends * 0, ends, steps, name, False)
     return int(verdicts[0])
 
 
