@@ -31,7 +31,9 @@ from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arro
 from penstock.json_codec import parse
 from penstock.log.contract import Log
 from penstock.log.local import open_log
+from penstock.operators.changing_aggregate import shown_results
 from penstock.operators.changing_aggregate import state_schemas as changing_states
+from penstock.operators.changing_sessions import session_states
 from penstock.operators.deduplicate import state_schema as distinct_state
 from penstock.operators.groups import state_schema as group_state
 from penstock.operators.items import KeptItems
@@ -162,7 +164,7 @@ def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram)
     states = {name: KeyedState(name, schema) for name, schema in schemas.items()}
     kept = states[state.operator]
     items = None
-    if isinstance(spec, AggregateSpec):
+    if isinstance(spec, AggregateSpec) and not spec.by_rows:
         items = KeptItems(state.operator, spec, BYTES_MAX_DEFAULT)
         states |= items.states
     marker = log.last(vertex.vertex_tag)
@@ -177,7 +179,10 @@ def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram)
 def _schemas_of(name: str, spec: DeduplicateSpec | AggregateSpec) -> Mapping[str, StateSchema]:
     if isinstance(spec, DeduplicateSpec):
         return {name: distinct_state(spec)}
-    return changing_states(name, spec) if spec.by_rows else {name: group_state(spec)}
+    if not spec.by_rows:
+        return {name: group_state(spec)}
+    in_sessions = isinstance(spec.window, SessionSpec)
+    return (session_states if in_sessions else changing_states)(name, spec)
 
 
 def _checkpoints(folder: Path) -> CheckpointStore:
@@ -202,7 +207,8 @@ def _as_rows(
     accumulators = accumulators_of(spec.aggregates)
     kept = groups.columns[keys + 1 :]
     if spec.by_rows:
-        columns += kept[: len(spec.aggregates)]
+        results = [groups.column(f"r{at}") for at in range(len(spec.aggregates))]
+        columns += shown_results(results, spec.aggregates)
     else:
         columns += [
             of_items[aggregate.name]

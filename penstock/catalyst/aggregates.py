@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.catalyst.expressions import ExpressionReader
-from penstock.catalyst.jvm import JvmNode, scala_option
+from penstock.catalyst.jvm import JvmNode, java_classes, scala_items, scala_option
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import Column, Expression, Literal, call, cast, literal
 from penstock.expressions.types import INT, decimal_type
-from penstock.operators.aggregate_functions import AGGREGATES, SUM_DIGITS, AggregateFunction
+from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction
+from penstock.operators.registers import options_of, precision_of
 from penstock.operators.specs import AggregateCall
+from penstock.operators.totals import SUM_DIGITS
 
 Naming = Callable[[str], str]
 
-_BY_CLASS: Mapping[str, AggregateFunction] = {row.catalyst: row for row in AGGREGATES.values()}
+_BY_CLASS: Mapping[tuple[str, bool], AggregateFunction] = {
+    (row.catalyst, row.fails): row for row in AGGREGATES.values()
+}
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,14 @@ class SeveralDistinct:
     Rows are expanded, once for each set of columns and once for what is not distinct, with a number
     (`gid`). An inner aggregation by all of them leaves distinct values, an outer one aggregates
     them where the number says so. `regular` has the inner aggregates of what is not distinct,
-    `filters` what the conditions of FILTER are, by attribute of the inner aggregation.
+    `filters` what the conditions of FILTER are, by attribute of the inner aggregation; `decimals`
+    by attribute of the expansion what it has the digits of.
     """
 
     number: int  # the attribute of gid
     regular: Mapping[int, JvmNode]
     filters: Mapping[int, JvmNode]
+    decimals: Mapping[int, JvmNode]
 
     @staticmethod
     def found(node: JvmNode) -> tuple[SeveralDistinct, JvmNode] | None:
@@ -59,7 +65,7 @@ class SeveralDistinct:
             regular[result.expr_id] = value
             if value.kind == "AggregateExpression" and value.children[0].kind == "Max":
                 filters[result.expr_id] = value.children[0].children[0]
-        return SeveralDistinct(numbers[0], regular, filters), expand
+        return SeveralDistinct(numbers[0], regular, filters, _decimals(expand)), expand
 
     def conditions(self, condition: JvmNode) -> list[JvmNode]:
         """What a FILTER asks for beside the number."""
@@ -68,6 +74,17 @@ class SeveralDistinct:
         if condition.kind == "EqualTo" and condition.children[0].expr_id == self.number:
             return []
         return [self.filters[condition.expr_id]]
+
+
+def _decimals(expand: JvmNode) -> dict[int, JvmNode]:
+    """What Spark's optimizer adds up by digits, by the attribute of these."""
+    projections = [scala_items(each) for each in scala_items(expand.read("projections"))]
+    found = {}
+    for attribute, *items in zip(expand.output, *projections, strict=True):
+        digits = [item for item in map(JvmNode, items) if item.kind == "UnscaledValue"]
+        if digits:
+            found[attribute.expr_id] = digits[0].children[0]
+    return found
 
 
 def _is_attribute(node: JvmNode) -> bool:
@@ -105,25 +122,30 @@ class CallCollector:
     def _read(self, node: JvmNode) -> AggregateCall:
         """The aggregate, without a name yet."""
         aggregate = _aggregate_expression(node)
+        point = node if node.kind == "MakeDecimal" else None
         function, *conditions = aggregate.children
-        is_distinct = bool(aggregate.read("isDistinct"))
-        if self.rewritten is not None:
-            if function.children and function.children[0].kind == "AttributeReference":
-                inner = self.rewritten.regular.get(function.children[0].expr_id)
-                if inner is not None:
-                    return replace(self, rewritten=None)._read(inner)
-            is_distinct, conditions = True, self.rewritten.conditions(conditions[0])
-        row = _BY_CLASS.get(function.kind)
-        if row is None:
-            known = ", ".join(AGGREGATES)
-            raise self.inputs.refuse(
-                function, f"{function.kind} is not among the aggregates that are run here: {known}"
-            )
-        self._check_mode(function, row)
+        if self.rewritten is None:
+            return self._call(function, conditions, bool(aggregate.read("isDistinct")), point)
+        if function.children and function.children[0].kind == "AttributeReference":
+            inner = self.rewritten.regular.get(function.children[0].expr_id)
+            if inner is not None:
+                function, *conditions = inner.children
+                return self._call(function, conditions, False, point)
+        return self._call(function, self.rewritten.conditions(conditions[0]), True, point)
+
+    def _call(
+        self,
+        function: JvmNode,
+        conditions: Sequence[JvmNode],
+        is_distinct: bool,
+        point: JvmNode | None,
+    ) -> AggregateCall:
+        """The aggregate of a function; `point` puts the point back into a sum of digits."""
+        row = self._row(function)
         if is_distinct and row.counts_rows:
             asked = self._distinct_count(function)
         else:
-            argument, second = self._arguments(node, function, row)
+            argument, second = self._arguments(function, row, point)
             options = _OPTIONS[row.name](function) if row.name in _OPTIONS else ()
             ignores = row.second == "place" and bool(function.read("ignoreNulls"))
             asked = AggregateCall(
@@ -136,25 +158,31 @@ class CallCollector:
         return AggregateCall("count", first, "", is_distinct=True, more=tuple(more))
 
     def _arguments(
-        self, node: JvmNode, function: JvmNode, row: AggregateFunction
+        self, function: JvmNode, row: AggregateFunction, point: JvmNode | None
     ) -> tuple[Expression | None, Expression | None]:
         if row.counts_rows:
             return self._counted(function), None
         first, *rest = function.children
-        if node.kind == "MakeDecimal":
-            return self._summed_digits(node, first.children[0]), None
+        if point is not None:
+            known = {} if self.rewritten is None else self.rewritten.decimals
+            is_known = _is_attribute(first) and first.expr_id in known
+            summed = known[first.expr_id] if is_known else first.children[0]
+            return self._summed_digits(point, summed), None
         second = self.inputs.read(rest[0]) if row.second in ("order", "pair") else None
         return self.inputs.read(first), second
 
     def _where(self, condition: Expression, asked: AggregateCall) -> AggregateCall:
         """An aggregate of the rows that a FILTER lets through: of the others it gets nulls."""
-        if asked.row.name in ("first", "last") and not asked.ignores_nulls:
-            raise ExpressionError(
-                f"{asked.function} with a FILTER counts nulls of rows that it drops; ignore nulls"
-            )
+        if asked.row.name in ("first", "last"):
+            counted = _if(condition, literal(1, INT))
+            return self._guarded(condition, replace(asked, second=counted))
         if asked.row.second == "order":
             assert asked.second is not None
-            return replace(asked, second=_if(condition, asked.second))
+            asked = replace(asked, second=_if(condition, asked.second))
+        return self._guarded(condition, asked)
+
+    @staticmethod
+    def _guarded(condition: Expression, asked: AggregateCall) -> AggregateCall:
         counted = literal(1, INT) if asked.argument is None else asked.argument
         return replace(asked, argument=_if(condition, counted))
 
@@ -167,14 +195,22 @@ class CallCollector:
         longer = decimal_type(digits, summed.type.scale)
         return summed if summed.type == longer else cast(summed, longer)
 
-    def _check_mode(self, function: JvmNode, row: AggregateFunction) -> None:
+    def _row(self, function: JvmNode) -> AggregateFunction:
+        """The aggregate of the table, by Spark's class and by what it does on overflow."""
+        row = _BY_CLASS.get((function.kind, True))
+        if row is None:
+            known = ", ".join(AGGREGATES)
+            raise self.inputs.refuse(
+                function, f"{function.kind} is not among the aggregates that are run here: {known}"
+            )
         if row.ansi is None:
-            return
+            return row
         found = function.read(row.ansi)
-        mode = found.evalMode() if row.ansi == "evalContext" else found
-        if str(mode.toString()) != "ANSI":
-            reason = "sums that become null on overflow (try_sum, try_avg) are not run here"
+        mode = str((found.evalMode() if row.ansi == "evalContext" else found).toString())
+        if mode not in _FAILS:
+            reason = "sums that wrap around on overflow are not run: set spark.sql.ansi.enabled"
             raise self.inputs.refuse(function, reason)
+        return _BY_CLASS[function.kind, _FAILS[mode]]
 
     def _counted(self, function: JvmNode) -> Expression | None:
         """What is counted: rows, or rows in which none of the arguments is null."""
@@ -216,11 +252,24 @@ def _fractions(function: JvmNode, other: str) -> tuple[Any, ...]:
     return is_list, *fractions
 
 
+def _registers(function: JvmNode) -> tuple[Any, ...]:
+    """How many bits name a register, and Spark's tables for it."""
+    tables = java_classes().org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper
+    return options_of(
+        precision_of(float(function.read("relativeSD"))),
+        tables.THRESHOLDS(),
+        tables.RAW_ESTIMATE_DATA(),
+        tables.BIAS_DATA(),
+    )
+
+
 def _tie(function: JvmNode) -> tuple[Any, ...]:
     """Which of the values that are most often is asked for."""
     is_least = scala_option(function.read("reverseOpt"))
     return () if is_least is None else ("least" if is_least else "greatest",)
 
+
+_FAILS = {"ANSI": True, "TRY": False}  # by Spark's mode: whether a result without room does
 
 # What functions of items are told beside their argument.
 _OPTIONS: Mapping[str, Callable[[JvmNode], tuple[Any, ...]]] = {
@@ -229,6 +278,7 @@ _OPTIONS: Mapping[str, Callable[[JvmNode], tuple[Any, ...]]] = {
     "percentile": lambda function: _fractions(function, "frequencyExpression"),
     "percentile_approx": lambda function: _fractions(function, "accuracyExpression"),
     "mode": _tie,
+    "approx_count_distinct": _registers,
 }
 
 

@@ -145,14 +145,9 @@ def _unscaled_value(place: Place) -> Expression:
 def _make_decimal(place: Place) -> Expression:
     """Spark sums short decimals by their digits and puts the point back: the sum itself."""
     aggregates, child = place.reader.aggregates, place.node.children[0]
-    function = child.children[0] if child.kind == "AggregateExpression" else child
-    if aggregates is None or not _is_sum_of_digits(function):
+    if aggregates is None or child.kind != "AggregateExpression":
         raise ExpressionError("MakeDecimal stands outside of a sum")
     return aggregates.column(place.node)
-
-
-def _is_sum_of_digits(function: JvmNode) -> bool:
-    return function.kind == "Sum" and function.children[0].kind == "UnscaledValue"
 
 
 # --- comparison, logic, branches ------------------------------------------------------------------

@@ -211,13 +211,6 @@ class AggregateReader:
             self.calls.calls.append(AggregateCall("count", None, self.names.give("rows")))
         if self.mode == "append" and not self.is_watermarked:
             raise self._endless()
-        if self.mode == "update" and isinstance(self.window, SessionSpec):
-            raise UnsupportedPlan(
-                f"{self.node.kind}: a session that grows or joins another is another row, and the "
-                "one that update mode has sent would stay; use outputMode append or complete. "
-                "Structured Streaming asks for the same",
-                node=self.node.kind,
-            )
         rows = self.by_spark.added_to(self.rows.relation)
         spec = PartialAggregateSpec(tuple(self.keys), self.window, tuple(self.calls.calls))
         aggregated = made(self.node, lambda: aggregate(spec, rows, self.mode))

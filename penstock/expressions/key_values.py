@@ -2,11 +2,13 @@
 
 Of every value there is a mark, 1 or 0 of null, then what is below: a number its bytes, all zero
 under null, with one NaN and one zero; a text its length and its bytes; a struct its members; an
-array its length and its items. The bytes decide which vertex owns a key, and states are kept by
-them: so the form never changes, and a test freezes it.
+array its length and its items; a map its length and its entries. The bytes decide which vertex owns
+a key, and states are kept by them: so the form never changes, and a test freezes it.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +30,7 @@ from penstock.arrays import (
     values_of,
 )
 from penstock.expressions.frame import Frame
-from penstock.expressions.lists import items_of
+from penstock.expressions.lists import Items, entries_of, items_of
 from penstock.expressions.nodes import Call
 from penstock.expressions.types import arrow_type
 
@@ -42,8 +44,12 @@ _DECIMAL_BYTES = 16
 
 def key_bytes(_node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     """The bytes that stand for a value; a null has none."""
-    written = _written(args[0])
-    return pc.if_else(pa.array(validity_of(args[0])), written, pa.scalar(None, pa.binary()))
+    return where_present(args[0], written(args[0]))
+
+
+def where_present(values: pa.Array, data: pa.Array) -> pa.Array:
+    """The bytes of the values that are there; a null has none."""
+    return pc.if_else(pa.array(validity_of(values)), data, pa.scalar(None, pa.binary()))
 
 
 def of_key_bytes(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -51,44 +57,67 @@ def of_key_bytes(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     valid = validity_of(args[0])
     offsets, data = texts_of(args[0])
     begins = offsets[:-1].astype(np.int64)[valid]
-    values, _ = _read(arrow_type(node.type), data, begins)
+    return spread(read(arrow_type(node.type), data, begins)[0], valid)
+
+
+def spread(values: pa.Array, valid: Mask) -> pa.Array:
+    """The values in the rows that have one, null in the others."""
     return values if valid.all() else values.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
-def _written(array: pa.Array) -> pa.Array:
+def written(array: pa.Array, one_zero: bool = True) -> pa.Array:
+    """The bytes of each value, null or not; with `one_zero` -0.0 is 0.0, as where rows are grouped.
+
+    There is one NaN in any case.
+    """
     marks = _MARKS.take(pa.array(validity_of(array).astype(np.int8)))
-    return pc.binary_join_element_wise(marks, *_parts(array), _NOTHING)
+    return pc.binary_join_element_wise(marks, *_parts(array, one_zero), _NOTHING)
 
 
-def _parts(array: pa.Array) -> list[pa.Array]:
+def _parts(array: pa.Array, one_zero: bool) -> list[pa.Array]:
     if pa.types.is_struct(array.type):  # members of a null are null
         members = range(array.type.num_fields)
-        return [_written(pc.struct_field(array, [at])) for at in members]
-    if pa.types.is_list(array.type):
-        items = items_of(array)
-        offsets = pa.array(np.append(0, items.ends).astype(np.int32))
-        lists = pa.ListArray.from_arrays(offsets, _written(items.values))
-        return [_fixed_bytes(items.lengths.astype(_LENGTH)), pc.binary_join(lists, _NOTHING)]
+        return [written(pc.struct_field(array, [at]), one_zero) for at in members]
+    if pa.types.is_list(array.type) or pa.types.is_map(array.type):
+        items = listed(array)
+        lengths = fixed_bytes(items.lengths.astype(_LENGTH))
+        return [lengths, joined(items, written(items.values, one_zero))]
     if is_text(array.type):
         texts = array.cast(pa.binary()).fill_null(_NOTHING)
-        lengths = np.diff(texts_of(texts)[0])
-        return [_fixed_bytes(lengths.astype(_LENGTH)), texts]
-    return [_fixed_bytes(_numbers(array))]
+        sizes = np.diff(texts_of(texts)[0])
+        return [fixed_bytes(sizes.astype(_LENGTH)), texts]
+    return [fixed_bytes(_numbers(array, one_zero))]
 
 
-def _numbers(array: pa.Array) -> Vector:
+def listed(array: pa.Array) -> Items:
+    """The items of arrays, or the entries of maps."""
+    if not pa.types.is_map(array.type):
+        return items_of(array)
+    keys, values = entries_of(array)
+    entries = pa.StructArray.from_arrays([keys.values, values.values], names=["key", "value"])
+    return replace(keys, values=entries)
+
+
+def joined(items: Items, data: pa.Array) -> pa.Array:
+    """The bytes of each row's items, one behind the other."""
+    offsets = pa.array(np.append(0, items.ends).astype(np.int32))
+    return pc.binary_join(pa.ListArray.from_arrays(offsets, data), _NOTHING)
+
+
+def _numbers(array: pa.Array, one_zero: bool) -> Vector:
     if pa.types.is_decimal(array.type):
         return np.where(validity_of(array)[:, None], decimal_words(array), 0)
     values = values_of(array)
     if values.dtype.kind == "f":
-        values = np.where(np.isnan(values), np.nan, values + 0.0).astype(values.dtype)
+        numbers = values + 0.0 if one_zero else values
+        values = np.where(np.isnan(values), np.nan, numbers).astype(values.dtype)
     return np.where(validity_of(array), values, np.zeros(1, values.dtype))
 
 
-def _fixed_bytes(values: Vector) -> pa.Array:
+def fixed_bytes(values: Vector) -> pa.Array:
     """Each row of numbers as its bytes."""
     width = values.itemsize * (values.shape[1] if values.ndim > 1 else 1)
     buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
@@ -98,19 +127,27 @@ def _fixed_bytes(values: Vector) -> pa.Array:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _read(kind: pa.DataType, data: Bytes, at: Places) -> tuple[pa.Array, Places]:
+def read(kind: pa.DataType, data: Bytes, at: Places) -> tuple[pa.Array, Places]:
     """The values that begin at these places, and where they end."""
     valid = data[at] == 1
     at = at + 1
     if pa.types.is_struct(kind):
         members = []
         for member in kind:
-            values, at = _read(member.type, data, at)
+            values, at = read(member.type, data, at)
             members.append(values)
         mask = pa.array(~valid)
         return pa.StructArray.from_arrays(members, fields=list(kind), mask=mask), at
     if pa.types.is_list(kind):
         return _read_lists(kind, data, at, valid)
+    if pa.types.is_map(kind):
+        entries = pa.struct([kind.key_field, kind.item_field])
+        lists, at = _read_lists(pa.list_(entries), data, at, valid)
+        keys, values = (lists.values.field(place) for place in range(2))
+        maps = pa.MapArray.from_arrays(
+            lists.offsets, keys, values, type=kind, mask=pa.array(~valid)
+        )
+        return maps, at
     if is_text(kind):
         lengths, at = _read_lengths(data, at)
         ends = np.cumsum(lengths)
@@ -132,7 +169,7 @@ def _read_lists(kind: pa.DataType, data: Bytes, at: Places, valid: Mask) -> tupl
     rows = np.repeat(np.arange(lengths.size), lengths)
     places = np.arange(rows.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     if width is not None:
-        values, _ = _read(kind.value_type, data, at[rows] + places * width)
+        values, _ = read(kind.value_type, data, at[rows] + places * width)
         at = at + lengths * width
     else:
         values, at = _read_one_by_one(kind.value_type, data, at, lengths)
@@ -149,7 +186,7 @@ def _read_one_by_one(
     at = at.copy()
     for place in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(lengths > place)
-        values, at[rows] = _read(kind, data, at[rows])
+        values, at[rows] = read(kind, data, at[rows])
         parts.append(values)
         owners.append(rows)
     order = np.argsort(np.concatenate(owners), kind="stable")
@@ -174,7 +211,7 @@ def _number_bytes(kind: pa.DataType) -> int:
 
 def _constant_bytes(kind: pa.DataType) -> int | None:
     """How many bytes every value of this type takes, if that is one number."""
-    if pa.types.is_list(kind) or is_text(kind):
+    if pa.types.is_list(kind) or pa.types.is_map(kind) or is_text(kind):
         return None
     if not pa.types.is_struct(kind):
         return 1 + _number_bytes(kind)

@@ -9,19 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import Vector, fixed_column, validity_of, values_of
+from penstock.arrays import Vector, decimal_words, fixed_column, validity_of, values_of
 from penstock.expressions.emitter import INT64_MAX, INT64_MIN, Emitter, unbounded, wrapping
+from penstock.expressions.stored_values import as_stored, stored_type
 from penstock.expressions.tree import Expression
-from penstock.expressions.types import BIGINT, DOUBLE, INTEGER_BITS, DataType
+from penstock.expressions.types import BIGINT, DOUBLE, INTEGER_BITS, DataType, from_arrow
 from penstock.kernels.columns import is_fixed_width
 from penstock.state.stand_ins import fold_greatest, fold_least
 
 _LOW = 0xFFFFFFFF
+LIMBS = ("limb_0", "limb_1", "limb_2", "limb_3")  # of decimals of more than 18 digits
+LIMB_HIGHEST = 3
 
 Rows = NDArray[np.int64]
 Fold = Callable[[Vector, Rows, Vector], None]
@@ -43,7 +47,7 @@ class AccumulatorFunction:
     """One row of the table: a kind of running value.
 
     It is held as bigint (integers, scaled decimals, times), as double where `of_doubles` says so
-    and its argument is one, and as it is where `of_texts` says so and its argument is no number.
+    and its argument is one, and as texts and bytes where `of_texts` says so and it is no number.
     `initial` is what any first value replaces or adds to unchanged, for bigint and double. `write`
     writes a loop's lines for one value, `fold` does the same for many; without `fold` no loop keeps
     it. `of_row` gives what single rows are worth, of its arguments. To merge two of them the state
@@ -74,7 +78,7 @@ class AccumulatorFunction:
 
     def type(self, argument: Expression | None) -> DataType:
         if argument is not None and self.is_text(argument):
-            return argument.type
+            return stored_type(argument.type)
         return DOUBLE if self.is_double(argument) else BIGINT
 
     def dtype(self, argument: Expression | None) -> str:
@@ -169,7 +173,7 @@ def _fold_max(totals: Vector, owners: Rows, numbers: Vector) -> None:
 def _of_itself(arguments: Sequence[pa.Array], kind: DataType) -> pa.Array:
     argument = arguments[0]
     if kind not in (BIGINT, DOUBLE):
-        return argument
+        return as_stored(argument, from_arrow(argument.type))
     arrow = pa.int64() if kind == BIGINT else pa.float64()
     return fixed_column(arrow, values_of(argument), validity_of(argument))
 
@@ -186,6 +190,16 @@ def _of_high(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
 def _of_low(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
     argument = arguments[0]
     return fixed_column(pa.int64(), values_of(argument) & _LOW, validity_of(argument))
+
+
+def _of_limb(limb: int, arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
+    """One of the four 32 bits of a decimal, of which the highest have the sign."""
+    argument = arguments[0]
+    words = decimal_words(argument)[:, limb // 2]
+    words = words >> 32 * (limb % 2)
+    if limb < LIMB_HIGHEST:
+        words = words & _LOW
+    return fixed_column(pa.int64(), words, validity_of(argument))
 
 
 def _of_distance(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
@@ -209,6 +223,10 @@ _TABLE = (
     # The upper and lower 32 bits apart, so that an average of bigints never overflows.
     AccumulatorFunction("sum_high", _fold_sum_high, _sum_high, _of_high),
     AccumulatorFunction("sum_low", _fold_sum_low, _sum_low, _of_low),
+    *(
+        AccumulatorFunction(name, None, of_row=partial(_of_limb, limb))
+        for limb, name in enumerate(LIMBS)
+    ),
     AccumulatorFunction(
         "min", _fold_min, _min, merge="min", of_doubles=True, of_texts=True,
         initial=(INT64_MAX, math.nan),

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.errors import StateOverflow
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.block import PANE_NONE, Block, Partials
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
@@ -20,6 +19,7 @@ from penstock.operators.groups import (
     merge_batch,
     merge_nothing,
     merge_partials,
+    of_no_rows,
     open_partials,
     state_schema,
     with_the_one_group,
@@ -95,6 +95,13 @@ class Grouped(Operator):
             return ()
         return (self._finished(rows),)
 
+    def of_no_rows(self, keys: list[pa.Array], count: int) -> pa.RecordBatch:
+        """What would be emitted of groups that have no rows."""
+        values = of_no_rows(self._accumulators, count)
+        columns = [*keys, pa.array(np.zeros(count, np.int64)), *values]
+        schema = self.state.schema.row_schema
+        return self._finished(pa.RecordBatch.from_arrays(columns, schema=schema))
+
     def _finished(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows of accumulators as rows of the output."""
         keys = len(self.spec.keys)
@@ -108,24 +115,8 @@ class Grouped(Operator):
             column = of_items.get(aggregate.name)
             if column is None:
                 column = aggregate.finish(self._accumulators, accumulated)
-            check_digits(self.name, aggregate.name, column)
             columns.append(column)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-
-def check_digits(state: str, name: str, column: pa.Array) -> None:
-    """A decimal sum is kept in 64 bits, which hold a little more than its 18 digits."""
-    if not pa.types.is_decimal(column.type):
-        return
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as error:
-        raise StateOverflow(
-            f"{name} ({column.type}) in state {state!r} has more digits than its type: "
-            "cast the argument to a wider type or to double",
-            state=state,
-            column=name,
-        ) from error
 
 
 class Aggregate(Grouped):

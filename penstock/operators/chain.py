@@ -22,6 +22,7 @@ from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
 from penstock.operators.aggregate import Aggregate
 from penstock.operators.changing_aggregate import ChangingAggregate
+from penstock.operators.changing_sessions import ChangingSessions
 from penstock.operators.contract import (
     Batches,
     Operator,
@@ -69,10 +70,11 @@ Build = Callable[[str, Any, Sequence[Fusion], Tools], Operator]
 
 
 def _grouped(name: str, spec: AggregateSpec, fusions: Sequence[Fusion], tools: Tools) -> Operator:
+    in_sessions = isinstance(spec.window, SessionSpec)
     if spec.by_rows:
-        return ChangingAggregate(name, spec, fusions, tools)
-    build = Sessions if isinstance(spec.window, SessionSpec) else Aggregate
-    return build(name, spec, fusions, tools)
+        changing = ChangingSessions if in_sessions else ChangingAggregate
+        return changing(name, spec, fusions, tools)
+    return (Sessions if in_sessions else Aggregate)(name, spec, fusions, tools)
 
 
 def _joined(name: str, spec: JoinSpec, fusions: Sequence[Fusion], tools: Tools) -> Operator:

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from penstock.arrays import Mask, validity_of, values_of
 from penstock.errors import StateOverflow
 from penstock.expressions.frame import row_error
+from penstock.expressions.stored_values import as_stored, of_stored, stored_type
 from penstock.expressions.tree import Column, Expression
-from penstock.expressions.types import BIGINT, Field, Schema, arrow_schema, arrow_type
+from penstock.expressions.types import BIGINT, DataType, Field, Schema, arrow_schema, arrow_type
 from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.hashing import Hashes, hash_columns
-from penstock.operators.aggregate import Aggregate, check_digits
+from penstock.operators.aggregate import Aggregate
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.exact_sums import places_of, total_of
 from penstock.operators.front import Fusion, failures
@@ -36,9 +37,11 @@ from penstock.operators.specs import (
     AggregateCall,
     AggregateSpec,
     SessionSpec,
+    all_arguments,
     column_of,
-    counts_only,
+    counted_arguments,
     is_running,
+    summed_arguments,
 )
 from penstock.operators.windows import Windows
 from penstock.state.columns import PANE_NAME, KeyColumn, MergeRule, StateSchema, ValueColumn
@@ -84,7 +87,7 @@ class ChangingAggregate(Operator):
         assert not isinstance(spec.window, SessionSpec)
         self._windows = None if spec.window is None else Windows(spec.window)
         calls = spec.aggregates
-        self._arguments = {each: place for place, each in enumerate(_all_arguments(calls))}
+        self._arguments = {each: place for place, each in enumerate(all_arguments(calls))}
         self._block = Block(BlockSpec(fusion.schema, (), self._outputs()), tools.cache)
         states = [
             KeyedState(each, schema, bytes_max=tools.state_bytes_max)
@@ -99,7 +102,7 @@ class ChangingAggregate(Operator):
         values, sums = by_name.get(f"{name}_values"), by_name.get(f"{name}_sums")
         self._kept = None if values is None else _KeptValues(values, _kept_calls(spec), tools)
         self._doubles = None if sums is None else _DoubleSums(sums)
-        doubles = [each for each in _summed(calls) if each.type.is_fractional]
+        doubles = [each for each in summed_arguments(calls) if each.type.is_fractional]
         self._double_places = {argument: place for place, argument in enumerate(doubles)}
         self._watermark_us: int | None = None
         self._next_number = 0
@@ -213,6 +216,8 @@ class ChangingAggregate(Operator):
         deltas = {"rows": rows.weights}
         for place in self._arguments.values():
             column = rows.arguments[place]
+            if f"n{place}" not in self._columns:
+                continue
             weights = np.where(validity_of(column), rows.weights, 0)
             deltas[f"n{place}"] = weights
             if f"h{place}" in self._columns:
@@ -291,7 +296,8 @@ class ChangingAggregate(Operator):
         columns = list(rows.columns[:keys])
         if self._windows is not None:
             columns.insert(0, self._windows.column(rows.column(PANE_NAME).to_numpy()))
-        columns += rows.columns[keys + 1 : keys + 1 + len(self.spec.aggregates)]
+        results = rows.columns[keys + 1 : keys + 1 + len(self.spec.aggregates)]
+        columns += shown_results(results, self.spec.aggregates)
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     # --- results ----------------------------------------------------------------------------------
@@ -318,8 +324,7 @@ class ChangingAggregate(Operator):
         kept = {} if self._kept is None else self._kept.results(numbers)
         for at, call in enumerate(self.spec.aggregates):
             column = kept[call.name] if call.name in kept else self._running(call, values, numbers)
-            check_digits(self.name, call.name, column)
-            values[at] = column
+            values[at] = as_stored(column, call.type)
         self.state.put(keys, windows, values, hash_columns(keys, len(windows)))
 
     def _running(self, call: AggregateCall, values: list[pa.Array], numbers: Numbers) -> pa.Array:
@@ -358,29 +363,31 @@ class ChangingAggregate(Operator):
         return pa.array((high << 32) + (low & _LOW), mask=~valid)
 
 
+def shown_results(columns: Sequence[pa.Array], calls: Sequence[AggregateCall]) -> list[pa.Array]:
+    """Results of the state as they are shown."""
+    pairs = zip(columns, calls, strict=True)
+    return [of_stored(column, call.type) for column, call in pairs]
+
+
 def _groups_schema(spec: AggregateSpec) -> StateSchema:
     """Keys; of each group its results as they were last shown, then what they are made of."""
     calls = spec.aggregates
-    results = [
-        ValueColumn(f"r{at}", arrow_type(call.type), MergeRule.FIRST)
-        for at, call in enumerate(calls)
-    ]
-    arguments = _all_arguments(calls)
-    names = [f"n{at}" for at in range(len(arguments))]
-    for argument in _summed(calls):
+    arguments = all_arguments(calls)
+    names = [f"n{arguments.index(each)}" for each in counted_arguments(calls)]
+    for argument in summed_arguments(calls):
         if not argument.type.is_fractional:
             names += [f"h{arguments.index(argument)}", f"l{arguments.index(argument)}"]
     counted = [ValueColumn(name, pa.int64(), MergeRule.COUNT) for name in (*names, "rows")]
     number = ValueColumn(_NUMBER, pa.int64(), MergeRule.FIRST)
-    return StateSchema(key_columns(spec), (*results, *counted, number))
+    return StateSchema(key_columns(spec), (*result_columns(calls), *counted, number))
 
 
 def state_schemas(name: str, spec: AggregateSpec) -> dict[str, StateSchema]:
     """By name all states of the operator, that of its groups first."""
     schemas = {name: _groups_schema(spec)}
     if kept := _kept_calls(spec):
-        schemas[f"{name}_values"] = _kept_schema(kept)
-    if any(each.type.is_fractional for each in _summed(spec.aggregates)):
+        schemas[f"{name}_values"] = kept_schema(kept)
+    if any(each.type.is_fractional for each in summed_arguments(spec.aggregates)):
         schemas[f"{name}_sums"] = _SUMS_SCHEMA
     return schemas
 
@@ -390,20 +397,7 @@ class _KeptValues:
 
     def __init__(self, state: KeyedState, calls: Sequence[AggregateCall], tools: Tools) -> None:
         self.state = state
-        self._arguments = _all_arguments(calls)
-        self._types = [arrow_type(each.type) for each in self._arguments]
-        self._repeats = not all(call.function in _ONCE_IS_ENOUGH for call in calls)
-        fields = [Field(f"v{at}", each.type, True) for at, each in enumerate(self._arguments)]
-        self._schema: Schema = (Field(_NUMBER, BIGINT, False), *fields)
-        shown = {
-            each: column_of(field) for each, field in zip(self._arguments, fields, strict=True)
-        }
-        renamed = tuple(call.bound(lambda each: shown[each]) for call in calls)
-        number: tuple[str, Expression] = (_NUMBER, Column(_NUMBER, BIGINT, False))
-        spec = AggregateSpec((number,), None, renamed, "complete")
-        fusion = Fusion(self._schema)
-        self._anew = partial(Aggregate, state.name, spec, [fusion], replace(tools, want_late=False))
-        self._names = [call.name for call in calls]
+        self._anew = Anew(state.name, calls, tools)
 
     def merge(
         self,
@@ -414,35 +408,63 @@ class _KeptValues:
         places: dict[Expression, int],
     ) -> None:
         """Rows of these groups came, or went."""
-        columns = (arguments[places[each]] for each in self._arguments)
-        values = [column.view(_kept_type(column.type)) for column in columns]
-        self.state.merge(values, numbers, [pa.array(weights)], hashes)
-        went = weights < 0
-        if went.any():
-            _delete_zeros(
-                self.state, [value.filter(pa.array(went)) for value in values], numbers[went]
-            )
+        values = [as_kept(arguments[places[each]], each.type) for each in self._anew.arguments]
+        add_rows(self.state, values, numbers, weights, hashes)
 
     def results(self, numbers: Numbers) -> dict[str, pa.Array]:
         """By call the results of these groups."""
         kept = self.state.rows_in(np.unique(numbers))
-        width = len(self._arguments)
-        values = zip(kept.columns[:width], self._types, strict=True)
-        columns = [kept.column(PANE_NAME), *(value.view(kind) for value, kind in values)]
+        return self._anew.results(
+            kept.column(PANE_NAME).to_numpy(), kept.columns[: len(self._anew.arguments)],
+            kept.column("count").to_numpy(), numbers,
+        )  # fmt: skip
+
+
+class Anew:
+    """Aggregates of groups, computed from all of their rows."""
+
+    def __init__(self, name: str, calls: Sequence[AggregateCall], tools: Tools) -> None:
+        self.arguments = all_arguments(calls)
+        self._repeats = not all(call.function in _ONCE_IS_ENOUGH for call in calls)
+        fields = [Field(f"v{at}", each.type, True) for at, each in enumerate(self.arguments)]
+        self._schema: Schema = (Field(_NUMBER, BIGINT, False), *fields)
+        shown = {each: column_of(field) for each, field in zip(self.arguments, fields, strict=True)}
+        renamed = tuple(call.bound(lambda each: shown[each]) for call in calls)
+        number: tuple[str, Expression] = (_NUMBER, Column(_NUMBER, BIGINT, False))
+        spec = AggregateSpec((number,), None, renamed, "complete")
+        fusion = Fusion(self._schema)
+        self._operator = partial(Aggregate, name, spec, [fusion], replace(tools, want_late=False))
+        self._names = [call.name for call in calls]
+
+    def results(
+        self, owners: Numbers, kept: Sequence[pa.Array], counts: Numbers, groups: Numbers
+    ) -> dict[str, pa.Array]:
+        """By call the results of these groups; of each kept row whose it is, and how often."""
+        pairs = zip(kept, self.arguments, strict=True)
+        columns = [pa.array(owners), *(of_kept(column, each.type) for column, each in pairs)]
         if self._repeats:
-            counts = kept.column("count").to_numpy()
             places = pa.array(np.repeat(np.arange(len(counts)), counts))
             columns = [column.take(places) for column in columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=arrow_schema(self._schema))
-        operator = self._anew()
+        operator = self._operator()
         operator.process(0, operator.prepare(0, batch, None, False))
         emitted = operator.on_commit()
         if not emitted:  # the one group without keys, which has no row
-            types = arrow_schema(operator.spec.schema)
-            return {name: pa.nulls(len(numbers), types.field(name).type) for name in self._names}
+            emitted = (operator.of_no_rows([pa.array(groups)], len(groups)),)
         (found,) = emitted
-        at = pa.array(np.searchsorted(found.column(_NUMBER).to_numpy(), numbers))
+        at = pa.array(np.searchsorted(found.column(_NUMBER).to_numpy(), groups))
         return {name: found.column(name).take(at) for name in self._names}
+
+
+def add_rows(
+    state: KeyedState, values: list[pa.Array], groups: Numbers, weights: Numbers, hashes: Hashes
+) -> None:
+    """Count rows of groups that come, and those that go, of which none may be left."""
+    state.merge(values, groups, [pa.array(weights)], hashes)
+    went = weights < 0
+    if went.any():
+        gone = pa.array(went)
+        _delete_zeros(state, [value.filter(gone) for value in values], groups[went])
 
 
 class _DoubleSums:
@@ -484,10 +506,19 @@ def _kept_calls(spec: AggregateSpec) -> list[AggregateCall]:
     return [call for call in spec.aggregates if not is_running(call)]
 
 
-def _kept_schema(calls: Sequence[AggregateCall]) -> StateSchema:
-    kinds = [_kept_type(arrow_type(each.type)) for each in _all_arguments(calls)]
+def kept_schema(calls: Sequence[AggregateCall], *more: KeyColumn) -> StateSchema:
+    """Of rows that groups keep: how often each is there."""
+    kinds = [_kept_type(each.type) for each in all_arguments(calls)]
     keys = tuple(KeyColumn(f"v{at}", kind) for at, kind in enumerate(kinds))
-    return StateSchema(keys, (ValueColumn("count", pa.int64(), MergeRule.COUNT),))
+    return StateSchema((*more, *keys), (ValueColumn("count", pa.int64(), MergeRule.COUNT),))
+
+
+def result_columns(calls: Sequence[AggregateCall]) -> tuple[ValueColumn, ...]:
+    """Of groups as they were last shown."""
+    return tuple(
+        ValueColumn(f"r{at}", arrow_type(stored_type(call.type)), MergeRule.FIRST)
+        for at, call in enumerate(calls)
+    )
 
 
 _SUMS_SCHEMA = StateSchema(
@@ -496,10 +527,21 @@ _SUMS_SCHEMA = StateSchema(
 )
 
 
-def _kept_type(kind: pa.DataType) -> pa.DataType:
+_BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+
+
+def _kept_type(data_type: DataType) -> pa.DataType:
     """A value is kept bit by bit, for -0.0 goes where -0.0 came; as a key it would be 0.0."""
-    bits = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
-    return bits.get(kind, kind)
+    kind = arrow_type(stored_type(data_type))
+    return _BITS.get(kind, kind)
+
+
+def as_kept(column: pa.Array, data_type: DataType) -> pa.Array:
+    return as_stored(column, data_type).view(_kept_type(data_type))
+
+
+def of_kept(column: pa.Array, data_type: DataType) -> pa.Array:
+    return of_stored(column.view(arrow_type(stored_type(data_type))), data_type)
 
 
 def _delete_zeros(state: KeyedState, keys: list[pa.Array], groups: Numbers) -> None:
@@ -507,14 +549,3 @@ def _delete_zeros(state: KeyedState, keys: list[pa.Array], groups: Numbers) -> N
     nothing = found & (amounts.fill_null(0).to_numpy() == 0)
     if nothing.any():
         state.delete([key.filter(pa.array(nothing)) for key in keys], groups[nothing])
-
-
-def _all_arguments(calls: Sequence[AggregateCall]) -> list[Expression]:
-    """What the calls read, each once."""
-    return list(dict.fromkeys(each for call in calls for each in call.expressions()))
-
-
-def _summed(calls: Sequence[AggregateCall]) -> list[Expression]:
-    """The arguments that are summed up."""
-    sums = [call for call in calls if is_running(call) and not counts_only(call)]
-    return _all_arguments(sums)

@@ -148,11 +148,16 @@ def with_the_one_group(partials: Partials, spec: AggregateSpec | PartialAggregat
 
 def merge_nothing(state: KeyedState, spec: AggregateSpec) -> None:
     """Make the one group of an aggregate without keys and window, of no rows."""
-    values = [
-        pa.nulls(1, arrow_type(a.type)) if a.nullable else pa.array([0]).cast(arrow_type(a.type))
-        for a in accumulators_of(spec.aggregates)
-    ]
+    values = of_no_rows(accumulators_of(spec.aggregates), 1)
     state.merge([], np.zeros(1, np.int64), values, hash_columns([], 1))
+
+
+def of_no_rows(accumulators: Sequence[Accumulator], count: int) -> list[pa.Array]:
+    """The accumulators of so many groups that have no rows."""
+    return [
+        pa.array([None if each.nullable else 0] * count, arrow_type(each.type))
+        for each in accumulators
+    ]
 
 
 def merge_partials(state: KeyedState, spec: AggregateSpec, partials: Partials) -> None:

@@ -24,6 +24,7 @@ from penstock.kernels.columns import combined, plain
 from penstock.kernels.hashing import Hashes, hash_columns
 from penstock.operators.contract import Prepared, Tools
 from penstock.operators.front import Fusion, failures
+from penstock.operators.groups import of_no_rows
 from penstock.operators.late import LateRows
 from penstock.operators.specs import (
     PLACE,
@@ -151,10 +152,7 @@ class RowGroups:
 
     def _one_group(self, places: int) -> GroupRows:
         """An aggregate without keys and window has one group, also if no row has reached it."""
-        values = [
-            pa.array([None if each.nullable else 0], arrow_type(each.type))
-            for each in self._accumulators
-        ]
+        values = of_no_rows(self._accumulators, 1)
         items = [
             [pa.nulls(1, arrow_type(each.type)) for each in arguments]
             for arguments in self._collections

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import values_of
+from penstock.arrays import Mask, values_of
 from penstock.errors import StateOverflow, StateTooLarge
 from penstock.expressions.types import arrow_type
 from penstock.kernels.block import PANE_NONE, Partials
@@ -60,7 +60,15 @@ class Sessions(Grouped):
             batch = partials_batch(rows, self.spec.partial)
         if batch.num_rows:
             self._join(batch)
+            if isinstance(rows, GroupRows):
+                self._collect(rows)
         return ()
+
+    def _collect(self, rows: GroupRows) -> None:
+        """Keep what rows bring beside their accumulators under the begin of each."""
+        *keys, begin = rows.keys
+        begins: Numbers = values_of(plain(begin)).astype(np.int64)
+        self._items.merge(keys, begins, hash_columns(keys, begins.size), rows.items)
 
     def _join(self, batch: pa.RecordBatch) -> None:
         """Put rows into the sessions that they touch, of which they may make one."""
@@ -163,8 +171,10 @@ class Sessions(Grouped):
         self._watermark_us = watermark_us
         if not self.spec.forgets:
             return ()
-        batches = self._emitted(self.state.rows_upto("end", watermark_us))
+        ended = self.state.rows_upto("end", watermark_us)
+        batches = self._emitted(ended)
         if batches:
+            self._items.forget(ended)
             self.state.delete_upto("end", watermark_us)
         return batches
 
@@ -230,6 +240,22 @@ class _Sessions:
     befores: Numbers
 
 
+def beginnings(owners: Numbers, begins: Numbers, ends: Numbers) -> tuple[Mask, Mask]:
+    """Of pieces by owner, then begin: which are the first of an owner, and which of a session."""
+    count = owners.size
+    of_owner = np.ones(count, np.bool_)
+    of_owner[1:] = owners[1:] != owners[:-1]
+    # The latest end so far, of each key by itself: ends as ranks, which leave room for the key.
+    by_end = np.argsort(ends, kind="stable")
+    ranks = np.empty(count, np.int64)
+    ranks[by_end] = np.arange(count)
+    numbers = np.cumsum(of_owner) - 1
+    latest = np.maximum.accumulate(numbers * count + ranks) % max(count, 1)
+    of_session = of_owner.copy()
+    of_session[1:] |= begins[1:] > ends[by_end][latest][:-1]
+    return of_owner, of_session
+
+
 @dataclass(frozen=True, slots=True)
 class _Pieces:
     """Sessions of the state and new rows, by key, then begin: what belongs together is adjacent."""
@@ -261,17 +287,7 @@ class _Pieces:
 
     def sessions(self, last_before: Numbers) -> _Sessions:
         """Which pieces are one session, where each has its row, and which one it follows."""
-        count = self.owners.size
-        new_owner = np.ones(count, np.bool_)
-        new_owner[1:] = self.owners[1:] != self.owners[:-1]
-        # The latest end so far, of each key by itself: ends as ranks, which leave room for the key.
-        by_end = np.argsort(self.ends, kind="stable")
-        ranks = np.empty(count, np.int64)
-        ranks[by_end] = np.arange(count)
-        latest = np.maximum.accumulate(self.owners * count + ranks) % count
-        reached = self.ends[by_end][latest]
-        firsts = new_owner.copy()
-        firsts[1:] |= self.begins[1:] > reached[:-1]
+        new_owner, firsts = beginnings(self.owners, self.begins, self.ends)
         of_piece = np.cumsum(firsts) - 1
         owners, begins = self.owners[firsts], self.begins[firsts]
         newest = np.ones(owners.size, np.bool_)

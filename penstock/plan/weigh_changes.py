@@ -12,6 +12,7 @@ from penstock.operators.specs import (
     AggregateSpec,
     JoinSpec,
     ProjectSpec,
+    SessionSpec,
     SortSpec,
     SparkSpec,
     StaticJoinSpec,
@@ -63,6 +64,7 @@ def _weighed(node: Relation, is_computed_with: bool) -> Relation:
         spec = ProjectSpec((*columns, (WEIGHT_COLUMN, column_of(WEIGHT_FIELD))))
     if isinstance(spec, AggregateSpec | TableSpec | JoinSpec) and spec.mode != "append":
         spec = replace(spec, changes=is_computed_with)
+        _check_sessions(spec)
     if isinstance(spec, SortSpec) and is_computed_with:
         raise UnsupportedPlan(
             "sort: what sorts or limits a whole result stands below another operator with state; "
@@ -78,6 +80,20 @@ def _weighed(node: Relation, is_computed_with: bool) -> Relation:
             node=label,
         )
     return step(spec, *below)
+
+
+def _check_sessions(spec: AggregateSpec | TableSpec | JoinSpec) -> None:
+    """Sessions whose changes nobody computes with are final, or whole."""
+    if not isinstance(spec, AggregateSpec) or not isinstance(spec.window, SessionSpec):
+        return
+    if spec.mode == "update" and not spec.changes:
+        raise UnsupportedPlan(
+            f"Aggregate: {spec.window.output}: a session that grows or joins another is another "
+            "row, and the one that update mode has sent would stay; use outputMode append or "
+            "complete. Structured Streaming asks for the same",
+            node="Aggregate",
+            column=spec.window.output,
+        )
 
 
 def _with_weight(side: Relation) -> Relation:

@@ -10,19 +10,21 @@ from penstock.errors import ExpressionError
 from penstock.expressions.tree import column
 from penstock.expressions.types import arrow_type
 from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction
-from penstock.operators.aggregate_functions import AGGREGATES, Items
+from penstock.operators.aggregate_functions import AGGREGATES
+from penstock.operators.item_results import Items
 from penstock.operators.specs import AggregateCall, accumulators_of
 
 TYPES = [
     "boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal(8,2)", "date",
-    "timestamp", "timestamp_ntz", "string", "binary", "array<int>",
+    "timestamp", "timestamp_ntz", "string", "binary", "array<int>", "decimal(18,2)",
+    "decimal(38,6)", "struct<a:int,b:string>", "map<int,string>",
 ]  # fmt: skip
 
 
 def test_every_row_stands_under_its_name() -> None:
     assert all(row.name == name for name, row in AGGREGATES.items())
     assert all(row.name == name for name, row in ACCUMULATORS.items())
-    assert len({row.catalyst for row in AGGREGATES.values()}) == len(AGGREGATES)
+    assert len({(row.catalyst, row.fails) for row in AGGREGATES.values()}) == len(AGGREGATES)
 
 
 def test_every_accumulator_is_of_some_aggregate_and_the_other_way_round() -> None:
@@ -55,17 +57,21 @@ def test_what_an_accumulator_reads_comes_behind_it() -> None:
         assert all(found.index(other) > at for other in accumulator.reads)
 
 
-OPTIONS = {"percentile": (True, 0.5), "percentile_approx": (True, 100, 0.5)}
+OPTIONS = {
+    "percentile": (True, 0.5),
+    "percentile_approx": (True, 100, 0.5),
+    "approx_count_distinct": (9, 400.0, 0),
+}
 
 
 def gathered(aggregate: AggregateCall) -> pa.Array:
     """The column of an aggregate of items, of two groups that have none."""
     assert aggregate.row.gather is not None
     assert aggregate.collection is not None
-    keys, values = aggregate.collection.arguments[:1], aggregate.collection.arguments[1:]
-    nothing = [pa.array([], arrow_type(each.type)) for each in (*keys, *values)]
-    counts = [pa.array([], pa.int64())]
-    items = Items(np.empty(0, np.int64), 2, nothing[:1], nothing[1:] or counts)
+    collection = aggregate.collection
+    keys = [pa.array([], arrow_type(kind)) for kind in collection.keys]
+    values = [pa.array([], arrow_type(collection.value))]
+    items = Items(np.empty(0, np.int64), 2, keys, values)
     column = aggregate.row.gather(items, aggregate.options, aggregate.type)
     assert len(column) == 2
     return column

@@ -100,9 +100,9 @@ def _late(
 def every_aggregate() -> list[str]:
     """Each aggregate of each type that it takes, as SQL."""
     found = ["count(1)", "count(price, url)", "count_if(price > 0)", "max(auction)"]
-    for function in AGGREGATES:
+    for function, row in AGGREGATES.items():
         for field in EVENT_SCHEMA:
-            if field.name in _OF_A_TYPE_THAT_IS_THERE:
+            if field.name in _OF_A_TYPE_THAT_IS_THERE or not row.fails:
                 continue
             try:
                 call = AggregateCall(function, column(field.name, field.type), "x")
@@ -132,6 +132,59 @@ KEPT_AGGREGATES = (
     "cast(round(covar_samp(n % 5, price % 9), 6) AS float)",
     "cast(round(corr(n % 5, price % 9), 6) AS float)",
 )  # fmt: skip
+
+
+# What needs more room than a number, or a table of Spark's.
+WIDE_AGGREGATES = (
+    "count(1)", "approx_count_distinct(url)", "approx_count_distinct(id)",
+    "approx_count_distinct(ratio, 0.2)", "approx_count_distinct(st)",
+    "approx_count_distinct(id, 0.01) FILTER (WHERE flag)",
+    "sum(cast(fee AS decimal(18,2)))", "avg(cast(fee AS decimal(16,2)))",
+    "sum(cast(fee AS decimal(30,4)))", "avg(cast(fee AS decimal(30,4)))",
+    "sum(cast(rate AS decimal(38,1)))", "avg(cast(rate AS decimal(38,30)))",
+    "try_sum(9223372036854775807)", "try_sum(price)", "try_sum(ratio)", "try_avg(n)",
+    "try_sum(cast(concat('6', repeat('0', 37)) AS decimal(38,0)))",
+    "try_avg(cast(concat('6', repeat('0', 36)) AS decimal(37,0)))", "try_sum(fee)",
+    "try_avg(fee)",
+    "min(st)", "max(st)", "min(tags)", "max(array(st))", "max(cast(fee AS decimal(38,9)))",
+    "min(cast(rate AS decimal(20,3)))", "min_by(st, id)", "max_by(tags, struct(url, id))",
+    "max_by(map(url, id), array(id)) FILTER (WHERE url IS NOT NULL)",
+    "any_value(st) FILTER (WHERE id = 3)", "last(url) FILTER (WHERE id IN (5, 50))",
+    "first(map('k', id), true) FILTER (WHERE id = 7)",
+    "sort_array(transform(collect_set(st), s -> s.w))",
+    "sort_array(transform(collect_list(tags), t -> size(t)))",
+    "sort_array(collect_list(cast(fee AS decimal(25,3))))",
+    "mode(st, true)", "mode(cast(rate AS decimal(22,1)), true)",
+    "percentile(cast(fee AS decimal(30,2)), 0.3)", "median(cast(rate AS decimal(20,1)))",
+    "regr_count(n, price)", "regr_avgx(tiny, price)", "regr_avgy(tiny, price)",
+    "cast(round(regr_sxx(n % 5, price % 9), 6) AS float)",
+    "cast(round(regr_syy(n % 5, price % 9), 6) AS float)",
+    "cast(round(regr_sxy(n % 5, price % 9), 6) AS float)",
+    "cast(round(regr_r2(n % 5, price % 9), 6) AS float)",
+    "cast(round(regr_slope(n % 5, price % 9), 6) AS float)",
+    "cast(round(regr_intercept(n % 5, price % 9), 6) AS float)",
+    "regr_r2(tiny, 1)", "regr_r2(1, tiny)", "regr_slope(tiny, 1)", "regr_intercept(tiny, 1)",
+)  # fmt: skip
+# Beside each other they are several aggregations, and one expansion of rows.
+WIDE_DISTINCT = (
+    "count(DISTINCT st, tags)", "sum(DISTINCT cast(fee AS decimal(30,2)))", "count(DISTINCT raw)",
+    "sort_array(collect_list(DISTINCT tiny))", "percentile(DISTINCT tiny, 0.5)",
+    "max(st)", "approx_count_distinct(id)", "size(collect_set(tags))",
+)  # fmt: skip
+OF_ROWS_THAT_CHANGE = tuple(
+    sql for sql in (*KEPT_AGGREGATES, *WIDE_AGGREGATES) if not sql.startswith(("last", "first"))
+)
+_AT_ONCE = 20  # each takes several of the columns that a state has room for
+
+
+def _parts(
+    name: str, expressions: tuple[str, ...], judged: Callable[[tuple[str, ...]], Judged]
+) -> dict[str, Judged]:
+    """A query for so many of the aggregates at once."""
+    return {
+        f"{name}, {at // _AT_ONCE}": judged(expressions[at : at + _AT_ONCE])
+        for at in range(0, len(expressions), _AT_ONCE)
+    }
 
 
 _OF_A_TYPE_THAT_IS_THERE = frozenset({"id", "auction", "bidder", "ts", "ntz"})
@@ -326,6 +379,28 @@ def _unbounded() -> dict[str, Judged]:
         "what is kept of one group": Judged(
             lambda df: df.agg(*_columns(*KEPT_AGGREGATES)), "update", keys=0
         ),
+        **_parts(
+            "what is wide, update",
+            WIDE_AGGREGATES,
+            lambda some: Judged(
+                lambda df: df.groupBy("url").agg(*_columns(*some)), "update", keys=1
+            ),
+        ),
+        **_parts(
+            "what is wide of one group",
+            WIDE_AGGREGATES,
+            lambda some: Judged(lambda df: df.agg(*_columns(*some)), "complete"),
+        ),
+        **_parts(
+            "what is wide, rolled up",
+            WIDE_AGGREGATES,
+            lambda some: Judged(
+                lambda df: df.rollup("flag", "tiny").agg(*_columns(*some)), "complete"
+            ),
+        ),
+        "distinct values that are wide": Judged(
+            lambda df: df.groupBy("auction").agg(*_columns(*WIDE_DISTINCT)), "update", keys=1
+        ),
         "best groups, sorted": Judged(
             lambda df: (
                 df.groupBy("auction")
@@ -482,6 +557,31 @@ def _windows() -> dict[str, Judged]:
             ),
             lateness=uneven,
         ),
+        **_parts(
+            "tumbling, what is wide",
+            WIDE_AGGREGATES,
+            lambda some: Judged(
+                lambda df: windowed(df, "17 seconds", by=key).agg(*_columns(*some)),
+                lateness=_late(17),
+            ),
+        ),
+        **_parts(
+            "sliding, what is wide",
+            WIDE_AGGREGATES,
+            lambda some: Judged(
+                lambda df: windowed(df, "10 seconds", "4 seconds", by=("url",)).agg(
+                    *_columns(*some)
+                ),
+                lateness=uneven,
+            ),
+        ),
+        "sliding, several distinct counts": Judged(
+            lambda df: windowed(df, "10 seconds", "4 seconds", by=("url",)).agg(
+                *_columns(*WIDE_DISTINCT)
+            ),
+            lateness=uneven,
+            reads_late=False,
+        ),
         "tumbling from an offset": Judged(
             lambda df: counts(df, "10 seconds", None, "3 seconds"), lateness=_late(10, start_s=3)
         ),
@@ -606,7 +706,40 @@ def _changing() -> dict[str, Judged]:
         grouped = windowed(df, *window, by=("auction", "bidder"))
         return grouped.agg(F.count("*").alias("seen"), F.max("price").alias("top"))
 
+    def last_of_bidders(df: DataFrame) -> DataFrame:
+        """The last row of each bidder, which goes when another comes."""
+        rows = F.struct(*(F.col(name) for name in df.columns if name not in ("bidder", MARK)))
+        return df.groupBy("bidder").agg(F.max_by(rows, "id").alias("r")).select("bidder", "r.*")
+
     return {
+        **_parts(
+            "everything of rows that change, update",
+            OF_ROWS_THAT_CHANGE,
+            lambda some: Judged(
+                lambda df: last_of_bidders(df).groupBy("flag").agg(*_columns(*some)),
+                "update",
+                keys=1,
+            ),
+        ),
+        **_parts(
+            "everything of rows that change, complete",
+            OF_ROWS_THAT_CHANGE,
+            lambda some: Judged(lambda df: last_of_bidders(df).agg(*_columns(*some)), "complete"),
+        ),
+        "distinct values of rows that change": Judged(
+            lambda df: last_of_bidders(df).groupBy("auction").agg(*_columns(*WIDE_DISTINCT)),
+            "complete",
+        ),
+        "what was collected and changes": Judged(
+            lambda df: (
+                df.groupBy("auction", "flag")
+                .agg(*_columns("sort_array(collect_set(url))", "max(st)", "count(DISTINCT tiny)"))
+                .groupBy("auction")
+                .agg(*_columns("max(c0)", "min(c1)", "sum(c2)", "approx_count_distinct(c0)"))
+            ),
+            "update",
+            keys=1,
+        ),
         "average of maxima, update": Judged(
             lambda df: (
                 df.groupBy("auction", "bidder")
@@ -949,6 +1082,60 @@ def _sessions() -> dict[str, Judged]:
         ),
         "sessions without a key, complete": Judged(
             lambda df: df.groupBy(F.session_window("ts", "1 second")).agg(*_some()), "complete"
+        ),
+        "sessions, what is kept": Judged(
+            lambda df: (
+                _behind(df)
+                .groupBy(F.session_window("ts", "2 seconds"), "flag")
+                .agg(*_columns(*KEPT_AGGREGATES))
+            )
+        ),
+        **_parts(
+            "sessions, what is wide",
+            WIDE_AGGREGATES,
+            lambda some: Judged(
+                lambda df: (
+                    _behind(df).groupBy(F.session_window("ts", by_row())).agg(*_columns(*some))
+                )
+            ),
+        ),
+        "sessions, what is kept, complete": Judged(
+            lambda df: (
+                df.groupBy("url", F.session_window("ts", "1 second"))
+                .agg(*_columns("sort_array(collect_list(id))", "median(n)", "count(DISTINCT tiny)"))
+                .orderBy("session_window", F.desc("url"))
+            ),
+            "complete",
+        ),
+        "sessions that somebody counts, update": Judged(
+            lambda df: (
+                _behind(df)
+                .groupBy(F.session_window("ts", "2 seconds"), "auction")
+                .agg(*_columns("count(1)", "max(st)", "sort_array(collect_set(tiny))"))
+                .groupBy("auction")
+                .agg(*_columns("count(1)", "max(session_window)", "sum(c0)", "min(c1)", "max(c2)"))
+            ),
+            "update",
+            keys=1,
+        ),
+        "sessions of what changes, complete": Judged(
+            lambda df: (
+                df.groupBy("bidder", "flag")
+                .agg(F.max("ts").alias("ts"), F.count("*").alias("n"))
+                .groupBy(F.session_window("ts", "2 seconds"), "flag")
+                .agg(*_columns("count(1)", "sum(n)", "max(bidder)", "median(n)"))
+            ),
+            "complete",
+        ),
+        "sessions of what changes, counted": Judged(
+            lambda df: (
+                df.groupBy("bidder")
+                .agg(F.max("ts").alias("ts"))
+                .groupBy(F.session_window("ts", "2 seconds"))
+                .agg(*_columns("count(1)", "max(bidder)"))
+                .agg(*_columns("count(1)", "sum(c0)", "max(c1)"))
+            ),
+            "update",
         ),
         "windows of sessions": Judged(
             lambda df: (

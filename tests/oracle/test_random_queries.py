@@ -36,9 +36,6 @@ QUICK, DEEP, CAMPAIGN = 50, 500, 5_000
 KEPT = (59, 65, 105, 109, 142, 217, 318, 322, 509, 746, 1747, 1804, 1882)
 # What a stream refuses though a batch has an answer: each says so, and what to do instead.
 REFUSED = (
-    "of groups that come and go",
-    "in a session, which grows together",
-    "sessions of rows that come and go",
     "partitions and order by",
     "the window's time session_window.start",
     "a session that grows or joins another",

@@ -24,9 +24,12 @@ from penstock.operators.specs.grouping import (
     SessionSpec,
     WindowSpec,
     accumulators_of,
+    all_arguments,
     collections_of,
+    counted_arguments,
     counts_only,
     is_running,
+    summed_arguments,
 )
 from penstock.operators.specs.join import (
     HOWS,
@@ -122,12 +125,14 @@ __all__ = [
     "WatermarkSpec",
     "WindowSpec",
     "accumulators_of",
+    "all_arguments",
     "can_be_looked_up",
     "chain_schema",
     "check_columns",
     "collections_of",
     "column_of",
     "columns_read",
+    "counted_arguments",
     "counts_only",
     "cut_at_state",
     "field_named",
@@ -137,6 +142,7 @@ __all__ = [
     "names_in",
     "operator_name",
     "spec_from_json",
+    "summed_arguments",
     "without_weight",
 ]
 

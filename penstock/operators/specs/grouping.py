@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
+from penstock.errors import StateOverflow
 from penstock.expressions.durations import show_duration
 from penstock.expressions.tree import Column, Expression, call, literal
 from penstock.expressions.types import (
-    ARITHMETIC_DIGITS_MAX,
     BIGINT,
     TIMESTAMP,
     DataType,
@@ -238,18 +238,29 @@ def _accumulator(part: Part, arguments: Sequence[Expression]) -> Accumulator:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """Items of a group: distinct values, each with its count, or values at places of rows."""
+    """Items of a group: distinct values, each with its count; values at places of rows; registers.
 
-    kind: Literal["values", "places"]
+    Of registers there are as many as their `bits` can number.
+    """
+
+    kind: Literal["values", "places", "registers"]
     arguments: tuple[Expression, ...]
+    bits: int = 0
 
     def __str__(self) -> str:
         return f"{self.kind} of {', '.join(map(str, self.arguments[-1:]))}"
 
     @property
-    def keys(self) -> int:
-        """How many of the arguments tell one item from another."""
-        return len(self.arguments) if self.kind == "values" else 1
+    def keys(self) -> tuple[DataType, ...]:
+        """Of what tells one item from another."""
+        if self.kind == "values":
+            return tuple(each.type for each in self.arguments)
+        return (BIGINT,)
+
+    @property
+    def value(self) -> DataType:
+        """Of what an item has."""
+        return self.arguments[1].type if self.kind == "places" else BIGINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +270,7 @@ class AggregateCall:
     function: str
     argument: Expression | None
     name: str
-    second: Expression | None = None
+    second: Expression | None = None  # of functions of a place: null where a row does not count
     ignores_nulls: bool = False  # of functions that go by the place of a row
     is_distinct: bool = False  # equal values of a group count once
     more: tuple[Expression, ...] = ()  # what a distinct count looks at beside its argument
@@ -272,18 +283,25 @@ class AggregateCall:
             self._check_argument(self.argument, self.row.refusal)
         elif not self.row.counts_rows:
             raise refuse(f"{self.function} needs an argument")
-        if (self.second is not None) != (self.row.second in ("order", "pair")):
+        is_asked = self.row.second in ("order", "pair")
+        if (self.second is not None) != is_asked and self.row.second != "place":
             raise refuse(f"{self.function} has another number of arguments")
-        if self.second is not None:
+        if self.second is not None and is_asked:
             refusal = ordered if self.row.second == "order" else self.row.refusal
             self._check_argument(self.second, refusal)
-        if self.is_distinct and (self.argument is None or self.row.second != "none"):
+        if self.is_distinct and not (self.argument is not None and self._can_be_distinct):
             raise refuse(f"{self.function} of distinct values is not supported")
+        if self.row.collects == "registers" and not self.options:
+            raise refuse(f"{self.function} needs to be told how many registers there are")
         if self.more and not (self.is_distinct and self.row.counts_rows):
             raise refuse(f"{self.function} has another number of arguments")
-        if self.collection is not None:
+        if self.collection is not None and self.collection.kind == "values":
             for each in self.collection.arguments:
                 self._check_argument(each, ordered)
+
+    @property
+    def _can_be_distinct(self) -> bool:
+        return self.row.second == "none" or self.row.collects != "none"
 
     def bound(self, bind: Binder) -> AggregateCall:
         if self.argument is None:
@@ -303,12 +321,6 @@ class AggregateCall:
         if refusal is not None:
             shown = refusal.format(argument=argument, type=argument.type)
             raise refuse(f"{self.function} {shown}")
-        digits = argument.type.precision + self.row.more_digits
-        if argument.type.is_decimal and digits > ARITHMETIC_DIGITS_MAX:
-            raise refuse(
-                f"{self.function} of {argument.type} needs {digits} digits, "
-                f"the most is {ARITHMETIC_DIGITS_MAX}: cast the argument to fewer digits"
-            )
 
     @property
     def type(self) -> DataType:
@@ -331,6 +343,8 @@ class AggregateCall:
         """The items that must be kept per group to compute it."""
         if self.argument is None:
             return None
+        if self.row.collects == "registers":  # equal values are one there in any case
+            return Collection("registers", (self.argument,), self.options[0])
         if self.is_distinct or self.row.collects == "values":
             return Collection("values", (self.argument, *self.more))
         if self.row.collects == "places":
@@ -343,8 +357,9 @@ class AggregateCall:
         if self.argument is None:
             return ()
         if self.row.second == "place":
-            guard = self.argument if self.ignores_nulls else PLACE
-            return self.argument, _where_present(PLACE, guard)
+            place = _where_present(PLACE, self.argument if self.ignores_nulls else PLACE)
+            counts = PLACE if self.second is None else self.second
+            return self.argument, _where_present(place, counts)
         if self.second is None:
             return (self.argument,)
         if self.row.second == "pair":
@@ -365,7 +380,16 @@ class AggregateCall:
     def finish(self, accumulators: Sequence[Accumulator], columns: Sequence[pa.Array]) -> pa.Array:
         """The column of the result, from the columns of all accumulators of the groups."""
         own = [columns[accumulators.index(needed)] for needed in self.accumulators]
-        return self.row.finish(own, self.type)
+        argument = BIGINT if self.argument is None else self.argument.type
+        try:
+            return self.row.finish(own, argument, self.type)
+        except OverflowError as error:
+            raise StateOverflow(
+                f"aggregate: {self.function} {self.name!r} has no room in its type, {self.type}; "
+                f"cast {self.argument} to a wider type or to double, or use try_{self.function}, "
+                "which gives null there",
+                column=self.name,
+            ) from error
 
 
 def _where_present(value: Expression, guard: Expression) -> Expression:
@@ -415,6 +439,8 @@ def _check_grouping(
 
 def counts_only(call: AggregateCall) -> bool:
     """Whether a result says how many rows there are, or values."""
+    if call.collection is not None:
+        return False
     return call.second is None and {part.function for part in call.accumulators} <= _COUNTS
 
 
@@ -425,9 +451,25 @@ def is_running(call: AggregateCall) -> bool:
     is_number = call.argument is not None and is_fixed_width(call.argument.type)
     return (
         is_number
+        and call.collection is None
         and call.second is None
         and {part.function for part in call.accumulators} <= _COUNTS | _SUMS
     )
+
+
+def all_arguments(calls: Sequence[AggregateCall]) -> list[Expression]:
+    """What the calls read, each once."""
+    return list(dict.fromkeys(each for call in calls for each in call.expressions()))
+
+
+def counted_arguments(calls: Sequence[AggregateCall]) -> list[Expression]:
+    """The arguments of which it is counted how many come and go."""
+    return all_arguments([call for call in calls if is_running(call)])
+
+
+def summed_arguments(calls: Sequence[AggregateCall]) -> list[Expression]:
+    """The arguments that are added up where they come, and taken away where they go."""
+    return all_arguments([call for call in calls if is_running(call) and not counts_only(call)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -498,7 +540,10 @@ class PartialAggregateSpec(Spec):
             [each.function, each.argument, *each.arguments[1:]]
             for each in accumulators_of(self.aggregates)
         ]
-        items = [[each.kind, *each.arguments] for each in collections_of(self.aggregates)]
+        items = [
+            [each.kind, *each.arguments, *([each.bits] if each.bits else [])]
+            for each in collections_of(self.aggregates)
+        ]
         kept = {"values": values} | ({"items": items} if items else {})
         return {"keys": self.keys, "window": self.window} | kept
 
@@ -533,7 +578,6 @@ class AggregateSpec(Spec):
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise refuse(f"there is no mode {self.mode!r}; known: {', '.join(MODES)}")
-        self._check_items()
         if self.mode == "append" and (self.weighted or self.changes):
             raise refuse(
                 "an aggregate in append mode emits each group once, when it is final: groups of "
@@ -548,32 +592,8 @@ class AggregateSpec(Spec):
                 "an aggregate in append mode needs a watermark on its window's time: without one "
                 "no window ever ends"
             )
-        if self.mode == "update" and isinstance(self.window, SessionSpec):
-            raise refuse(
-                "sessions in update mode: a session that grows or joins another is another row, "
-                "and the one before would stay; use append or complete mode"
-            )
-        if isinstance(self.window, SessionSpec) and (self.weighted or self.changes):
-            raise refuse(
-                "sessions of rows that come and go, or that feed another operator before they are "
-                "over: use append mode"
-            )
         if self.window is None and self.is_watermarked:
             raise refuse("a watermark ends the windows of an aggregate, and it has none")
-
-    def _check_items(self) -> None:
-        """Items stay with the group that they came to, and what was made of them is not kept."""
-        collecting = next((call for call in self.aggregates if call.collection is not None), None)
-        if collecting is None:
-            return
-        if isinstance(self.window, SessionSpec):
-            reason = "in a session, which grows together with others: use a window of fixed length"
-        elif self.weighted or self.changes:
-            reason = "of groups that come and go: use append mode between two aggregates"
-        else:
-            return
-        shown = f"distinct {collecting.function}" if collecting.is_distinct else collecting.function
-        raise refuse(f"{shown} is not supported {reason}", column=collecting.name)
 
     def expressions(self) -> list[Expression]:
         """Where it merges partials they were computed before."""
@@ -591,10 +611,13 @@ class AggregateSpec(Spec):
 
     @property
     def by_rows(self) -> bool:
-        """Whether it keeps groups from which single rows can go, or whole windows that can."""
+        """Whether it keeps groups from which single rows can go, or whole results that can."""
         window = self.window
-        overlaps = isinstance(window, WindowSpec) and window.size_us != window.slide_us
-        return self.weighted or (self.changes and overlaps)
+        is_one = window is None or (
+            isinstance(window, WindowSpec) and window.size_us == window.slide_us
+        )
+        is_line = is_one and not collections_of(self.aggregates)
+        return self.weighted or (self.changes and not is_line)
 
     @property
     def forgets(self) -> bool:
@@ -647,6 +670,12 @@ class AggregateSpec(Spec):
             self._check_partials(input_schema)
         else:
             _check_grouping(self.keys, self.window, self.aggregates, input_schema)
+        if (
+            self.by_rows
+        ):  # a result each, what it is made of, the number of rows and that of a group
+            counted, summed = counted_arguments(self.aggregates), summed_arguments(self.aggregates)
+            needed = len(self.aggregates) + len(counted) + 2 * len(summed) + 2
+            check_room(needed, "results and running numbers, where rows come and go")
         check_distinct(tuple(field.name for field in self.schema))
         return self.schema
 
