@@ -186,23 +186,19 @@ def _summed(
 ) -> pa.Array:
     if len(columns) == 1 and not result.is_decimal:  # it failed where it had no room
         return _kept(columns, argument, result)
-    return _total(columns).column(validity_of(columns[0]), result, fails)
+    total = Total([_numbers(part) for part in reversed(columns)])
+    return total.column(validity_of(columns[0]), result, fails)
 
 
 def _averaged(
     columns: Sequence[pa.Array], argument: DataType, result: DataType, fails: bool = True
 ) -> pa.Array:
-    *parts, counted = columns
-    counts = _numbers(counted)
+    *parts, counts = map(_numbers, columns)
     if result.is_decimal:
-        return _total(parts).averages(counts, argument, result, fails)
-    total = _numbers(parts[0]) if len(parts) == 1 else as_doubles(*map(_numbers, parts))
+        return Total(parts[::-1]).averages(counts, argument, result, fails)
+    total = parts[0] if len(parts) == 1 else as_doubles(*parts)
     with np.errstate(all="ignore"):
         return arrow_column(total / np.where(counts > 0, counts, 1), counts > 0, DOUBLE)
-
-
-def _total(parts: Sequence[pa.Array]) -> Total:
-    return Total([_numbers(part) for part in reversed(parts)])
 
 
 def _from_moments(

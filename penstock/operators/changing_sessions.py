@@ -50,13 +50,23 @@ _BEGIN, _END, _NUMBER = "begin", "end", "number"
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows of a batch that are not late."""
+    """Rows of a batch."""
 
     keys: list[pa.Array]
     begins: Numbers
     ends: Numbers
     arguments: list[pa.Array]
     weights: Numbers
+
+    def chosen(self, rows: Mask) -> _Rows:
+        flags = pa.array(rows)
+        return _Rows(
+            [key.filter(flags) for key in self.keys],
+            self.begins[rows],
+            self.ends[rows],
+            [argument.filter(flags) for argument in self.arguments],
+            self.weights[rows],
+        )
 
 
 def session_states(name: str, spec: AggregateSpec) -> dict[str, StateSchema]:
@@ -131,25 +141,41 @@ class ChangingSessions(Operator):
         times = [made.batch.column(name) for name in (_BEGIN, _END)]
         begins, ends = (values_of(each.cast(pa.int64())).astype(np.int64) for each in times)
         timed = validity_of(times[0]) & validity_of(times[1])
-        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
-        late = timed & (ends <= max(known)) if known and self.spec.forgets else ~timed & timed
-        stays = timed & ~late
-        rows = made.batch.filter(pa.array(stays))
-        weights = np.ones(rows.num_rows, np.int64)
+        weights = np.ones(made.batch.num_rows, np.int64)
         if self.spec.weighted:
-            weights = values_of(rows.column("weight")).astype(np.int64)
-        kept = _Rows(
-            [rows.column(f"k{at}") for at in range(len(self.spec.keys))],
-            begins[stays],
-            ends[stays],
-            [rows.column(f"v{at}") for at in range(len(self._arguments))],
+            weights = values_of(made.batch.column("weight")).astype(np.int64)
+        every = _Rows(
+            [made.batch.column(f"k{at}") for at in range(len(self.spec.keys))],
+            begins,
+            ends,
+            [made.batch.column(f"v{at}") for at in range(len(self._arguments))],
             weights,
         )
+        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
+        late: Mask = np.zeros(len(begins), np.bool_)
+        if known and self.spec.forgets:
+            late = timed & (ends <= max(known))
+            if (late & (weights < 0)).any():
+                late &= ~((weights < 0) & self._are_kept(every))
+        kept = every.chosen(timed & ~late)
         late_rows = None
         if self._want_late and late.any():
             origins = [made.origin(row) for row in np.flatnonzero(late).tolist()]
             late_rows = batch.take(pa.array(origins))
         return Prepared(kept, int(late.sum()), late_rows, made.max_event_time_us, bad)
+
+    def _are_kept(self, rows: _Rows) -> Mask:
+        """Which rows are there: while their session is open they may go, however old they are."""
+        nowhere = np.zeros(len(rows.begins), np.int64)
+        (number, _), known = self._keys.get(rows.keys, nowhere)
+        _, found = self._rows.get(self._kept(rows), number.fill_null(0).to_numpy())
+        return known & found
+
+    def _kept(self, rows: _Rows) -> list[pa.Array]:
+        """What tells rows of a key apart."""
+        pairs = zip(rows.arguments, self._arguments, strict=True)
+        values = [as_kept(column, each.type) for column, each in pairs]
+        return [pa.array(rows.begins), pa.array(rows.ends), *values]
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         rows: _Rows = prepared.rows
@@ -164,10 +190,7 @@ class ChangingSessions(Operator):
         self._keys.merge(rows.keys, nowhere, [pa.array(numbers), pa.array(rows.weights)], hashes)
         (number, _), _ = self._keys.get(rows.keys, nowhere)
         self._touched.add(rows.keys, nowhere, [number])
-        pairs = zip(rows.arguments, self._arguments, strict=True)
-        values = [as_kept(column, each.type) for column, each in pairs]
-        kept = [pa.array(rows.begins), pa.array(rows.ends), *values]
-        add_rows(self._rows, kept, number.to_numpy(), rows.weights, hashes)
+        add_rows(self._rows, self._kept(rows), number.to_numpy(), rows.weights, hashes)
         return ()
 
     # --- output -----------------------------------------------------------------------------------

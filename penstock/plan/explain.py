@@ -291,9 +291,13 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
         pane = ", a row for each session"
     values = [f"{each} {each.type}" for each in accumulators_of(spec.aggregates)]
     if spec.by_rows:
+        in_sessions = isinstance(spec.window, SessionSpec)
+        anew = "every row, read again when one of its key comes or goes: "
+        again = [f"{anew}{_calls(spec.aggregates)}"]
+        pane = "" if spec.window is None else ", a row for each window"
         return [
-            f"by {keys}{'' if spec.window is None else ', a row for each window'}",
-            *_changing_values(spec.aggregates),
+            f"by {keys}{', a row for each session' if in_sessions else pane}",
+            *(again if in_sessions else _changing_values(spec.aggregates)),
             f"{_bound_text(settings)}, {_closing(spec)}, or have no rows left",
         ]
     items = [f"items {each}" for each in collections_of(spec.aggregates)]

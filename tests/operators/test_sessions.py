@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from penstock.errors import ExpressionError, StateOverflow
+from penstock.errors import StateOverflow
 from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import (
     BIGINT,
@@ -22,6 +24,7 @@ from penstock.expressions.types import (
 from penstock.kernels.cache import KernelCache
 from penstock.operators.chain import Chain
 from penstock.operators.specs import (
+    WEIGHT_FIELD,
     AggregateCall,
     AggregateSpec,
     OperatorSpec,
@@ -202,6 +205,12 @@ def test_rows_become_the_sessions_that_their_gaps_say(
 def restored(chain: Chain, grouping: AggregateSpec, through_exchange: bool) -> Chain:
     specs: tuple[OperatorSpec, ...] = (WatermarkSpec("at", 0), grouping)
     again = exchanged(grouping, None)[1] if through_exchange else linear(specs, ROWS, None)
+    carry_over(chain, again)
+    return again
+
+
+def carry_over(chain: Chain, again: Chain) -> None:
+    """What the log would have of a chain, into another one."""
     for name, state in chain.states.items():
         state.take_changes()
         picture = state.begin_snapshot()
@@ -209,7 +218,6 @@ def restored(chain: Chain, grouping: AggregateSpec, through_exchange: bool) -> C
             pass
         again.states[name].restore(list(picture.batches()))
     again.restore_progress(chain.progress())
-    return again
 
 
 def test_changes_give_the_state_again() -> None:
@@ -267,9 +275,78 @@ def test_the_rows_before_a_sum_that_overflows_are_there_as_before() -> None:
     assert state.scan().equals(before)
 
 
-def test_update_mode_has_no_meaning_for_sessions() -> None:
-    with pytest.raises(ExpressionError, match="sessions in update mode"):
-        spec(mode="update")
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_sessions_that_change_go_and_come(weighted: bool, keyed: bool, seed: int) -> None:
+    """What came and has not gone is what a list of the rows of the moment says, at each commit."""
+    rng = random.Random(f"{weighted} {keyed} {seed}")
+    grouping = spec(keyed, mode="update", changes=True, weighted=weighted)
+    schema = (*ROWS, WEIGHT_FIELD) if weighted else ROWS
+    specs = (WatermarkSpec("at", 0), grouping)
+    model, chain = Model(keyed), linear(specs, schema, None)
+    ledger, over = Counter[Any](), Counter[Any]()
+    now, went = 10_000 * SECOND, 0
+    for _ in range(25):
+        rows = random_rows(rng, now, True)
+        gone = [row for row in model.rows if weighted and rng.random() < 0.3]
+        went += len(gone)
+        model.take(rows)
+        model.rows = [row for row in model.rows if not any(row is each for each in gone)]
+        batch = batch_of([*rows, *gone])
+        if weighted:
+            weights = pa.array([1] * len(rows) + [-1] * len(gone), pa.int8())
+            batch = batch.append_column(arrow_schema(schema).field(WEIGHT_FIELD.name), weights)
+        chain.process(batch)
+        now += rng.randrange(0, 12) * SECOND
+        watermark = now - rng.choice([0, 10, 40]) * SECOND
+        emitted = ()
+        if rng.random() < 0.5 and (model.watermark is None or watermark > model.watermark):
+            over.update(model.close(watermark))
+            emitted = chain.on_watermark(watermark)
+        for *row, weight in shown((*emitted, *chain.on_commit())):
+            ledger[tuple(row)] += weight
+        assert +ledger == over + Counter(model.shown(model.sessions()))
+        assert min(ledger.values(), default=0) >= 0
+        if rng.random() < 0.3:
+            before, chain = chain, linear(specs, schema, None)
+            carry_over(before, chain)
+    assert bool(went) == weighted
+    chain.on_watermark(now + 10**12)
+    assert not any(map(len, chain.states.values()))
+
+
+def test_what_sessions_collect_goes_with_them() -> None:
+    rng = random.Random(8)
+    calls = (AggregateCall("collect_list", V, "all"), AggregateCall("count", V, "n"))
+    calls += (AggregateCall("count", V, "differ", is_distinct=True),)
+    grouping = replace(spec(), aggregates=calls)
+    model, chain = Model(True), linear((WatermarkSpec("at", 0), grouping), ROWS, None)
+    now, found = 10_000 * SECOND, 0
+    for _ in range(25):
+        rows = random_rows(rng, now, True)
+        model.take(rows)
+        chain.process(batch_of(rows))
+        now += rng.randrange(1, 12) * SECOND
+        watermark = now - 20 * SECOND
+        model.watermark = watermark
+        over = [rows for rows in model.sessions() if _end(rows) <= watermark]
+        model.close(watermark)
+        expected = {}
+        for rows in over:
+            values = [row["v"] for row in rows if row["v"] is not None]
+            begin = min(row["at"] for row in rows)
+            expected[begin, rows[0]["k"]] = (sorted(values), len(values), len(set(values)))
+        given = {
+            (begin, key): (sorted(every), count, differ)
+            for begin, _, key, every, count, differ in shown(chain.on_watermark(watermark))
+        }
+        assert given == expected
+        found += len(given)
+        chain = restored(chain, grouping, False)
+    assert found
+    chain.on_watermark(now + 10**12)
+    assert not any(map(len, chain.states.values()))
 
 
 @pytest.mark.slow

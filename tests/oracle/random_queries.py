@@ -18,6 +18,8 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    _Known = tuple[tuple[str, ...], tuple[Callable[[Column], Column], ...]]
+
 DELAY_S = 60  # above the disorder of the events: nothing is late
 STREAMS = ("first", "second")
 STATIC = "static"
@@ -58,14 +60,20 @@ class Composed:
     may_vanish: bool = False
 
 
-def compose(seed: int, frames: Mapping[str, DataFrame]) -> Composed:
-    """The query of a seed over these frames, which have the columns of the events."""
-    return _Composer(random.Random(seed), frames).query()
+def compose(seed: int, frames: Mapping[str, DataFrame], more: bool = False) -> Composed:
+    """The query of a seed over these frames, which have the columns of the events.
+
+    With `more` other aggregates stand beside those of the seed; without it a seed stays the same.
+    """
+    return _Composer(random.Random(seed), frames, random.Random(-seed) if more else None).query()
 
 
 class _Composer:
-    def __init__(self, rng: random.Random, frames: Mapping[str, DataFrame]) -> None:
+    def __init__(
+        self, rng: random.Random, frames: Mapping[str, DataFrame], more: random.Random | None
+    ) -> None:
         self._rng = rng
+        self._more = more
         self._frames = frames
         self._names = (f"c{number}" for number in count())
         self._uses: Iterator[str] = (f"u{number}" for number in count())
@@ -252,19 +260,19 @@ class _Composer:
     def _aggregates(self, rows: Rows) -> list[Column]:
         made = [F.count("*").alias(next(self._names))]
         for _ in range(self._rng.randrange(3)):
-            found = self._aggregate(rows)
-            if found is not None:
-                made.append(found.alias(next(self._names)))
+            made += self._aggregate(rows, self._rng, _AGGREGATES)
+        if self._more is not None:
+            for _ in range(2):
+                made += self._aggregate(rows, self._more, _MORE_AGGREGATES)
         return made
 
-    def _aggregate(self, rows: Rows) -> Column | None:
-        rng = self._rng
-        kinds, functions = rng.choice(_AGGREGATES)
+    def _aggregate(self, rows: Rows, rng: random.Random, known: Sequence[_Known]) -> list[Column]:
+        """One of these, if there is a column that it takes."""
+        kinds, functions = rng.choice(known)
         able = rows.of_type(*kinds)
         if not able:
-            return None
-        made: Column = rng.choice(functions)(F.col(rng.choice(able)))
-        return made
+            return []
+        return [rng.choice(functions)(F.col(rng.choice(able))).alias(next(self._names))]
 
     # --- expressions, none of which fails ---
 
@@ -333,7 +341,26 @@ _VALUES: tuple[tuple[str, ...], ...] = (
     ("pmod({0}, 3)", "bigint|int"),
     ("cast({0} as decimal(38,4))", "decimal(8,2)"),
 )
-_AGGREGATES: tuple[tuple[tuple[str, ...], tuple[Callable[[Column], Column], ...]], ...] = (
+_NESTED = ("struct<n:int,w:string>", "array<string>")
+_MORE_AGGREGATES: tuple[_Known, ...] = (
+    ((*_KEYS, *_NESTED, "double"), (F.approx_count_distinct,)),
+    ((*_KEYS, *_NESTED), (lambda each: F.approx_count_distinct(each, 0.2),)),
+    (
+        ("decimal(8,2)",),
+        (
+            lambda each: F.sum(each.cast("decimal(30,4)")),
+            lambda each: F.avg(each.cast("decimal(38,6)")),
+            lambda each: F.try_sum(each.cast("decimal(18,2)")),
+            lambda each: F.max(each.cast("decimal(25,3)")),
+        ),
+    ),
+    (_NESTED, (F.min, F.max, F.count_distinct, lambda each: F.size(F.collect_list(each)))),
+    (_NESTED, (lambda each: F.size(F.collect_set(each)), lambda each: F.mode(each, True))),
+    ((*_KEYS, "double"), (lambda each: F.mode(each, True), lambda each: F.max_by(each, each))),
+    (_NUMBERS[1:], (F.try_sum, F.try_avg, lambda each: F.percentile_approx(each, [0.1, 0.9]))),
+    (_NUMBERS, (lambda each: F.regr_count(each, each), lambda each: F.regr_slope(each, F.lit(1)))),
+)
+_AGGREGATES: tuple[_Known, ...] = (
     (_NUMBERS[1:], (F.sum, F.avg)),
     (("decimal(8,2)",), (F.sum, F.avg)),
     ((*_KEYS, "double", "timestamp", *_NUMBERS), (F.min, F.max)),

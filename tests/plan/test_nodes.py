@@ -87,10 +87,6 @@ def test_columns_take_the_nullability_of_the_input() -> None:
         (lambda: BIDS.select(col("price") + 1), "name the column with .alias"),
         (lambda: BIDS.group_by("tags").agg(count(), mode="update"), "grouping by 'tags'"),
         (lambda: BIDS.group_by("name").agg(sum_("name"), mode="update"), "sum needs a number"),
-        (
-            lambda: BIDS.group_by().agg(sum_("amount"), mode="update"),
-            "sum of decimal.10,2. needs 20",
-        ),
         (lambda: BIDS.group_by().agg(count(), mode="sometimes"), "there is no mode 'sometimes'"),
         (lambda: BIDS.group_by(window=window("price", 10)), None),
         (lambda: BIDS.group_by(window=window("ts", 0)), "0 < slide <= size"),

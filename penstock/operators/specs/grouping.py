@@ -380,9 +380,8 @@ class AggregateCall:
     def finish(self, accumulators: Sequence[Accumulator], columns: Sequence[pa.Array]) -> pa.Array:
         """The column of the result, from the columns of all accumulators of the groups."""
         own = [columns[accumulators.index(needed)] for needed in self.accumulators]
-        argument = BIGINT if self.argument is None else self.argument.type
         try:
-            return self.row.finish(own, argument, self.type)
+            return self.row.finish(own, getattr(self.argument, "type", BIGINT), self.type)
         except OverflowError as error:
             raise StateOverflow(
                 f"aggregate: {self.function} {self.name!r} has no room in its type, {self.type}; "
