@@ -175,8 +175,7 @@ class ProgressLog:
 
     def _writes_result(self, name: str) -> bool:
         vertex = next(each for each in self._program.vertices if each.name == name)
-        stream = self._program.stage_of(vertex).output.stream
-        return self._program.stream(stream).role == "output"
+        return self._program.writes_result(self._program.stage_of(vertex))
 
     def _is_outside(self, stage: Stage) -> bool:
         return any(self._program.stream(name).role == "input" for name in stage.streams)

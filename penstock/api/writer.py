@@ -56,7 +56,7 @@ from penstock.operators.specs import MODES
 from penstock.options import Options
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
-from penstock.plan.query import Query, Write
+from penstock.plan.query import Query, Write, going_on
 from penstock.runtime.job import Job
 from penstock.runtime.placement import Patience
 from penstock.runtime.queries import (
@@ -344,7 +344,8 @@ class DataStreamWriter:
         self._spark = spark
         parallelism = self._options[writer_options.PARALLELISM]
         settings = replace(self._settings(), watermark_policy=translated.watermark_policy)
-        program = plan_program(Query(name, tuple(writes), parallelism, settings))
+        query = Query(name, tuple(writes), parallelism, settings)
+        program = plan_program(going_on(query, None if stored is None else stored.program))
         return program, tuple(sides)
 
     def _set_for_all(self) -> Iterator[tuple[str, bool]]:

@@ -1,7 +1,8 @@
 """A chain: the operators of one stage, run batch by batch by a vertex.
 
 Each port has a front, the stateless steps before the first operator with state; behind each such
-operator stand more steps, which lead to the next one or out of the chain.
+operator stand more steps, which lead to the next one or out of the chain. What comes out goes to
+all outputs of the stage, by the steps that each has of its own.
 """
 
 from __future__ import annotations
@@ -137,8 +138,9 @@ class Chain:
     """Runs the operators of one stage.
 
     Between two markers the runtime calls `process` for each batch, `on_watermark` if event time has
-    come further, and `on_commit`, and after each of them `take_aside`; then it takes the changes of
-    all `states` and writes `progress()` into the marker. To come back it restores the states and
+    come further, and `on_commit`, and has `outputs` deal what they give, and after each of them
+    calls `take_aside`; then it takes the changes of all `states` and writes `progress()` into the
+    marker. To come back it restores the states and
     calls `restore_progress`.
     """
 
@@ -148,12 +150,15 @@ class Chain:
         operators: Sequence[OperatorSpec],
         cache: KernelCache | None,
         *,
+        ways: Sequence[Sequence[StatelessSpec]] = ((),),
         state_bytes_max: int = BYTES_MAX_DEFAULT,
         want_late: bool = False,
         spark: SparkEvaluator | None = None,
         reads_source: bool = False,
     ) -> None:
-        """`spark` computes what only Spark knows, if there is any of it."""
+        """`ways` are the steps to each output. `spark` computes what only Spark knows, if there is
+        any of it.
+        """
         tools = Tools(cache, state_bytes_max, want_late, spark, reads_source)
         self._want_late = want_late
         self._ports = [Front(front, schema, tools, operators) for schema, front in ports]
@@ -162,6 +167,11 @@ class Chain:
         self._behind: list[Front] = []  # of each operator
         self._build(operators, tools)
         self.output_schema = (self._behind or self._ports)[-1].schema
+        self._ways = [Front(steps, self.output_schema, tools) for steps in ways]
+        for way in self._ways:
+            way.close()
+        # A partial aggregate on the way has its one group of a batch without rows too.
+        self._hands_on_empty = not self._operators and any(way.steps for way in self._ways)
         self._aside = Aside()
         self._counts = {"in": 0, "out": 0, "late": 0, "rejected": 0}
 
@@ -214,6 +224,8 @@ class Chain:
         for operator, front in zip(self._operators, self._behind, strict=True):
             yield from operator.blocks()
             yield from front.steps
+        for way in self._ways:
+            yield from way.steps
 
     def use_static(self, side: str, static: StaticRows) -> None:
         """From here on, rows are joined with this version of a static side."""
@@ -238,7 +250,7 @@ class Chain:
 
     def statistics(self) -> ChainStatistics:
         counts = self._counts
-        passed = sum(front.rows_passed for front in (*self._ports, *self._behind))
+        passed = sum(front.rows_passed for front in (*self._ports, *self._behind, *self._ways))
         return ChainStatistics(
             counts["in"], counts["out"], counts["late"], counts["rejected"], passed
         )
@@ -311,6 +323,23 @@ class Chain:
                 emitted += self._follow(index, rows, on_bad_row == "reject")
         return self._counted(emitted)
 
+    def outputs(
+        self, batch: pa.RecordBatch, on_bad_row: OnBadRow = "raise"
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """What each output gets of rows that came out, by its number.
+
+        A row that fails on the way to one of them is rejected for that one; the others get it.
+        """
+        for number, way in enumerate(self._ways):
+            made, bad = way.run(batch, on_bad_row == "reject")
+            if bad:
+                maker = self._names[-1] if self._names else None
+                rest, rejected = self._without(batch, bad, maker)
+                self._aside.rejected.append(rejected)
+                made, _ = way.run(rest, False)
+            if made[-1].batch.num_rows:
+                yield number, made[-1].batch
+
     def progress(self) -> tuple[Any, ...]:
         """What a marker must hold beside the states, as plain JSON: of each operator."""
         return tuple(operator.progress() for operator in self._operators)
@@ -368,7 +397,7 @@ class Chain:
     def _enter(self, index: int, port: int, prepared: Prepared, collect_bad: bool) -> Batches:
         """Let an operator take what was prepared for it, or hand it out."""
         if index == len(self._operators):
-            return (prepared.rows,) if prepared.rows.num_rows else ()
+            return (prepared.rows,) if prepared.rows.num_rows or self._hands_on_empty else ()
         emitted: list[pa.RecordBatch] = []
         for rows in self._operators[index].process(port, prepared):
             emitted += self._follow(index, rows, collect_bad)

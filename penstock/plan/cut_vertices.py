@@ -48,9 +48,10 @@ def cut_vertices(query: Query) -> Query:
 
 
 def _vertices(write: Write, parallelism: int, substreams: dict[str, int], by_key: set[str]) -> int:
-    scans = scans_of(write.child)
+    trunk = write.trunk or write.child
+    scans = scans_of(trunk)
     parts = max(_parts(scan, parallelism, substreams) for scan in scans)
-    specs = [spec for spec in map(spec_of, walk(write.child)) if spec is not None]
+    specs = [spec for spec in map(spec_of, walk(trunk)) if spec is not None]
     if any(isinstance(spec, SparkSpec) for spec in specs):
         return 1  # there is one driver
     if any(map(is_stateful, specs)):
@@ -78,5 +79,9 @@ def _cut(write: Write, count: int, substreams: dict[str, int]) -> Write:
         return node
 
     return replace(
-        write, child=rewrite(write.child, change), target=sized(write.target), vertices=count
+        write,
+        child=rewrite(write.child, change),
+        trunk=None if write.trunk is None else rewrite(write.trunk, change),
+        target=sized(write.target),
+        vertices=count,
     )

@@ -61,13 +61,20 @@ def _flat(union: UnionAll) -> Relation:
 
 
 def _joined(left: Relation, right: Relation) -> Relation | None:
-    """One scan of the streams of two, unless a stream is in both: a stage reads a row once."""
+    """One scan of the streams of two, unless a stream is in both: a stage reads a row once.
+
+    What is shared is left alone: its reader may become a part of what writes it.
+    """
     if not isinstance(left, Scan) or not isinstance(right, Scan):
         return None
     if isinstance(left.relation, SourceRef) or isinstance(right.relation, SourceRef):
         return None
     streams = (*left.relation, *right.relation)
     distinct = len({stream.name for stream in streams}) == len(streams)
-    if not distinct or left.event_time != right.event_time:
+    if (
+        not distinct
+        or any(stream.internal for stream in streams)
+        or left.event_time != right.event_time
+    ):
         return None
     return scan(streams, UnionAll((left, right)).schema, left.event_time)

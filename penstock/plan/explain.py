@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from penstock.expressions.durations import show_duration
 from penstock.expressions.tree import Column, Expression, Literal
@@ -37,7 +37,15 @@ from penstock.operators.specs import (
     is_stateful,
 )
 from penstock.plan.event_time import instant_of
-from penstock.stages.program import NOT_REPLAYED, Port, Program, Stage, StreamSpec, sink_stream
+from penstock.stages.program import (
+    NOT_REPLAYED,
+    Port,
+    Program,
+    Stage,
+    StageOutput,
+    StreamSpec,
+    sink_stream,
+)
 from penstock.stages.settings import Settings
 
 Engine = Callable[[Expression, Schema], str]  # where an expression runs: "numba", "arrow"
@@ -104,7 +112,10 @@ def _stage_lines(
     yield from _labelled("chain", _chain_lines(stage, engine) or ["rows pass as they are"])
     yield from _labelled("watermark", [_watermark_text(program, stage)])
     yield from _labelled("state", _state_lines(program, stage))
-    yield from _labelled("writes", [_output_text(program, stage)])
+    for output in stage.outputs:
+        yield from _labelled("writes", [_output_text(program, output)])
+        if output.steps:
+            yield from _labelled("  after", _step_lines(output.steps, stage.schema, engine))
 
 
 def _labelled(label: str, lines: list[str]) -> list[str]:
@@ -125,10 +136,10 @@ def _stream_text(stream: StreamSpec) -> str:
     return f"{kind} {stream.name} ({_count(stream.substreams, 'substream')})"
 
 
-def _output_text(program: Program, stage: Stage) -> str:
-    text = _stream_text(program.stream(stage.output.stream))
-    if stage.output.partition_by:
-        return f"{text} by hash of {', '.join(stage.output.partition_by)}"
+def _output_text(program: Program, output: StageOutput) -> str:
+    text = _stream_text(program.stream(output.stream))
+    if output.partition_by:
+        return f"{text} by hash of {', '.join(output.partition_by)}"
     return text
 
 
@@ -150,6 +161,18 @@ def _chain_lines(stage: Stage, engine: Engine | None) -> list[str]:
         schema = tuple(field for each in schemas for field in each)
         rows.append((_operator_text(spec), _engine_text(spec, schema, engine)))
         schemas = [spec.output_schema(*schemas[: spec.ports if is_stateful(spec) else 1])]
+    return _in_columns(rows)
+
+
+def _step_lines(steps: Sequence[OperatorSpec], schema: Schema, engine: Engine | None) -> list[str]:
+    rows: list[tuple[str, str]] = []
+    for step in steps:
+        rows.append((_operator_text(step), _engine_text(step, schema, engine)))
+        schema = step.output_schema(schema)
+    return _in_columns(rows)
+
+
+def _in_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     width = max((len(text) for text, where in rows if where), default=0)
     return [f"{text:<{width}}  {where}".rstrip() if where else text for text, where in rows]
 
@@ -394,22 +417,44 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
 
 def _guarantees(program: Program, durability: str) -> Iterator[tuple[str, str]]:
     yield "log", f"{durability}: {_DURABILITIES.get(durability, 'as the log says')}"
-    written = dict.fromkeys(stage.output.stream for stage in program.stages)
+    written = dict.fromkeys(name for stage in program.stages for name in stage.written)
     results = [stream for stream in written if program.stream(stream).role == "output"]
     for stream in results:
         yield f"stream {stream}", "exactly once: rows count when a marker covers them"
     if len(results) > 1:
-        yield "together", "each result commits with its own markers, not atomically with the others"
+        yield from _together(program, results)
     for stage in program.stages:
         if stage.source is not None and stage.source.connector in NOT_REPLAYED:
             yield (
                 f"source {stage.source.connector}",
-                f"cannot be read again: rows count once they are in {stage.output.stream}, from "
+                f"cannot be read again: rows count once they are in {stage.written[0]}, from "
                 "then on exactly once; what was received and not committed is lost in a crash",
             )
     yield "late rows", _late_text(program)
     dead = program.settings.dead_letter_stream
     yield "bad rows", f"moved to stream {dead}, once" if dead else "stop the vertex with an error"
+
+
+def _together(program: Program, results: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Which results commit at once, and which do not."""
+    of_writers: dict[tuple[str, ...], list[str]] = {}
+    for stream in results:
+        stages = tuple(stage.name for stage, _ in program.outputs_to(stream))
+        of_writers.setdefault(stages, []).append(stream)
+    for stages, streams in of_writers.items():
+        if len(streams) > 1:
+            yield (
+                "together",
+                f"{', '.join(streams)}: each vertex of {', '.join(stages)} commits them with one "
+                "marker; up to any marker they show the same rows of the input",
+            )
+    if len(of_writers) > 1:
+        groups = ["+".join(streams) for streams in of_writers.values()]
+        yield (
+            "apart",
+            f"{' | '.join(groups)}: different stages write these, each with markers of its own; "
+            "one may show more of the input than another",
+        )
 
 
 def _late_text(program: Program) -> str:

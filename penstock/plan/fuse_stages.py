@@ -1,4 +1,4 @@
-"""Rule: every write becomes one stage: scans, where they meet, a linear chain, one stream."""
+"""Rule: every write becomes scans, where they meet, a linear chain, and one stream."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fuse_stages(query: Query) -> Query:
     writes: list[Write] = []
     for write in query.writes:
         child = cutter.cut(write.child)
-        writes.extend(cutter.take_writes())
+        writes.extend(replace(each, cohort=write.cohort) for each in cutter.take_writes())
         writes.append(replace(write, child=child))
     for write in writes:
         assert _is_fused(write.child), f"{write.label} is not fused: dissolve unions first"

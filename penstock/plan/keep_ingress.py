@@ -15,24 +15,26 @@ def keep_ingress(query: Query) -> Query:
 
     Whoever reads the same source in several places has the same rows in all of them.
     """
-    kept: dict[Scan, Scan] = {}
+    kept: dict[tuple[int, Scan], Scan] = {}
     ingress = [write for write in query.writes if _is_ingress(write)]
     others = [write for write in query.writes if not _is_ingress(write)]
-    for found in (each for write in others for each in scans_of(write.child)):
+    for cohort, found in ((w.cohort, each) for w in others for each in scans_of(w.child)):
         relation = found.relation
         is_lost = isinstance(relation, SourceRef) and relation.spec.connector in NOT_REPLAYED
-        if is_lost and found not in kept:
+        if is_lost and (cohort, found) not in kept:
             stream = StreamRef(own_name(query.name, "ingress", len(ingress)), internal=True)
-            ingress.append(Write(found, stream))
-            kept[found] = scan((stream,), found.schema, found.event_time)
-
-    def change(node: Relation) -> Relation:
-        return kept.get(node, node) if isinstance(node, Scan) else node
-
+            ingress.append(Write(found, stream, cohort=cohort))
+            kept[cohort, found] = scan((stream,), found.schema, found.event_time)
     if not kept:
         return query
-    readers = (replace(write, child=rewrite(write.child, change)) for write in others)
-    return replace(query, writes=(*ingress, *readers))
+
+    def reading(write: Write) -> Write:
+        def change(node: Relation) -> Relation:
+            return kept.get((write.cohort, node), node) if isinstance(node, Scan) else node
+
+        return replace(write, child=rewrite(write.child, change))
+
+    return replace(query, writes=(*ingress, *map(reading, others)))
 
 
 def _is_ingress(write: Write) -> bool:

@@ -36,12 +36,15 @@ from penstock.stages.program import (
 
 
 def lower(query: Query) -> Program:
-    """Translate each write into a stage and cut the stages into vertices."""
-    planned = [_stage(f"s{index}", write) for index, write in enumerate(query.writes)]
+    """Translate writes of one trunk into a stage and cut the stages into vertices."""
+    together = _together(query)
+    planned = [_stage(f"s{number}", writes) for number, writes in enumerate(together)]
     inner = {write.stream: _word(write) for write in query.writes if write.target.internal}
-    stages = tuple(named_stages(query.name, planned, inner))
+    stages = named_stages(query.name, planned, inner, query.stored)
     renamed = {
-        old.output.stream: new.output.stream for old, new in zip(planned, stages, strict=True)
+        old.stream: new.stream
+        for before, after in zip(planned, stages, strict=True)
+        for old, new in zip(before.outputs, after.outputs, strict=True)
     }
     streams = tuple(
         replace(stream, name=renamed.get(stream.name, stream.name)) for stream in _streams(query)
@@ -49,22 +52,47 @@ def lower(query: Query) -> Program:
     named = {stream.name: stream for stream in streams}
     vertices = tuple(
         vertex
-        for index, (stage, write) in enumerate(zip(stages, query.writes, strict=True))
-        for vertex in cut_stage(query.name, index, stage, named, query.settings, write.vertices)
+        for index, (stage, writes) in enumerate(zip(stages, together, strict=True))
+        for vertex in cut_stage(query.name, index, stage, named, query.settings, writes[0].vertices)
     )
-    return Program(query.name, query.settings, streams, stages, vertices)
+    return Program(query.name, query.settings, streams, tuple(stages), vertices, query.cohorts)
 
 
-def _stage(name: str, write: Write) -> Stage:
-    specs, below = _chain(write.child)
+def _together(query: Query) -> list[list[Write]]:
+    """The writes of each stage, where the first of them stands."""
+    found: dict[tuple[int, Relation], list[Write]] = {}
+    for write in query.writes:
+        found.setdefault((write.cohort, write.trunk or write.child), []).append(write)
+    return list(found.values())
+
+
+def _stage(name: str, writes: list[Write]) -> Stage:
+    first = writes[0]
+    trunk = first.child if len(writes) == 1 else first.trunk or first.child
+    specs, below = _chain(trunk)
     if len(below) == 1:
         front, operators = cut_at_state(specs)
         ports: tuple[Port, ...] = (_port(below[0], front),)
     else:
         operators, fronts = specs, [_chain(side) for side in below]
         ports = tuple(_port(scans[0], cut_at_state(its)[0]) for its, scans in fronts)
-    output = StageOutput(write.stream, write.partition_by, write.child.schema)
-    return Stage(name, ports, tuple(operators), output)
+    outputs = tuple(
+        StageOutput(write.stream, write.partition_by, write.child.schema, _way(write.child, trunk))
+        for write in writes
+    )
+    return Stage(name, ports, tuple(operators), outputs, first.cohort)
+
+
+def _way(node: Relation, trunk: Relation) -> tuple[StatelessSpec, ...]:
+    """The steps from a trunk to what is written."""
+    specs: list[OperatorSpec] = []
+    while node != trunk:
+        assert isinstance(node, Step), "a write stands above its trunk"
+        specs.append(node.spec)
+        node = node.child
+    front, rest = cut_at_state(tuple(reversed(specs)))
+    assert not rest, "behind a trunk nothing keeps state"
+    return front
 
 
 def _chain(node: Relation) -> tuple[tuple[OperatorSpec, ...], tuple[Relation, ...]]:

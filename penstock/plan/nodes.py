@@ -280,6 +280,19 @@ def in_one_stage(relation: Relation) -> list[Relation]:
     return found
 
 
+def producers(relation: Relation, parallelism: int) -> int:
+    """How many vertices make its rows; two stands for several."""
+    nodes = in_one_stage(relation)
+    if any(isinstance(node, UnionAll) for node in nodes):
+        return 2
+    leaf = nodes[-1]
+    if not isinstance(leaf, Scan):
+        return 1
+    if isinstance(leaf.relation, SourceRef):
+        return min(parallelism, leaf.relation.partitions or parallelism)
+    return min(parallelism, max(stream.substreams for stream in leaf.relation))
+
+
 def spec_of(relation: Relation) -> OperatorSpec | None:
     """What a step does; None of other nodes."""
     return relation.spec if isinstance(relation, Step) else None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from penstock.plan.combine_filters import combine_filters
 from penstock.plan.cut_vertices import cut_vertices
 from penstock.plan.dissolve_unions import dissolve_unions
+from penstock.plan.fuse_branches import fuse_branches
 from penstock.plan.fuse_projections import fuse_projections
 from penstock.plan.fuse_stages import fuse_stages
 from penstock.plan.host_spark_steps import host_spark_steps
@@ -32,6 +33,7 @@ RULES: tuple[Rule, ...] = (
     host_spark_steps,  # before the others: a state does not share a stage with such a step
     place_exchanges,  # the last rule that looks at whole trees
     fuse_stages,  # cuts trees at exchanges: from here on every write is one linear chain
+    fuse_branches,  # then it shows which of them are one stage
     cut_vertices,  # last: needs to know who writes and reads each stream
 )
 

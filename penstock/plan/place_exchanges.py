@@ -19,13 +19,12 @@ from penstock.operators.specs import (
 from penstock.plan.nodes import (
     Exchange,
     Relation,
-    Scan,
-    SourceRef,
     Step,
     UnionAll,
     aggregate,
     column_refs,
     in_one_stage,
+    producers,
     spec_of,
     step,
 )
@@ -76,7 +75,7 @@ def _needs_exchange(spec: StatefulSpec, child: Relation, parallelism: int) -> bo
     return (
         (parallelism > 1 and bool(spec.keys))
         or _has_a_place(child)
-        or _producers(child, parallelism) > 1
+        or producers(child, parallelism) > 1
     )
 
 
@@ -89,18 +88,6 @@ def _has_a_place(relation: Relation) -> bool:
 def _stateful(relation: Relation) -> bool:
     specs = map(spec_of, in_one_stage(relation))
     return any(spec is not None and is_stateful(spec) for spec in specs)
-
-
-def _producers(relation: Relation, parallelism: int) -> int:
-    nodes = in_one_stage(relation)
-    if any(isinstance(node, UnionAll) for node in nodes):
-        return 2
-    leaf = nodes[-1]
-    if not isinstance(leaf, Scan):
-        return 1
-    if isinstance(leaf.relation, SourceRef):
-        return min(parallelism, leaf.relation.partitions or parallelism)
-    return min(parallelism, max(stream.substreams for stream in leaf.relation))
 
 
 def _exchange_partials(spec: AggregateSpec, child: Relation) -> Relation:

@@ -61,6 +61,13 @@ def prune_columns(query: Query) -> Query:
     return replace(query, writes=tuple(reversed(pruned)))
 
 
+def with_columns(node: Relation, schema: Schema, *, at_most: bool = True) -> Relation:
+    """The relation with these of its columns; without `at_most`, it still makes the others."""
+    if at_most:
+        node = _pruned(node, {f.name for f in schema}, keep_late=False)
+    return _exactly(node, schema)
+
+
 def _pruned(node: Relation, needed: set[str], keep_late: bool) -> Relation:
     """The relation with the needed columns, and perhaps others that it needs itself."""
     if isinstance(node, Scan):

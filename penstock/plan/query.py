@@ -17,7 +17,7 @@ from penstock.plan.nodes import (
     scans_of,
     stream_names,
 )
-from penstock.stages.program import StreamRole, check_stream_name, shape, show_schema
+from penstock.stages.program import Program, StreamRole, check_stream_name, shape, show_schema
 from penstock.stages.settings import Settings
 
 PARALLELISM_MAX = 4_096
@@ -27,9 +27,10 @@ PARALLELISM_MAX = 4_096
 class Write:
     """The stream that the rows of a relation go to.
 
-    `partition_by` and `vertices` are set by rules: how rows are dealt to substreams, and by how
-    many vertices the chain below is run. `changes`: rows that change come and go with a weight,
-    instead of being shown as their mode says.
+    `partition_by`, `trunk` and `vertices` are set by rules: how rows are dealt to substreams, what
+    of the child is computed together with other writes of the same trunk (None: nothing is), and by
+    how many vertices. `changes`: rows that change come and go with a weight, instead of being shown
+    as their mode says. `cohort` is that of the stages that it becomes.
     """
 
     child: Relation
@@ -37,6 +38,8 @@ class Write:
     partition_by: tuple[str, ...] = ()
     vertices: int = 1
     changes: bool = False
+    trunk: Relation | None = None
+    cohort: int = 0
 
     def __post_init__(self) -> None:
         for name in self.partition_by:
@@ -59,6 +62,7 @@ class Query:
     writes: tuple[Write, ...]
     parallelism: int = 1
     settings: Settings = field(default_factory=Settings)
+    stored: Program | None = None  # which it goes on from
 
     def __post_init__(self) -> None:
         check_name(self.name, "query")
@@ -141,9 +145,33 @@ class Query:
                     stream=start,
                 )
 
+    @property
+    def cohorts(self) -> int:
+        """How many cohorts of results there ever were, with this start's."""
+        known = 1 if self.stored is None else self.stored.cohorts
+        return max(known, *(write.cohort + 1 for write in self.writes))
+
     def scans(self) -> tuple[Scan, ...]:
         """Every scan of the query, in order, repeats included."""
         return tuple(scan for write in self.writes for scan in scans_of(write.child))
+
+
+def going_on(query: Query, stored: Program | None) -> Query:
+    """The query as it goes on from a stored program.
+
+    A stage has one position in its input. So results that are new now begin from the beginning of
+    theirs in stages of their own, which those of one start share; the others stay where they are.
+    If all are new, that is no addition, and what it would leave behind is for `compare` to refuse.
+    """
+    if stored is None:
+        return query
+    cohorts = {stream: stage.cohort for stage in stored.stages for stream in stage.written}
+    if not any(write.stream in cohorts for write in query.writes):
+        return replace(query, stored=stored)
+    writes = tuple(
+        replace(write, cohort=cohorts.get(write.stream, stored.cohorts)) for write in query.writes
+    )
+    return replace(query, writes=writes, stored=stored)
 
 
 def rewrite_query(query: Query, change: Callable[[Relation], Relation]) -> Query:

@@ -1,4 +1,4 @@
-"""Rule: a sub-plan that occurs more than once is computed once, into an internal stream."""
+"""Rule: a sub-plan that occurs more than once is computed once, for all who read it."""
 
 from __future__ import annotations
 
@@ -6,55 +6,87 @@ from collections import Counter
 from dataclasses import replace
 
 from penstock.names import own_name
-from penstock.operators.specs import SparkSpec, is_stateful
+from penstock.operators.specs import SparkSpec, StatefulSpec
 from penstock.plan.nodes import (
     Relation,
     Scan,
     SourceRef,
-    Step,
     StreamRef,
+    UnionAll,
     children,
+    producers,
     scan,
+    spec_of,
     walk,
     with_children,
 )
 from penstock.plan.query import Query, Write
 
+SHARED = "shared"
+
 
 def share_subplans(query: Query) -> Query:
     """Write each largest repeated relation to `<query>.shared.<n>` and let its users read that.
 
-    Worth sharing is what keeps state, goes to Spark or reads a source, which is then read, and its
-    rows made, once. Stateless work on a stream is not: the log serves any number of readers, and
-    doing such work again costs less than writing its result. Sub-plans shared inside other shared
-    ones are found in the next round.
+    `fuse_branches` decides which of the users become outputs of what they share, and need no such
+    stream. Sub-plans shared inside other shared ones are found in the next round. Results of two
+    cohorts share nothing: they are at other places of their input.
     """
     writes = query.writes
     number = 0
     while True:
-        shared = _largest_repeated(writes)
-        if shared is None:
+        found = _largest_repeated(writes)
+        if found is None:
             return replace(query, writes=writes)
-        stream = StreamRef(own_name(query.name, "shared", number), internal=True)
+        cohort, shared = found
+        name = own_name(query.name, SHARED, number)
+        is_kept = any(isinstance(spec_of(node), StatefulSpec) for node in walk(shared))
+        count = 1 if is_kept else producers(shared, query.parallelism)
+        stream = StreamRef(name, count, internal=True)
         reader = scan((stream,), shared.schema, shared.event_time)
         users = tuple(
-            replace(write, child=_replaced(write.child, shared, reader)) for write in writes
+            replace(write, child=_replaced(write.child, shared, reader))
+            if write.cohort == cohort
+            else write
+            for write in writes
         )
-        writes = _before_readers(Write(shared, stream), users)
+        writes = _before_readers(Write(shared, stream, cohort=cohort), users)
         number += 1
 
 
-def _largest_repeated(writes: tuple[Write, ...]) -> Relation | None:
-    nodes = [node for write in writes for node in walk(write.child)]  # parents come first
+def is_shared(stream: StreamRef) -> bool:
+    """Whether a stream is one that this rule made."""
+    return stream.internal and stream.name.split(".")[1:2] == [SHARED]
+
+
+def _largest_repeated(writes: tuple[Write, ...]) -> tuple[int, Relation] | None:
+    nodes = [
+        (write.cohort, node) for write in writes for node in walk(write.child)
+    ]  # parents first
     counts = Counter(nodes)
-    return next((node for node in nodes if counts[node] > 1 and _worth_sharing(node)), None)
+    has_unions = any(isinstance(node, UnionAll) for _, node in nodes)
+    return next(
+        (each for each in nodes if counts[each] > 1 and _worth_sharing(each[1], has_unions)), None
+    )
 
 
-def _worth_sharing(node: Relation) -> bool:
-    return any(
-        (isinstance(part, Step) and (is_stateful(part.spec) or isinstance(part.spec, SparkSpec)))
+def _worth_sharing(node: Relation, has_unions: bool) -> bool:
+    """Streams of the log serve any number of readers, and where they are united, each at once."""
+    if _is_shared_scan(node):
+        return False
+    return not has_unions or any(
+        isinstance(spec_of(part), StatefulSpec | SparkSpec)
         or (isinstance(part, Scan) and isinstance(part.relation, SourceRef))
         for part in walk(node)
+    )
+
+
+def _is_shared_scan(node: Relation) -> bool:
+    """Whether it only reads what is shared already."""
+    return (
+        isinstance(node, Scan)
+        and isinstance(node.relation, tuple)
+        and any(map(is_shared, node.relation))
     )
 
 

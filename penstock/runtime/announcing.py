@@ -27,16 +27,15 @@ class Announcing:
     """Chooses the tags of each marker of one instance."""
 
     def __init__(
-        self, always: tuple[str, ...], named: Mapping[str, Collection[str]], timed: str | None
+        self, always: tuple[str, ...], named: Mapping[str, Collection[str]], timed: Collection[str]
     ) -> None:
-        """`named`: marker tags, and the tags of the rows they are for. `timed` is the one of them
-        whose readers go by the watermark; None: nobody does.
+        """`named`: marker tags, and the tags of the rows they are for. `timed` are those of them
+        whose readers go by the watermark.
         """
         self._always = always
         self._named = {tag: frozenset(rows) for tag, rows in named.items()}
-        self._timed = timed
-        self._told: Marker | None = None  # what readers of the result know
-        self._told_s = float("-inf")
+        self._timed = frozenset(timed)
+        self._told: dict[str, tuple[Marker, float]] = {}  # what readers of a result know, and when
         self._is_first = True
 
     def tags(
@@ -48,27 +47,29 @@ class Announcing:
             for tag, rows in self._named.items()
             if self._is_first
             or not rows.isdisjoint(written)
-            or (tag == self._timed and self._is_news(marker, now_s, is_forced))
+            or (tag in self._timed and self._is_news(tag, marker, now_s, is_forced))
         ]
         return (*self._always, *chosen)
 
     def note(self, marker: Marker, tags: Collection[str], now_s: float) -> None:
         """The marker is in the log."""
         self._is_first = False
-        if self._timed in tags:
-            self._told, self._told_s = marker, now_s
+        self._told |= dict.fromkeys(self._timed.intersection(tags), (marker, now_s))
 
     def withheld_until_s(self, marker: Marker) -> float | None:
         """When readers are to be told what they do not know yet; None if they know it."""
-        if self._told is None or marker.watermark_us <= self._told.watermark_us:
-            return None
-        return self._told_s + SIGN_OF_LIFE_S
+        waiting = (
+            told_s
+            for told, told_s in self._told.values()
+            if marker.watermark_us > told.watermark_us
+        )
+        first_s = min(waiting, default=None)
+        return None if first_s is None else first_s + SIGN_OF_LIFE_S
 
-    def _is_news(self, marker: Marker, now_s: float, is_forced: bool) -> bool:
-        told = self._told
-        assert told is not None, "the first marker has told"
+    def _is_news(self, tag: str, marker: Marker, now_s: float, is_forced: bool) -> bool:
+        told, told_s = self._told[tag]  # the first marker has told
         if (marker.ended, marker.caught_up) != (told.ended, told.caught_up):
             return True
-        return now_s >= self._told_s + SIGN_OF_LIFE_S or (
+        return now_s >= told_s + SIGN_OF_LIFE_S or (
             is_forced and marker.watermark_us > told.watermark_us
         )

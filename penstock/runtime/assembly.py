@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakValueDictionary
@@ -47,8 +47,21 @@ from penstock.runtime.static_sides import StaticSides
 from penstock.runtime.streams import describe_stream, register_streams
 from penstock.runtime.substreams import stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
-from penstock.runtime.vertex import Checkpointer, Vertex, VertexParts, state_too_large
-from penstock.stages.program import Port, Program, Stage, VertexProgram, sink_stream
+from penstock.runtime.vertex import (
+    Checkpointer,
+    Vertex,
+    VertexOutput,
+    VertexParts,
+    state_too_large,
+)
+from penstock.stages.program import (
+    Port,
+    Program,
+    Stage,
+    StageOutput,
+    VertexProgram,
+    sink_stream,
+)
 from penstock.stages.tags import OF_STREAMS, marker_tag, parse_tag, substream_tag
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 
@@ -132,7 +145,6 @@ class Assembly:
     ) -> VertexParts:
         settings = self.program.settings
         late, dead = settings.late_stream, settings.dead_letter_stream
-        writes_result = self.program.stream(stage.output.stream).role == "output"
         trigger_ms = settings.trigger_interval_ms
         input = self._input(vertex, stage, marker)
         trim = trim_job(self.program, vertex)
@@ -153,11 +165,14 @@ class Assembly:
                 self._lasting(vertex).__contains__,
                 self.appends,
             ),
-            partition=partitioner(vertex.output_tags, stage.output.partition_by),
-            trigger_us=trigger_ms * 1000 if trigger_ms and writes_result else None,
-            backlog=self._backlog(vertex, writes_result),
-            announcing=self._announcing(vertex, stage.output.stream),
-            output_tags=vertex.output_tags,
+            written=tuple(
+                self._output(output, tags)
+                for output, tags in zip(stage.outputs, vertex.output_tags, strict=True)
+            ),
+            trigger_us=trigger_ms * 1000
+            if trigger_ms and self.program.writes_result(stage)
+            else None,
+            announcing=self._announcing(vertex, stage),
             change_tag=vertex.change_tag,
             late_tag=None if late is None else substream_tag(late, 0),
             dead_letter_tag=None if dead is None else substream_tag(dead, 0),
@@ -178,7 +193,12 @@ class Assembly:
             raise
         return sides
 
-    def _announcing(self, vertex: VertexProgram, output: str) -> Announcing:
+    def _output(self, output: StageOutput, tags: tuple[str, ...]) -> VertexOutput:
+        is_result = self.program.stream(output.stream).role == "output"
+        deal = partitioner(tags, output.partition_by)
+        return VertexOutput(tags, deal, is_result, self._backlog(tags, is_result))
+
+    def _announcing(self, vertex: VertexProgram, stage: Stage) -> Announcing:
         """What people named is kept: only what its readers need goes there."""
         settings = self.program.settings
         named: dict[str, tuple[str, ...]] = {
@@ -186,19 +206,23 @@ class Assembly:
             for side in (settings.late_stream, settings.dead_letter_stream)
             if side is not None and marker_tag(side) in vertex.marker_tags
         }
-        timed = None
-        if self.program.stream(output).role == "output":
-            named[marker_tag(output)] = vertex.output_tags
-            timed = None if output == sink_stream(self.program.query) else marker_tag(output)
+        timed = []
+        for output, tags in zip(stage.outputs, vertex.output_tags, strict=True):
+            stream = output.stream
+            if self.program.stream(stream).role == "output":
+                named[marker_tag(stream)] = tags
+                if stream != sink_stream(self.program.query):
+                    timed.append(marker_tag(stream))
         always = tuple(tag for tag in vertex.marker_tags if tag not in named)
         return Announcing(always, named, timed)
 
-    def _backlog(self, vertex: VertexProgram, writes_result: bool) -> Backlog | None:
+    def _backlog(self, tags: Collection[str], is_result: bool) -> Backlog | None:
         settings = self.program.settings
-        tags = set(vertex.output_tags)
-        readers = [v.vertex_tag for v in self.program.vertices if tags.intersection(v.input_tags)]
+        readers = [
+            v.vertex_tag for v in self.program.vertices if not set(tags).isdisjoint(v.input_tags)
+        ]
         taken_upto: Callable[[], Position | None]
-        if writes_result:
+        if is_result:
             taken_upto = partial(delivered, self.log, self.program.query)
         elif readers and settings.trigger_interval_ms is None:
             taken_upto = partial(taken, self.log, readers)
@@ -212,7 +236,7 @@ class Assembly:
         settings = self.program.settings
         sides = (settings.late_stream, settings.dead_letter_stream)
         written = [substream_tag(stream, 0) for stream in sides if stream is not None]
-        written.extend((*vertex.output_tags, *vertex.marker_tags))
+        written.extend((*vertex.written_tags, *vertex.marker_tags))
         return {
             str(tag)
             for tag in map(parse_tag, written)
@@ -340,9 +364,12 @@ def warm_program(
         chain.on_commit("reject")
         for state in chain.states.values():
             state.take_changes()
-        if stage.output.partition_by:
-            row = _row_of_zeros(arrow_schema(stage.output.schema))
-            partitioner(("one", "other"), stage.output.partition_by)(row)
+        row = _row_of_zeros(arrow_schema(stage.schema))
+        _ = list(chain.outputs(row, "reject"))
+        for output in stage.outputs:
+            if output.partition_by:
+                row = _row_of_zeros(arrow_schema(output.schema))
+                partitioner(("one", "other"), output.partition_by)(row)
         if (source := stage.source) is not None:
             kernels.rehearse(rehearsals_for(source.connector, source.options))
             schema = arrow_schema(stage.ports[0].schema)
@@ -364,6 +391,7 @@ def _chain_of(
         stage.operators,
         kernels,
         state_bytes_max=settings.state_bytes_max,
+        ways=[output.steps for output in stage.outputs],
         reads_source=stage.source is not None,
         want_late=settings.late_stream is not None,
         spark=spark,
@@ -373,7 +401,12 @@ def _chain_of(
 def _columns(port: Port, stage: Stage) -> PortColumns:
     """What a port reads, and which of its texts may come coded."""
     behind = stage.operators if len(stage.ports) == 1 else ()
-    coded = coded_columns((*port.front, *behind), port.schema)
+    coded = frozenset.intersection(
+        *(
+            coded_columns((*port.front, *behind, *output.steps), port.schema)
+            for output in stage.outputs
+        )
+    )
     return PortColumns(frozenset(port.streams), arrow_schema(port.schema), coded)
 
 

@@ -238,17 +238,15 @@ def _written(program: Program) -> Iterator[StreamFacts]:
 
 def _partitioned_by(program: Program, stream: StreamSpec) -> tuple[str, ...]:
     """The keys by which rows of a stream for others find their substream; stages share them."""
-    outputs = (stage.output for stage in program.stages if stage.output.stream == stream.name)
-    return next((output.partition_by for output in outputs if stream.role == "output"), ())
+    if stream.role != "output":
+        return ()
+    return next((output.partition_by for _, output in program.outputs_to(stream.name)), ())
 
 
 def _mode(program: Program, stream: StreamSpec) -> Mode:
     """What the rows are that a program writes to a stream; only aggregates replace theirs."""
     modes: list[Any] = [
-        spec.mode
-        for stage in program.stages
-        if stage.output.stream == stream.name
-        for spec in stage.stateful
+        spec.mode for stage, _ in program.outputs_to(stream.name) for spec in stage.stateful
     ]
     return next((mode for mode in modes if mode != "append"), "append")
 

@@ -80,6 +80,16 @@ class Checkpointer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class VertexOutput:
+    """Where the rows of one output of the stage go."""
+
+    tags: tuple[str, ...]
+    partition: Partitioner
+    is_result: bool  # for others, or for a sink
+    backlog: Backlog | None  # None: what is written here is waited for by nobody
+
+
+@dataclass(frozen=True, slots=True)
 class VertexParts:
     """What recovery puts together and a vertex works with."""
 
@@ -90,11 +100,9 @@ class VertexParts:
     chain: Chain
     statics: StaticSides
     outputs: Outputs
-    partition: Partitioner
+    written: tuple[VertexOutput, ...]  # one for each output of the chain
     trigger_us: int | None  # None: commits as soon as it may
-    backlog: Backlog | None  # None: what this vertex writes is waited for by nobody
     announcing: Announcing
-    output_tags: tuple[str, ...]
     change_tag: str
     late_tag: str | None
     dead_letter_tag: str | None
@@ -112,7 +120,7 @@ class VertexStatistics:
     instance: int
     epoch: int
     rows_in: int
-    rows_out: int
+    rows_out: int  # to results, where it writes any
     late_rows: int
     rejected_rows: int
     steps: int
@@ -152,6 +160,7 @@ class Vertex:
         self.state = VertexState.ENDED if start.ended else VertexState.RUNNING
         self._marker = start
         self._marker_position = position
+        self._writes_results = any(output.is_result for output in parts.written)
         self._late_rows = start.late_rows
         self._rejected_rows = start.rejected_rows
         self._is_dirty = False  # something happened since the last marker
@@ -318,7 +327,8 @@ class Vertex:
         )
 
     def _take_and_process(self) -> bool:
-        self._is_held_back = self._parts.backlog is not None and self._parts.backlog.is_full()
+        backlogs = (output.backlog for output in self._parts.written)
+        self._is_held_back = any(each.is_full() for each in backlogs if each is not None)
         if self._is_held_back:
             self._say_that_it_waits()
             return False  # what was processed before is still committed when it is due
@@ -348,7 +358,7 @@ class Vertex:
     def _process(self, delivery: Delivery) -> None:
         for piece in delivery.batches:
             self._rows_in += piece.batch.num_rows
-            self._emit(piece.port, self._run(piece))
+            self._run(piece)
         if delivery.rejected is not None:
             self._reject(delivery.rejected)
         self._caught_up = False
@@ -357,11 +367,11 @@ class Vertex:
             self._parts.time.hear(delivery.words)
             self._advance_time()
 
-    def _run(self, piece: PortBatch) -> ChainOutput:
+    def _run(self, piece: PortBatch) -> None:
         port, batch, origin = piece
         try:
             watermark_us = self._parts.time.watermark_us
-            return self._parts.chain.process(batch, watermark_us, self._on_bad_row, port)
+            self._emit(port, self._parts.chain.process(batch, watermark_us, self._on_bad_row, port))
         except RowError as error:
             row = error.details.get("row")
             raise RowError(
@@ -385,17 +395,19 @@ class Vertex:
 
     def _emit_rows(self, batches: Batches) -> None:
         """Rows that left the chain, and beside them those that operators made in vain."""
+        for batch in batches:
+            for number, rows in self._parts.chain.outputs(batch, self._on_bad_row):
+                output = self._parts.written[number]
+                if output.is_result or not self._writes_results:
+                    self._rows_out += rows.num_rows
+                for tag, part in output.partition(rows):
+                    self._parts.outputs.add(RecordKind.DATA, tag, part)
         aside = self._parts.chain.take_aside()
         self._late_rows += aside.late_rows
         for late in aside.late:
             self._keep_late(late)
         for rejected in aside.rejected:
             self._reject(rejected)
-        for batch in batches:
-            if batch.num_rows:
-                self._rows_out += batch.num_rows
-                for tag, part in self._parts.partition(batch):
-                    self._parts.outputs.add(RecordKind.DATA, tag, part)
 
     def _keep_late(self, late: pa.RecordBatch) -> None:
         if self._parts.late_tag is not None:
@@ -482,7 +494,9 @@ class Vertex:
         self._add_changes()
         marker = self._next_marker(whole)
         self._begun_s = parts.clock.monotonic_s()
-        told_of = parts.outputs.written.union(parts.output_tags if whole else ())
+        told_of = set(parts.outputs.written)
+        if whole:
+            told_of.update(tag for output in parts.written for tag in output.tags)
         tags = parts.announcing.tags(marker, told_of, self._begun_s, is_forced)
         self._begun = _Begun(marker, tags)
         parts.outputs.begin_commit(tags, marker.encode())
@@ -513,10 +527,11 @@ class Vertex:
         self._is_dirty = False
         self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
-        if parts.backlog is not None:
-            # Late rows and dead letters never come to the sink, nor do markers of nothing else.
-            written = sum(parts.outputs.row_bytes[tag] for tag in parts.output_tags)
-            parts.backlog.add(position, written)
+        for output in parts.written:
+            if output.backlog is not None:
+                # Late rows and dead letters never come to the sink, nor do markers of nothing else.
+                written = sum(parts.outputs.row_bytes[tag] for tag in output.tags)
+                output.backlog.add(position, written)
         if marker.ended:
             self._move(VertexState.ENDED)
         self._commits_unpictured += 1

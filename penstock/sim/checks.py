@@ -361,8 +361,7 @@ def _check_windows(outcome: Outcome) -> None:
     shape = outcome.scenario.shape
     assert shape.window_us is not None
     stage = outcome.aggregate_stages()[0]
-    stream = outcome.scenario.program.stages[stage].output.stream
-    assert stream is not None
+    stream = outcome.scenario.program.stages[stage].written[0]
     found = outcome.reading(stream)[0]
     try:
         judged = outcome.judged(stage)

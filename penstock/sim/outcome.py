@@ -159,7 +159,7 @@ class Outcome:
         inputs = self.scenario.program.stages[stage].streams
         at = self._visible_at(feeds)
         first = self.scenario.program.stages[0]
-        if first.output.stream in inputs and not set(feeds) & set(self.vertices_of(0)):
+        if not set(first.written).isdisjoint(inputs) and not set(feeds) & set(self.vertices_of(0)):
             at = self._passed_on_at(at)  # a stage in between has taken them first
         if stage == 0:
             return self._judged_by_own(readers[0], feeds, at)
@@ -262,7 +262,7 @@ class Outcome:
             [
                 vertex.name
                 for vertex in program.vertices
-                if program.stage_of(vertex).output.stream in port.streams
+                if not set(program.stage_of(vertex).written).isdisjoint(port.streams)
             ]
             for port in program.stages[stage].ports
         ]

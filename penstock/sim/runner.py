@@ -243,7 +243,7 @@ def _count_situations(world: World, outcome: Outcome) -> None:
     if repeated := world.history.trimmed_retries:
         sometimes["append repeated after it was trimmed"] += repeated
     programs = world.scenario.programs
-    streams = {stage.output.stream for program in programs for stage in program.stages}
+    streams = {name for program in programs for stage in program.stages for name in stage.written}
     orphans = sum(outcome.reading(stream)[1] for stream in sorted(filter(None, streams)))
     if orphans:
         sometimes["early append orphaned and passed by"] += orphans

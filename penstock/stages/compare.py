@@ -10,12 +10,13 @@ from penstock.errors import ProgramIncompatible
 from penstock.expressions.durations import show_duration
 from penstock.operators.specs import (
     AggregateSpec,
+    OperatorSpec,
     SessionSpec,
     StatefulSpec,
     accumulators_of,
     collections_of,
 )
-from penstock.stages.identity import IDENTITY_OPTIONS, identity
+from penstock.stages.identity import IDENTITY_OPTIONS, identity, output_kind
 from penstock.stages.program import ConnectorSpec, Port, Program, Stage, shape, show_schema
 
 Verdict = Literal["kept", "rebuilt", "added", "removed", "refused"]
@@ -97,7 +98,8 @@ def _added(stored: Program, gone: Sequence[Stage], new: Program, stage: Stage) -
     old = _predecessor(stored, gone, new, stage)
     if old is not None:
         reasons = tuple(_differences(stored, old, new, stage))
-        left = f"stream {old.output.stream} holds rows of {old.name}, which the query had before"
+        streams = ", ".join(name for name in old.written if name in stage.written)
+        left = f"stream {streams} holds rows of {old.name}, which the query had before"
         return StageVerdict(stage.name, "refused", reasons or (left,))
     trimmed = [
         stream.name
@@ -117,12 +119,12 @@ def _predecessor(
 
     It wrote the same stream, or was the same and wrote another.
     """
-    if new.stream(stage.output.stream).role == "internal":
+    if not new.writes_result(stage):
         return None
     for old in gone:
-        if old.output.stream == stage.output.stream:
+        if not set(old.written).isdisjoint(stage.written):
             return old
-    own = (old for old in gone if stored.stream(old.output.stream).role == "output")
+    own = (old for old in gone if stored.writes_result(old))
     return next((old for old in own if identity(old) == identity(stage)), None)
 
 
@@ -148,7 +150,7 @@ def _differences(stored: Program, old: Stage, new: Program, stage: Stage) -> Ite
 
 def _feeding(program: Program, stage: Stage) -> list[Stage]:
     """The stages of the query that write what a stage reads."""
-    return [each for each in program.stages if each.output.stream in stage.streams]
+    return [each for each in program.stages if not set(each.written).isdisjoint(stage.streams)]
 
 
 def _removed(stage: Stage) -> StageVerdict:
@@ -163,6 +165,7 @@ def _compare_stage(stored: Program, before: int, new: Program, after: int) -> St
         *_input_refusals(old, fresh),
         *_state_refusals(old.stateful, fresh.stateful),
         *_output_refusals(old, fresh),
+        *_twin_output_refusals(old, fresh),
         *_vertex_refusals(stored, before, new, after),
     ]
     if refusals:
@@ -177,7 +180,9 @@ def _twin_refusals(stored: Program, old: Stage, new: Program, fresh: Stage) -> I
     So where one changes, or one comes before others or goes, it may be another one's state; unless
     it still reads a source with options that no other one has.
     """
-    if (old.specs, old.source) == (fresh.specs, fresh.source):
+    known = {output.stream: old.way_to(output) for output in old.outputs}
+    same = all(known.get(o.stream, ()) == fresh.way_to(o) for o in fresh.outputs)
+    if same and old.source == fresh.source:
         return
     twins = [
         each.name
@@ -262,19 +267,50 @@ def _aggregate_refusals(old: AggregateSpec, new: AggregateSpec) -> Iterator[str]
 
 
 def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
-    before, after = old.output, new.output
-    if before.stream != after.stream:
-        yield f"it wrote {before.stream} and now writes {after.stream}"
-    elif shape(before.schema) != shape(after.schema):
-        yield (
-            f"stream {before.stream} holds {show_schema(before.schema)} and would get "
-            f"{show_schema(after.schema)}"
-        )
-    if before.partition_by != after.partition_by:
-        yield (
-            f"rows were partitioned by {', '.join(before.partition_by) or 'vertex'} and are by "
-            f"{', '.join(after.partition_by) or 'vertex'}"
-        )
+    before = {output.stream: output for output in old.outputs}
+    for after in new.outputs:
+        known = before.get(after.stream)
+        if known is None:
+            yield _other_stream(old, new, after.stream)
+            continue
+        if shape(known.schema) != shape(after.schema):
+            yield (
+                f"stream {after.stream} holds {show_schema(known.schema)} and would get "
+                f"{show_schema(after.schema)}"
+            )
+        if known.partition_by != after.partition_by:
+            yield (
+                f"rows were partitioned by {', '.join(known.partition_by) or 'vertex'} and are by "
+                f"{', '.join(after.partition_by) or 'vertex'}"
+            )
+
+
+def _other_stream(old: Stage, new: Stage, stream: str) -> str:
+    gone = [name for name in old.written if name not in new.written]
+    if gone:
+        return f"it wrote {', '.join(gone)} and now writes {stream}"
+    return (
+        f"it did not write {stream} before, which would begin in the middle of its input: plan the "
+        "query with the stored one, and what is new has a stage of its own"
+    )
+
+
+def _twin_output_refusals(old: Stage, new: Stage) -> Iterator[str]:
+    """Of inner streams of one kind, only their order and what is done for them say which is which.
+
+    So where that changes for one, it may be the rows of another that its reader has got so far.
+    """
+    kinds = [output_kind(old, output) for output in old.outputs if "." in output.stream]
+    before = {output.stream: output for output in old.outputs}
+    for after in new.outputs:
+        known = before.get(after.stream)
+        if known is None or "." not in after.stream or kinds.count(output_kind(old, known)) < 2:
+            continue
+        if old.way_to(known) != new.way_to(after):
+            yield (
+                f"{after.stream} is one of several streams that differ only in expressions, and "
+                "these have changed: whose rows are whose cannot be told"
+            )
 
 
 def _vertex_refusals(stored: Program, before: int, new: Program, after: int) -> Iterator[str]:
@@ -296,16 +332,31 @@ def _changes(old: Stage, new: Stage) -> Iterator[str]:
     for one, other in zip(old.ports, new.ports, strict=True):
         if one.schema != other.schema:
             yield f"it reads {show_schema(other.schema)} instead of {show_schema(one.schema)}"
-    if old.specs != new.specs:
-        before, after = [_word(spec) for spec in old.specs], [_word(spec) for spec in new.specs]
-        if before == after:
-            changed = [_word(a) for a, b in zip(old.specs, new.specs, strict=True) if a != b]
-            yield f"other expressions in {', '.join(changed)}"
-        else:
-            shown = [" → ".join(words) or "empty" for words in (before, after)]
-            yield f"the chain was {shown[0]} and is {shown[1]}"
-    if old.output != new.output:
+    known = {output.stream: output for output in old.outputs}
+    ways = [
+        (old.way_to(known[output.stream]), new.way_to(output), output.stream)
+        for output in new.outputs
+    ]
+    for had, has, stream in ways:
+        to = f" to {stream}" if len(ways) > 1 else ""
+        yield from _way_changes(had, has, to)
+    gone = [stream for stream in old.written if stream not in new.written]
+    if gone:
+        yield f"it no longer writes {', '.join(gone)}"
+    if any(known[output.stream].schema != output.schema for output in new.outputs):
         yield "the output changed in what may be null"
+
+
+def _way_changes(
+    old: Sequence[OperatorSpec], new: Sequence[OperatorSpec], to: str
+) -> Iterator[str]:
+    before, after = [_word(spec) for spec in old], [_word(spec) for spec in new]
+    if before != after:
+        shown = [" → ".join(words) or "empty" for words in (before, after)]
+        yield f"the chain{to} was {shown[0]} and is {shown[1]}"
+    elif old != new:
+        changed = [_word(a) for a, b in zip(old, new, strict=True) if a != b]
+        yield f"other expressions in {', '.join(changed)}{to}"
 
 
 def _word(spec: object) -> str:

@@ -1,23 +1,24 @@
 """What a stage is called: a word for people, and a digest of what its state and positions mean.
 
 The digest is that of what the stage reads, of what its states are made of and of where its rows go.
-So a query that is planned anew, with a branch more or with other filters, finds the state of what
-did not change under the same name; and what stands under a name always has one meaning.
+A query that goes on from a stored program has its stages, and the streams between them, under the
+names that they have there, with results that are gone by now or with other filters: so it finds the
+state of what did not change, and what stands under a name always has one meaning.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from penstock.json_codec import canonical_json
 from penstock.names import own_name
-from penstock.operators.specs import PartialAggregateSpec, StatefulSpec, is_stateful
-from penstock.stages.program import ConnectorSpec, Port, Stage, shape
+from penstock.operators.specs import PartialAggregateSpec, StatefulSpec
+from penstock.stages.program import ConnectorSpec, Port, Program, Stage, StageOutput, shape
 
 # Options that say which rows a source has: under others, an offset means other rows.
 IDENTITY_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -29,49 +30,148 @@ WORD_MAX = 40
 _DIGEST_CHARACTERS = 8
 
 
-def named_stages(query: str, stages: Sequence[Stage], internal: Mapping[str, str]) -> list[Stage]:
+def named_stages(
+    query: str, stages: Sequence[Stage], internal: Mapping[str, str], stored: Program | None = None
+) -> list[Stage]:
     """Stages under their names, writers before readers; `internal` streams are named after theirs.
 
-    `internal` has a word for each such stream.
+    `internal` has a word for each such stream. `stored` is the program that they go on from.
     """
-    names: Counter[str] = Counter()
-    streams: dict[str, str] = {}  # new names of internal ones
-    writers: dict[str, list[str]] = {}
-    done: list[Stage] = []
-    for stage in stages:
-        for old in stage.streams:
-            if old in internal and old not in streams:
-                name = _called(internal[old], writers[old])
-                streams[old] = own_name(query, name)
+    naming = _Naming(query, stages, internal, stored)
+    placed = [naming.placed(stage) for stage in stages]
+    return [naming.finished(stage) for stage in placed]
+
+
+class _Naming:
+    """Names given so far."""
+
+    def __init__(
+        self,
+        query: str,
+        stages: Sequence[Stage],
+        internal: Mapping[str, str],
+        stored: Program | None,
+    ) -> None:
+        self._query = query
+        self._internal = internal
+        self._planned = stages
+        self._stored = () if stored is None else stored.stages
+        self._reach, self._stored_reach = results_of(stages), results_of(self._stored)
+        self._names: dict[str, str] = {}  # of stages, by those they were planned under
+        self._streams: dict[str, str] = {}  # of internal ones
+
+    def placed(self, stage: Stage) -> Stage:
+        """A stage under its name, reading what it reads under theirs."""
+        for stream in stage.streams:
+            if stream in self._internal and stream not in self._streams:
+                self._streams[stream] = self._stream_name(stream)
         ports = tuple(
-            replace(port, streams=tuple(streams.get(name, name) for name in port.streams))
+            replace(port, streams=tuple(self._streams.get(name, name) for name in port.streams))
             for port in stage.ports
         )
         placed = replace(stage, ports=ports)
-        output = stage.output.stream
-        facts = (identity(placed), None if output in internal else output)
-        name = _called(_word(placed), facts)
-        names[name] += 1
-        if names[name] > 1:  # two that do the same to the same rows, but for their filters
-            name = f"{name}_{names[name]}"
-        writers.setdefault(output, []).append(name)
-        done.append(replace(placed, name=name))
-    return [_writing(stage, streams) for stage in done]
+        self._names[stage.name] = self._stage_name(placed)
+        return replace(placed, name=self._names[stage.name])
+
+    def finished(self, stage: Stage) -> Stage:
+        """A placed stage, writing what it writes under its name."""
+        outputs = tuple(
+            replace(output, stream=self._streams.get(output.stream, output.stream))
+            for output in stage.outputs
+        )
+        return replace(stage, outputs=outputs)
+
+    def _stage_name(self, stage: Stage) -> str:
+        taken = set(self._names.values())
+        named = [None if o.stream in self._internal else o.stream for o in stage.outputs]
+        fresh = _unused(_called(_word(stage), (identity(stage), named)), taken)
+        reached = _reached(stage, self._reach)
+        there = [
+            old
+            for old in self._stored
+            if old.name not in taken
+            and position_of(old) == position_of(stage)
+            and reached <= _reached(old, self._stored_reach)
+        ]
+        return _of_these(fresh, [old.name for old in there])
+
+    def _stream_name(self, stream: str) -> str:
+        writers = [
+            (stage, output)
+            for stage in self._planned
+            for output in stage.outputs
+            if output.stream == stream
+        ]
+        who = sorted({self._names[stage.name] for stage, _ in writers})
+        kind = output_kind(*writers[0])
+        reached = self._reach[stream]
+        taken = set(self._streams.values())
+        fresh = self._called(stream, (who, kind))
+        if fresh in taken:
+            fresh = _unused(self._called(stream, (who, kind, sorted(reached))), taken)
+        there: dict[str, set[str]] = {}  # of stored streams: who writes them
+        for old in self._stored:
+            for output in old.outputs:
+                is_alike = output_kind(old, output) == kind
+                if is_alike and reached <= self._stored_reach[output.stream]:
+                    there.setdefault(output.stream, set()).add(old.name)
+        fits = [name for name, its in there.items() if sorted(its) == who and name not in taken]
+        return _of_these(fresh, fits)
+
+    def _called(self, stream: str, facts: Any) -> str:
+        return own_name(self._query, _called(self._internal[stream], facts))
 
 
-def _writing(stage: Stage, renamed: Mapping[str, str]) -> Stage:
-    stream = stage.output.stream
-    return replace(stage, output=replace(stage.output, stream=renamed.get(stream, stream)))
+def _of_these(fresh: str, stored: Sequence[str]) -> str:
+    """The stored name that is meant; a fresh one where that cannot be told."""
+    return stored[0] if len(stored) == 1 and fresh not in stored else fresh
+
+
+def _unused(name: str, taken: Container[str]) -> str:
+    """A name for one of several that do the same to the same rows, but for their filters."""
+    numbered = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    return next(each for each in numbered if each not in taken)
+
+
+def results_of(stages: Sequence[Stage]) -> dict[str, frozenset[str]]:
+    """By stream that stages write: the streams for others that its rows lead to."""
+    read = {name for stage in stages for name in stage.streams}
+    found: dict[str, frozenset[str]] = {}
+    for stage in reversed(stages):  # readers before writers
+        behind = {
+            name: frozenset().union(
+                *(_reached(each, found) for each in stages if name in each.streams)
+            )
+            for name in stage.written
+        }
+        found |= {n: its if n in read and "." in n else its | {n} for n, its in behind.items()}
+    return found
+
+
+def _reached(stage: Stage, found: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*(found[name] for name in stage.written))
+
+
+def position_of(stage: Stage) -> Any:
+    """What its state and its positions mean, wherever its rows go."""
+    return {
+        "ports": [_port(port) for port in stage.ports],
+        "states": [spec.meaning for spec in stage.stateful],
+        "cohort": stage.cohort,
+        **_columns(stage),
+    }
 
 
 def identity(stage: Stage) -> Any:
-    """What its state and its positions mean."""
-    return {
-        "ports": [_port(port) for port in stage.ports],
-        "groups": [spec.meaning for spec in _grouping(stage)],
-        "by": stage.output.partition_by,
-        **_columns(stage),
-    }
+    """What its state and its positions mean, and what its outputs are for."""
+    return {**position_of(stage), "outputs": [output_kind(stage, each) for each in stage.outputs]}
+
+
+def output_kind(stage: Stage, output: StageOutput) -> Any:
+    """What the rows of an output are for those who read them, whichever they are."""
+    way = stage.way_to(output)
+    partials = [spec.meaning for spec in way if isinstance(spec, PartialAggregateSpec)]
+    return [partials, list(output.partition_by)]
 
 
 def _columns(stage: Stage) -> dict[str, Any]:
@@ -98,16 +198,13 @@ def _called(word: str, facts: Any) -> str:
 
 def _word(stage: Stage) -> str:
     """What people would call it."""
-    if grouping := _grouping(stage):
+    grouping: list[StatefulSpec | PartialAggregateSpec] = [*stage.stateful]
+    if len(stage.outputs) == 1:
+        grouping += (spec for spec in stage.specs if isinstance(spec, PartialAggregateSpec))
+    if grouping:
         return grouping[-1].title
     if stage.is_on_driver:
         return "by_spark"
     if stage.source is not None:
         return f"read_{stage.source.connector}"
     return f"from_{stage.streams[0].rpartition('.')[2]}"
-
-
-def _grouping(stage: Stage) -> list[StatefulSpec | PartialAggregateSpec]:
-    """The operators that make groups, here or for a stage behind it."""
-    specs = stage.specs
-    return [spec for spec in specs if is_stateful(spec) or isinstance(spec, PartialAggregateSpec)]

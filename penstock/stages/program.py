@@ -1,14 +1,15 @@
 """The program of a query: everything that a slot needs to run its vertices, as checked values.
 
 A stage has ports (each a source, or streams of one schema, and what is done with its rows first),
-the operators where these meet, and one output stream. A vertex is one part of a stage: a key range,
-a part of the source, some substreams. `stages/program_json.py` is its text form.
+the operators where these meet, and outputs, each a stream and what is done with rows on the way to
+it. A vertex is one part of a stage: a key range, a part of the source, some substreams.
+`stages/program_json.py` is its text form.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -22,6 +23,7 @@ from penstock.operators.specs import (
     SparkSpec,
     StatefulSpec,
     StatelessSpec,
+    WatermarkSpec,
     chain_schema,
     is_stateful,
 )
@@ -41,6 +43,7 @@ from penstock.state.contract import KeyRange
 PROGRAM_VERSION = 7
 STAGES_MAX = 1_000
 PORTS_MAX = 1_000
+OUTPUTS_MAX = 1_000
 OPERATORS_MAX = 1_000
 VERTICES_MAX = 65_536
 
@@ -152,7 +155,7 @@ class Port:
 
 @dataclass(frozen=True, slots=True)
 class StageOutput:
-    """The stream that a stage's rows go to.
+    """A stream that a stage's rows go to, and what is done with them for this stream alone.
 
     With `partition_by` a row goes to the substream that owns the hash of these columns; without,
     vertex i of n writes every n-th substream from i on, in turn.
@@ -161,6 +164,7 @@ class StageOutput:
     stream: str
     partition_by: tuple[str, ...]
     schema: Schema
+    steps: tuple[StatelessSpec, ...] = ()
 
     def __post_init__(self) -> None:
         names = [column.name for column in self.schema]
@@ -168,21 +172,28 @@ class StageOutput:
             all(name in names for name in self.partition_by),
             f"partitioned by {', '.join(self.partition_by)}, the output has {', '.join(names)}",
         )
+        _check(
+            not any(is_stateful(spec) or isinstance(spec, WatermarkSpec) for spec in self.steps),
+            f"a state or a watermark stands on the way to stream {self.stream}, behind the stage's",
+        )
         _check_fields(self.schema, "the output")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Ports, the operators that take their rows, and the stream that these write.
+    """Ports, the operators that take their rows, and the outputs that all get what these make.
 
     The first operator has a port for each of the stage's, or takes the rows of all alike. Several
-    ports read streams only: their order in the log is then the order of processing.
+    ports read streams only: their order in the log is then the order of processing. A vertex writes
+    all its outputs under one marker. `cohort` numbers the starts of the query that added results:
+    those of one cohort have read the same rows, so only these share stages.
     """
 
     name: str
     ports: tuple[Port, ...]
     operators: tuple[OperatorSpec, ...]
-    output: StageOutput
+    outputs: tuple[StageOutput, ...]
+    cohort: int = 0
 
     def __post_init__(self) -> None:
         check_name(self.name, "stage")
@@ -192,28 +203,36 @@ class Stage:
             len(self.ports) == 1 or self.source is None,
             f"stage {self.name} reads a source beside something else: their order is not the log's",
         )
+        _check(
+            0 < len(self.outputs) <= OUTPUTS_MAX,
+            f"stage {self.name} has {len(self.outputs)} outputs",
+        )
+        _check(self.cohort >= 0, f"stage {self.name} is of cohort {self.cohort}")
         _check(len(self.specs) <= OPERATORS_MAX, f"stage {self.name}: too many operators")
         _check(
             not self.operators or is_stateful(self.operators[0]),
             f"stage {self.name}: what stands before the first state belongs to a port",
         )
         try:
-            found = self._schema()
+            made = self.schema
+            given = [chain_schema(output.steps, made) for output in self.outputs]
         except ExpressionError as error:
             raise InvalidProgram(
                 f"stage {self.name}: {error.message}", stage=self.name, **error.details
             ) from error
-        fits = shape(found) == shape(self.output.schema) and not any(
-            given.nullable and not said.nullable
-            for given, said in zip(found, self.output.schema, strict=True)
-        )
-        _check(
-            fits,
-            f"stage {self.name}: the chain gives {show_schema(found)}, "
-            f"the output says {show_schema(self.output.schema)}",
-        )
+        for found, output in zip(given, self.outputs, strict=True):
+            fits = shape(found) == shape(output.schema) and not any(
+                one.nullable and not said.nullable
+                for one, said in zip(found, output.schema, strict=True)
+            )
+            _check(
+                fits,
+                f"stage {self.name}: the chain gives {show_schema(found)}, "
+                f"the output says {show_schema(output.schema)}",
+            )
 
-    def _schema(self) -> Schema:
+    @property
+    def schema(self) -> Schema:
         """What the operators give, checked against what the ports do."""
         schemas = [port.output_schema for port in self.ports]
         wanted = self.stateful[0].ports if self.operators else 1
@@ -245,8 +264,20 @@ class Stage:
 
     @property
     def specs(self) -> tuple[OperatorSpec, ...]:
-        """All operators: port by port, then those where they meet."""
-        return (*(spec for port in self.ports for spec in port.front), *self.operators)
+        """All operators: port by port, those where they meet, then output by output."""
+        fronts = (spec for port in self.ports for spec in port.front)
+        steps = (spec for output in self.outputs for spec in output.steps)
+        return (*fronts, *self.operators, *steps)
+
+    def way_to(self, output: StageOutput) -> tuple[OperatorSpec, ...]:
+        """All operators that rows pass on their way to an output."""
+        fronts = (spec for port in self.ports for spec in port.front)
+        return (*fronts, *self.operators, *output.steps)
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """All streams that it writes, each once."""
+        return tuple(dict.fromkeys(output.stream for output in self.outputs))
 
     @property
     def is_on_driver(self) -> bool:
@@ -259,12 +290,15 @@ class Stage:
         return tuple(spec for spec in self.operators if is_stateful(spec))
 
     def row_schemas(self) -> tuple[Schema, ...]:
-        """Of the rows that come in, by port, and of those that operators with state make."""
+        """Of the rows that come in, by port, that operators with state make, and that outputs
+        get."""
         made: list[Schema] = []
         schemas = [port.output_schema for port in self.ports]
         for spec in self.operators:
             schemas = [spec.output_schema(*schemas[: spec.ports if is_stateful(spec) else 1])]
             made += schemas if is_stateful(spec) else ()
+        if any(output.steps for output in self.outputs):
+            made.append(self.schema)
         return (*(port.schema for port in self.ports), *made)
 
 
@@ -272,9 +306,10 @@ class Stage:
 class VertexProgram:
     """One vertex: which part of its stage it is, what it reads and which tags its records carry.
 
-    A source is read in as many parts as the stage has vertices; part `index` is this one's. Where
-    the output is partitioned, a row goes to the tag of the key range that holds its hash, ranges
-    as `split_key_space` cuts them; where it is not, rows go to the output tags in turn.
+    A source is read in as many parts as the stage has vertices; part `index` is this one's.
+    `output_tags` has the tags of each output. Where that is partitioned, a row goes to the tag of
+    the key range that holds its hash, ranges as `split_key_space` cuts them; where it is not, rows
+    go to the tags in turn.
     """
 
     name: str
@@ -282,15 +317,20 @@ class VertexProgram:
     index: int
     key_range: KeyRange
     input_tags: tuple[str, ...]
-    output_tags: tuple[str, ...]
+    output_tags: tuple[tuple[str, ...], ...]
     marker_tags: tuple[str, ...]
 
     def __post_init__(self) -> None:
         check_own_name(self.name, "vertex")
         low, high = self.key_range
         _check(0 <= low < high <= KEY_SPACE, f"vertex {self.name}: key range [{low}, {high})")
-        for tag in (*self.input_tags, *self.output_tags, *self.marker_tags):
+        for tag in (*self.input_tags, *self.written_tags, *self.marker_tags):
             parse_tag(tag)
+
+    @property
+    def written_tags(self) -> tuple[str, ...]:
+        """The tags of rows of all its outputs."""
+        return tuple(tag for tags in self.output_tags for tag in tags)
 
     @property
     def vertex_tag(self) -> str:
@@ -310,6 +350,7 @@ class Program:
     streams: tuple[StreamSpec, ...]
     stages: tuple[Stage, ...]
     vertices: tuple[VertexProgram, ...]
+    cohorts: int = 1  # how many it ever had, be they gone by now: no number is given twice
     version: int = field(default=PROGRAM_VERSION)
 
     def __post_init__(self) -> None:
@@ -323,6 +364,10 @@ class Program:
         _check_distinct("vertex", [vertex.name for vertex in self.vertices])
         for stage in self.stages:
             self._check_streams(stage)
+        _check(
+            all(stage.cohort < self.cohorts for stage in self.stages),
+            f"a stage is of a cohort that the program, with {self.cohorts}, does not have",
+        )
         check_acyclic(self.stages)
         for index, stage in enumerate(self.stages):
             self._check_vertices(index, stage)
@@ -347,6 +392,19 @@ class Program:
         """The vertices that write a stream, be it as their output or on the side."""
         tag = marker_tag(stream)
         return tuple(vertex.name for vertex in self.vertices if tag in vertex.marker_tags)
+
+    def outputs_to(self, stream: str) -> tuple[tuple[Stage, StageOutput], ...]:
+        """Every output that goes to a stream, and its stage."""
+        return tuple(
+            (stage, output)
+            for stage in self.stages
+            for output in stage.outputs
+            if output.stream == stream
+        )
+
+    def writes_result(self, stage: Stage) -> bool:
+        """Whether a stage writes a stream for others, or for a sink."""
+        return any(self.stream(name).role == "output" for name in stage.written)
 
     def stage_of(self, vertex: VertexProgram) -> Stage:
         return self.stages[vertex.stage]
@@ -383,12 +441,13 @@ class Program:
                     f"stage {stage.name} reads {column.name} {column.type} of stream {name}, "
                     f"which has {show_schema(self.stream(name).schema)}",
                 )
-        stream = self.stream(stage.output.stream)
-        _check(
-            shape(stream.schema) == shape(stage.output.schema) and stream.role != "input",
-            f"stage {stage.name} writes {show_schema(stage.output.schema)} to {stream.role} "
-            f"stream {stream.name}, which has {show_schema(stream.schema)}",
-        )
+        for output in stage.outputs:
+            stream = self.stream(output.stream)
+            _check(
+                shape(stream.schema) == shape(output.schema) and stream.role != "input",
+                f"stage {stage.name} writes {show_schema(output.schema)} to {stream.role} "
+                f"stream {stream.name}, which has {show_schema(stream.schema)}",
+            )
 
     def _check_vertices(self, index: int, stage: Stage) -> None:
         vertices = self.stage_vertices(index)
@@ -419,15 +478,14 @@ class Program:
         )
 
     def _check_output_tags(self, stage: Stage, vertex: VertexProgram) -> None:
-        stream = stage.output.stream
-        required = {vertex.vertex_tag, vertex.change_tag, marker_tag(stream)}
-        tags = self.stream(stream).substream_tags
+        required = {vertex.vertex_tag, vertex.change_tag, *map(marker_tag, stage.written)}
         parts = len(self.stage_vertices(vertex.stage))
-        wanted = tags if stage.output.partition_by else tags[vertex.index :: parts]
+        specs = {name: self.stream(name) for name in stage.written}
+        wanted = _tags_of_outputs(stage, specs, vertex.index, parts)
         _check(
             vertex.output_tags == wanted,
-            f"vertex {vertex.name} writes {', '.join(vertex.output_tags)[:200]}, "
-            f"stream {stream} needs {', '.join(wanted)[:200]}",
+            f"vertex {vertex.name} writes {', '.join(vertex.written_tags)[:200]}, "
+            f"{', '.join(stage.written)} need {', '.join(map(str, wanted))[:200]}",
         )
         _check(required <= set(vertex.marker_tags), f"vertex {vertex.name}: its markers lack a tag")
 
@@ -458,7 +516,7 @@ def cut_stage(
     query: str,
     index: int,
     stage: Stage,
-    streams: dict[str, StreamSpec],
+    streams: Mapping[str, StreamSpec],
     settings: Settings,
     count: int,
 ) -> Iterator[VertexProgram]:
@@ -475,12 +533,21 @@ def cut_stage(
             for stream in stage.streams
             for tag in (*streams[stream].substream_tags[part::count], marker_tag(stream))
         ]
-        written = streams[stage.output.stream].substream_tags
-        if not stage.output.partition_by:
-            written = written[part::count]
-        markers = [vertex_tag(name), change_tag(name), marker_tag(stage.output.stream)]
+        written = _tags_of_outputs(stage, streams, part, count)
+        markers = [vertex_tag(name), change_tag(name), *map(marker_tag, stage.written)]
         markers.extend(marker_tag(stream) for stream in side_streams if stream is not None)
         yield VertexProgram(name, index, part, ranges[part], tuple(read), written, tuple(markers))
+
+
+def _tags_of_outputs(
+    stage: Stage, streams: Mapping[str, StreamSpec], part: int, count: int
+) -> tuple[tuple[str, ...], ...]:
+    """The tags that part of `count` of a stage writes, by output."""
+    return tuple(
+        tags if output.partition_by else tags[part::count]
+        for output in stage.outputs
+        for tags in (streams[output.stream].substream_tags,)
+    )
 
 
 def check_acyclic(stages: tuple[Stage, ...]) -> None:
@@ -490,15 +557,14 @@ def check_acyclic(stages: tuple[Stage, ...]) -> None:
         for stream in stage.streams:
             readers.setdefault(stream, []).append(index)
     waiting = [0] * len(stages)
-    for stage in stages:
-        for reader in readers.get(stage.output.stream, []):
-            waiting[reader] += 1
+    behind = [[r for name in stage.written for r in readers.get(name, [])] for stage in stages]
+    for reader in (reader for each in behind for reader in each):
+        waiting[reader] += 1
     ready = [index for index, count in enumerate(waiting) if count == 0]
     done = 0
     while ready:
-        stage = stages[ready.pop()]
         done += 1
-        for reader in readers.get(stage.output.stream, []):
+        for reader in behind[ready.pop()]:
             waiting[reader] -= 1
             if waiting[reader] == 0:
                 ready.append(reader)

@@ -33,7 +33,7 @@ def test_one_vertex_runs_everything_in_one_stage() -> None:
     assert re.fullmatch("windows_by_auction_[0-9a-f]{8}", stage.name)
     assert vertex.key_range == (0, KEY_SPACE)
     assert vertex.input_tags == ("S/bids/0", "S/bids/m")
-    assert vertex.output_tags == ("S/out/0",)
+    assert vertex.output_tags == (("S/out/0",),)
     assert vertex.marker_tags == (f"T/{vertex.name}", f"C/{vertex.name}", "S/out/m")
     assert [(s.name, s.role, s.substreams) for s in program.streams] == [
         ("bids", "input", 1), ("out", "output", 1),
@@ -44,7 +44,7 @@ def test_keys_are_dealt_out_to_vertices() -> None:
     program = plan_program(query("q", hot().to_stream("out"), parallelism=3))
     first, second = program.stages
     assert isinstance(first.specs[-1], PartialAggregateSpec)
-    assert first.output.partition_by == ("auction",)
+    assert first.outputs[0].partition_by == ("auction",)
     (merge,) = second.stateful
     assert merge.merge_partials
     ranges = [vertex.key_range for vertex in program.stage_vertices(1)]
@@ -52,12 +52,12 @@ def test_keys_are_dealt_out_to_vertices() -> None:
     assert ranges[-1][1] == KEY_SPACE
     assert all(left[1] == right[0] for left, right in pairwise(ranges))
     writer = program.stage_vertices(0)[0]
-    inner = first.output.stream
+    inner = first.outputs[0].stream
     assert re.fullmatch("q.by_auction_[0-9a-f]{8}", inner)
-    assert writer.output_tags == tuple(f"S/{inner}/{index}" for index in range(3))
+    assert writer.written_tags == tuple(f"S/{inner}/{index}" for index in range(3))
     for index, vertex in enumerate(program.stage_vertices(1)):
         assert vertex.input_tags == (f"S/{inner}/{index}", f"S/{inner}/m")
-        assert vertex.output_tags == (f"S/out/{index}",)
+        assert vertex.written_tags == (f"S/out/{index}",)
 
 
 def test_substreams_are_dealt_out_in_turn() -> None:
@@ -85,7 +85,7 @@ def test_a_source_is_read_in_parts_and_only_its_used_columns() -> None:
     assert stage.source is not None
     assert stage.source.options == {"seed": 7}
     assert [f.name for f in stage.ports[0].schema] == ["price"]
-    assert [(v.index, v.input_tags, v.output_tags) for v in program.vertices] == [
+    assert [(v.index, v.input_tags, v.written_tags) for v in program.vertices] == [
         (0, (), ("S/out/0",)),
         (1, (), ("S/out/1",)),
     ]

@@ -49,9 +49,10 @@ def test_all_rules_give_a_program_with_the_same_results(case: Case, tmp_path: Pa
     query = parse_query(case.before)
     program = plan_program(query)
     written = {
-        stage.output.stream: [(f.name, f.type) for f in stage.output.schema]
+        output.stream: [(f.name, f.type) for f in output.schema]
         for stage in program.stages
-        if stage.output.stream in {write.stream for write in query.writes}
+        for output in stage.outputs
+        if output.stream in {write.stream for write in query.writes}
     }
     wanted = {
         write.stream: [(f.name, f.type) for f in write.child.schema] for write in query.writes

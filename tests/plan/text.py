@@ -111,7 +111,16 @@ def _write_line(write: Write) -> str:
     line = f"write {kind} {_stream_text(write.target)}"
     if write.partition_by:
         line += f" by {', '.join(write.partition_by)}"
-    return line + (f" vertices {write.vertices}" if write.vertices != 1 else "")
+    if write.vertices != 1:
+        line += f" vertices {write.vertices}"
+    if write.trunk is not None:
+        line += f" trunk {_depth(write.child, write.trunk)}"
+    return line + (f" cohort {write.cohort}" if write.cohort else "")
+
+
+def _depth(node: Relation, trunk: Relation) -> int:
+    """How many steps lead from a trunk to what is written."""
+    return 0 if node == trunk else 1 + _depth(*children(node), trunk)
 
 
 def _stream_text(stream: StreamRef) -> str:
@@ -257,8 +266,14 @@ class _Reader:
         target = _take_stream(cursor, kind == "internal")
         keys = tuple(_take_names(cursor)) if cursor.accept("by") else ()
         vertices = cursor.number() if cursor.accept("vertices") else 1
+        steps = cursor.number() if cursor.accept("trunk") else None
+        cohort = cursor.number() if cursor.accept("cohort") else 0
         cursor.end()
-        return Write(child, target, keys, vertices)
+        trunk = None if steps is None else child
+        for _ in range(steps or 0):
+            assert trunk is not None
+            (trunk,) = children(trunk)
+        return Write(child, target, keys, vertices, trunk=trunk, cohort=cohort)
 
     def relation(self, line: _Line) -> Relation:
         word = line.text.split(" ", 1)[0]

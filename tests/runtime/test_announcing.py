@@ -73,7 +73,7 @@ def chosen(
 
 def test_what_is_news_to_whom() -> None:
     named = {"S/out/m": ("S/out/0", "S/out/1"), "S/late/m": ("S/late/0",)}
-    announcing = Announcing(("T/q.s0.0",), named, "S/out/m")
+    announcing = Announcing(("T/q.s0.0",), named, ("S/out/m",))
     assert chosen(announcing, marker(1)) == {"S/out/m", "S/late/m"}  # the first: all
     assert chosen(announcing, marker(2)) == set()
     assert chosen(announcing, marker(3), "S/late/0") == {"S/late/m"}
@@ -88,7 +88,7 @@ def test_what_is_news_to_whom() -> None:
 
 
 def test_a_stream_without_readers_of_time_gets_rows_and_first_words_only() -> None:
-    announcing = Announcing(("T/q.s0.0",), {"S/q.out/m": ("S/q.out/0",)}, None)
+    announcing = Announcing(("T/q.s0.0",), {"S/q.out/m": ("S/q.out/0",)}, ())
     assert chosen(announcing, marker(1)) == {"S/q.out/m"}
     assert chosen(announcing, marker(2, 10, ended=True), now_s=100.0, is_forced=True) == set()
     assert announcing.withheld_until_s(marker(2, 10)) is None

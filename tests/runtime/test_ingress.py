@@ -55,7 +55,7 @@ def test_lines_of_a_socket_count_once_or_not_at_all(lab: Laboratory) -> None:
     program = plan_program(tested)
     (ingress,) = (stage for stage in program.stages if stage.source is not None)
     assert not ingress.specs
-    assert f"rows count once they are in {ingress.output.stream}" in explain(program)
+    assert f"rows count once they are in {ingress.written[0]}" in explain(program)
     for _ in range(5):
         process = lab.open(tested)
         steps = itertools.count()

@@ -63,7 +63,7 @@ def program(
 ) -> Program:
     settings = Settings(late_stream=late)
     schema = COUNT.schema if operators else TAKEN
-    stage = Stage("met", ports, tuple(operators), StageOutput("out", (), schema))
+    stage = Stage("met", ports, tuple(operators), (StageOutput("out", (), schema),))
     streams = [StreamSpec(name, ROWS, 1, "input") for name in stage.streams]
     streams.append(StreamSpec("out", schema, 1, "output"))
     if late is not None:
@@ -263,5 +263,5 @@ def test_columns_that_one_port_leaves_null_are_not_promised() -> None:
     never = tuple(replace(field, nullable=False) for field in ROWS)
     sure, open_ = Port(None, ("left",), never), Port(None, ("right",), ROWS)
     with pytest.raises(InvalidProgram, match="the chain gives"):
-        Stage("met", (sure, open_), (), StageOutput("out", (), never))
-    assert Stage("met", (sure, open_), (), StageOutput("out", (), ROWS))
+        Stage("met", (sure, open_), (), (StageOutput("out", (), never),))
+    assert Stage("met", (sure, open_), (), (StageOutput("out", (), ROWS),))

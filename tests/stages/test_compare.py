@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import ProgramIncompatible
 from penstock.plan.optimizer import plan_program
+from penstock.plan.query import going_on
 from penstock.stages.compare import Comparison, compare
 from penstock.stages.program import Program
 from penstock.testing.columns import ColumnExpression
@@ -135,10 +136,12 @@ def test_a_watermark_that_comes_or_goes_is_refused() -> None:
 def test_stages_come_and_go() -> None:
     one = query("q", bids().to_stream("a"))
     two = query("q", bids().to_stream("a"), bids().filter(col("price") > 3).to_stream("b"))
-    found = compare(plan_program(one), plan_program(two))
+    stored = plan_program(one)
+    later = plan_program(going_on(two, stored))
+    found = compare(stored, later)
     assert verdicts(found) == ["from_bids kept", "from_bids added"]
     assert "goes on with changes" in str(found)
-    assert verdicts(compare(plan_program(two), plan_program(one))) == [
+    assert verdicts(compare(later, plan_program(going_on(one, later)))) == [
         "from_bids kept",
         "from_bids removed",
     ]
@@ -146,15 +149,14 @@ def test_stages_come_and_go() -> None:
 
 def test_a_new_reader_of_an_inner_stream_would_miss_what_is_trimmed() -> None:
     own = STORED.stages[1].name
-    more = replace(
-        STORED.stages[1], name="more", output=replace(STORED.stages[1].output, stream="b")
-    )
+    (output,) = STORED.stages[1].outputs
+    more = replace(STORED.stages[1], name="more", outputs=(replace(output, stream="b"),))
     vertices = tuple(
         replace(
             vertex,
             name=vertex.name.replace(own, "more"),
             stage=2,
-            output_tags=tuple(tag.replace("/out/", "/b/") for tag in vertex.output_tags),
+            output_tags=(tuple(tag.replace("/out/", "/b/") for tag in vertex.written_tags),),
             marker_tags=tuple(
                 tag.replace(own, "more").replace("/out/", "/b/") for tag in vertex.marker_tags
             ),
@@ -211,7 +213,8 @@ def test_a_branch_more_keeps_what_was_there_under_its_name() -> None:
     counted = bids().group_by("name").agg(count().alias("n"), mode="update").to_stream("names")
     before = plan_program(query("q", alone, parallelism=2))
     for writes in ((alone, counted), (counted, alone)):
-        found = compare(before, plan_program(query("q", *writes, parallelism=2)))
+        more = going_on(query("q", *writes, parallelism=2), before)
+        found = compare(before, plan_program(more))
         kept = [stage.stage for stage in found.stages if stage.verdict == "kept"]
         assert kept == [stage.name for stage in before.stages]
         assert found.is_compatible

@@ -49,7 +49,7 @@ def test_parts_that_contradict_each_other() -> None:
         replace(
             program,
             streams=(
-                replace(program.streams[0], schema=stage.output.schema[:1]),
+                replace(program.streams[0], schema=stage.outputs[0].schema[:1]),
                 program.streams[1],
             ),
         )
@@ -65,7 +65,7 @@ def test_stages_cannot_feed_each_other() -> None:
         stage,
         name="back",
         ports=(replace(stage.ports[0], streams=("out",)),),
-        output=replace(stage.output, stream="bids"),
+        outputs=(replace(stage.outputs[0], stream="bids"),),
     )
     check_acyclic((stage,))
     with pytest.raises(InvalidProgram, match=f"stages {stage.name}, back feed each other"):
