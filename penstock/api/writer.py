@@ -69,7 +69,7 @@ from penstock.runtime.queries import (
     query_with_id,
     stored_query,
 )
-from penstock.runtime.streams import describe_stream
+from penstock.runtime.streams import check_new_results, describe_stream
 from penstock.stages.compare import compare
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -373,6 +373,7 @@ class DataStreamWriter:
                     query=name,
                 )
             compare(before.program, program).check()
+            check_new_results(log, before.program, program)
             if (refusal := sink.refusal(before)) is not None:
                 raise ProgramIncompatible(
                     f"query {name} cannot go on with another sink: {refusal}. Start it under a new "

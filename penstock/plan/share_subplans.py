@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from penstock.json_codec import canonical_json
 from penstock.names import own_name
-from penstock.operators.specs import SparkSpec, StatefulSpec
+from penstock.operators.specs import FilterSpec, SparkSpec, StatefulSpec, WatermarkSpec
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -21,6 +22,8 @@ from penstock.plan.nodes import (
     with_children,
 )
 from penstock.plan.query import Query, Write
+from penstock.stages.identity import source_identity
+from penstock.stages.program import Program
 
 SHARED = "shared"
 
@@ -30,12 +33,13 @@ def share_subplans(query: Query) -> Query:
 
     `fuse_branches` decides which of the users become outputs of what they share, and need no such
     stream. Sub-plans shared inside other shared ones are found in the next round. Results of two
-    cohorts share nothing: they are at other places of their input.
+    cohorts share nothing: they are at other places of their input. A source that a stored query
+    shared goes on as it was, also if only one of its users is left.
     """
     writes = query.writes
     number = 0
     while True:
-        found = _largest_repeated(writes)
+        found = _largest_repeated(writes) or _shared_before(writes, query.stored)
         if found is None:
             return replace(query, writes=writes)
         cohort, shared = found
@@ -68,6 +72,33 @@ def _largest_repeated(writes: tuple[Write, ...]) -> tuple[int, Relation] | None:
     return next(
         (each for each in nodes if counts[each] > 1 and _worth_sharing(each[1], has_unions)), None
     )
+
+
+def _shared_before(
+    writes: tuple[Write, ...], stored: Program | None
+) -> tuple[int, Relation] | None:
+    """A source whose rows went to a stream for users of all kinds, with all their values."""
+    kept = {
+        (stage.cohort, canonical_json(source_identity(stage.source)))
+        for stage in (() if stored is None else stored.stages)
+        if stage.source is not None
+        and stored is not None
+        and any(
+            stored.stream(output.stream).role == "internal"
+            and not output.partition_by
+            and not output.steps
+            for output in stage.outputs
+        )
+        and all(isinstance(spec, FilterSpec | WatermarkSpec) for spec in stage.ports[0].front)
+        and not any(isinstance(spec, WatermarkSpec) for spec in stage.ports[0].front[1:])
+    }
+    for write in writes:
+        for node in walk(write.child) if not is_shared(write.target) else ():
+            if isinstance(node, Scan) and isinstance(node.relation, SourceRef):
+                identity = canonical_json(source_identity(node.relation.spec))
+                if (write.cohort, identity) in kept:
+                    return write.cohort, node
+    return None
 
 
 def _worth_sharing(node: Relation, has_unions: bool) -> bool:

@@ -221,6 +221,27 @@ def register_streams(log: Log, program: Program) -> None:
         _describe(log, wanted)
 
 
+def check_new_results(log: Log, stored: Program, program: Program) -> None:
+    """Raise StreamConflict if a result is new to a query whose rows its stream holds already.
+
+    It was dropped, and would come again from the beginning.
+    """
+    known = {name for stage in stored.stages for name in stage.written}
+    for stream in program.streams:
+        if stream.role != "output" or stream.name in known:
+            continue
+        if log.get(stream_key(stream.name)) is None:
+            continue
+        if program.query in describe_stream(log, stream.name).writers:
+            raise StreamConflict(
+                f"stream {stream.name} holds rows that query {program.query} wrote before it was "
+                "started without this result, which would begin anew and write them twice: choose "
+                "another stream",
+                stream=stream.name,
+                query=program.query,
+            )
+
+
 def _written(program: Program) -> Iterator[StreamFacts]:
     query, settings = program.query, program.settings
     for stream in program.streams:

@@ -17,7 +17,15 @@ from penstock.operators.specs import (
     collections_of,
 )
 from penstock.stages.identity import IDENTITY_OPTIONS, identity, output_kind
-from penstock.stages.program import ConnectorSpec, Port, Program, Stage, shape, show_schema
+from penstock.stages.program import (
+    ConnectorSpec,
+    Port,
+    Program,
+    Stage,
+    is_inner,
+    shape,
+    show_schema,
+)
 
 Verdict = Literal["kept", "rebuilt", "added", "removed", "refused"]
 
@@ -106,6 +114,13 @@ def _added(stored: Program, gone: Sequence[Stage], new: Program, stage: Stage) -
         for stream in stored.streams
         if stream.role == "internal" and stream.name in stage.streams
     ]
+    cleaned = stage.source is not None and stage.source.options.get("clean", "off") != "off"
+    if cleaned and any(each.source == stage.source for each in new.stages if each != stage):
+        reason = (
+            "it would begin at the beginning of a source of which what was read is removed; let a "
+            "query of its own read a copy"
+        )
+        return StageVerdict(stage.name, "refused", (reason,))
     if trimmed:
         reason = f"it would begin with rows of {', '.join(trimmed)} that have been trimmed"
         return StageVerdict(stage.name, "refused", (reason,))
@@ -273,7 +288,10 @@ def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
         if known is None:
             yield _other_stream(old, new, after.stream)
             continue
-        if shape(known.schema) != shape(after.schema):
+        fits = shape(known.schema) == shape(after.schema)
+        if is_inner(after.stream):  # readers take the columns that they need
+            fits = set(shape(known.schema)) >= set(shape(after.schema))
+        if not fits:
             yield (
                 f"stream {after.stream} holds {show_schema(known.schema)} and would get "
                 f"{show_schema(after.schema)}"
@@ -289,10 +307,7 @@ def _other_stream(old: Stage, new: Stage, stream: str) -> str:
     gone = [name for name in old.written if name not in new.written]
     if gone:
         return f"it wrote {', '.join(gone)} and now writes {stream}"
-    return (
-        f"it did not write {stream} before, which would begin in the middle of its input: plan the "
-        "query with the stored one, and what is new has a stage of its own"
-    )
+    return f"it did not write {stream} before, which would begin in the middle of its input"
 
 
 def _twin_output_refusals(old: Stage, new: Stage) -> Iterator[str]:
@@ -300,11 +315,11 @@ def _twin_output_refusals(old: Stage, new: Stage) -> Iterator[str]:
 
     So where that changes for one, it may be the rows of another that its reader has got so far.
     """
-    kinds = [output_kind(old, output) for output in old.outputs if "." in output.stream]
+    kinds = [output_kind(old, output) for output in old.outputs if is_inner(output.stream)]
     before = {output.stream: output for output in old.outputs}
     for after in new.outputs:
         known = before.get(after.stream)
-        if known is None or "." not in after.stream or kinds.count(output_kind(old, known)) < 2:
+        if known is None or kinds.count(output_kind(old, known)) < 2:
             continue
         if old.way_to(known) != new.way_to(after):
             yield (
@@ -344,7 +359,7 @@ def _changes(old: Stage, new: Stage) -> Iterator[str]:
     if gone:
         yield f"it no longer writes {', '.join(gone)}"
     if any(known[output.stream].schema != output.schema for output in new.outputs):
-        yield "the output changed in what may be null"
+        yield "the output has fewer columns, or changed in what may be null"
 
 
 def _way_changes(

@@ -18,7 +18,15 @@ from typing import Any
 from penstock.json_codec import canonical_json
 from penstock.names import own_name
 from penstock.operators.specs import PartialAggregateSpec, StatefulSpec
-from penstock.stages.program import ConnectorSpec, Port, Program, Stage, StageOutput, shape
+from penstock.stages.program import (
+    ConnectorSpec,
+    Port,
+    Program,
+    Stage,
+    StageOutput,
+    is_inner,
+    shape,
+)
 
 # Options that say which rows a source has: under others, an offset means other rows.
 IDENTITY_OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -135,7 +143,6 @@ def _unused(name: str, taken: Container[str]) -> str:
 
 def results_of(stages: Sequence[Stage]) -> dict[str, frozenset[str]]:
     """By stream that stages write: the streams for others that its rows lead to."""
-    read = {name for stage in stages for name in stage.streams}
     found: dict[str, frozenset[str]] = {}
     for stage in reversed(stages):  # readers before writers
         behind = {
@@ -144,7 +151,7 @@ def results_of(stages: Sequence[Stage]) -> dict[str, frozenset[str]]:
             )
             for name in stage.written
         }
-        found |= {n: its if n in read and "." in n else its | {n} for n, its in behind.items()}
+        found |= {n: its if is_inner(n) else its | {n} for n, its in behind.items()}
     return found
 
 
@@ -182,10 +189,11 @@ def _columns(stage: Stage) -> dict[str, Any]:
 
 
 def _port(port: Port) -> Any:
-    return sorted(port.streams) if port.source is None else _source(port.source)
+    return sorted(port.streams) if port.source is None else source_identity(port.source)
 
 
-def _source(source: ConnectorSpec) -> Any:
+def source_identity(source: ConnectorSpec) -> Any:
+    """Which rows its offsets mean."""
     options = source.options
     kept = {name: options.get(name) for name in IDENTITY_OPTIONS.get(source.connector, ())}
     return {"connector": source.connector, **kept}

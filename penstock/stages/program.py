@@ -500,6 +500,12 @@ def sink_stream(query: str) -> str:
     return own_name(query, "out")
 
 
+def is_inner(stream: str) -> bool:
+    """Whether a stream's name is one of those between two stages of a query."""
+    kind = stream.split(".")[1:2]
+    return bool(kind) and kind != ["out"]
+
+
 def check_stream_name(query: str, name: str, role: StreamRole) -> str:
     """Return the name if a query may use a stream of that name so; raise InvalidName if not.
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import ProgramIncompatible
 from penstock.plan.optimizer import plan_program
-from penstock.plan.query import going_on
+from penstock.plan.query import Write, going_on
 from penstock.stages.compare import Comparison, compare
 from penstock.stages.program import Program
 from penstock.testing.columns import ColumnExpression
@@ -247,3 +247,73 @@ def test_whose_state_is_whose_is_never_guessed() -> None:
         assert not compare(stored, changed).is_compatible, str(compare(stored, changed))
     assert compare(both(cheap), both(cheap)).is_compatible
     assert "cannot be told" in str(compare(stored, both(dear, cheap)))
+
+
+def dear() -> Write:
+    return bids().filter(col("price") > 9).to_stream("dear")
+
+
+def names() -> Write:
+    return bids().group_by("name").agg(count().alias("n"), mode="update").to_stream("names")
+
+
+def tops() -> Write:
+    top = bids().group_by("name").agg(max_("price").alias("top"), mode="update")
+    return top.filter(col("top") > 3).to_stream("tops")
+
+
+def test_a_result_that_goes_leaves_the_others_their_state() -> None:
+    """Whichever it is, and whether a stage has one output or several in the end."""
+    writes = (dear(), names(), tops())
+    for parallelism in (1, 3):
+        stored = plan_program(query("q", *writes, parallelism=parallelism))
+        if parallelism > 1:
+            assert [len(stage.outputs) for stage in stored.stages] == [3, 1, 1]
+        for left in ((0, 1), (1, 2), (2, 0), (0,), (1,), (2,)):
+            fewer = query("q", *(writes[number] for number in left), parallelism=parallelism)
+            program = plan_program(going_on(fewer, stored))
+            found = compare(stored, program)
+            assert found.is_compatible, str(found)
+            assert {stage.name for stage in program.stages} <= {s.name for s in stored.stages}
+            states = {v.name for v in program.vertices if program.stage_of(v).stateful}
+            assert len(states) == parallelism * sum(number > 0 for number in left)
+
+
+def test_results_of_later_starts_share_stages_among_themselves_only() -> None:
+    stored = plan_program(query("q", dear(), parallelism=2))
+    both = plan_program(going_on(query("q", dear(), names(), tops(), parallelism=2), stored))
+    assert both.cohorts == 2
+    reading = [stage for stage in both.stages if stage.streams == ("bids",)]
+    assert [(stage.cohort, len(stage.outputs)) for stage in reading] == [(0, 1), (1, 2)]
+    assert reading[0].name == stored.stages[0].name
+    one = plan_program(going_on(query("q", dear(), parallelism=2), both))
+    assert one.cohorts == 2
+    again = plan_program(going_on(query("q", dear(), tops(), parallelism=2), one))
+    assert {stage.cohort for stage in again.stages} == {0, 2}  # no number is given twice
+    assert not {s.name for s in again.stages} & {s.name for s in both.stages if s.cohort == 1}
+
+
+def test_an_output_never_begins_in_the_middle() -> None:
+    stored = plan_program(query("q", dear(), names(), parallelism=2))
+    found = compare(stored, plan_program(query("q", dear(), names(), tops(), parallelism=2)))
+    assert not found.is_compatible
+
+
+def test_whose_rows_are_whose_is_not_guessed_among_outputs() -> None:
+    """Two exchanges that differ in a filter alone and lead to the same stream."""
+
+    def both(*conditions: ColumnExpression) -> Program:
+        counted = [
+            bids().filter(each).group_by("name").agg(count().alias("n"), mode="update")
+            for each in conditions
+        ]
+        return plan_program(
+            query("q", counted[0].union(counted[1]).to_stream("out"), parallelism=2)
+        )
+
+    cheap, high = (col("price") < 3), (col("price") > 9)
+    stored = both(cheap, high)
+    assert compare(stored, both(cheap, high)).is_compatible
+    found = compare(stored, both(high, cheap))
+    assert not found.is_compatible
+    assert "cannot be told" in str(found)
