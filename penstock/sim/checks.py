@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.names import own_name
+from penstock.sim.branches import wrong_beside
 from penstock.sim.data import SECOND_US, Row
 from penstock.sim.graph_checks import check_graph
 from penstock.sim.history import History, Registration, Seen, SinkNote, Trim
@@ -224,6 +225,8 @@ def check_output(outcome: Outcome) -> None:
     except WrongWatermark as wrong:
         raise Violation(str(wrong)) from None
     _check_dead_letters(outcome)
+    if shape.beside and (difference := wrong_beside(outcome)) is not None:
+        raise Violation(difference)
     if shape.answer == "rows":
         _check_rows(outcome)
     elif shape.answer == "distinct":

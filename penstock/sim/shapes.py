@@ -13,6 +13,7 @@ from penstock.operators.specs import DeduplicateSpec
 from penstock.plan.joins import join
 from penstock.plan.nodes import Relation, Scan, column_refs, rewrite, step
 from penstock.plan.optimizer import plan_program
+from penstock.plan.query import Write
 from penstock.sim.data import COLUMNS, SECOND_US
 from penstock.sim.graphs import Graph
 from penstock.stages.program import Program, sink_stream
@@ -73,6 +74,7 @@ class Shape:
     is_random: bool = False
     upserts: bool = False  # its sink is a table of SQLite
     has_late_rows: bool = False  # without windows of a size
+    beside: bool = False  # there are more results than the answer, of the same rows
 
     @property
     def may_idle(self) -> bool:
@@ -348,8 +350,31 @@ JOINED_SHAPES: tuple[Shape, ...] = (
 )
 
 
+BESIDE, TALLY = "beside", "tally"  # results beside the answer
+
+
+def _results_beside(rows: Draft) -> tuple[Write, ...]:
+    """Some rows as they come, and the rows of each key behind an exchange."""
+    some = rows.filter(col("g") > 0).select("rid", "g").to_stream(BESIDE)
+    tally = rows.group_by("k").agg(count().alias("n"), mode="update").to_stream(TALLY)
+    return some, tally
+
+
+def _filter_map_one() -> Draft:
+    return _feed(0).filter(col("v") > 0).select("rid", "k", (col("v") * 2 + col("g")).alias("w"))
+
+
+BRANCHED_SHAPES: tuple[Shape, ...] = (
+    Shape("branched", _filter_map, "rows", parts=2, parallelism=2, beside=True),
+    Shape("branched_one", _filter_map_one, "rows", beside=True),
+)
+
+
 def shape_of(seed: int) -> Shape:
     """The query of a seed."""
+    branched = random.Random(f"branched {seed}")
+    if branched.random() < 0.03:
+        return branched.choice(BRANCHED_SHAPES)
     joined = random.Random(f"joined {seed}")
     if joined.random() < 0.04:
         return joined.choice(JOINED_SHAPES)
@@ -373,7 +398,8 @@ def programs_of(
     )
     rows = _as(variant, shape.build()).to_stream(sink_stream(shape.name) if has_sink else OUT)
     write = replace(rows, changes=shape.changes)
-    asked = query(shape.name, write, parallelism=shape.parallelism, settings=settings)
+    beside = _results_beside(_feed(0, shape.parts)) if shape.beside else ()
+    asked = query(shape.name, write, *beside, parallelism=shape.parallelism, settings=settings)
     answer = plan_program(asked)
     if shape.first is None:
         return (answer,)

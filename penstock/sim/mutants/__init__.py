@@ -7,6 +7,7 @@ is noted and tried first; it may be another one after any change of the engine.
 from __future__ import annotations
 
 from penstock.sim.mutants.batches import BATCHES
+from penstock.sim.mutants.branches import BRANCHES
 from penstock.sim.mutants.changes import CHANGES
 from penstock.sim.mutants.joins import JOINS
 from penstock.sim.mutants.more_vertices import MORE_VERTICES
@@ -20,6 +21,7 @@ from penstock.sim.mutants.vertices import VERTICES
 MUTANTS: tuple[Mutant, ...] = (
     *VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE, *BATCHES, *CHANGES, *JOINS,
     *RELATIONS,
+    *BRANCHES,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "Mutant", "Patch"]
