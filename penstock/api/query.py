@@ -41,14 +41,15 @@ class Request:
     """What a user asked for: two that are the same would run the same."""
 
     program: Program
-    sink: SinkChoice
+    sinks: tuple[SinkChoice, ...]  # of each result
     options: dict[str, Any]
     available_now: bool
 
     def is_same(self, other: Request) -> bool:
         return (
             self.program == other.program
-            and self.sink.is_same(other.sink)
+            and len(self.sinks) == len(other.sinks)
+            and all(map(SinkChoice.is_same, self.sinks, other.sinks))
             and (self.options, self.available_now) == (other.options, other.available_now)
         )
 
@@ -64,7 +65,7 @@ class StreamingQuery:
         request: Request,
         log: Log,
         job: Job,
-        runner: SinkRunner | None,
+        runners: tuple[tuple[SinkChoice, SinkRunner], ...],
         statics: StaticTables,
         explanation: Callable[[], str],
         on_stop: Callable[[], None],
@@ -76,9 +77,9 @@ class StreamingQuery:
         self._program = request.program
         self._log = log
         self._job = job
-        self._sink = runner
+        self._runners = runners  # of sinks outside the log
         self._statics = statics
-        self._sink_text = request.sink.text(name)
+        self._sink_text = ", ".join(sink.text(name) for sink in request.sinks)
         self._explanation = explanation
         self._on_stop = on_stop
         self._clock = SystemClock()
@@ -122,8 +123,8 @@ class StreamingQuery:
 
     @property
     def runs_jobs(self) -> bool:
-        """Whether its sink takes task slots, beside those that the query holds."""
-        return self.request.sink.runs_jobs
+        """Whether a sink takes task slots, beside those that the query holds."""
+        return any(sink.runs_jobs for sink in self.request.sinks)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -214,7 +215,7 @@ class StreamingQuery:
         returned, nobody else may run the query.
         """
         self._begin_end()
-        if self._sink is not None and self._sink.is_current_thread():
+        if any(runner.is_current_thread() for _, runner in self._runners):
             return  # a function ends its own query: its epoch counts once it has returned
         first_s, then_s = STOP_TOLD_S
         if not self._finished.wait(first_s):
@@ -236,7 +237,7 @@ class StreamingQuery:
     def _is_done(self, available_now: bool) -> bool:
         """Wait a moment; whether the input has ended and been delivered, or something failed."""
         over = self._job.wait_over(POLL_S if available_now else WATCH_S)
-        if self._sink is not None and self._sink.failure is not None:
+        if any(runner.failure is not None for _, runner in self._runners):
             return True
         if over:
             if self._job.error is None and not self._is_delivered():
@@ -246,15 +247,15 @@ class StreamingQuery:
         return available_now and self._is_through() and self._is_delivered()
 
     def _is_delivered(self) -> bool:
-        """Whether the sink has all that is committed; what waits for more to come need not wait."""
-        if self._sink is None:
-            return True
-        self._sink.hurry()
-        return self._sink.is_drained()
+        """Whether sinks have all that is committed; what waits for more to come need not wait."""
+        for _, runner in self._runners:
+            runner.hurry()
+        return all(runner.is_drained() for _, runner in self._runners)
 
     def _note_progress(self) -> None:
         try:
-            self._progress.note(self._job, None if self._sink is None else self._sink.lag())
+            lags = [runner.lag() for _, runner in self._runners]
+            self._progress.note(self._job, max(lags, key=lambda lag: lag.seconds, default=None))
         except StreamError:  # whatever is wrong with the log, the vertices will meet it too
             logger.warning("the progress of query %s cannot be told", self._name, exc_info=True)
 
@@ -269,12 +270,13 @@ class StreamingQuery:
             gone = self._job.session_error()  # asked first: what fails next fails because of it
             self._waits_for = "its slots to commit and end"
             self._job.stop()
-            if self._sink is not None:
-                self._waits_for = f"the sink {self._sink_text}"
-                self._sink.stop()
-                if not self._sink.wait_ended(SINK_STOP_TIMEOUT_S):
-                    self._sink.abandon()  # what is not under way by now is for the next start
-                    self._sink.wait_ended(None)
+            for _, runner in self._runners:
+                runner.stop()
+            for sink, runner in self._runners:
+                self._waits_for = f"the sink {sink.text(self._name)}"
+                if not runner.wait_ended(SINK_STOP_TIMEOUT_S):
+                    runner.abandon()  # what is not under way by now is for the next start
+                    runner.wait_ended(None)
             self._error = self._job.error or self._sink_error(gone)
             self._note_progress()
             self._note_end()
@@ -291,14 +293,15 @@ class StreamingQuery:
             logger.warning("the end of query %s cannot be noted", self._name, exc_info=True)
 
     def _say_what_is_waited_for(self) -> None:
-        under_way = None if self._sink is None else self._sink.under_way()
-        doing = "" if under_way is None else f" ({under_way})"
+        found = (runner.under_way() for _, runner in self._runners)
+        doing = "".join(f" ({under_way})" for under_way in found if under_way is not None)
         logger.warning("stop() of query %s waits for %s%s", self._name, self._waits_for, doing)
 
     def _sink_error(self, gone: StreamError | None) -> StreamError | None:
-        if self._sink is None or self._sink.failure is None:
-            return None
-        return gone or sink_error(self._name, self.request.sink, self._sink.failure)
+        for sink, runner in self._runners:
+            if runner.failure is not None:
+                return gone or sink_error(self._name, sink, runner.failure)
+        return None
 
     def _is_through(self) -> bool:
         """Whether every vertex has done all that was there at the start, and committed it."""

@@ -177,13 +177,18 @@ class SinkRunner:
         sink: Sink,
         *,
         run: int,
+        name: str | None = None,
         trigger: Trigger | None = None,
         replaces: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        """`run` is the number of the run that feeds the sink: QueryActive if a newer one does."""
+        """`run` is the number of the run that feeds the sink: QueryActive if a newer one does.
+
+        Its progress is kept under `name`, if that is not the query's.
+        """
         self._log = log
         self._query = query
+        self._sink_name = query if name is None else name
         self._run_number = run
         self._schema = arrow_schema(schema)
         self._sink = sink
@@ -324,7 +329,7 @@ class SinkRunner:
         self._drop_ahead()
         self._progress: StoredProgress | None = None
         if self._sink.is_kept:
-            self._progress = take_over_sink(self._log, self._query, self._run_number)
+            self._progress = take_over_sink(self._log, self._sink_name, self._run_number)
         facts = SinkProgress() if self._progress is None else self._progress.facts
         self._done = max(self._done, facts.done, Position(self._sink.last_epoch() or START))
         self._planned = facts.planned

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
 from types import FunctionType
@@ -97,6 +97,10 @@ class SinkChoice(ABC):
         """Kind and place, as they are stored with the query; another text is another sink."""
         return self.kind
 
+    def place(self, query: str) -> str:
+        """What no two sinks of a query may share."""
+        return self.text(query)
+
     def blamed(self, query: str) -> str:
         """What failed, if this did."""
         return f"the sink {self.text(query)}"
@@ -112,7 +116,7 @@ class SinkChoice(ABC):
     def refusal(self, stored: StoredQuery) -> str | None:
         """Why it cannot take the place of a stored query's sink; None if it is the same."""
         text = self.text(stored.name)
-        if stored.sink in (None, text):
+        if stored.sink in (None, text) or text in stored.beside.values():
             return None
         return f"it was {stored.sink} and is {text}, which lacks what the first one was given"
 
@@ -210,7 +214,10 @@ class SqliteChoice(SinkChoice):
 
     def text(self, query: str) -> str:
         by = f" by {', '.join(self.key)}" if self.key else ""
-        return f"{self.kind} {self.path} table {self.table}{by}"
+        return f"{self.place(query)}{by}"
+
+    def place(self, query: str) -> str:
+        return f"{self.kind} {self.path} table {self.table}"
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
         schema = stored.program.stream(stored.output).schema
@@ -284,6 +291,10 @@ class ForeachBatchChoice(SinkChoice):
         assert asked.function is not None
         return cls(asked.function)
 
+    def place(self, query: str) -> str:
+        """What no two sinks of a query may share."""
+        return self.text(query)
+
     def blamed(self, query: str) -> str:
         return "the foreachBatch function"
 
@@ -302,8 +313,8 @@ CHOICES: tuple[type[SinkChoice], ...] = (
 FORMATS = {choice.kind: choice for choice in CHOICES if choice is not ForeachBatchChoice}
 
 
-def explain_with_sink(program: Program, log: LocalLog, sink: str | None) -> str:
-    """Stages, state, what is kept and what is promised; `sink` is its text, as it is stored."""
+def explain_with_sinks(program: Program, log: LocalLog, sinks: Iterable[str | None]) -> str:
+    """Stages, state, what is kept and what is promised; `sinks` are their texts, as stored."""
     text = explain(
         program,
         lambda expression, _schema: "numba" if numba_supported(expression) else "arrow",
@@ -311,8 +322,10 @@ def explain_with_sink(program: Program, log: LocalLog, sink: str | None) -> str:
         describe_sides(log, program),
     )
     promises = {choice.kind: choice.guarantee for choice in CHOICES}
-    promise = promises.get(sink.split(" ", 1)[0]) if sink is not None else None
-    return text if promise is None else f"{text}\nSink {sink}\n  {promise}\n"
+    for sink in sinks:
+        promise = promises.get(sink.split(" ", 1)[0]) if sink is not None else None
+        text += "" if promise is None else f"\nSink {sink}\n  {promise}\n"
+    return text
 
 
 # --- sinks of a session ---------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api import writer_options
 from penstock.api.datasource_options import log_folder
@@ -24,12 +24,13 @@ from penstock.api.registry import STARTED
 from penstock.api.session import Attached, attached_log
 from penstock.api.sink_runner import SinkRunner, Trigger
 from penstock.api.sinks import (
+    CHOICES,
     FORMATS,
     Asked,
     ForeachBatch,
     ForeachBatchChoice,
     SinkChoice,
-    explain_with_sink,
+    explain_with_sinks,
 )
 from penstock.api.static_sides import StaticTables
 from penstock.api.task_slots import SlotWish, control_host, grant_standbys
@@ -57,6 +58,7 @@ from penstock.options import Options
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write, going_on
+from penstock.runtime.backlog import sink_of
 from penstock.runtime.job import Job
 from penstock.runtime.placement import Patience
 from penstock.runtime.queries import (
@@ -71,10 +73,12 @@ from penstock.runtime.queries import (
 )
 from penstock.runtime.streams import check_new_results, describe_stream
 from penstock.stages.compare import compare
-from penstock.stages.program import Program
+from penstock.stages.program import Program, sink_stream_of
 from penstock.stages.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+_OF_SINKS = frozenset(option.name for choice in CHOICES for option in choice.options)
 
 
 def _trigger_ms(text: str) -> int | None:
@@ -90,13 +94,30 @@ def _trigger_ms(text: str) -> int | None:
     return length_us // 1_000 or None
 
 
+class Result(NamedTuple):
+    """One of the results of a query: where its rows go, by way of which stream."""
+
+    writer: DataStreamWriter
+    sink: SinkChoice
+    stream: str
+
+    @property
+    def replaces(self) -> bool:
+        """Whether each batch takes the place of the one before."""
+        return self.writer._mode == "complete"
+
+    def open(self, spark: SparkSession, stored: StoredQuery) -> Sink | None:
+        """Prepare the sink; None if the stream is all that is wanted."""
+        return self.sink.open(spark, replace(stored, output=self.stream), replaces=self.replaces)
+
+
 class DataStreamWriter:
     """Collects what a query should do; `start()` runs it. Every method returns the writer."""
 
-    def __init__(self, df: DataFrame, beside: Sequence[DataStreamWriter] = ()) -> None:
-        """`beside` are more results of the same query, each with its own stream and mode."""
+    def __init__(self, df: DataFrame, writers: Sequence[DataStreamWriter] = ()) -> None:
+        """`writers` are those of the results of the query, if it is not this one alone."""
         self._df = df
-        self._beside = tuple(beside)
+        self._writers = tuple(writers) or (self,)
         self._format = "penstock"
         self._mode = "append"
         self._name: str | None = None
@@ -206,15 +227,14 @@ class DataStreamWriter:
     def explain(self) -> None:
         """Print what would run, and what a stored query of this name would keep."""
         attached = attached_log(self._df.sparkSession)
-        sink = self._sink()
-        name = self._query_name(attached.log, sink)
-        program, _ = self._planned(attached, name, sink)
+        name, results = self._results(attached.log)
+        program, _ = self._planned(attached, name, results)
         stored = stored_query(attached.log, name)
         if stored is not None:
             print(compare(stored.program, program))
-            if (refusal := sink.refusal(stored)) is not None:
+            if (refusal := _refusal(results, stored)) is not None:
                 print(f"  sink refused: {refusal}")
-        print(_explanation(attached, program, sink))
+        print(_explanation(attached, program, results))
 
     def start(
         self,
@@ -230,19 +250,20 @@ class DataStreamWriter:
         if path is not None:
             self.option("path", path)
         attached = attached_log(self._df.sparkSession)
-        sink = self._sink()
-        name = self._query_name(attached.log, sink)
-        program, sides = self._planned(attached, name, sink)
-        request = Request(program, sink, dict(self._options.values), self._available_now)
+        name, results = self._results(attached.log)
+        program, sides = self._planned(attached, name, results)
+        sinks = tuple(result.sink for result in results)
+        request = Request(program, sinks, dict(self._options.values), self._available_now)
         if (running := _running_already(attached.path, name, request)) is not None:
             return running
         guard = _lock_query(attached.path, name)
         try:
-            wish = self._slot_wish(program, sink)
+            wish = self._slot_wish(program, sinks)
             standbys = grant_standbys(attached.spark.sparkContext, wish)
-            stored = self._compared(attached.log, name, program, sink)
+            stored = self._compared(attached.log, name, program, results)
             statics = self._static_tables(attached, program, sides)
-            return self._run(attached, stored, request, (wish.slots, standbys), guard, statics)
+            slots = (wish.slots, standbys)
+            return self._run(attached, stored, request, results, slots, guard, statics)
         except BaseException:
             os.close(guard)
             raise
@@ -293,19 +314,31 @@ class DataStreamWriter:
         words = re.sub(r"[^A-Za-z0-9_]", "_", Path(location).name)[:20]
         return f"{words}_{hashlib.sha256(location.encode()).hexdigest()[:12]}"
 
-    def _sink(self) -> SinkChoice:
+    def _results(self, log: Log) -> tuple[str, tuple[Result, ...]]:
+        """The query's name, and what it writes where, before anything is planned or made."""
+        if self._writers != (self,) and (own := [*self._set_for_one()]):
+            raise InvalidOption(
+                f"{', '.join(own)} would be for one of several results: set it on its own writer"
+            )
+        sinks = [writer._sink(self._name) for writer in self._writers]
+        name = self._query_name(log, sinks[0])
+        streams = _streams_of(name, sinks, stored_query(log, name))
+        _check_apart(name, sinks)
+        return name, tuple(map(Result, self._writers, sinks, streams))
+
+    def _sink(self, name: str | None) -> SinkChoice:
         """The sink that was asked for, complete, before anything is planned, stored or made."""
         chosen = FORMATS[self._format] if self._function is None else ForeachBatchChoice
-        sink = chosen.of(Asked(self._options, self._name, self._stream, self._function, self._mode))
+        sink = chosen.of(Asked(self._options, name, self._stream, self._function, self._mode))
         if self._stream is not None and sink.is_outside:
             raise InvalidOption(
-                f"a query has one sink, and both toStream({self._stream!r}) and {sink.kind} were "
-                f"asked for: start two queries, or let the second one read stream {self._stream!r}"
+                f"a result has one sink, and both toStream({self._stream!r}) and {sink.kind} were "
+                "asked for: writeStreams(...) runs two results as one query"
             )
         return sink
 
     def _planned(
-        self, attached: Attached, name: str, sink: SinkChoice
+        self, attached: Attached, name: str, results: Sequence[Result]
     ) -> tuple[Program, tuple[StaticSide, ...]]:
         """What is to run, and what Spark has to compute for it."""
         unknown: list[StreamNotFound] = []
@@ -323,11 +356,10 @@ class DataStreamWriter:
                 unknown.append(error)  # told below, unless the stream is meant to be elsewhere
                 return 1
 
-        outputs = [(self, sink.stream(name)), *((w, w._sink().stream(name)) for w in self._beside)]
         writes: list[Write] = []
         sides: list[StaticSide] = []
         spark: SparkExpressions = {}
-        for writer, output in outputs:
+        for writer, sink, output in results:
             translated = translate(
                 writer._df, output_mode=writer._mode, query=name, substreams=substreams
             )
@@ -348,11 +380,21 @@ class DataStreamWriter:
         program = plan_program(going_on(query, None if stored is None else stored.program))
         return program, tuple(sides)
 
-    def _set_for_all(self) -> Iterator[tuple[str, bool]]:
-        """What a query has once, however many results: and whether it is set here."""
-        yield "queryName", self._name is not None
-        yield "an option", bool(self._options.values)
-        yield "trigger", self._available_now or self._trigger_ms is not None
+    def _set_for_all(self) -> Iterator[str]:
+        """What is set here that a query has once, however many results."""
+        if self._name is not None:
+            yield "queryName"
+        yield from (f"option {name}" for name in self._options.values if name not in _OF_SINKS)
+        if self._available_now or self._trigger_ms is not None:
+            yield "trigger"
+
+    def _set_for_one(self) -> Iterator[str]:
+        """What is set here that each result has for itself."""
+        if self._function is not None or self._format != "penstock" or self._stream is not None:
+            yield "a sink"
+        if self._mode != "append":
+            yield "outputMode"
+        yield from (f"option {name}" for name in self._options.values if name in _OF_SINKS)
 
     def _settings(self) -> Settings:
         given = self._options.arguments()
@@ -360,7 +402,9 @@ class DataStreamWriter:
             available_now=self._available_now, trigger_interval_ms=self._trigger_ms, **given
         )
 
-    def _compared(self, log: Log, name: str, program: Program, sink: SinkChoice) -> StoredQuery:
+    def _compared(
+        self, log: Log, name: str, program: Program, results: Sequence[Result]
+    ) -> StoredQuery:
         """The query as it is to be stored: checked against the stored one, with that one's id."""
         location = self._options[writer_options.CHECKPOINT_LOCATION]
         before = stored_query(log, name)
@@ -374,7 +418,7 @@ class DataStreamWriter:
                 )
             compare(before.program, program).check()
             check_new_results(log, before.program, program)
-            if (refusal := sink.refusal(before)) is not None:
+            if (refusal := _refusal(results, before)) is not None:
                 raise ProgramIncompatible(
                     f"query {name} cannot go on with another sink: {refusal}. Start it under a new "
                     "name, or with the stored sink",
@@ -382,7 +426,9 @@ class DataStreamWriter:
                     sink=before.sink,
                 )
             query_id, location = before.id, location or before.location
-        return StoredQuery(query_id, name, program, sink.stream(name), location, sink.text(name))
+        texts = {result.stream: result.sink.text(name) for result in results}
+        (output, text), *beside = texts.items()
+        return StoredQuery(query_id, name, program, output, location, text, dict(beside))
 
     # Running ----------------------------------------------------------------------------------
 
@@ -391,22 +437,25 @@ class DataStreamWriter:
         attached: Attached,
         stored: StoredQuery,
         request: Request,
+        results: Sequence[Result],
         slots: tuple[int, int],
         guard: int,
         statics: StaticTables,
     ) -> StreamingQuery:
-        """Open the sink, store the query and run it.
+        """Open the sinks, store the query and run it.
 
         In this order: what cannot run leaves the stored query as it is. One number of the run is
         for all of it, the sink and the vertices, so of two runs one has both.
         """
         spark, log, program = attached.spark, attached.log, stored.program
-        sink = request.sink.open(spark, stored, replaces=self._mode == "complete")
+        opened = [result.open(spark, stored) for result in results]
         numbers = begin_run(log, stored)
         statics.write(numbers.run)
-        runner = None
-        if sink is not None:
-            runner = self._runner(log, stored, sink, numbers.run)
+        runners = tuple(
+            (result.sink, self._runner(log, stored, result, sink, numbers.run))
+            for result, sink in zip(results, opened, strict=True)
+            if sink is not None
+        )
         run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
         launcher = SparkLauncher(
             spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot"
@@ -427,7 +476,7 @@ class DataStreamWriter:
             note_run(log, stored.name, numbers.run, RunState.RUNNING)
             job.start()
             prepare_kernels(spark.sparkContext, attached.kernels, program)
-            if runner is not None:
+            for _, runner in runners:
                 runner.start()
             started = StreamingQuery(
                 query_id=stored.id,
@@ -435,13 +484,13 @@ class DataStreamWriter:
                 request=request,
                 log=log,
                 job=job,
-                runner=runner,
+                runners=runners,
                 statics=statics,
-                explanation=partial(_explanation, attached, program, request.sink),
+                explanation=partial(_explanation, attached, program, results),
                 on_stop=lambda: os.close(guard),
             )
         except BaseException:
-            if runner is not None:
+            for _, runner in runners:
                 runner.abandon()
             job.stop()
             raise
@@ -465,7 +514,7 @@ class DataStreamWriter:
             given = replace(given, step_s=step_s, recovery_s=10 * step_s)
         return given
 
-    def _slot_wish(self, program: Program, sink: SinkChoice) -> SlotWish:
+    def _slot_wish(self, program: Program, sinks: Sequence[SinkChoice]) -> SlotWish:
         """How many slots are to work, and how many to wait to take over."""
         options = self._options
         vertices = sum(not program.is_on_driver(vertex) for vertex in program.vertices)
@@ -475,11 +524,13 @@ class DataStreamWriter:
             ),
             standbys=options[writer_options.STANDBY_SLOTS] if vertices else 0,
             must_have_standbys=writer_options.STANDBY_SLOTS in options,
-            runs_jobs=sink.runs_jobs,
+            runs_jobs=any(sink.runs_jobs for sink in sinks),
         )
 
-    def _runner(self, log: Log, stored: StoredQuery, sink: Sink, run: int) -> SinkRunner:
-        program, facts = stored.program, describe_stream(log, stored.output)
+    def _runner(
+        self, log: Log, stored: StoredQuery, result: Result, sink: Sink, run: int
+    ) -> SinkRunner:
+        program, facts = stored.program, describe_stream(log, result.stream)
         trigger = None
         if self._trigger_ms is not None:
             writers = [v for v in program.vertices if set(v.marker_tags) & set(facts.tags)]
@@ -491,8 +542,9 @@ class DataStreamWriter:
             facts.schema,
             sink,
             run=run,
+            name=sink_of(result.stream),
             trigger=trigger,
-            replaces=self._mode == "complete",
+            replaces=result.replaces,
         )
 
 
@@ -505,38 +557,60 @@ def writeStream(df: DataFrame) -> DataStreamWriter:
 
 
 def writeStreams(*writers: DataStreamWriter) -> DataStreamWriter:
-    """Run several results as one query, which reads what they share once.
+    """Run several results as one query, which computes what they share once.
 
-    Each writer says its DataFrame, mode and stream, as `writeStream(df).toStream(name)` does; what
-    is set on the writer that is returned, such as queryName and options, is for all of them. Each
-    stream has its rows exactly once; how the streams commit is told by `explain()`.
+    Each writer says its DataFrame, mode and sink, as `writeStream(df).toStream(name)` or
+    `writeStream(df).format("parquet").option("path", folder)` do; what is set on the writer that is
+    returned, such as queryName, trigger and other options, is for all of them. Each result is as
+    exactly once as its sink is; which of them commit together is told by `explain()`.
     """
     if not writers:
         raise InvalidOption("writeStreams needs at least one writer: writeStream(df).toStream(x)")
     for writer in writers:
         check_type(writer, DataStreamWriter, "a writer", "what writeStream(df) returns")
-        if writer._function is not None or writer._format != "penstock" or writer._stream is None:
-            raise InvalidOption(
-                "writeStreams writes streams of the log: give each writer a toStream(name), and "
-                "let another query bring a stream to a sink"
-            )
-        own = [name for name, is_set in writer._set_for_all() if is_set]
-        if own:
+        if own := [*writer._set_for_all()]:
             raise InvalidOption(
                 f"{', '.join(own)} of one writer would be for all of them: set it on what "
                 "writeStreams returns"
             )
-    names = [writer._stream for writer in writers]
-    if len(set(names)) < len(names):
-        raise InvalidOption(f"two writers have the same stream: {', '.join(map(str, names))}")
-    first, *others = writers
-    together = DataStreamWriter(first._df, others)
-    together._mode, together._stream = first._mode, first._stream
-    return together
+    return DataStreamWriter(writers[0]._df, writers)
 
 
-def _explanation(attached: Attached, program: Program, sink: SinkChoice) -> str:
-    return explain_with_sink(program, attached.log, sink.text(program.query))
+def _streams_of(
+    query: str, sinks: Sequence[SinkChoice], stored: StoredQuery | None
+) -> Iterator[str]:
+    """The stream of each result: of a sink that is known the one that has fed it so far."""
+    known = {} if stored is None else {text: stream for stream, text in stored.sinks.items()}
+    taken = set(known.values())
+    for sink in sinks:
+        text, stream = sink.text(query), sink.stream(query)
+        if sink.is_outside and text in known:
+            stream = known[text]
+        elif sink.is_outside and len(sinks) > 1 and stream in taken:
+            stream = sink_stream_of(query, text)
+        taken.add(stream)
+        yield stream
+
+
+def _check_apart(query: str, sinks: Sequence[SinkChoice]) -> None:
+    """Raise InvalidOption if two results would be mixed up in one place."""
+    places = [sink.place(query) for sink in sinks]
+    repeated = {place for place in places if places.count(place) > 1}
+    if repeated:
+        raise InvalidOption(
+            f"two writers have the same sink: {', '.join(sorted(repeated))}. Give each its own, or "
+            "write the union of the DataFrames"
+        )
+
+
+def _refusal(results: Sequence[Result], stored: StoredQuery) -> str | None:
+    """Why a stored query with one sink cannot go on with another one; None: it can."""
+    return results[0].sink.refusal(stored) if len(results) == 1 else None
+
+
+def _explanation(attached: Attached, program: Program, results: Sequence[Result]) -> str:
+    texts = (result.sink.text(program.query) for result in results)
+    return explain_with_sinks(program, attached.log, texts)
 
 
 def _running_already(folder: Path, name: str, request: Request) -> StreamingQuery | None:

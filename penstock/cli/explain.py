@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.api.sinks import explain_with_sink
+from penstock.api.sinks import explain_with_sinks
 from penstock.log.local import LocalLog, open_log
 from penstock.names import escape
 from penstock.runtime.queries import StoredQuery, needed_query
@@ -38,6 +38,7 @@ def _as_json(query: StoredQuery) -> str:
         "id": query.id,
         "output": query.output,
         "sink": query.sink,
+        "beside": dict(query.beside),
         "checkpoint_location": query.location,
         "program": json.loads(query.program.to_json()),
     }
@@ -45,5 +46,5 @@ def _as_json(query: StoredQuery) -> str:
 
 
 def _as_text(query: StoredQuery, log: LocalLog) -> str:
-    text = explain_with_sink(query.program, log, query.sink)
+    text = explain_with_sinks(query.program, log, query.sinks.values())
     return "\n".join(escape(line) for line in text.splitlines())

@@ -44,7 +44,7 @@ from penstock.stages.program import (
     Stage,
     StageOutput,
     StreamSpec,
-    sink_stream,
+    is_of_sink,
 )
 from penstock.stages.settings import Settings
 
@@ -397,7 +397,7 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
             yield f"S/{stream.name}", "rows that came after their last window had closed"
         else:
             parts = _count(stream.substreams, "substream")
-            reader = "the sink" if stream.name == sink_stream(program.query) else "any reader"
+            reader = "the sink" if is_of_sink(stream.name) else "any reader"
             use = (
                 f"between stages, {parts}"
                 if stream.role == "internal"

@@ -34,7 +34,7 @@ from penstock.operators.specs import WatermarkSpec
 from penstock.operators.static_rows import StaticRows
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
-from penstock.runtime.backlog import Backlog, delivered, taken
+from penstock.runtime.backlog import Backlog, delivered, sink_of, taken
 from penstock.runtime.event_time import EventTime, PortTime, Voices, Watermarks
 from penstock.runtime.inputs import Input, PortColumns, SourceInput, StreamInput
 from penstock.runtime.instances import run_of
@@ -60,7 +60,7 @@ from penstock.stages.program import (
     Stage,
     StageOutput,
     VertexProgram,
-    sink_stream,
+    is_of_sink,
 )
 from penstock.stages.tags import OF_STREAMS, marker_tag, parse_tag, substream_tag
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
@@ -196,7 +196,7 @@ class Assembly:
     def _output(self, output: StageOutput, tags: tuple[str, ...]) -> VertexOutput:
         is_result = self.program.stream(output.stream).role == "output"
         deal = partitioner(tags, output.partition_by)
-        return VertexOutput(tags, deal, is_result, self._backlog(tags, is_result))
+        return VertexOutput(tags, deal, is_result, self._backlog(output.stream, tags))
 
     def _announcing(self, vertex: VertexProgram, stage: Stage) -> Announcing:
         """What people named is kept: only what its readers need goes there."""
@@ -211,19 +211,19 @@ class Assembly:
             stream = output.stream
             if self.program.stream(stream).role == "output":
                 named[marker_tag(stream)] = tags
-                if stream != sink_stream(self.program.query):
+                if not is_of_sink(stream):
                     timed.append(marker_tag(stream))
         always = tuple(tag for tag in vertex.marker_tags if tag not in named)
         return Announcing(always, named, timed)
 
-    def _backlog(self, tags: Collection[str], is_result: bool) -> Backlog | None:
+    def _backlog(self, stream: str, tags: Collection[str]) -> Backlog | None:
         settings = self.program.settings
         readers = [
             v.vertex_tag for v in self.program.vertices if not set(tags).isdisjoint(v.input_tags)
         ]
         taken_upto: Callable[[], Position | None]
-        if is_result:
-            taken_upto = partial(delivered, self.log, self.program.query)
+        if is_of_sink(stream):
+            taken_upto = partial(delivered, self.log, sink_of(stream))
         elif readers and settings.trigger_interval_ms is None:
             taken_upto = partial(taken, self.log, readers)
         else:

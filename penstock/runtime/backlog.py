@@ -1,7 +1,8 @@
 """What a vertex has written that those behind it have not taken yet: it waits if that is much.
 
-Whoever feeds a sink outside the log keeps its progress in the log's metadata, under `sink/<query>`;
-the vertices of a later stage have theirs in their markers. A vertex looks there before it takes
+Whoever feeds a sink outside the log keeps its progress in the log's metadata, under `sink/<query>`,
+or `sink/<stream>` for one of several sinks; the vertices of a later stage have theirs in their
+markers. A vertex looks there before it takes
 more input, once much of its output has not been taken: so who is slow slows the query, and the
 stream between them stays bounded. Nobody waits for others: a stream that people named is read by
 anyone, in their own time.
@@ -59,12 +60,26 @@ class StoredProgress:
 
     def taken_over(self) -> QueryActive:
         """The error of a run that is not the owner any more."""
-        query = self.key.partition("/")[2]
+        query = self.key.partition("/")[2].partition(".")[0]
         return QueryActive(
             f"the sink of query {query!r} was taken over by another run: this one delivers "
             "nothing more",
             query=query,
         )
+
+
+def sink_of(stream: str) -> str:
+    """What the progress is kept under of the sink that a stream feeds."""
+    query, _, kind = stream.partition(".")
+    return query if kind == "out" else stream
+
+
+def newest_owner(log: Log, query: str) -> int:
+    """The newest run that has fed a sink of a query; 0 if none has."""
+    names = (key.partition("/")[2] for key in log.keys("sink"))
+    own = (name for name in names if name.partition(".")[0] == query)
+    found = (sink_progress(log, name) for name in own)
+    return max((each.facts.owner for each in found if each is not None), default=0)
 
 
 def sink_progress(log: Log, query: str) -> StoredProgress | None:

@@ -17,7 +17,7 @@ from collections.abc import Collection
 
 from penstock.log.contract import Log, instance_key
 from penstock.names import check_name
-from penstock.runtime.backlog import sink_progress
+from penstock.runtime.backlog import newest_owner
 
 COUNTER_BITS = 20
 COUNTER_MAX = (1 << COUNTER_BITS) - 1
@@ -59,8 +59,7 @@ class InstanceNumbers:
         key = run_key(self._query)
         found = (self._log.get(instance_key(vertex)) for vertex in self._vertices)
         registered = max((int(each.value) for each in found if each is not None), default=0)
-        fed = sink_progress(self._log, self._query)
-        least = max(run_of(registered), 0 if fed is None else fed.facts.owner)
+        least = max(run_of(registered), newest_owner(self._log, self._query))
         while True:
             newest = self._log.get(key)
             version, before = (0, 0) if newest is None else (newest.version, int(newest.value))

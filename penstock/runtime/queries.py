@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
@@ -38,6 +38,12 @@ class StoredQuery:
     output: str
     location: str | None
     sink: str | None = None  # its kind and where it is; None if it was stored without
+    beside: Mapping[str, str] = field(default_factory=dict)  # of more results: streams, and sinks
+
+    @property
+    def sinks(self) -> dict[str, str | None]:
+        """By stream: the sink of each result."""
+        return {self.output: self.sink, **self.beside}
 
     def encode(self) -> bytes:
         return spaced_json(self)

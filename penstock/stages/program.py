@@ -9,6 +9,7 @@ it. A vertex is one part of a stage: a key range, a part of the source, some sub
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -500,10 +501,19 @@ def sink_stream(query: str) -> str:
     return own_name(query, "out")
 
 
+def sink_stream_of(query: str, sink: str) -> str:
+    """The same for one of several sinks, by the text that tells them apart."""
+    return own_name(query, f"out_{hashlib.sha256(sink.encode()).hexdigest()[:8]}")
+
+
+def is_of_sink(stream: str) -> bool:
+    """Whether a stream's name is one of those that carry a result to a sink."""
+    return re.fullmatch(r"\w+\.out(_[0-9a-f]{8})?", stream) is not None
+
+
 def is_inner(stream: str) -> bool:
     """Whether a stream's name is one of those between two stages of a query."""
-    kind = stream.split(".")[1:2]
-    return bool(kind) and kind != ["out"]
+    return "." in stream and not is_of_sink(stream)
 
 
 def check_stream_name(query: str, name: str, role: StreamRole) -> str:
@@ -515,7 +525,8 @@ def check_stream_name(query: str, name: str, role: StreamRole) -> str:
         check_own_name(name, "internal stream")
         _check(name.startswith(f"{query}."), f"stream {name} is not one of query {query}'s own")
         return name
-    return name if role == "output" and name == sink_stream(query) else check_name(name, "stream")
+    is_own = role == "output" and is_of_sink(name) and name.startswith(f"{query}.")
+    return name if is_own else check_name(name, "stream")
 
 
 def cut_stage(

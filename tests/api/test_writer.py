@@ -275,7 +275,7 @@ def test_a_query_is_known_by_its_location_or_id(attached: Attached, bids: DataFr
     place = f"file:{attached.path}/place"
     for key, value in (("checkpointLocation", place), ("queryId", "an-id")):
         writer = penstock.writeStream(bids).toStream("old_rows").option(key, value)
-        assert writer._query_name(attached.log, writer._sink()) == "old"
+        assert writer._results(attached.log)[0] == "old"
         with pytest.raises(QueryMismatch, match=f"{key} .*belongs to query 'old', not to 'new'"):
             writer.queryName("new").start()
     both = penstock.writeStream(bids).toStream("x").queryName("old")
@@ -301,7 +301,7 @@ def test_a_changed_query_is_compared_with_the_stored_one(
 ) -> None:
     first = penstock.writeStream(bids.select("auction", "price"))
     first.queryName("kept").toStream("kept_rows")
-    program, _ = first._planned(attached, "kept", first._sink())
+    program, _ = first._planned(attached, *first._results(attached.log))
     attached.log.put("query/kept", StoredQuery("k", "kept", program, "kept_rows", None).encode())
     first.explain()
     assert "query kept: unchanged" in capsys.readouterr().out
@@ -324,7 +324,7 @@ def test_another_sink_is_refused(attached: Attached, bids: DataFrame, tmp_path: 
     """It would get what comes from now on, and look like the whole."""
     writer = penstock.writeStream(bids).queryName("moved").option("standbySlots", 0)
     writer.format("parquet").option("path", f"file:{tmp_path}/a")
-    program, _ = writer._planned(attached, "moved", writer._sink())
+    program, _ = writer._planned(attached, *writer._results(attached.log))
     stored = StoredQuery("m", "moved", program, "moved.out", None, f"parquet {tmp_path}/a")
     attached.log.put("query/moved", stored.encode())
     with pytest.raises(ProgramIncompatible, match=r"it was parquet .*/a and is parquet .*/b"):
@@ -367,15 +367,40 @@ def test_explain_shows_the_guarantee_of_the_sink_and_makes_nothing(
     [
         (lambda w: [], "at least one"),
         (lambda w: [w()], "toStream"),
-        (lambda w: [w().toStream("a"), w().format("console")], "toStream"),
-        (lambda w: [w().toStream("a"), w().toStream("a")], "same stream"),
+        (lambda w: [w().format("parquet"), w().format("console")], "needs a folder"),
+        (lambda w: [w().toStream("a"), w().toStream("a")], "same sink: stream a"),
+        (lambda w: [w().format("console"), w().format("console")], "same sink: console"),
+        (lambda w: [sqlite(w(), "x"), sqlite(w(), "y")], "same sink: sqlite"),
+        (lambda w: [w().foreachBatch(print), w().foreachBatch(repr)], "same sink: foreachBatch"),
         (lambda w: [w().toStream("a"), w().toStream("b").queryName("q")], "queryName of one"),
         (lambda w: [w().toStream("a").trigger(availableNow=True)], "trigger of one"),
-        (lambda w: [w().toStream("a").option("slots", 1)], "an option of one"),
+        (lambda w: [w().toStream("a").option("slots", 1)], "option slots of one"),
     ],
 )
 def test_results_that_do_not_fit_into_one_query(
     bids: DataFrame, wrong: Callable[[Any], Any], message: str
 ) -> None:
     with pytest.raises(InvalidOption, match=message):
-        penstock.writeStreams(*wrong(lambda: penstock.writeStream(bids)))
+        penstock.writeStreams(*wrong(lambda: penstock.writeStream(bids))).queryName("q").explain()
+
+
+def sqlite(writer: DataStreamWriter, key: str) -> DataStreamWriter:
+    return (
+        writer.format("sqlite").option("path", "/tmp/a.db").option("table", "t").option("key", key)
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda both: both.outputMode("update"), "outputMode would be for one"),
+        (lambda both: both.option("path", "/tmp/x"), "option path would be for one"),
+        (lambda both: both.toStream("c"), "a sink would be for one"),
+    ],
+)
+def test_what_one_result_has_is_not_set_for_all(
+    attached: Attached, bids: DataFrame, wrong: Callable[[Any], Any], message: str
+) -> None:
+    writers = [penstock.writeStream(bids).toStream(name) for name in "ab"]
+    with pytest.raises(InvalidOption, match=message):
+        wrong(penstock.writeStreams(*writers)).explain()
