@@ -30,7 +30,7 @@ from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.operators.contract import SparkEvaluator
 from penstock.operators.front import coded_columns
-from penstock.operators.specs import WatermarkSpec
+from penstock.operators.specs import WEIGHT_COLUMN, WatermarkSpec
 from penstock.operators.static_rows import StaticRows
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
@@ -411,7 +411,9 @@ def _columns(port: Port, stage: Stage) -> PortColumns:
 
 
 def _row_of_zeros(schema: pa.Schema) -> pa.RecordBatch:
-    columns = [_zero(field.type) for field in schema]
+    """Where rows come and go, one that comes: no state has one that could go."""
+    comes = pa.array([1], pa.int8())
+    columns = [comes if each.name == WEIGHT_COLUMN else _zero(each.type) for each in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

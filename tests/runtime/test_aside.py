@@ -23,6 +23,7 @@ from penstock.operators.specs import (
     DeduplicateSpec,
     ProjectSpec,
     WindowSpec,
+    is_weighted,
 )
 from penstock.plan.joins import join
 from penstock.plan.nodes import step
@@ -287,4 +288,16 @@ def test_what_fails_behind_an_operator_does_not_stop_who_only_warms_up(
     made = grouped.agg(sum_("id").alias("n"), mode=mode)
     failing = made.select("key", apply("int_divide", col("key"), col("n")).alias("r"))
     program = plan_program(query("warm", failing.to_stream("out"), settings=settings()))
+    warm_program(program, kernels)
+
+
+def test_who_only_warms_up_takes_no_row_from_a_table(kernels: KernelCache) -> None:
+    """Groups that change on both sides of a join: the row of zeros comes, it does not go."""
+    left = timed().group_by("key").agg(sum_("id").alias("n"), mode="update")
+    others = scan_source("others", "oid bigint not null", partitions=None)
+    right = others.group_by("oid").agg(count().alias("m"), mode="update")
+    equal = [(KEY, column("oid", "bigint"), False)]
+    both = Draft(join("inner", left.relation, right.relation, equal))
+    program = plan_program(query("warm", both.to_stream("out"), settings=settings()))
+    assert any(is_weighted(port.schema) for stage in program.stages for port in stage.ports)
     warm_program(program, kernels)
