@@ -249,7 +249,7 @@ class Assembly:
         if spec is None:
             tags = self._input_tags(vertex, stage, parts)
             ports = [_columns(port, stage) for port in stage.ports]
-            return StreamInput(self.log, tags, ports, marker)
+            return StreamInput(self.log, tags, ports, marker, stage.takes_in_order)
         columns = _columns(stage.ports[0], stage)
         schema = columns.schema
         if spec.connector not in self.sources:

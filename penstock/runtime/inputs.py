@@ -1,7 +1,8 @@
 """Inputs: committed rows of streams, or rows of a source, one delivery at a time.
 
-A delivery is the smallest piece of input after which a vertex may write a marker. For streams it is
-what one input marker released, however much that is; for a source, one read.
+A delivery is a piece of input after which a vertex may write a marker. For streams it is what one
+input marker released, however much that is, and what the next ones did, if that is there by then:
+what a batch costs however few rows it has is paid once. For a source it is one read.
 """
 
 from __future__ import annotations
@@ -26,13 +27,25 @@ from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker, Said
 from penstock.runtime.read_ahead import ReadAhead
 from penstock.stages.tags import OF_STREAMS, parse_tag
 
+RELEASES_PER_DELIVERY_MAX = 64
+TOGETHER_ROWS_MAX = 1 << 14  # batches of so many rows are worth their cost, and not a copy
+
 
 class PortBatch(NamedTuple):
     """Rows of one port."""
 
     port: int
     batch: pa.RecordBatch
-    origin: str  # for people: stream and position, or offset
+    origins: tuple[tuple[str, int], ...]  # for people: stream and position, or offset; and rows
+
+    def part_of(self, row: int) -> PortBatch:
+        """The rows that came together with this one."""
+        first = 0
+        for origin in self.origins:
+            if row < first + origin[1]:
+                break
+            first += origin[1]
+        return PortBatch(self.port, self.batch.slice(first, origin[1]), (origin,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +119,8 @@ class StreamInput(Input):
     So the log's order is the order of processing, across ports too, and a replay has the same. Of
     each unit only the columns that a port wants are looked at; a stream that two ports read goes to
     both. What one marker released may be much more than a step takes: then it comes in pieces, and
-    is one delivery with its last one.
+    is one delivery with its last one. Where the order across ports decides nothing, the rows of a
+    delivery come port by port.
     """
 
     def __init__(
@@ -115,6 +129,7 @@ class StreamInput(Input):
         tags: Tags | Callable[[], Tags],
         ports: Sequence[PortColumns],
         marker: Marker,
+        in_order: bool = True,
     ) -> None:
         # The first instance begins with what is kept; whoever follows was promised the rest.
         after = marker.resume if marker.epoch else None
@@ -123,23 +138,50 @@ class StreamInput(Input):
         self._release: Release | None = None  # being delivered
         self._records: deque[tuple[int, Record]] = deque()  # of it, by port, not looked at yet
         self._rest: PortBatch | None = None  # of the record that was last looked at
+        self._said: list[Word] = []  # of markers whose rows were given out
+        self._in_order = in_order
 
     def take(self, rows_max: int) -> Delivery | None:
+        pieces: list[PortBatch] = []
+        releases = 0
+        while rows_max > 0 and releases < RELEASES_PER_DELIVERY_MAX and self._begin_release():
+            assert self._release is not None
+            releases += 1
+            while rows_max > 0 and (piece := self._some_rows(rows_max)) is not None:
+                pieces.append(piece)
+                rows_max -= max(1, piece.batch.num_rows)
+            if self._records or self._rest is not None:
+                return Delivery(self._together(pieces), is_whole=False)
+            marker, self._release = self._release.marker, None
+            self._said += self._words(marker)
+        if not releases:
+            return None
+        words, self._said = tuple(self._said), []
+        return Delivery(self._together(pieces), words)
+
+    def _begin_release(self) -> bool:
+        """Go on with the release that is being delivered, or with the next one, if there is one."""
         if self._release is None:
             self._release = self._next_release()
-            if self._release is None:
-                return None
-            for record in self._release.records:
+            for record in () if self._release is None else self._release.records:
                 self.bytes_taken += record.body.nbytes
                 self._records.extend((port, record) for port in self._ports_of(record))
-        pieces: list[PortBatch] = []
-        while rows_max > 0 and (piece := self._some_rows(rows_max)) is not None:
-            pieces.append(piece)
-            rows_max -= max(1, piece.batch.num_rows)
-        if self._records or self._rest is not None:
-            return Delivery(tuple(pieces), is_whole=False)
-        marker, self._release = self._release.marker, None
-        return Delivery(tuple(pieces), self._words(marker))
+        return self._release is not None
+
+    def _together(self, pieces: list[PortBatch]) -> tuple[PortBatch, ...]:
+        """Small batches of a port that follow each other, as one."""
+        if not self._in_order:
+            pieces.sort(key=lambda piece: piece.port)
+        done: list[PortBatch] = []
+        waiting: list[PortBatch] = []
+        rows = 0
+        for piece in pieces:
+            rows += piece.batch.num_rows
+            if waiting and (rows > TOGETHER_ROWS_MAX or not _fit(waiting[-1], piece)):
+                done.append(_joined(waiting))
+                waiting, rows = [], piece.batch.num_rows
+            waiting.append(piece)
+        return (*done, _joined(waiting)) if waiting else ()
 
     def _ports_of(self, record: Record) -> list[int]:
         """Who reads the streams that a record is in."""
@@ -183,11 +225,16 @@ class StreamInput(Input):
                 return None
             port, record = self._records.popleft()
             origin = f"{record.tags[0]} position {record.position}"
-            self._rest = PortBatch(port, self._rows(record, self._ports[port]), origin)
-        piece = self._rest._replace(batch=self._rest.batch.slice(0, rows_max))
-        rest = self._rest.batch.slice(piece.batch.num_rows)
-        self._rest = self._rest._replace(batch=rest) if rest.num_rows else None
-        return piece
+            batch = self._rows(record, self._ports[port])
+            self._rest = PortBatch(port, batch, ((origin, batch.num_rows),))
+        if self._rest.batch.num_rows <= rows_max:
+            piece, self._rest = self._rest, None
+            return piece
+        ((origin, _),) = self._rest.origins
+        port, batch, _ = self._rest
+        rest = batch.slice(rows_max)
+        self._rest = PortBatch(port, rest, ((origin, rest.num_rows),))
+        return PortBatch(port, batch.slice(0, rows_max), ((origin, rows_max),))
 
     def _rows(self, record: Record, port: PortColumns) -> pa.RecordBatch:
         try:
@@ -200,6 +247,17 @@ class StreamInput(Input):
                 tag=record.tags[0],
                 cause=error.error_class,
             ) from error
+
+
+def _fit(one: PortBatch, other: PortBatch) -> bool:
+    return one.port == other.port and one.batch.schema == other.batch.schema
+
+
+def _joined(pieces: Sequence[PortBatch]) -> PortBatch:
+    if len(pieces) == 1:
+        return pieces[0]
+    batch = pa.concat_batches([piece.batch for piece in pieces])
+    return PortBatch(pieces[0].port, batch, tuple(of for piece in pieces for of in piece.origins))
 
 
 def rows_gone(gone: Trimmed, advice: str) -> Trimmed:
@@ -259,7 +317,7 @@ class SourceInput(Input):
         known_us = WATERMARK_NONE if read.watermark_us is None else read.watermark_us
         said = Said(WATERMARK_END if read.ended else known_us, read.ended)
         return Delivery(
-            batches=() if batch is None else (PortBatch(0, batch, f"source offset {first}"),),
+            batches=() if batch is None else (_read_at(first, batch),),
             words=(Word(0, said),),
             rejected=read.rejected,
         )
@@ -287,3 +345,7 @@ class SourceInput(Input):
 
     def close(self) -> None:
         self._source.close()
+
+
+def _read_at(offset: Any, batch: pa.RecordBatch) -> PortBatch:
+    return PortBatch(0, batch, ((f"source offset {offset}", batch.num_rows),))

@@ -368,12 +368,15 @@ class Vertex:
             self._advance_time()
 
     def _run(self, piece: PortBatch) -> None:
-        port, batch, origin = piece
         try:
             watermark_us = self._parts.time.watermark_us
-            self._emit(port, self._parts.chain.process(batch, watermark_us, self._on_bad_row, port))
+            chain, port = self._parts.chain, piece.port
+            self._emit(port, chain.process(piece.batch, watermark_us, self._on_bad_row, port))
         except RowError as error:
             row = error.details.get("row")
+            if len(piece.origins) > 1:
+                self._run(piece.part_of(row or 0))  # which fails too, and says where it stands
+            ((origin, _),) = piece.origins[:1]
             raise RowError(
                 f"vertex {self.name}: row {row} of {origin} fails: {error.message}. Fix the query, "
                 "or set a dead-letter stream to go on without such rows",

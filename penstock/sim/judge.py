@@ -27,7 +27,10 @@ END_US = 2**63 - 1
 
 
 class Took(NamedTuple):
-    """A delivery was taken: all up to a position of the log, or up to an offset of a source."""
+    """A delivery was taken: all up to a position of the log, or up to an offset of a source.
+
+    Of the log it may be what several markers released.
+    """
 
     upto: int
 
@@ -106,24 +109,25 @@ def own_time(
     by_offset: bool,
     waits: bool,
 ) -> dict[int, int]:
-    """By delivery (its end): how far a vertex was that defines event time by its own rows.
+    """How far a vertex was that defines event time by its own rows, when it took what: by the end
+    of each delivery of a source, and by the marker that released it of a stream.
 
-    `rows_upto` are the rows of each delivery of a stream; of a source they are those by offset. One
+    `rows_upto` are the rows of each marker of a stream; of a source they are those by offset. One
     that `waits` is no further than before until it has taken all there is.
     """
     found: dict[int, int] = {}
     for before, own in lives(marks):
         current = NONE_US if before is None else before.watermark_us
         seen = NONE_US if before is None else before.seen_us
-        first = 0 if before is None else before.offset
+        first = 0 if before is None else before.offset if by_offset else before.consumed
         limit = own[-1].offset if by_offset else own[-1].consumed
         expected = iter(own)
         for deed in deeds[own[0].vertex, own[0].instance]:
             if isinstance(deed, Took):
-                rows = _rows(rows_upto, first, deed.upto, by_offset)
+                places, rows = _taken(rows_upto, first, deed.upto, by_offset)
                 first = deed.upto
                 if deed.upto <= limit:
-                    found[deed.upto] = current
+                    found |= dict.fromkeys(places, current)
                 times = [row.ts for row in rows if row.ts is not None]
                 seen = max([seen, *(time - delay_us for time in times)])
                 if not waits:
@@ -141,12 +145,14 @@ def own_time(
     return found
 
 
-def _rows(
+def _taken(
     rows_upto: Mapping[int, Sequence[Row]], first: int, upto: int, by_offset: bool
-) -> Iterable[Row]:
-    if not by_offset:
-        return rows_upto.get(upto, ())
-    return (row for at in range(first, upto) for row in rows_upto.get(at, ()))
+) -> tuple[Iterable[int], Iterable[Row]]:
+    """What a delivery is known by, and its rows."""
+    if by_offset:
+        return (upto,), (row for at in range(first, upto) for row in rows_upto.get(at, ()))
+    places = [at for at in rows_upto if first < at <= upto]
+    return places, (row for at in places for row in rows_upto[at])
 
 
 def heard_time(
@@ -157,7 +163,7 @@ def heard_time(
     timeout_ms: int | None,
     waits: bool,
 ) -> dict[int, int]:
-    """By delivery (the position of its marker): how far a reader was that hears its producers.
+    """By marker that released rows: how far a reader was that hears its producers, before them.
 
     It is where the port is that is furthest behind. One that `waits` goes on when none of them has
     more for now.
@@ -168,14 +174,18 @@ def heard_time(
         heard = (before, run, timeout_ms, waits)
         ears = _Ears(ports[0], *heard) if len(ports) == 1 else _Ports(ports, *heard)
         expected = iter(own)
+        first = 0 if before is None else before.consumed
         for deed in deeds[own[0].vertex, own[0].instance]:
             if isinstance(deed, Looked):
                 ears.look(deed.at_ms)
             elif isinstance(deed, Took):
                 if deed.upto > own[-1].consumed:
                     break  # never committed; a power cut may have taken the very input
-                found[deed.upto] = ears.watermark_us
-                ears.hear(inputs[deed.upto])
+                taken = sorted(at for at in inputs if first < at <= deed.upto)
+                first = deed.upto
+                found |= dict.fromkeys(taken, ears.watermark_us)
+                for at in taken:
+                    ears.hear(inputs[at])
             elif isinstance(deed, Committed):
                 check_watermark(next(expected, None), ears.watermark_us)
     return found

@@ -20,6 +20,7 @@ from penstock.expressions.types import Field, Schema
 from penstock.json_codec import Malformed, canonical_json, parse, read_as
 from penstock.names import PRODUCER_KINDS, check_name, check_own_name, own_name
 from penstock.operators.specs import (
+    JoinSpec,
     OperatorSpec,
     SparkSpec,
     StatefulSpec,
@@ -289,6 +290,12 @@ class Stage:
     def stateful(self) -> tuple[StatefulSpec, ...]:
         """The operators that keep state."""
         return tuple(spec for spec in self.operators if is_stateful(spec))
+
+    @property
+    def takes_in_order(self) -> bool:
+        """Whether the order of rows across ports decides; pairs of two streams are the same."""
+        first = next(iter(self.stateful), None)
+        return not isinstance(first, JoinSpec) or any(first.tables)
 
     def row_schemas(self) -> tuple[Schema, ...]:
         """Of the rows that come in, by port, that operators with state make, and that outputs

@@ -189,6 +189,16 @@ def test_a_failing_row_of_a_stream_is_named_by_stream_and_position(lab: Laborato
     process.abandon()
 
 
+def test_a_failing_row_is_named_by_the_write_that_it_came_with(lab: Laboratory) -> None:
+    for rows in ([(1, 4, 2, "")] * 3, [(2, 4, 2, ""), (3, 4, 0, "")]):
+        write_rows(lab, rows, ended=False)
+    rows = scan_stream("orders", NUMBERS).select("id", FAILING["division"][0])
+    process = lab.open(copied(rows))
+    with pytest.raises(RowError, match=r"row 1 of S/orders/0 position 3 fails: row 1: "):
+        process.run_available()
+    process.abandon()
+
+
 @pytest.mark.parametrize(("seed", "parallelism"), [(1, 1), (2, 2), (3, 3)])
 def test_each_row_is_processed_or_dead_lettered_exactly_once(
     lab: Laboratory, seed: int, parallelism: int

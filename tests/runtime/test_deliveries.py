@@ -1,4 +1,4 @@
-"""What one marker released: a step takes a part of it, a commit stands only after all of it."""
+"""What markers released: a step takes a part of it, a commit stands only after all of one's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
+from penstock.runtime.inputs import PortColumns, StreamInput
+from penstock.runtime.markers import Marker
 from penstock.runtime.streams import StreamWriter, create_stream
 from penstock.runtime.vertex import VertexState
 from penstock.stages.settings import Settings
@@ -76,6 +78,48 @@ def test_who_is_lost_within_a_delivery_has_done_none_of_it(lab: Laboratory, step
     lab.run(counts(10))
     assert found(lab) == Counter(values)
     assert all(row["n"] == values.count(row["v"]) for row in lab.rows("out"))
+
+
+def test_what_waits_by_then_is_taken_as_few_batches(lab: Laboratory) -> None:
+    writes = [[n, n + 1, n + 2] for n in range(40)]
+    publish(lab, *writes)
+    process = lab.open(counts(100), clock=ManualClock())
+    (vertex,) = process.statistics().vertices
+    taken = process.host.vertex(vertex)._parts.input.take(100)
+    assert taken is not None
+    assert (taken.is_whole, taken.rows) == (False, 100)
+    (piece,) = taken.batches
+    assert piece.batch.column(0).to_pylist() == [v for values in writes for v in values][:100]
+    assert len(piece.origins) == 34
+    part = piece.part_of(50)
+    assert part.batch.column(0).to_pylist() == writes[16]
+    assert part.origins == (piece.origins[16],)
+    process.abandon()
+    lab.run(counts(100))
+    assert found(lab) == Counter(v for values in writes for v in values)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_rows_of_ports_come_in_the_logs_order_where_that_decides(
+    lab: Laboratory, in_order: bool
+) -> None:
+    with open_log(lab.folder, create=True, config=UNSYNCED) as log:
+        names = ("one", "other")
+        for name in names:
+            create_stream(log, name, schema_from_arrow(NUMBERS))
+        writers = [StreamWriter(log, name, f"of_{name}") for name in names]
+        for value, port in enumerate((0, 0, 1, 0, 1, 1)):
+            writers[port].write(pa.record_batch([pa.array([value], pa.int64())], NUMBERS))
+        tags = [tag for name in names for tag in (f"S/{name}/0", f"S/{name}/m")]
+        ports = [PortColumns(frozenset({name}), NUMBERS) for name in names]
+        start = Marker("q.reader.0", 1, epoch=0)
+        delivery = StreamInput(log, tuple(tags), ports, start, in_order).take(100)
+    assert delivery is not None
+    assert delivery.is_whole
+    found = [(piece.port, piece.batch.column(0).to_pylist()) for piece in delivery.batches]
+    by_port = [(0, [0, 1, 3]), (1, [2, 4, 5])]
+    assert found == ([(0, [0, 1]), (1, [2]), (0, [3]), (1, [4, 5])] if in_order else by_port)
+    assert [word.port for word in delivery.words] == [0, 0, 1, 0, 1, 1]
 
 
 def test_a_checkpoint_is_due_by_time_also_when_nothing_comes(lab: Laboratory) -> None:
