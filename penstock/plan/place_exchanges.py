@@ -28,6 +28,7 @@ from penstock.plan.nodes import (
     spec_of,
     step,
 )
+from penstock.plan.placement import are_together
 from penstock.plan.query import Query, rewrite_query
 
 KEY_PREFIX = "__key"
@@ -39,8 +40,8 @@ def place_exchanges(query: Query) -> Query:
     Accumulators per key and pane are exchanged instead of rows, unless late rows are kept (they
     must reach the aggregate one by one), rows come and go, or come out of another aggregate (they
     are few), or no loop keeps what is accumulated. A state has a stage of its own, so an aggregate
-    above another one always gets an exchange. So does each side of a join: where two inputs meet,
-    both are streams.
+    above another one always gets an exchange; above a join it gets none if that makes the rows of
+    each group in one vertex. Each side of a join gets one: where two inputs meet, both are streams.
     """
     keep_late = query.settings.late_stream is not None
 
@@ -72,6 +73,8 @@ def _exchange_sides(spec: JoinSpec, sides: tuple[Relation, ...]) -> Relation:
 
 
 def _needs_exchange(spec: StatefulSpec, child: Relation, parallelism: int) -> bool:
+    if _stateful(child) and not _is_on_driver(child) and are_together(spec, child):
+        return False
     return (
         (parallelism > 1 and bool(spec.keys))
         or _has_a_place(child)
@@ -81,8 +84,11 @@ def _needs_exchange(spec: StatefulSpec, child: Relation, parallelism: int) -> bo
 
 def _has_a_place(relation: Relation) -> bool:
     """Whether a state has no room beside this: there is one already, or the driver hosts it."""
-    specs = map(spec_of, in_one_stage(relation))
-    return _stateful(relation) or any(isinstance(spec, SparkSpec) for spec in specs)
+    return _stateful(relation) or _is_on_driver(relation)
+
+
+def _is_on_driver(relation: Relation) -> bool:
+    return any(isinstance(spec, SparkSpec) for spec in map(spec_of, in_one_stage(relation)))
 
 
 def _stateful(relation: Relation) -> bool:
