@@ -16,7 +16,6 @@ from penstock.catalyst.translate import Translated
 from penstock.expressions.types import schema_from_arrow
 from penstock.kernels.cache import KernelCache
 from penstock.log import punit
-from penstock.operators.specs import AggregateSpec, WatermarkSpec
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write
@@ -73,16 +72,6 @@ def program_of(translated: Translated, manner: Manner) -> Program:
     )
     write = Write(translated.relation, StreamRef(OUTPUT))
     return plan_program(Query(translated.query, (write,), manner.parallelism, settings))
-
-
-def judges_by_round(program: Program) -> bool:
-    """Whether rows cross an exchange before they are aggregated: a whole commit is judged alike."""
-    timed = [
-        stage.specs
-        for stage in program.stages
-        if any(isinstance(spec, WatermarkSpec) for spec in stage.specs)
-    ]
-    return not any(isinstance(spec, AggregateSpec) for chain in timed for spec in chain)
 
 
 class Process:

@@ -53,25 +53,19 @@ class Lateness:
     time: str = "ts"
     counted: Predicate = always
 
-    def marks_us(self, rounds: Sequence[Round], by_round: bool) -> list[int | None]:
-        """For each row, how far the watermark had come: after which every row of a round is judged
-        alike where an aggregate stands behind an exchange, and every row of a delivery where it
-        does not."""
+    def marks_us(self, rounds: Sequence[Round]) -> list[int | None]:
+        """For each row, how far the watermark had come: what is there by then is judged alike."""
         marks: list[int | None] = []
         mark_us: int | None = None
         for deliveries in rounds:
-            groups = [deliveries] if by_round else [[delivery] for delivery in deliveries]
-            for group in groups:
-                rows = [row for batch in group for row in plain_rows(batch)]
-                marks += [mark_us] * len(rows)
-                times = [
-                    row[self.time]
-                    for row in rows
-                    if row[self.time] is not None and self.counted(row)
-                ]
-                if times:
-                    seen_us = max(times) - self.delay_us
-                    mark_us = seen_us if mark_us is None else max(mark_us, seen_us)
+            rows = [row for batch in deliveries for row in plain_rows(batch)]
+            marks += [mark_us] * len(rows)
+            times = [
+                row[self.time] for row in rows if row[self.time] is not None and self.counted(row)
+            ]
+            if times:
+                seen_us = max(times) - self.delay_us
+                mark_us = seen_us if mark_us is None else max(mark_us, seen_us)
         return marks
 
     def late_rows(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.kernels.cache import KernelCache
-from tests.oracle.engine import Manner, Outcome, judges_by_round, program_of, run_rows
+from tests.oracle.engine import Manner, Outcome, run_rows
 from tests.oracle.events import EVENT_SCHEMA, event_rows
 from tests.oracle.feeding import Round, cut_into_rounds, plain_rows
 from tests.oracle.planned import Planned
@@ -44,7 +44,7 @@ def _judge(
     rounds = cut_into_rounds(rows, rng)
     translated = planned.query(spark, name)
     outcome = run_rows(translated, rounds, folder, manner)
-    marks = _marks(judged, rounds, judges_by_round(program_of(translated, manner)))
+    marks = None if judged.lateness is None else judged.lateness.marks_us(rounds)
     table = pa.Table.from_batches([rows])
     if marks is not None:
         table = table.append_column(MARK, pa.array(marks, pa.int64()))
@@ -65,12 +65,6 @@ def _manner(rng: random.Random, judged: Judged, kernels: KernelCache | None) -> 
     can_keep = judged.lateness is not None and judged.reads_late and judged.keeps_late
     keeps = can_keep and rng.random() < 0.4
     return replace(drawn, keep_late=keeps, kernels=kernels)
-
-
-def _marks(judged: Judged, rounds: list[Round], by_round: bool) -> list[int | None] | None:
-    if judged.lateness is None:
-        return None
-    return judged.lateness.marks_us(rounds, by_round)
 
 
 def _compare_late(

@@ -77,6 +77,7 @@ def test_slots_give_what_spark_gives(
         .outputMode(judged.mode)
         .queryName(query)
         .options(parallelism=slots, slots=slots, standbySlots=0)
+        .option("stepRowsMax", rows.num_rows // PIECES)  # a step takes one write, and judges it
         .toStream(query)
         .start()
     )
@@ -96,6 +97,6 @@ def _standing(attached: Attached, rows: pa.RecordBatch, name: str) -> DataFrame:
     if lateness is not None:
         size = rows.num_rows // PIECES
         rounds = [[rows.slice(number * size, size)] for number in range(PIECES)]
-        marks = lateness.marks_us(rounds, by_round=False)
+        marks = lateness.marks_us(rounds)
         table = table.append_column(MARK, pa.array(marks, pa.int64()))
     return static_frame(attached.spark, table)
