@@ -88,6 +88,7 @@ def test_goals_are_judged_by_what_was_measured() -> None:
         "events_per_s": 1.0,
         "files_events_per_s": 50.0,
         "spark_events_per_s": 10.0,
+        "times_spark": 5.0,
         "p99_ms": 251.0,
     }
     assert dict(goals("q1", figures)) == {

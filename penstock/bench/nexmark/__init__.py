@@ -9,6 +9,7 @@ and the latency of rows at a rate, from producers of their own.
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ from penstock.connectors.nexmark import NexmarkSettings
 
 TITLE = "NEXMark q1 to q8, judged by an oracle, beside Structured Streaming"
 ALL = {**QUERIES, **VARIANTS}
-EVENTS = 1_000_000
+EVENTS = 2_000_000  # so many that the start weighs little
 EVENTS_MAX = 100_000_000
 EVENT_RATE = 10_000  # of event time, where events come as fast as they can
 RATE = 100_000
@@ -182,17 +183,24 @@ class _Run:
         self._tell("writing files")
         write_files(files, made, self._query.columns)
         own, theirs = [], []
-        for turn in range(self._args.repeats + 1):  # the first is not counted, for either
-            self._tell("files, Penstock")
-            done = on_files(self._attached, self._query, f"{self._query.name}_files_{turn}", files)
-            self._tell("files, Structured Streaming")
-            scratch = self._folder / f"spark-{turn}"
-            other = on_spark(self._attached.spark, self._query, files, scratch)
+        turns = self._args.repeats + 1  # the first is not counted, for either
+        for turn in range(turns):
+            scratch = [self._folder / f"{engine}-{turn}" for engine in ("own", "spark")]
+            self._tell(f"turn {turn + 1} of {turns} over files, Penstock")
+            name = f"{self._query.name}_files_{turn}"
+            done = on_files(self._attached, self._query, name, files, scratch[0])
             own.append(self._rate(done.seconds))
+            self._tell(f"{own[-1]:,.0f} events/s; Structured Streaming")
+            other = on_spark(self._attached.spark, self._query, files, scratch[1])
             theirs.append(self._rate(other.seconds))
+            self._tell(f"{theirs[-1]:,.0f} events/s")
+            for each in scratch:
+                shutil.rmtree(each)
+        shutil.rmtree(files)
         return {
             "files_events_per_s": rounded(median(own[1:])),
             "spark_events_per_s": rounded(median(theirs[1:])),
+            "times_spark": rounded(median(own[1:]) / median(theirs[1:])),
         }
 
     def _latency(self) -> dict[str, float]:
@@ -227,8 +235,8 @@ def goals(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     if figures.get("identical") is not None:
         yield "identical", figures["identical"]
     if "spark_events_per_s" in figures:
-        times = figures["files_events_per_s"] / figures["spark_events_per_s"]
-        yield f"{TIMES_SPARK_MIN}_times_structured_streaming", times >= TIMES_SPARK_MIN
+        is_reached = figures["times_spark"] >= TIMES_SPARK_MIN
+        yield f"{TIMES_SPARK_MIN}_times_structured_streaming", is_reached
     for key in ("p99_ms", f"p99_ms_batched_{BATCHES_MS[1]}"):
         if key in figures:
             yield f"{key}_within_{P99_MS_MAX}", figures[key] <= P99_MS_MAX

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.session import Attached
-from penstock.api.writer import writeStream
+from penstock.api.writer import DataStreamWriter, writeStream
 from penstock.bench.nexmark.queries import NexmarkQuery
 from penstock.bench.sessions import wait_compiled
 from penstock.connectors.nexmark import NexmarkSettings
@@ -19,6 +20,7 @@ from penstock.runtime.streams import StreamReader
 SLOTS = 2
 DELAY_MS = 1_000
 START_TIMEOUT = "10 minutes"  # beside other programs compiling takes its time
+TURN_S_MAX = 900
 
 
 @dataclass(frozen=True)
@@ -30,43 +32,50 @@ class Turn:
 
 
 def on_generator(attached: Attached, query: NexmarkQuery, name: str, made: NexmarkSettings) -> Turn:
-    """Penstock, over events that are made in its slots."""
+    """Penstock, over events that are made in its slots; its rows go to a stream of the log."""
     reader = attached.spark.readStream.format("nexmark").option("kind", "all")
     reader = reader.option("columns", ",".join(query.columns)).option("unpaced", "true")
     reader = reader.options(rate=made.rate, group=made.group, seed=made.seed)
     events = reader.options(events=made.events_max, numPartitions=SLOTS).load()
-    return _run(attached, query, name, events)
+    done = _run(_writer(query, name, events).toStream(name))
+    return replace(done, rows=StreamReader(attached.log, name).read_all())
 
 
-def on_files(attached: Attached, query: NexmarkQuery, name: str, files: Path) -> Turn:
-    """Penstock, over the events of files."""
-    return _run(attached, query, name, _stream(attached.spark, files))
+def on_files(
+    attached: Attached, query: NexmarkQuery, name: str, files: Path, scratch: Path
+) -> Turn:
+    """Penstock over the events of files, to Parquet as the other engine."""
+    writer = _writer(query, name, _stream(attached.spark, files)).format("parquet")
+    return _run(writer.option("path", str(scratch / "o")))
 
 
 def on_spark(spark: SparkSession, query: NexmarkQuery, files: Path, scratch: Path) -> Turn:
-    """Structured Streaming over the same files: everything that is there in one micro-batch.
-
-    In append mode both engines write rows where others read them: Penstock a stream of its log,
-    Spark a folder of Parquet.
-    """
+    """Structured Streaming over the same files: everything that is there in one micro-batch."""
     writer = query.over(_stream(spark, files), DELAY_MS).writeStream.outputMode(query.output)
     writer = writer.option("checkpointLocation", str(scratch / "checkpoint"))
-    writer = writer.trigger(availableNow=True).format("parquet").option("path", str(scratch / "o"))
-    start_s = time.perf_counter()
-    writer.start().awaitTermination()
-    return Turn(time.perf_counter() - start_s)
+    writer = writer.trigger(availableNow=True).format("parquet")
+    return _run(writer.option("path", str(scratch / "o")))
 
 
 def _stream(spark: SparkSession, files: Path) -> DataFrame:
     return spark.readStream.schema(spark.read.parquet(str(files)).schema).parquet(str(files))
 
 
-def _run(attached: Attached, query: NexmarkQuery, name: str, events: DataFrame) -> Turn:
+def _writer(query: NexmarkQuery, name: str, events: DataFrame) -> DataStreamWriter:
     writer = writeStream(query.over(events, DELAY_MS)).outputMode(query.output).queryName(name)
     writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
-    writer = writer.options(startTimeout=START_TIMEOUT).trigger(availableNow=True).toStream(name)
+    return writer.options(startTimeout=START_TIMEOUT).trigger(availableNow=True)
+
+
+def _run(writer: Any) -> Turn:
     start_s = time.perf_counter()
-    writer.start().awaitTermination()
+    running = writer.start()
+    try:
+        is_over = running.awaitTermination(TURN_S_MAX)
+    finally:
+        running.stop()
     seconds = time.perf_counter() - start_s
+    if not is_over:
+        raise TimeoutError(f"not through in {TURN_S_MAX} s")
     wait_compiled(None)
-    return Turn(seconds, StreamReader(attached.log, name).read_all())
+    return Turn(seconds)
