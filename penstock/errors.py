@@ -53,6 +53,7 @@
     │   ├── AlreadyWritten      a write that raised an error is in the log after all
     │   ├── ProducerEnded       a write after the one that said it was the last
     │   ├── StreamInputError    rows of a stream do not fit the query that reads them
+    │   ├── FunctionFailed      a Python function of the query cannot be loaded, or fails as a whole
     │   ├── StaticSideTooLarge  a static side, or what a join with it gives, is beyond its bound
     │   └── StaticSideLost      the version of a static side that a marker names is not there
     ├── RowError                one row failed: overflow, division by zero, a bad cast
@@ -448,6 +449,12 @@ class ProducerEnded(RuntimeFailure):
 
 class StreamInputError(RuntimeFailure):
     """A unit of an input stream has another schema or is damaged. Action: the vertex stops."""
+
+
+class FunctionFailed(RuntimeFailure):
+    """A Python function of the query cannot be loaded, or failed for a batch and not for a row:
+    details `function`, and `module` if one is missing. Action: the query ends; what was committed
+    stays, and it goes on from there once the function is corrected."""
 
 
 class StaticSideTooLarge(RuntimeFailure):

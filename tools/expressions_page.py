@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pyspark
 
 from penstock.catalyst.by_spark import not_by_spark
+from penstock.catalyst.chance import CHANCE_KINDS
 from penstock.catalyst.expressions import EXPRESSION_KINDS
 from penstock.catalyst.generators import GENERATOR_KINDS
 from penstock.catalyst.over import OVER_KINDS
@@ -150,12 +151,16 @@ def expression_classes() -> dict[str, frozenset[str]]:
 
 
 def status_of(name: str, ancestors: frozenset[str]) -> tuple[str, str]:
-    """(compiled, Arrow, by Spark, rewritten or refused; what more there is to say)."""
+    """(compiled, Arrow, Python, by Spark, rewritten or refused; what more there is to say)."""
     kind = NODE_NAMES.get(name, name)
     if kind in _WITH_THEIR_NODE:
         return "compiled", "with the node of the plan that it stands in"
     if kind in EXPRESSION_KINDS:
         return _known(kind)
+    if kind in CHANCE_KINDS:
+        return "Python", "once for each row"
+    if kind == "PythonUDF":
+        return "Python", "but for aggregates of groups: [docs/python.md](python.md)"
     if kind in _AGGREGATES:
         return "aggregate", f"`{_AGGREGATES[kind]}`"
     if "RuntimeReplaceable" in ancestors or name in _REPLACED:

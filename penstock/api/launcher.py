@@ -6,17 +6,20 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.catalyst.evaluator import DriverSpark
+from penstock.catalyst.python_functions import PythonBundle
 from penstock.kernels.background import expect_wishes, wish_for_others
 from penstock.kernels.private_folder import private_kernels_folder
+from penstock.operators.python_functions import PythonCodes
 from penstock.runtime.assembly import ask_for_kernels
 from penstock.runtime.slot import SlotOrder, run_slot
 from penstock.stages.program import Program
@@ -38,7 +41,10 @@ class SparkLauncher:
     no other job is touched.
     """
 
-    def __init__(self, spark: SparkSession, tag: str, description: str) -> None:
+    def __init__(
+        self, spark: SparkSession, tag: str, description: str, python: PythonBundle | None = None
+    ) -> None:
+        self._python = python or PythonBundle()
         self._spark = spark
         self._tag = tag
         self._description = description
@@ -117,10 +123,27 @@ class SparkLauncher:
             context.addJobTag(self._tag)
             context.addJobTag(self._slot_tag(order.slot))
             context.setLocalProperty("spark.job.description", f"{self._description} {order.slot}")
-            (error,) = context.parallelize([0], 1).mapPartitions(slot_task(order)).collect()
+            (error,) = context.parallelize([0], 1).mapPartitions(self._task(order)).collect()
         except Exception as failure:  # py4j raises many kinds; all mean that the task is over
             error = str(failure)
         on_end(order.slot, error)
+
+    def _task(self, order: SlotOrder) -> Callable[[Iterable[int]], Iterator[str | None]]:
+        registry = self._spark.sparkContext._pickled_broadcast_vars
+        broadcasts = [_Sent(each, registry) for each in self._python.variables.values()]
+        return slot_task(order, self._python.codes, broadcasts)
+
+
+class _Sent:
+    """A broadcast variable that functions refer to: pickled, it goes along with the task."""
+
+    def __init__(self, jvm_broadcast: Any, registry: Any) -> None:
+        self._jbroadcast = jvm_broadcast
+        self._registry = registry
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._registry.add(self)
+        return int, (int(self._jbroadcast.id()),)
 
 
 class DriverLauncher:
@@ -161,21 +184,28 @@ class DriverLauncher:
         on_end(order.slot, error)
 
 
-def slot_task(order: SlotOrder) -> Callable[[Iterable[int]], Iterator[str | None]]:
+def slot_task(
+    order: SlotOrder, codes: PythonCodes | None = None, broadcasts: Sequence[Any] = ()
+) -> Callable[[Iterable[int]], Iterator[str | None]]:
     """The function that Spark ships: small, because the executor has the package.
 
-    It runs over an RDD: a DataFrame would be planned and compiled by Spark first, to no use.
+    With it goes the code of the query's Python functions, and the variables that they refer to. It
+    runs over an RDD: a DataFrame would be planned and compiled by Spark first, to no use.
     """
     facts = asdict(order)
+    functions = {digest: asdict(code) for digest, code in (codes or {}).items()}
 
     def task(rows: Iterable[int]) -> Iterator[str | None]:
         from penstock.errors import StreamError  # noqa: PLC0415 - on the executor
+        from penstock.operators.python_functions import PythonCode  # noqa: PLC0415 - likewise
         from penstock.runtime.slot import SlotOrder, run_slot  # noqa: PLC0415 - on the executor
 
+        _ = broadcasts  # they are there while the task is
         for _ in rows:
             pass
         try:
-            run_slot(SlotOrder(**facts))
+            codes = {digest: PythonCode(**code) for digest, code in functions.items()}
+            run_slot(SlotOrder(**facts), codes=codes)
         except StreamError as error:  # told to the job; raised, Spark would print it as a bug
             yield f"[{error.error_class}] {error.message}"
         else:

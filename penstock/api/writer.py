@@ -37,6 +37,7 @@ from penstock.api.task_slots import SlotWish, control_host, grant_standbys
 from penstock.arguments import check_type
 from penstock.catalyst.by_spark import SparkExpressions
 from penstock.catalyst.evaluator import DriverSpark
+from penstock.catalyst.python_functions import PythonBundle
 from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.static_sides import StaticSide
 from penstock.catalyst.translate import translate
@@ -127,6 +128,7 @@ class DataStreamWriter:
         self._trigger_ms: int | None = None
         self._available_now = False
         self._spark: SparkExpressions = {}  # what Spark computes, of the plan that was made last
+        self._python = PythonBundle()  # functions, likewise
 
     def outputMode(self, outputMode: str) -> DataStreamWriter:
         """append, update or complete."""
@@ -359,11 +361,13 @@ class DataStreamWriter:
         writes: list[Write] = []
         sides: list[StaticSide] = []
         spark: SparkExpressions = {}
+        python = PythonBundle()
         for writer, sink, output in results:
             translated = translate(
                 writer._df, output_mode=writer._mode, query=name, substreams=substreams
             )
             spark |= translated.spark
+            python.update(translated.python)
             for scan in translated.scans:
                 _check_same_log(scan, attached.path)
             if unknown:
@@ -373,7 +377,7 @@ class DataStreamWriter:
             changes = sink.takes_changes and writer._mode == "update"
             writes.append(Write(translated.relation, target, keys, changes=changes))
             sides += translated.statics
-        self._spark = spark
+        self._spark, self._python = spark, python
         parallelism = self._options[writer_options.PARALLELISM]
         settings = replace(self._settings(), watermark_policy=translated.watermark_policy)
         query = Query(name, tuple(writes), parallelism, settings)
@@ -458,7 +462,7 @@ class DataStreamWriter:
         )
         run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
         launcher = SparkLauncher(
-            spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot"
+            spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot", self._python
         )
         job = Job(
             program,

@@ -20,6 +20,7 @@ from penstock.catalyst.joins import read_join
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
 from penstock.catalyst.literals import read_literal
 from penstock.catalyst.over import OverReader, ordered
+from penstock.catalyst.python_functions import PythonBundle, PythonReader
 from penstock.catalyst.refusals import refused_node, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
 from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
@@ -79,6 +80,8 @@ class PlanReader:
         self.scans: list[ScanOrigin] = []
         self.spark: SparkExpressions = {}  # what Spark computes, by digest
         self.statics: dict[str, StaticSide] = {}
+        self.python = PythonBundle()
+        self._functions = PythonReader(session, self.spark, self.python)
 
     def read(self, node: JvmNode) -> SparkRows:
         reader = _READERS.get(node.kind)
@@ -413,6 +416,15 @@ class PlanReader:
                 columns[attribute.expr_id] = expressions.read(values[0])
         return replace(rows, relation=by_spark.added_to(rows.relation), columns=columns)
 
+    def python_columns(self, node: JvmNode) -> SparkRows:
+        return self._functions.columns(node, self.read(node.children[0]))
+
+    def python_table(self, node: JvmNode) -> SparkRows:
+        return self._functions.table(node, self.read(node.children[0]))
+
+    def python_batches(self, node: JvmNode) -> SparkRows:
+        return self._functions.batches(node, self.read(node.children[0]))
+
     # --- groups ---
 
     def deduplicate(self, node: JvmNode) -> SparkRows:
@@ -675,6 +687,12 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "Union": PlanReader.union,
     "EventTimeWatermark": PlanReader.watermark,
     "Expand": PlanReader.expand,
+    "BatchEvalPython": PlanReader.python_columns,
+    "ArrowEvalPython": PlanReader.python_columns,
+    "BatchEvalPythonUDTF": PlanReader.python_table,
+    "ArrowEvalPythonUDTF": PlanReader.python_table,
+    "MapInPandas": PlanReader.python_batches,
+    "MapInArrow": PlanReader.python_batches,
     "Aggregate": PlanReader.aggregate,
     "Join": PlanReader.join,
     "Window": PlanReader.window,

@@ -15,7 +15,10 @@ OTHER_WAYS_OUT: Mapping[str, str] = {
     "Window": "Structured Streaming does not run window functions at all",
 }
 
-_PYTHON = "Python functions are not run here yet; write the column with Spark's own functions"
+_PYTHON = (
+    "Python functions that aggregate groups are not run here yet; write the aggregate with Spark's "
+    "own functions, or collect_list() the values and give them to a function of rows"
+)
 _GROUPED = "functions over groups with their own state are not run here yet"
 _STATIC = (
     "rows that do not stream are not read here yet; put them into a stream, or join them in "
@@ -33,12 +36,6 @@ _LIMIT = (
 # Catalyst's nodes that are refused, with what to do instead.
 NODE_REASONS: Mapping[str, str] = {
     "Join": "joins with rows that do not stream are not run here yet",
-    "BatchEvalPython": _PYTHON,
-    "ArrowEvalPython": _PYTHON,
-    "BatchEvalPythonUDTF": _PYTHON,
-    "ArrowEvalPythonUDTF": _PYTHON,
-    "MapInArrow": "mapInArrow() is not run here yet",
-    "MapInPandas": "mapInPandas() is not run here yet",
     "MapPartitions": "functions on typed rows are not run here",
     "MapElements": "functions on typed rows are not run here",
     "TypedFilter": "functions on typed rows are not run here",
@@ -64,17 +61,14 @@ NODE_REASONS: Mapping[str, str] = {
 }
 
 _NOT_REPEATABLE = (
-    "it gives another value each time it is computed, so a recovery would change rows that were "
-    "already sent; put the value into the rows before they enter the stream"
+    "it gives another value each time it is computed; rand(), randn(), uuid(), the clock and "
+    "Python functions marked asNondeterministic() are computed once for each row here: use one of "
+    "these"
 )
 _NO_STREAM = "its rows are made of no column of a stream; join them as static rows"
 # Catalyst's expressions that are refused for a reason that deserves its own words.
 EXPRESSION_REASONS: Mapping[str, str] = {
-    "CurrentTimestamp": _NOT_REPEATABLE,
-    "CurrentDate": _NOT_REPEATABLE,
-    "CurrentTime": _NOT_REPEATABLE,
-    "LocalTimestamp": _NOT_REPEATABLE,
-    "Now": _NOT_REPEATABLE,
+    "CurrentTime": "type time is not known here; use current_timestamp()",
     "CurrentTimestampNanos": _NOT_REPEATABLE,
     "LocalTimestampNanos": _NOT_REPEATABLE,
     "CurrentBatchTimestamp": _NOT_REPEATABLE,
@@ -96,10 +90,7 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "Collate": "only the default collation (UTF8_BINARY) is known here",
 }
 # What the optimizer would freeze into a constant: looked for in the plan before it runs.
-CLOCK_KINDS = frozenset(
-    {"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"}
-    | {"CurrentTimestampNanos", "LocalTimestampNanos"}
-)
+CLOCK_KINDS = frozenset({"CurrentTime", "CurrentTimestampNanos", "LocalTimestampNanos"})
 
 
 def unsupported(

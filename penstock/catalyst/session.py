@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.catalyst.chance import with_functions
 from penstock.catalyst.jvm import JvmNode, scala_option
 from penstock.catalyst.refusals import CLOCK_KINDS, EXPRESSION_REASONS, WAY_OUT, unsupported
 from penstock.errors import InvalidArgument, UnsupportedPlan
@@ -31,6 +32,7 @@ class SessionFacts:
     time_zone: str
     case_sensitive: bool
     watermark_policy: WatermarkPolicy
+    handle: Any = field(default=None, compare=False)  # the session itself
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,16 @@ def plans_of(df: Any) -> Plans:
             "Streaming can run it as a query: read it with spark.readStream",
             node=analyzed.kind,
         )
-    _refuse_clocks(session, analyzed)
     with active_session(session):
+        written = with_functions(session, analyzed)
+        _refuse_clocks(session, written)
         optimizer = session._jsparkSession.sessionState().optimizer()
-        optimized = JvmNode(optimizer.execute(analyzed.handle))
+        optimized = JvmNode(optimizer.execute(written.handle))
     facts = SessionFacts(
         time_zone=str(session.conf.get("spark.sql.session.timeZone")),
         case_sensitive=str(session.conf.get("spark.sql.caseSensitive")).lower() == "true",
         watermark_policy="max" if str(session.conf.get(_POLICY)).lower() == "max" else "min",
+        handle=session,
     )
     return Plans(analyzed, optimized, facts)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.catalyst.by_spark import SparkExpressions
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.plans import PlanReader
+from penstock.catalyst.python_functions import PythonBundle
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount
 from penstock.catalyst.rows import made
@@ -32,6 +33,7 @@ class Translated:
     watermark_policy: WatermarkPolicy
     spark: SparkExpressions  # what Spark computes, by digest
     statics: tuple[StaticSide, ...] = ()
+    python: PythonBundle = field(default_factory=PythonBundle)
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -66,7 +68,8 @@ def translate(
     _check_mode(output_mode, relation, root)
     session = plans.session
     facts = (tuple(reader.scans), session.time_zone, session.watermark_policy, reader.spark)
-    return Translated(query, relation, output_mode, *facts, tuple(reader.statics.values()))
+    statics = tuple(reader.statics.values())
+    return Translated(query, relation, output_mode, *facts, statics, reader.python)
 
 
 def _output_names(plans: Plans) -> list[str]:

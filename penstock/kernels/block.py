@@ -85,6 +85,7 @@ class StepRows:
     max_event_time_us: int | None = None  # of the rows whose time counts
     bad_rows: tuple[int, ...] = ()  # input rows that fail, and are left out
     ends: Rows | None = None  # where the output rows of each end; None: each has one
+    has_origins: bool = True  # else nobody knows of which row an output row was made
 
     def origin(self, row: int) -> int:
         """The input row that an output row comes from."""

@@ -36,6 +36,7 @@ from penstock.operators.deduplicate import Deduplicate
 from penstock.operators.front import Front, Fusion, RowStep, note_bad
 from penstock.operators.join import Join
 from penstock.operators.over import Over
+from penstock.operators.python_functions import PythonFunctions
 from penstock.operators.sessions import Sessions
 from penstock.operators.sort import Limit, Sort
 from penstock.operators.specs import (
@@ -155,11 +156,13 @@ class Chain:
         want_late: bool = False,
         spark: SparkEvaluator | None = None,
         reads_source: bool = False,
+        python: PythonFunctions | None = None,
+        is_rehearsal: bool = False,
     ) -> None:
-        """`ways` are the steps to each output. `spark` computes what only Spark knows, if there is
-        any of it.
+        """`ways` are the steps to each output. `spark` computes what only Spark knows, `python` has
+        the functions of the query.
         """
-        tools = Tools(cache, state_bytes_max, want_late, spark, reads_source)
+        tools = Tools(cache, state_bytes_max, want_late, spark, reads_source, python, is_rehearsal)
         self._want_late = want_late
         self._ports = [Front(front, schema, tools, operators) for schema, front in ports]
         self._operators: list[Operator] = []
@@ -210,7 +213,7 @@ class Chain:
         return OPERATORS[type(spec)](name, spec, [front.fusion for front in fronts], tools)
 
     def explain(self) -> list[tuple[str, str]]:
-        """Each expression and what computes it: `numba`, `arrow` or `spark`."""
+        """Each expression and what computes it: `numba`, `arrow`, `python` or `spark`."""
         return [found for step in self._steps() for found in step.explain()]
 
     def ask_for_kernels(self) -> None:

@@ -13,6 +13,7 @@ from penstock.arrays import Mask
 from penstock.errors import RowError
 from penstock.kernels.block import Block
 from penstock.kernels.cache import KernelCache
+from penstock.operators.python_functions import PythonFunctions
 from penstock.operators.specs import SparkColumn
 from penstock.state.contract import State
 
@@ -53,6 +54,8 @@ class Tools:
     want_late: bool  # late rows are handed on, not only counted
     spark: SparkEvaluator | None = None  # where the driver hosts the chain
     reads_source: bool = False  # whose end alone is no input
+    python: PythonFunctions | None = None  # in slots, with whose tasks the code came
+    is_rehearsal: bool = False  # rows are made up: no function of the query sees them
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.errors import ExpressionError, RowError
+from penstock.errors import ExpressionError, FunctionFailed, RowError
 from penstock.expressions.tree import Column, Expression, columns_of, inline, may_fail
 from penstock.expressions.types import Field, Schema
 from penstock.kernels.block import Block, BlockAggregate, BlockSpec, StepRows
@@ -19,6 +19,7 @@ from penstock.kernels.support import conjuncts
 from penstock.operators.contract import Tools
 from penstock.operators.explode import Explode
 from penstock.operators.partial import PartialGroups
+from penstock.operators.python_step import PythonColumns, PythonRows
 from penstock.operators.spark_step import SparkStep
 from penstock.operators.specs import (
     AggregateSpec,
@@ -31,6 +32,8 @@ from penstock.operators.specs import (
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    PythonRowsSpec,
+    PythonSpec,
     SortSpec,
     SparkSpec,
     StatelessSpec,
@@ -54,7 +57,7 @@ class RowStep(Protocol):
         """Why rows of a batch fail."""
 
     def explain(self) -> list[tuple[str, str]]:
-        """Each expression and what computes it: `numba`, `arrow` or `spark`."""
+        """Each expression and what computes it: `numba`, `arrow`, `python` or `spark`."""
 
     def ask_for_kernels(self) -> None:
         """Load what is compiled, or have it compiled, before a batch needs it."""
@@ -149,6 +152,18 @@ class Front:
                 self.close()
                 self._steps.append(SparkStep(spec, there, tools.spark))
                 self.fusion = Fusion(spec.output_schema(there))
+            elif isinstance(spec, PythonSpec):
+                there = self.fusion.output_schema
+                self.close()
+                self._steps.append(PythonColumns(spec, there, tools))
+                self.fusion = Fusion(spec.output_schema(there))
+            elif isinstance(spec, PythonRowsSpec):
+                there = self.fusion.output_schema
+                self.close()
+                read = columns_read((*specs[at + 1 :], *behind), self.schema, tools.want_late)
+                rows = PythonRows(spec, there, read, tools)
+                self._steps.append(rows)
+                self.fusion = Fusion(rows.made)
             elif isinstance(spec, StaticJoinSpec):
                 there = self.fusion.output_schema
                 self.close()
@@ -212,8 +227,18 @@ def note_bad(
     for row, error in errors.items():
         origin = row
         for result in reversed(made):
+            if not result.has_origins:
+                raise _untraceable(error)
             origin = result.origin(origin)
         bad.setdefault(origin, error)
+
+
+def _untraceable(error: RowError) -> FunctionFailed:
+    return FunctionFailed(
+        "a row that mapInArrow or mapInPandas has made fails behind it, and nobody knows of which "
+        f"input it was made, so it cannot go to the dead-letter stream: {error.message}",
+        **error.details,
+    )
 
 
 # --- texts as codes -------------------------------------------------------------------------------
@@ -250,7 +275,9 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
             fusion.add(spec)
             continue
-        if isinstance(spec, GenerateSpec | SparkSpec | StaticJoinSpec):
+        if isinstance(
+            spec, GenerateSpec | PythonSpec | PythonRowsSpec | SparkSpec | StaticJoinSpec
+        ):
             read = map(fusion.inlined, spec.expressions())
             mixed.update(column.name for each in read for column in columns_of(each))
         elif isinstance(

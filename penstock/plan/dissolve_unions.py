@@ -10,13 +10,18 @@ from penstock.operators.specs import (
     FilterSpec,
     GenerateSpec,
     ProjectSpec,
+    PythonRowsSpec,
+    PythonSpec,
     StaticJoinSpec,
     WatermarkSpec,
 )
 from penstock.plan.nodes import Relation, Scan, SourceRef, Step, UnionAll, rewrite, scan, step
 from penstock.plan.query import Query, Write
 
-STATELESS = (FilterSpec, ProjectSpec, GenerateSpec, StaticJoinSpec, WatermarkSpec)
+STATELESS = (
+    FilterSpec, ProjectSpec, GenerateSpec, PythonSpec, PythonRowsSpec, StaticJoinSpec,
+    WatermarkSpec,
+)  # fmt: skip
 
 
 def dissolve_unions(query: Query) -> Query:

@@ -22,6 +22,9 @@ from penstock.operators.specs import (
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    PythonCall,
+    PythonRowsSpec,
+    PythonSpec,
     SessionSpec,
     SortSpec,
     SortStep,
@@ -191,6 +194,14 @@ def _operator_text(spec: OperatorSpec) -> str:
         return f"watermark {spec.column}, {show_duration(spec.delay_us)} behind"
     if isinstance(spec, SparkSpec):
         return ", ".join(f"Spark's {each.text} as {each.result.name}" for each in spec.columns)
+    if isinstance(spec, PythonSpec):
+        return ", ".join(
+            f"Python {_call(each.call)} as {each.result.name}" for each in spec.columns
+        )
+    if isinstance(spec, PythonRowsSpec):
+        names = ", ".join(field.name for field in spec.outputs)
+        kind = "rows of" if spec.repeats else "batches of"
+        return f"{kind} Python {_call(spec.call)} as {names}"
     if isinstance(spec, PartialAggregateSpec):
         return f"partial aggregate {_grouping(spec)}, where it saves rows"
     if isinstance(spec, DeduplicateSpec):
@@ -210,6 +221,12 @@ def _operator_text(spec: OperatorSpec) -> str:
     if spec.merge_partials:
         return f"merge partials of {_calls(spec.aggregates)}, {_emits(spec)}"
     return f"aggregate {_grouping(spec)}, {_emits(spec)}"
+
+
+def _call(call: PythonCall) -> str:
+    """A function with what it is known by: whoever changes it sees another digest."""
+    once = "" if call.deterministic else ", once for each row, before the marker"
+    return f"{call.text} [{call.digest[:8]}{once}]"
 
 
 def _emits(spec: AggregateSpec) -> str:
@@ -258,6 +275,8 @@ def _engine_text(spec: OperatorSpec, schema: Schema, engine: Engine | None) -> s
     """Where the operator's expressions run; those outside the fused loop are named."""
     if isinstance(spec, SparkSpec):
         return "[spark]"
+    if isinstance(spec, PythonSpec | PythonRowsSpec):
+        return "[python]"
     if engine is None or (isinstance(spec, AggregateSpec) and spec.merge_partials):
         return ""
     found: dict[str, list[Expression]] = {}

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from penstock.operators.specs import FilterSpec, GenerateSpec, SparkSpec, is_stateful
+from penstock.operators.specs import (
+    FilterSpec,
+    GenerateSpec,
+    PythonRowsSpec,
+    PythonSpec,
+    SparkSpec,
+    is_stateful,
+)
 from penstock.plan.nodes import (
     Exchange,
     Relation,
@@ -10,6 +17,8 @@ from penstock.plan.nodes import (
     SourceRef,
     Step,
     UnionAll,
+    in_one_stage,
+    spec_of,
     step,
 )
 from penstock.plan.query import Query, rewrite_query
@@ -21,14 +30,22 @@ def host_spark_steps(query: Query) -> Query:
     Sources are read, states kept and rows thrown away by executors. A stream of the log is read by
     the driver's stage itself, and so is what another Spark step has made. A state whose rows are
     sent again when they change is kept there too: what one commit sends must stay one commit.
+    Python functions run where their code is sent to, which is to executors.
     """
     return rewrite_query(query, _hosted)
 
 
 def _hosted(node: Relation) -> Relation:
+    if isinstance(node, Step) and isinstance(node.spec, PythonSpec | PythonRowsSpec):
+        return step(node.spec, Exchange(node.child, ())) if _is_hosted(node.child) else node
     if not isinstance(node, Step) or not isinstance(node.spec, SparkSpec):
         return node
     return step(node.spec, Exchange(node.child, ())) if _is_for_executors(node.child) else node
+
+
+def _is_hosted(below: Relation) -> bool:
+    """Whether the driver hosts the stage of a relation."""
+    return any(isinstance(spec_of(node), SparkSpec) for node in in_one_stage(below))
 
 
 def _is_for_executors(below: Relation) -> bool:
@@ -39,6 +56,8 @@ def _is_for_executors(below: Relation) -> bool:
             return False
         if is_stateful(below.spec):
             return below.spec.mode == "append"
+        if isinstance(below.spec, PythonSpec | PythonRowsSpec):
+            return True
         thrown_away |= isinstance(below.spec, FilterSpec | GenerateSpec)
         below = below.child
     if isinstance(below, Scan):

@@ -19,6 +19,8 @@ from penstock.operators.specs import (
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    PythonRowsSpec,
+    PythonSpec,
     SortSpec,
     SparkSpec,
     StaticJoinSpec,
@@ -84,7 +86,7 @@ def _pruned(node: Relation, needed: set[str], keep_late: bool) -> Relation:
     if isinstance(node, Exchange):
         return replace(node, child=_pruned(node.child, needed | set(node.keys), keep_late))
     spec = _narrowed(node.spec, node.schema, needed)
-    if isinstance(spec, SparkSpec) and not spec.columns:
+    if isinstance(spec, SparkSpec | PythonSpec) and not spec.columns:
         return _pruned(node.child, needed, keep_late)
     below = [_needed_below(spec, side.schema, needed, keep_late) for side in node.inputs]
     sides = zip(node.inputs, below, strict=True)
@@ -107,6 +109,8 @@ def _narrowed(spec: OperatorSpec, schema: Schema, needed: set[str]) -> OperatorS
         return replace(spec, aggregates=kept or spec.aggregates[:1])
     if isinstance(spec, SparkSpec):
         return SparkSpec(tuple(each for each in spec.columns if each.result.name in needed))
+    if isinstance(spec, PythonSpec):
+        return PythonSpec(tuple(each for each in spec.columns if each.result.name in needed))
     return spec
 
 
@@ -129,8 +133,12 @@ def _needed_below(
         return (needed | read) & _names(schema)
     if isinstance(spec, GenerateSpec):
         return (needed - {spec.output, spec.position} | read) & _names(schema)
-    if isinstance(spec, SparkSpec):
-        return needed - {each.result.name for each in spec.columns} | read
+    if isinstance(spec, SparkSpec | PythonSpec):
+        below = needed - {each.result.name for each in spec.columns} | read
+        return below or {_narrowest(schema).name}
+    if isinstance(spec, PythonRowsSpec):
+        handed_on = needed - {each.name for each in spec.outputs} if spec.repeats else set()
+        return handed_on | read or {_narrowest(schema).name}
     if isinstance(spec, PartialAggregateSpec) or spec.merge_partials:
         return _names(schema)
     return _names(schema) if keep_late and spec.window is not None else read

@@ -7,7 +7,14 @@ from dataclasses import replace
 
 from penstock.json_codec import canonical_json
 from penstock.names import own_name
-from penstock.operators.specs import FilterSpec, SparkSpec, StatefulSpec, WatermarkSpec
+from penstock.operators.specs import (
+    FilterSpec,
+    PythonRowsSpec,
+    PythonSpec,
+    SparkSpec,
+    StatefulSpec,
+    WatermarkSpec,
+)
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -26,6 +33,8 @@ from penstock.stages.identity import source_identity
 from penstock.stages.program import Program
 
 SHARED = "shared"
+
+_COSTLY = (SparkSpec, PythonSpec, PythonRowsSpec)
 
 
 def share_subplans(query: Query) -> Query:
@@ -106,7 +115,7 @@ def _worth_sharing(node: Relation, has_unions: bool) -> bool:
     if _is_shared_scan(node):
         return False
     return not has_unions or any(
-        isinstance(spec_of(part), StatefulSpec | SparkSpec)
+        isinstance(spec_of(part), (StatefulSpec, *_COSTLY))
         or (isinstance(part, Scan) and isinstance(part.relation, SourceRef))
         for part in walk(node)
     )

@@ -12,6 +12,8 @@ from penstock.operators.specs import (
     AggregateSpec,
     JoinSpec,
     ProjectSpec,
+    PythonRowsSpec,
+    PythonSpec,
     SessionSpec,
     SortSpec,
     SparkSpec,
@@ -79,6 +81,8 @@ def _weighed(node: Relation, is_computed_with: bool) -> Relation:
             "it before what changes rows",
             node=label,
         )
+    if isinstance(spec, PythonSpec | PythonRowsSpec) and is_weighted(below[0].schema):
+        _check_repeatable(spec)
     return step(spec, *below)
 
 
@@ -93,6 +97,20 @@ def _check_sessions(spec: AggregateSpec | TableSpec | JoinSpec) -> None:
             "complete. Structured Streaming asks for the same",
             node="Aggregate",
             column=spec.window.output,
+        )
+
+
+def _check_repeatable(spec: PythonSpec | PythonRowsSpec) -> None:
+    """What made a row that came must make the same of it when it goes."""
+    by_batch = isinstance(spec, PythonRowsSpec) and not spec.repeats
+    chance = next((call for call in spec.calls if not call.deterministic or by_batch), None)
+    if chance is not None:
+        what = "takes whole batches" if by_batch else "is not deterministic"
+        raise UnsupportedPlan(
+            f"Python function {chance.text:.200} {what} and stands on rows that come and go: it "
+            "would make others of those that go; call it before what changes rows, or last",
+            node="python",
+            expression=chance.text[:200],
         )
 
 

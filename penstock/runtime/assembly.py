@@ -30,6 +30,7 @@ from penstock.names import own_name
 from penstock.operators.chain import Chain
 from penstock.operators.contract import SparkEvaluator
 from penstock.operators.front import coded_columns
+from penstock.operators.python_functions import PythonFunctions
 from penstock.operators.specs import WEIGHT_COLUMN, WatermarkSpec
 from penstock.operators.static_rows import StaticRows
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
@@ -82,6 +83,7 @@ class Assembly:
     trim_commits: int = TRIM_COMMITS
     appends: Appends | None = None  # None: each vertex appends in the thread that steps it
     spark: SparkEvaluator | None = None  # in the driver, which hosts the stages that need it
+    python: PythonFunctions | None = None  # with the code that came with the slot's task
     # One of each folder, while there are sources that read it.
     listings: MutableMapping[str, FolderListing] = field(default_factory=WeakValueDictionary)
     # Versions of static sides, each as long as a vertex joins with it.
@@ -102,7 +104,9 @@ class Assembly:
         return Vertex(self._parts(vertex, stage, marker, chain), marker, position, replayed)
 
     def warm(self) -> None:
-        """Load every kernel that the program needs here, without touching any vertex."""
+        """Load every kernel and function that the program needs here; touch no vertex."""
+        if self.python is not None:
+            self.python.load()
         warm_program(self.program, self.kernels, self.spark)
 
     def register_streams(self) -> None:
@@ -138,7 +142,7 @@ class Assembly:
             logger.warning("%s", error.message)
 
     def _new_chain(self, stage: Stage) -> Chain:
-        return _chain_of(self.program, self.kernels, stage, self.spark)
+        return _chain_of(self.program, self.kernels, stage, self.spark, self.python)
 
     def _parts(
         self, vertex: VertexProgram, stage: Stage, marker: Marker, chain: Chain
@@ -351,12 +355,13 @@ def warm_program(
     """Load every kernel that a program needs: in the driver of what it hosts, else of the rest.
 
     One row of zeros goes through a chain that nobody will see: what is slow the first time
-    (importing, compiling or loading machine code) is then behind this process.
+    (importing, compiling or loading machine code) is then behind this process. Python functions of
+    the query are not called: they may do anything with a row that nobody sent.
     """
     for stage in program.stages:
         if stage.is_on_driver != (spark is not None):
             continue
-        chain = _chain_of(program, kernels, stage, spark)
+        chain = _chain_of(program, kernels, stage, spark, is_rehearsal=True)
         for number, port in enumerate(stage.ports):
             row = _row_of_zeros(arrow_schema(port.schema))
             chain.process(row, on_bad_row="reject", port=number)
@@ -383,7 +388,12 @@ def ask_for_kernels(program: Program, kernels: KernelCache) -> None:
 
 
 def _chain_of(
-    program: Program, kernels: KernelCache, stage: Stage, spark: SparkEvaluator | None = None
+    program: Program,
+    kernels: KernelCache,
+    stage: Stage,
+    spark: SparkEvaluator | None = None,
+    python: PythonFunctions | None = None,
+    is_rehearsal: bool = False,
 ) -> Chain:
     settings = program.settings
     return Chain(
@@ -395,6 +405,8 @@ def _chain_of(
         reads_source=stage.source is not None,
         want_late=settings.late_stream is not None,
         spark=spark,
+        python=python,
+        is_rehearsal=is_rehearsal,
     )
 
 

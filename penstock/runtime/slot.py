@@ -12,7 +12,8 @@ thread beside it tells the job every moment that the process is alive, and what 
 at: a long recovery is no death, and a step that hangs is no life.
 
 What names code or data (the program, the log, the folder of compiled kernels) comes with the
-order, inside the Spark task; over the connection come only names of vertices, and numbers.
+order, inside the Spark task, and so does the code of Python functions; over the connection come
+only names of vertices, and numbers.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
 from penstock.log.local import open_log
 from penstock.operators.contract import SparkEvaluator
+from penstock.operators.python_functions import PythonCodes, PythonFunctions
 from penstock.runtime.appending import Appends, BackgroundAppends
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
@@ -195,12 +197,17 @@ def note_refusal(log: Log, vertex: str) -> None:
 # Threads and sockets --------------------------------------------------------------------------
 
 
-def run_slot(order: SlotOrder, spark: SparkEvaluator | None = None) -> None:
-    """Be a slot until the job says stop or goes away; with `spark` in a thread of the driver."""
+def run_slot(
+    order: SlotOrder, spark: SparkEvaluator | None = None, codes: PythonCodes | None = None
+) -> None:
+    """Be a slot until the job says stop or goes away; with `spark` in a thread of the driver.
+
+    `codes` are the query's Python functions.
+    """
     facts = {"slot": order.slot, "pid": os.getpid(), "machine": socket.gethostname()}
     channel = connect((order.host, order.port), order.token, facts)
     try:
-        _SlotProcess(channel, order, spark).run()
+        _SlotProcess(channel, order, spark, codes).run()
     finally:
         channel.close()
 
@@ -209,11 +216,16 @@ class _SlotProcess:
     """A slot with a connection, a queue of orders and a heart."""
 
     def __init__(
-        self, channel: Channel, order: SlotOrder, spark: SparkEvaluator | None = None
+        self,
+        channel: Channel,
+        order: SlotOrder,
+        spark: SparkEvaluator | None = None,
+        codes: PythonCodes | None = None,
     ) -> None:
         self._channel = channel
         self._order = order
         self._spark = spark
+        self._python = None if spark is not None else PythonFunctions(codes or {})
         self._orders: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._slot: Slot | None = None
         self._failed_in: str | None = None  # the vertex that met what nobody expects, if one did
@@ -263,6 +275,7 @@ class _SlotProcess:
             sources=SOURCES,
             appends=appends,
             spark=self._spark,
+            python=self._python,
         )
 
     def _live(self, assembly: Assembly) -> None:

@@ -11,6 +11,8 @@ from penstock.expressions.durations import show_duration
 from penstock.operators.specs import (
     AggregateSpec,
     OperatorSpec,
+    PythonRowsSpec,
+    PythonSpec,
     SessionSpec,
     StatefulSpec,
     accumulators_of,
@@ -347,6 +349,7 @@ def _changes(old: Stage, new: Stage) -> Iterator[str]:
     for one, other in zip(old.ports, new.ports, strict=True):
         if one.schema != other.schema:
             yield f"it reads {show_schema(other.schema)} instead of {show_schema(one.schema)}"
+    yield from _changed_functions(old, new)
     known = {output.stream: output for output in old.outputs}
     ways = [
         (old.way_to(known[output.stream]), new.way_to(output), output.stream)
@@ -372,6 +375,18 @@ def _way_changes(
     elif old != new:
         changed = [_word(a) for a, b in zip(old, new, strict=True) if a != b]
         yield f"other expressions in {', '.join(changed)}{to}"
+
+
+def _changed_functions(old: Stage, new: Stage) -> Iterator[str]:
+    """Python functions whose code is another: rows from here on are computed with it."""
+    before, after = ([call for spec in _python(s) for call in spec.calls] for s in (old, new))
+    for one, other in zip(before, after, strict=False):
+        if one.digest != other.digest:
+            yield f"Python function {other.text:.200} has changed: new rows are computed with it"
+
+
+def _python(stage: Stage) -> list[PythonSpec | PythonRowsSpec]:
+    return [spec for spec in stage.specs if isinstance(spec, PythonSpec | PythonRowsSpec)]
 
 
 def _word(spec: object) -> str:

@@ -8,6 +8,7 @@ from penstock.expressions.types import Schema
 from penstock.kernels.cache import KernelCache
 from penstock.operators.chain import Chain
 from penstock.operators.contract import SparkEvaluator
+from penstock.operators.python_functions import PythonFunctions
 from penstock.operators.specs import OperatorSpec, cut_at_state
 
 
@@ -18,7 +19,17 @@ def linear(
     *,
     want_late: bool = False,
     spark: SparkEvaluator | None = None,
+    python: PythonFunctions | None = None,
+    is_rehearsal: bool = False,
 ) -> Chain:
     """The operators over the rows of one port, those before the first state as its front."""
     front, operators = cut_at_state(specs)
-    return Chain([(schema, front)], operators, cache, want_late=want_late, spark=spark)
+    return Chain(
+        [(schema, front)],
+        operators,
+        cache,
+        want_late=want_late,
+        spark=spark,
+        python=python,
+        is_rehearsal=is_rehearsal,
+    )

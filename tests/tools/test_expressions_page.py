@@ -35,10 +35,11 @@ def test_what_is_read_is_a_class_of_spark(tool: ModuleType) -> None:
     assert EXPRESSION_KINDS - named == set()
 
 
-def test_chance_is_refused_and_what_spark_can_do_is_not(tool: ModuleType) -> None:
+def test_chance_has_a_step_of_its_own_and_what_spark_can_do_is_its_own(tool: ModuleType) -> None:
     classes = tool.expression_classes()
     status = {name: tool.status_of(name, classes[name])[0] for name in classes}
-    assert status["Rand"] == status["MonotonicallyIncreasingID"] == status["Now"] == "refused"
+    assert status["MonotonicallyIncreasingID"] == "refused"
+    assert status["Rand"] == status["CurrentTimestamp"] == status["PythonUDF"] == "Python"
     assert status["Stack"] == status["Lag"] == "compiled"
     assert status["SoundEx"] == status["Sin"] == "by Spark"
     assert status["Nvl2"] == "rewritten"

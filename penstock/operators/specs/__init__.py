@@ -42,6 +42,12 @@ from penstock.operators.specs.join import (
     TimeLimit,
 )
 from penstock.operators.specs.over import RANKS, WHOLE, Frame, Order, OverCall, OverSpec
+from penstock.operators.specs.python import (
+    PythonCall,
+    PythonColumn,
+    PythonRowsSpec,
+    PythonSpec,
+)
 from penstock.operators.specs.rows import (
     SPAN_US_MAX,
     FilterSpec,
@@ -111,6 +117,10 @@ __all__ = [
     "OverSpec",
     "PartialAggregateSpec",
     "ProjectSpec",
+    "PythonCall",
+    "PythonColumn",
+    "PythonRowsSpec",
+    "PythonSpec",
     "SessionSpec",
     "SortSpec",
     "SortStep",
@@ -151,6 +161,8 @@ StatelessSpec = (
     | ProjectSpec
     | GenerateSpec
     | WatermarkSpec
+    | PythonSpec
+    | PythonRowsSpec
     | SparkSpec
     | StaticJoinSpec
     | PartialAggregateSpec
@@ -203,6 +215,7 @@ _MATCH = record_of(
     keys=list_of(_JOIN_KEY),
     condition=_optional(from_json),
 )
+_PYTHON_CALL = record_of(PythonCall, inputs=list_of(from_json))
 _ORDER = list_of(record_of(Order, column=from_json))
 # Every operator, and what reads those of its fields that hold expressions.
 _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
@@ -210,6 +223,8 @@ _OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
     (ProjectSpec, {"columns": list_of(_named)}),
     (GenerateSpec, {"expression": from_json}),
     (WatermarkSpec, {}),
+    (PythonSpec, {"columns": list_of(record_of(PythonColumn, call=_PYTHON_CALL))}),
+    (PythonRowsSpec, {"call": _PYTHON_CALL}),
     (SparkSpec, {"columns": list_of(record_of(SparkColumn, inputs=list_of(from_json)))}),
     (
         StaticJoinSpec,
@@ -289,8 +304,8 @@ def chain_schema(specs: Sequence[OperatorSpec], input_schema: Schema) -> Schema:
 
 # Operators that hand on what they do not read.
 _HAND_ON = (
-    FilterSpec, GenerateSpec, SparkSpec, StaticJoinSpec, DeduplicateSpec, JoinSpec, LimitSpec,
-    OverSpec, SortSpec,
+    FilterSpec, GenerateSpec, PythonSpec, PythonRowsSpec, SparkSpec, StaticJoinSpec,
+    DeduplicateSpec, JoinSpec, LimitSpec, OverSpec, SortSpec,
 )  # fmt: skip
 
 
@@ -306,6 +321,8 @@ def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool)
         read.update(*map(names_in, spec.expressions()))
         if isinstance(spec, WatermarkSpec):
             read.add(spec.column)
-        elif not isinstance(spec, _HAND_ON):
+        elif not (
+            isinstance(spec, _HAND_ON) or (isinstance(spec, PythonRowsSpec) and spec.repeats)
+        ):
             return frozenset(read)
     return frozenset(field.name for field in schema)

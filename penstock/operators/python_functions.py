@@ -1,0 +1,526 @@
+"""Python functions of a query, in the process of the slot: code that came with the task.
+
+What a function is given and what becomes of its results is PySpark's own code, that of the worker
+which Spark would have started beside it: `pyspark.worker` prepares the function, and takes and
+gives Arrow batches. Only what that leaves to the JVM is done here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import FunctionFailed, ProgramIncompatible, StreamError
+from penstock.operators.specs import PythonCall
+
+BATCHED = 100  # a row at a time, its values pickled
+ROW_BY_ROW = 101  # a row at a time, of Arrow's columns
+TABLE, ARROW_TABLE, ARROW_ROWS = 300, 301, 302  # table functions
+MAP_PANDAS, MAP_ARROW = 205, 207
+ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+ZONE = "spark.sql.session.timeZone"
+TRACE_CHARACTERS_MAX = 4_000
+HALVED_FAILURES_MAX = 1_000  # of one batch
+_THREADS = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
+
+Apply = Callable[[int, Iterator[Any]], Iterator[Any]]
+Ends = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class PythonCode:
+    """A function as Spark's closure serializer made it, and how it is called."""
+
+    name: str
+    eval_type: int  # Spark's number for what the function takes and gives
+    commands: tuple[bytes, ...]  # pickled: of a chain f(g(x)) first g, then f
+    arguments: tuple[str | None, ...]  # the names of those that are passed by name
+    input_type: str  # Spark's JSON, a struct; so is the next
+    result_type: str
+    settings: tuple[tuple[str, str], ...]
+    analysed: bytes | None = None  # of a table function that looked at its arguments first
+
+
+PythonCodes = Mapping[str, PythonCode]  # by digest
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a function raised."""
+
+    reason: str  # its class and message
+    trace: str  # where, in the code of people
+
+
+class PythonFunctions:
+    """The functions of one query, each loaded once, when it is first asked for."""
+
+    def __init__(self, codes: PythonCodes) -> None:
+        self._codes = codes
+        self._loaded: dict[str, PythonFunction] = {}
+
+    def load(self) -> None:
+        """Load all of them, before rows wait for it."""
+        for digest in self._codes:
+            self._function(digest)
+
+    def of(self, call: PythonCall) -> PythonFunction:
+        if call.digest not in self._codes:
+            raise ProgramIncompatible(
+                f"{call.text:.200} is a Python function whose code is not here: the program that "
+                "is to be run was planned by another driver. Start the query from its DataFrame",
+                digest=call.digest,
+                function=call.text[:200],
+            )
+        return self._function(call.digest)
+
+    def _function(self, digest: str) -> PythonFunction:
+        if digest not in self._loaded:
+            code = self._codes[digest]
+            try:
+                self._loaded[digest] = PythonFunction(code)
+            except (Exception, SystemExit) as error:
+                if isinstance(error, StreamError):
+                    raise
+                _cannot_load(code, error)
+        return self._loaded[digest]
+
+
+def _cannot_load(code: PythonCode, error: BaseException) -> NoReturn:
+    if isinstance(error, ImportError):
+        _missing_module(code.name, error)
+    raise FunctionFailed(
+        f"Python function {code.name} cannot be loaded: {failure_of(error).reason}; what it was "
+        f"made with must be on every executor\n{failure_of(error).trace}".rstrip(),
+        function=code.name,
+    ) from error
+
+
+def _missing_module(function: str, error: ImportError) -> NoReturn:
+    raise FunctionFailed(
+        f"Python function {function} needs module {error.name or error}, which Python {sys.prefix} "
+        f"on this executor does not have ({error}): install it there, or send it along with "
+        "spark.sparkContext.addPyFile() before the query is started",
+        function=function,
+        module=str(error.name),
+    ) from error
+
+
+class PythonFunction:
+    """One function, ready to be called with batches of its columns."""
+
+    def __init__(self, code: PythonCode) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415 - it is slow to load
+        from pyspark.sql.types import StructType, _parse_datatype_json_string  # noqa: PLC0415
+
+        self.name = code.name
+        self._code = code
+        settings = dict(code.settings)
+        given = _parse_datatype_json_string(code.input_type)
+        assert isinstance(given, StructType)
+        self._given = to_arrow_schema(given, timezone=settings.get(ZONE))
+        self.result_type = _parse_datatype_json_string(code.result_type)
+        rows_max = int(settings.get(ROWS_PER_BATCH, 10_000))
+        self._rows_max = rows_max if rows_max > 0 else sys.maxsize
+        self._pid = os.getpid()
+        self._noted = _Noted(len(code.commands) if _notes_rows(code) else 0)
+        self._prepare = _preparation(code, given, self._noted)
+        self._apply = self._prepare()
+        self._to_rows = _to_rows(given, settings) if code.eval_type in (BATCHED, TABLE) else None
+
+    # --- columns: a value for each row ------------------------------------------------------------
+
+    def column(
+        self, rows: pa.RecordBatch, kind: pa.DataType, first_only: bool
+    ) -> tuple[pa.Array, dict[int, Failure]]:
+        """What the function gives of each row, null where it fails; and the rows that fail.
+
+        A function of a row at a time goes on behind one that fails. A vectorised one does not say
+        which row it failed for: the batch is tried in halves, down to single rows, of which a
+        bounded number may fail. `first_only`: nobody needs the rest if one fails.
+        """
+        given = self._as_given(rows)
+        failures: dict[int, Failure] = {}
+        if self._to_rows is not None:
+            made = [self._values(self._to_rows(given), failures, first_only)]
+        else:
+            parts = self._in_halves(given, self._vector, failures, first_only)
+            made = [part for _, part in parts]
+        pieces = [_as_type(part, kind) for part in made]
+        if first_only and failures:
+            return pa.nulls(rows.num_rows, kind), failures
+        return pa.concat_arrays(pieces) if pieces else pa.array([], kind), failures
+
+    def _values(
+        self, rows: Sequence[tuple[Any, ...]], failures: dict[int, Failure], first_only: bool
+    ) -> pa.Array:
+        from penstock.operators.java_values import column_of_values, reader_of  # noqa: PLC0415
+
+        values: list[Any] = []
+        pending = iter(rows)  # a row that fails is taken: the next call goes on behind it
+        while len(values) < len(rows):
+            try:
+                with self._guarded():
+                    for value in self._apply(0, pending):
+                        values.append(value)
+            except (Exception, SystemExit) as error:
+                self._check_imports(error)
+                failures[len(values)] = failure_of(error)
+                values.append(None)
+                if first_only:
+                    return column_of_values(values[:0], self.result_type)
+        try:
+            return column_of_values(values, self.result_type)
+        except (TypeError, ValueError, ArithmeticError, pa.ArrowException):
+            read = reader_of(self.result_type)
+        for row, value in enumerate(values):
+            try:
+                column_of_values([value], self.result_type)
+                read(value)
+            except (TypeError, ValueError, ArithmeticError, pa.ArrowException) as error:
+                failures.setdefault(row, failure_of(error))
+                values[row] = None
+        return column_of_values(values, self.result_type)
+
+    def _vector(self, rows: pa.RecordBatch) -> pa.Array:
+        made = list(self._apply(0, self._pieces(rows)))
+        column = pa.concat_arrays([batch.column(0) for batch in made])
+        if len(column) != rows.num_rows:
+            raise ValueError(f"{rows.num_rows} rows gave {len(column)} values")
+        return column
+
+    # --- rows: some for each row, or a batch for a batch ------------------------------------------
+
+    def table(
+        self, rows: pa.RecordBatch, schema: pa.Schema, first_only: bool
+    ) -> tuple[pa.RecordBatch, Ends, dict[int, Failure]]:
+        """The rows that a table function gives of each row, and where those of each end."""
+        given = self._as_given(rows)
+        failures: dict[int, Failure] = {}
+        counts: Ends = np.zeros(rows.num_rows, np.int64)
+        made: list[pa.RecordBatch] = []
+        for start, (batch, found) in self._in_halves(given, self._tables, failures, first_only):
+            made.append(_as_schema(batch, schema))
+            counts[start : start + found.size] = found
+        return _together(made, schema), np.cumsum(counts), failures
+
+    def _tables(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Ends]:
+        apply = self._prepare()  # an object of its own for each batch, which may count on that
+        if self._to_rows is not None:
+            tables = [self._table_of(each) for each in apply(0, iter(self._to_rows(rows)))]
+        else:
+            tables = [_members(each) for each in apply(0, self._pieces(rows))]
+        counts: Ends = np.zeros(rows.num_rows, np.int64)
+        for number, table in enumerate(tables):  # what it gives at its end is the last row's
+            counts[min(number, rows.num_rows - 1)] += table.num_rows
+        return _together(tables, tables[0].schema), counts
+
+    def _table_of(self, values: Sequence[Any]) -> pa.RecordBatch:
+        from penstock.operators.java_values import column_of_values  # noqa: PLC0415
+
+        return pa.RecordBatch.from_struct_array(column_of_values(values, self.result_type))
+
+    def batches(self, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        """What the function makes of a batch as a whole; FunctionFailed if it fails."""
+        given = self._as_given(rows)
+        if self._code.eval_type in (MAP_ARROW, MAP_PANDAS):  # these take whole rows
+            structs = [
+                pa.RecordBatch.from_arrays([piece.to_struct_array()], ["_0"])
+                for piece in self._pieces(given)
+            ]
+            pieces = iter(structs)
+        else:
+            pieces = self._pieces(given)
+        apply = self._prepare() if self._code.eval_type == ARROW_ROWS else self._apply
+        try:
+            with self._guarded():
+                made = [_members(each) for each in apply(0, pieces)]
+            return _together([_as_schema(each, schema) for each in made], schema)
+        except (Exception, SystemExit) as error:
+            self._check_imports(error)
+            found = failure_of(error)
+            raise FunctionFailed(
+                f"Python function {self.name} fails for a batch of {rows.num_rows:,} rows: "
+                f"{found.reason}\n{found.trace}".rstrip(),
+                function=self.name,
+                reason=found.reason,
+            ) from error
+
+    # --- calling ----------------------------------------------------------------------------------
+
+    def _in_halves(
+        self,
+        rows: pa.RecordBatch,
+        run: Callable[[pa.RecordBatch], Any],
+        failures: dict[int, Failure],
+        first_only: bool,
+    ) -> list[tuple[int, Any]]:
+        """What a vectorised function gives, part by part with where each begins.
+
+        Rows that fail alone are among the failures, and give what a null column would: nothing.
+        """
+        found: list[tuple[int, Any]] = []
+        waiting = [(0, rows.num_rows)]
+        while waiting:
+            start, count = waiting.pop()
+            if not count:
+                continue
+            self._noted.begin(first_only)
+            try:
+                with self._guarded():
+                    found.append((start, run(rows.slice(start, count))))
+            except (Exception, SystemExit) as error:
+                self._check_imports(error)
+                if count > 1:
+                    half = count // 2
+                    waiting += [(start + half, count - half), (start, half)]
+                    continue
+                failures[start] = failure_of(error)
+                if first_only:
+                    return found
+                self._check_bound(len(failures), rows.num_rows, error)
+                if run == self._vector:
+                    found.append((start, pa.nulls(1)))
+                continue
+            for row, raised in self._noted.raised.items():
+                self._check_imports(raised)
+                failures[start + row] = failure_of(raised)
+            if first_only and failures:
+                return found
+        return found
+
+    def _check_bound(self, failed: int, count: int, error: BaseException) -> None:
+        """Each costs some calls more: where many fail, it is not the rows."""
+        if failed > HALVED_FAILURES_MAX:
+            found = failure_of(error)
+            raise FunctionFailed(
+                f"Python function {self.name} fails for more than {HALVED_FAILURES_MAX:,} of "
+                f"{count:,} rows, which are found by calling it again and again: {found.reason}. "
+                "Correct it, or make it a udf, which takes rows one by one and may fail for any "
+                f"number\n{found.trace}".rstrip(),
+                function=self.name,
+                reason=found.reason,
+            ) from error
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A function that forks comes back twice: the copy must not go on as the slot."""
+        try:
+            yield
+        finally:
+            if os.getpid() != self._pid:
+                os._exit(1)
+
+    def _check_imports(self, error: BaseException) -> None:
+        """A module that is missing is no fault of a row."""
+        if isinstance(error, ModuleNotFoundError):
+            _missing_module(self.name, error)
+
+    def _as_given(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns with the types and names that Spark gives them."""
+        if not self._given.names:
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
+        columns = [
+            column if column.type.equals(field.type) else column.cast(field.type)
+            for column, field in zip(rows.columns, self._given, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._given)
+
+    def _pieces(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """As large as the session says that batches for Python are."""
+        for start in range(0, rows.num_rows, self._rows_max):
+            yield rows.slice(start, self._rows_max)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """An error in words, with those of its lines that are no machinery."""
+    text = " ".join(str(error).split())
+    if isinstance(error, SystemExit):
+        text = f"the function called sys.exit({error.code!r})"
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(folder in frame.filename for folder in _MACHINERY)
+    ]
+    trace = "".join(traceback.format_list(frames))
+    return Failure(f"{type(error).__name__}: {text}"[:1_000], trace[-TRACE_CHARACTERS_MAX:])
+
+
+_MACHINERY = (f"{os.sep}pyspark{os.sep}", str(Path(__file__).parents[1]))
+
+
+# --- PySpark's worker -----------------------------------------------------------------------------
+
+
+def _preparation(code: PythonCode, given: Any, noted: _Noted) -> Callable[[], Apply]:
+    """What makes the worker's function; of a table function a new one each time."""
+    worker: Any = import_module("pyspark.worker")  # it loads pandas
+    messages: Any = import_module("pyspark.worker_message")
+    offsets = enumerate(code.arguments)
+    by_place = [at for at, name in offsets if name is None]
+    by_name = {name: at for at, name in enumerate(code.arguments) if name is not None}
+    runner = worker.RunnerConf(dict(code.settings))
+    eval_conf: dict[str, str] = {"input_type": code.input_type}
+    if code.eval_type == ARROW_ROWS:
+        eval_conf["table_arg_offsets"] = ",".join(
+            str(at) for at, field in enumerate(given) if field.dataType.typeName() == "struct"
+        )
+    evaluation = worker.EvalConf(eval_conf)
+    if code.eval_type in (TABLE, ARROW_TABLE, ARROW_ROWS):
+        (handler,) = code.commands
+        info = messages.UDTFInfo(
+            by_place, by_name, [], code.analysed, handler, code.result_type, code.name
+        )
+        known = _Unpickled(worker.pickleSer)
+        return lambda: worker.read_udtf(known, info, code.eval_type, runner, evaluation)[0]
+    info = messages.UDFInfo(list(code.commands), by_place, by_name, 0)
+    noted.serializer = worker.pickleSer
+    apply = worker.read_udfs(noted, [info], code.eval_type, runner, evaluation)[0]
+    return lambda: apply
+
+
+def _notes_rows(code: PythonCode) -> bool:
+    """Whether rows are given to the function one after the other, inside PySpark's own loop."""
+    threads = dict(code.settings).get(_THREADS, "-1")
+    return code.eval_type == ROW_BY_ROW and int(threads) <= 0
+
+
+class _Noted:
+    """Reads functions of a row at a time so that one that raises is noted and the next row follows.
+
+    PySpark's loop over the rows of a batch would end with the first. `functions` is how many make a
+    chain; none: they are read as they are.
+    """
+
+    def __init__(self, functions: int) -> None:
+        self.serializer: Any = None
+        self.raised: dict[int, BaseException] = {}  # by row, since the last begin
+        self._functions = functions
+        self._read = 0
+        self._row = -1
+        self._first_only = False
+
+    def begin(self, first_only: bool) -> None:
+        self.raised, self._row, self._first_only = {}, -1, first_only
+
+    def loads(self, pickled: bytes) -> Any:
+        command = self.serializer.loads(pickled)
+        if not self._functions or not isinstance(command, tuple):
+            return command
+        function, *rest = command
+        self._read += 1
+        is_first, is_last = self._read == 1, self._read == self._functions
+        return (self._noting(function, is_first, None if is_last else _FAILED), *rest)
+
+    def _noting(self, function: Callable[..., Any], is_first: bool, instead: Any) -> Any:
+        def noting(*args: Any, **named: Any) -> Any:
+            if is_first:
+                self._row += 1
+            if (args and args[0] is _FAILED) or (self._first_only and self.raised):
+                return instead
+            try:
+                return function(*args, **named)
+            except (Exception, SystemExit) as error:
+                self.raised[self._row] = error
+                return instead
+
+        return noting
+
+
+_FAILED = object()  # what the function before gave instead of a value
+
+
+class _Unpickled:
+    """A serializer that reads what it has read before only once."""
+
+    def __init__(self, serializer: Any) -> None:
+        self._serializer = serializer
+        self._known: dict[bytes, Any] = {}
+
+    def loads(self, pickled: bytes) -> Any:
+        if pickled not in self._known:
+            self._known[pickled] = self._serializer.loads(pickled)
+        return self._known[pickled]
+
+
+def _to_rows(
+    given: Any, settings: Mapping[str, str]
+) -> Callable[[pa.RecordBatch], list[tuple[Any, ...]]]:
+    """Arrow columns as rows of Python's values, as they are for functions of a row at a time."""
+    from pyspark.sql.conversion import ArrowTableToRowsConversion  # noqa: PLC0415
+
+    as_bytes = settings.get("spark.sql.execution.pyspark.binaryAsBytes", "true") == "true"
+    converters = [
+        ArrowTableToRowsConversion._create_converter(
+            field.dataType, none_on_identity=True, binary_as_bytes=as_bytes
+        )
+        for field in given
+    ]
+
+    def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        if not converters:
+            return [()] * batch.num_rows
+        columns = []
+        for column, convert in zip(batch.columns, converters, strict=True):
+            values = ArrowTableToRowsConversion._to_pylist(column)
+            columns.append(values if convert is None else [convert(value) for value in values])
+        return list(zip(*columns, strict=True))
+
+    return rows_of
+
+
+# --- what comes back ------------------------------------------------------------------------------
+
+
+def _members(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows inside the one column of structs that the worker hands out."""
+    return pa.RecordBatch.from_struct_array(batch.column(0))
+
+
+def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    return column if column.type.equals(kind) else column.cast(kind)
+
+
+def _as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows under the declared columns, whose types they must have, in this order."""
+    from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
+
+    if batch.num_columns == 0 and batch.num_rows == 0:
+        return _none_of(schema)
+    if batch.num_columns != len(schema):
+        raise ValueError(
+            f"{len(schema)} columns are declared ({', '.join(schema.names)}), and "
+            f"{batch.num_columns} were returned ({', '.join(batch.schema.names)})"
+        )
+    for field, column in zip(schema, batch.columns, strict=True):
+        found, wanted = map(from_arrow_type, (column.type, field.type))
+        if found.simpleString() != wanted.simpleString():
+            raise TypeError(
+                f"column {field.name} is declared as {wanted.simpleString()}, and "
+                f"{found.simpleString()} was returned"
+            )
+        if column.null_count and not field.nullable:
+            raise ValueError(f"column {field.name} is declared as not null, and has nulls")
+    columns = map(_as_type, batch.columns, schema.types)
+    return pa.RecordBatch.from_arrays(list(columns), schema=schema)
+
+
+def _none_of(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """Batches as one."""
+    if len(batches) == 1:
+        return batches[0]
+    return pa.concat_batches(batches) if batches else _none_of(schema)
