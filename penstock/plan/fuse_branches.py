@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from penstock.operators.specs import SparkSpec, StatefulSpec, WatermarkSpec
+from penstock.operators.specs import (
+    PythonRowsSpec,
+    PythonSpec,
+    SparkSpec,
+    StatefulSpec,
+    WatermarkSpec,
+)
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -132,9 +138,8 @@ def _is_branch(node: Relation, writer: Write) -> bool:
     """Whether what lies above a scan can be done where the rows that it reads are made."""
     on_driver = any(isinstance(spec_of(each), SparkSpec) for each in in_one_stage(writer.child))
     while isinstance(node, Step):
-        refused = (StatefulSpec, WatermarkSpec) if on_driver else (
-            StatefulSpec, WatermarkSpec, SparkSpec,
-        )  # fmt: skip
+        elsewhere = (PythonSpec, PythonRowsSpec) if on_driver else (SparkSpec,)
+        refused = (StatefulSpec, WatermarkSpec, *elsewhere)
         if isinstance(node.spec, refused):
             return False
         (node,) = node.inputs
@@ -144,7 +149,7 @@ def _is_branch(node: Relation, writer: Write) -> bool:
 def _is_of_streams(relation: Relation) -> bool:
     """Whether it is cheaper to do again what leads to it than to write its rows."""
     return not any(
-        isinstance(spec_of(node), StatefulSpec | SparkSpec)
+        isinstance(spec_of(node), StatefulSpec | SparkSpec | PythonSpec | PythonRowsSpec)
         or (isinstance(node, Scan) and isinstance(node.relation, SourceRef))
         for node in in_one_stage(relation)
     )
