@@ -1,21 +1,31 @@
 """A query's progress in Spark's own words: what listeners and dashboards of PySpark users expect.
 
-There are no micro-batches here. A progress entry covers the time since the last one, about a
-second: `batchDuration` is that time, and the numbers of rows are those that were processed in it.
+There are no micro-batches here. A progress entry covers the time since the last one, a second or
+more: `batchDuration` is that time, and the numbers of rows are those that were processed in it. As
+in Spark there is none while nothing happens; listeners then hear every 10 s that the query is idle.
 `batchId` is the newest epoch. What has no meaning here is there with 0. What Spark has no word for
 stands under `metrics`.
 """
 
 from __future__ import annotations
 
+import threading
+import uuid
 from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
-from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryProgress,
+)
 
 from penstock.api.sink_runner import SinkLag
 from penstock.clock import Clock
+from penstock.errors import StreamError
 from penstock.log.contract import Log
 from penstock.runtime.job import Job
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker
@@ -23,6 +33,7 @@ from penstock.runtime.queries import query_progress
 from penstock.stages.program import Program, Stage
 
 PROGRESS_KEPT = 100  # as many as Spark keeps
+IDLE_S = 10.0  # how often Spark tells that nothing happens
 
 VertexFacts = dict[str, dict[str, Any]]
 
@@ -48,7 +59,7 @@ class ProgressLog:
     """Looks at a running query from time to time and keeps the newest entries."""
 
     def __init__(
-        self, query: dict[str, str], program: Program, sink: str, log: Log, clock: Clock
+        self, query: dict[str, Any], program: Program, sink: str, log: Log, clock: Clock
     ) -> None:
         """`query` is what every entry begins with: id, runId and name."""
         self._query = query
@@ -61,6 +72,9 @@ class ProgressLog:
         self._rows_out = RowCount("rows_out")
         self._offsets: dict[str, Any] = {}  # by stage: where the last entry ended
         self._entries: deque[StreamingQueryProgress] = deque(maxlen=PROGRESS_KEPT)
+        self._seen: Any = None  # what was so at the last entry; if it still is, nothing happened
+        self._idle_s = self._noted_s  # since when nothing did, or when that was told
+        self._noting = threading.Lock()  # who waits for all rows wants to see them here too
 
     @property
     def entries(self) -> list[StreamingQueryProgress]:
@@ -70,11 +84,36 @@ class ProgressLog:
         """How long ago the last entry was made."""
         return self._clock.monotonic_s() - self._noted_s
 
-    def note(self, job: Job, lag: SinkLag | None) -> None:
-        """Make an entry; `lag` is that of a sink outside the log."""
+    def started_event(self) -> QueryStartedEvent:
+        now = _iso(self._clock.now_us())
+        return QueryStartedEvent(*self._ids(), self._query["name"], now, set())
+
+    def terminated_event(self, error: StreamError | None) -> QueryTerminatedEvent:
+        if error is None:
+            return QueryTerminatedEvent(*self._ids(), None, None)
+        condition = str(error.details.get("condition") or error.error_class)
+        return QueryTerminatedEvent(*self._ids(), str(error), condition)
+
+    def _ids(self) -> tuple[uuid.UUID, uuid.UUID]:
+        return uuid.UUID(self._query["id"]), uuid.UUID(self._query["runId"])
+
+    def note(self, job: Job, lag: SinkLag | None) -> QueryProgressEvent | QueryIdleEvent | None:
+        """Make an entry if anything has happened; `lag` is that of a sink outside the log.
+
+        Returns what listeners should hear of.
+        """
+        with self._noting:
+            return self._note(job, lag)
+
+    def _note(self, job: Job, lag: SinkLag | None) -> QueryProgressEvent | QueryIdleEvent | None:
         vertices = {name: facts for name, facts in job.vertex_status().items() if facts}
+        seen = self._signs_of_life(job, vertices)
+        if seen == self._seen or not vertices:  # which are being placed
+            return self._idle_event()
+        self._seen = seen
         elapsed_s = max(self.age_s(), 1e-3)
         self._noted_s += elapsed_s
+        self._idle_s = self._noted_s
         rows_in, rows_out = self._rows_in.take(vertices), self._rows_out.take(vertices)
         sources = self._sources(rows_in, elapsed_s)
         rows = sum(source["numInputRows"] for source in sources)
@@ -104,6 +143,22 @@ class ProgressLog:
         entry = StreamingQueryProgress.fromJson(facts)
         entry["metrics"] = facts["metrics"]
         self._entries.append(entry)
+        return QueryProgressEvent(entry)
+
+    def _idle_event(self) -> QueryIdleEvent | None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._idle_s < IDLE_S:
+            return None
+        self._idle_s = now_s
+        return QueryIdleEvent(*self._ids(), _iso(self._clock.now_us()))
+
+    def _signs_of_life(self, job: Job, vertices: VertexFacts) -> Any:
+        """What changes when rows come or go, event time moves, or slots change hands."""
+        moved = {
+            name: (facts["instance"], facts["rows_in"], facts["rows_out"], facts["watermark_us"])
+            for name, facts in vertices.items()
+        }
+        return moved, job.recoveries_count, job.slot_processes()
 
     def _sources(self, rows_in: dict[str, int], elapsed_s: float) -> list[dict[str, Any]]:
         markers = query_progress(self._log, self._program).markers

@@ -11,26 +11,31 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pyspark.sql.streaming.listener import StreamingQueryProgress
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
+from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 
+from penstock.api.places import Place
 from penstock.api.progress import ProgressLog
 from penstock.api.sink_runner import SinkRunner, sink_error
 from penstock.api.sinks import SinkChoice
+from penstock.api.spark_errors import check_timeout, query_exception
 from penstock.api.static_sides import StaticTables
+from penstock.api.streams import LISTENERS, Tell, session_id
 from penstock.arguments import check_type
 from penstock.clock import SystemClock
-from penstock.errors import InvalidArgument, StreamError
-from penstock.log.contract import Log
+from penstock.errors import StreamError
 from penstock.runtime.job import Job
-from penstock.runtime.queries import RunState, note_run
+from penstock.runtime.queries import RunState, StoredQuery, note_run
 from penstock.stages.program import Program
 
 PROGRESS_INTERVAL_S = 1.0
 POLL_S = 0.02
 WATCH_S = 0.2  # the same for a query that goes on, whose end is told
 SINK_STOP_TIMEOUT_S = 30.0  # for rows that are committed; what is under way then has no limit
+STOP_THREAD = "penstock-stop"
 STOP_TOLD_S = (2.0, 10.0)  # when a stop that takes long says why: first after, then every
 
 logger = logging.getLogger(__name__)
@@ -54,46 +59,52 @@ class Request:
         )
 
 
-class StreamingQuery:
+class StreamingQuery(SparkQuery):
     """A query that Penstock runs. Every name means what it means in PySpark."""
 
     def __init__(
         self,
         *,
-        query_id: str,
-        name: str,
+        stored: StoredQuery,
+        name: str | None,
         request: Request,
-        log: Log,
+        place: Place,
         job: Job,
         runners: tuple[tuple[SinkChoice, SinkRunner], ...],
         statics: StaticTables,
         explanation: Callable[[], str],
         on_stop: Callable[[], None],
     ) -> None:
-        self._id = query_id
+        """`name` is what its user calls it; `on_stop` is called when it is over."""
+        self._id = stored.id
         self._run_id = str(uuid.uuid4())
         self._name = name
+        self.stored_name = stored.name
         self.request = request
         self._program = request.program
-        self._log = log
+        self._place = place
+        self._log = place.attached.log
         self._job = job
         self._runners = runners  # of sinks outside the log
         self._statics = statics
-        self._sink_text = ", ".join(sink.text(name) for sink in request.sinks)
+        self._sink_text = ", ".join(sink.text(stored.name) for sink in request.sinks)
         self._explanation = explanation
         self._on_stop = on_stop
         self._clock = SystemClock()
-        facts = {"id": query_id, "runId": self._run_id, "name": name}
-        self._progress = ProgressLog(facts, self._program, self._sink_text, log, self._clock)
+        self.session_id = session_id(place.attached.spark)
+        facts = {"id": self._id, "runId": self._run_id, "name": name}
+        self._progress = ProgressLog(facts, self._program, self._sink_text, self._log, self._clock)
         self._error: StreamError | None = None
         self._stop_lock = threading.Lock()
         self._is_stopped = False
         self._waits_for = ""  # while it stops
         self._finished = threading.Event()  # stopped, and everything committed is delivered
+        self._told = threading.Event()  # its listeners know so too
+        self._tell(lambda listener: listener.onQueryStarted(self._progress.started_event()))
         self._watcher = threading.Thread(
             target=self._watch,
             args=(request.available_now,),
-            name=f"penstock-{name}",
+            name=f"penstock-{stored.name}",
             daemon=True,
         )
         self._watcher.start()
@@ -109,8 +120,19 @@ class StreamingQuery:
         return self._run_id
 
     @property
-    def name(self) -> str:
+    def name(self) -> str | None:  # type: ignore[override]
+        """What it was called; None if it was given no name."""
         return self._name
+
+    @property
+    def title(self) -> str:
+        """Its name, or the one that it is stored under."""
+        return self._name or self.stored_name
+
+    @property
+    def folder(self) -> Path:
+        """Where its log is."""
+        return self._place.attached.path
 
     @property
     def isActive(self) -> bool:
@@ -162,9 +184,8 @@ class StreamingQuery:
         Ctrl-C stops the query after a last commit.
         """
         if timeout is not None:
-            check_type(timeout, (int, float), "timeout", "a number of seconds")
-            if not 0 < timeout < threading.TIMEOUT_MAX:
-                raise InvalidArgument(f"timeout is {timeout}; it is a number of seconds above 0")
+            check_timeout(timeout)
+            timeout = min(timeout, threading.TIMEOUT_MAX)
         with _plain_interrupts():
             try:
                 over = self._finished.wait(timeout)
@@ -177,11 +198,12 @@ class StreamingQuery:
 
     def processAllAvailable(self) -> None:
         """Wait until everything that is there now has been processed, committed and delivered."""
-        while not self._is_quiet():
-            if self._job.is_over:
-                self._finished.wait()
-                break
+        while not self._is_quiet() and not self._job.is_over:
             time.sleep(POLL_S)
+        if self._job.is_over or self._has_sink_failed():
+            self._finished.wait()
+        else:
+            self._note_progress()
         if (error := self.exception()) is not None:
             raise error
 
@@ -197,7 +219,7 @@ class StreamingQuery:
             raise error
         return written
 
-    def exception(self) -> StreamError | None:
+    def exception(self) -> StreamError | None:  # type: ignore[override]
         """Why the query ended; None while it runs, and after an end without an error."""
         return self._error
 
@@ -217,15 +239,18 @@ class StreamingQuery:
         self._begin_end()
         if any(runner.is_current_thread() for _, runner in self._runners):
             return  # a function ends its own query: its epoch counts once it has returned
+        if threading.current_thread().name == STOP_THREAD:
+            return  # a listener that hears of the end
         first_s, then_s = STOP_TOLD_S
         if not self._finished.wait(first_s):
             self._say_what_is_waited_for()
             while not self._finished.wait(then_s):
                 self._say_what_is_waited_for()
+        self._told.wait(then_s)
 
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"
-        return f"<penstock.StreamingQuery {self._name!r} {state} id={self._id}>"
+        return f"<penstock.StreamingQuery {self.title!r} {state} id={self._id}>"
 
     def _watch(self, available_now: bool) -> None:
         """Note progress every second, and end the query when its work is done."""
@@ -237,7 +262,7 @@ class StreamingQuery:
     def _is_done(self, available_now: bool) -> bool:
         """Wait a moment; whether the input has ended and been delivered, or something failed."""
         over = self._job.wait_over(POLL_S if available_now else WATCH_S)
-        if any(runner.failure is not None for _, runner in self._runners):
+        if self._has_sink_failed():
             return True
         if over:
             if self._job.error is None and not self._is_delivered():
@@ -245,6 +270,9 @@ class StreamingQuery:
                 return False
             return True
         return available_now and self._is_through() and self._is_delivered()
+
+    def _has_sink_failed(self) -> bool:
+        return any(runner.failure is not None for _, runner in self._runners)
 
     def _is_delivered(self) -> bool:
         """Whether sinks have all that is committed; what waits for more to come need not wait."""
@@ -255,15 +283,24 @@ class StreamingQuery:
     def _note_progress(self) -> None:
         try:
             lags = [runner.lag() for _, runner in self._runners]
-            self._progress.note(self._job, max(lags, key=lambda lag: lag.seconds, default=None))
+            lag = max(lags, key=lambda lag: lag.seconds, default=None)
+            event = self._progress.note(self._job, lag)
         except StreamError:  # whatever is wrong with the log, the vertices will meet it too
-            logger.warning("the progress of query %s cannot be told", self._name, exc_info=True)
+            logger.warning("the progress of query %s cannot be told", self.title, exc_info=True)
+            return
+        if isinstance(event, QueryProgressEvent):
+            self._tell(lambda listener: listener.onQueryProgress(event))
+        elif event is not None:
+            self._tell(lambda listener: listener.onQueryIdle(event))
+
+    def _tell(self, tell: Tell) -> None:
+        LISTENERS.tell(self.session_id, tell)
 
     def _begin_end(self) -> None:
         with self._stop_lock:
             first, self._is_stopped = not self._is_stopped, True
         if first:
-            threading.Thread(target=self._end, name="penstock-stop", daemon=True).start()
+            threading.Thread(target=self._end, name=STOP_THREAD, daemon=True).start()
 
     def _end(self) -> None:
         try:
@@ -273,34 +310,48 @@ class StreamingQuery:
             for _, runner in self._runners:
                 runner.stop()
             for sink, runner in self._runners:
-                self._waits_for = f"the sink {sink.text(self._name)}"
+                self._waits_for = f"the sink {sink.text(self.stored_name)}"
                 if not runner.wait_ended(SINK_STOP_TIMEOUT_S):
                     runner.abandon()  # what is not under way by now is for the next start
                     runner.wait_ended(None)
-            self._error = self._job.error or self._sink_error(gone)
+            if (error := self._job.error or self._sink_error(gone)) is not None:
+                self._error = query_exception(error)
             self._note_progress()
             self._note_end()
+            self._keep_explanation()
         finally:
             self._on_stop()
+            self._place.release()
             self._finished.set()
+            ended = self._progress.terminated_event(self._error)
+            self._tell(lambda listener: listener.onQueryTerminated(ended))
+            self._told.set()
+
+    def _keep_explanation(self) -> None:
+        """What `explain` says, while there is a log to ask: one of its own is closed next."""
+        try:
+            text = self._explanation()
+        except StreamError as error:
+            text = error.message
+        self._explanation = lambda: text
 
     def _note_end(self) -> None:
         """Store how the run ended: one that has not is known to have died."""
         state = RunState.STOPPED if self._error is None else RunState.FAILED
         try:
-            note_run(self._log, self._name, self._job.run_number, state)
+            note_run(self._log, self.stored_name, self._job.run_number, state)
         except StreamError:
-            logger.warning("the end of query %s cannot be noted", self._name, exc_info=True)
+            logger.warning("the end of query %s cannot be noted", self.title, exc_info=True)
 
     def _say_what_is_waited_for(self) -> None:
         found = (runner.under_way() for _, runner in self._runners)
         doing = "".join(f" ({under_way})" for under_way in found if under_way is not None)
-        logger.warning("stop() of query %s waits for %s%s", self._name, self._waits_for, doing)
+        logger.warning("stop() of query %s waits for %s%s", self.title, self._waits_for, doing)
 
     def _sink_error(self, gone: StreamError | None) -> StreamError | None:
         for sink, runner in self._runners:
             if runner.failure is not None:
-                return gone or sink_error(self._name, sink, runner.failure)
+                return gone or sink_error(self.stored_name, sink, runner.failure)
         return None
 
     def _is_through(self) -> bool:

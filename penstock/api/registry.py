@@ -7,9 +7,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.arguments import check_folder
+from penstock.arguments import check_folder, check_type
 from penstock.errors import InvalidArgument, QueryNotFound
-from penstock.names import check_name
 
 if TYPE_CHECKING:
     from penstock.api.query import StreamingQuery
@@ -28,10 +27,11 @@ class StartedQueries:
         self._lock = threading.Lock()
         self._runs: dict[tuple[Path, str], StreamingQuery] = {}
 
-    def add(self, folder: Path, query: StreamingQuery) -> None:
+    def add(self, query: StreamingQuery) -> None:
+        key = (query.folder, query.stored_name)
         with self._lock:
-            self._runs.pop((folder, query.name), None)  # the newest run comes last
-            self._runs[folder, query.name] = query
+            self._runs.pop(key, None)  # the newest run comes last
+            self._runs[key] = query
             ended = [key for key, run in self._runs.items() if not run.isActive]
             for key in ended[:-ENDED_MAX]:
                 del self._runs[key]
@@ -47,7 +47,8 @@ class StartedQueries:
     def named(self, name: str) -> dict[Path, StreamingQuery]:
         """The runs of a name, by the folders of their logs."""
         with self._lock:
-            return {folder: run for (folder, each), run in self._runs.items() if each == name}
+            runs = list(self._runs.items())
+        return {folder: run for (folder, each), run in runs if name in (each, run.name)}
 
 
 STARTED = StartedQueries()  # a process has one Spark context, and shares it out among its queries
@@ -63,13 +64,13 @@ def query(name: str, log: str | os.PathLike[str] | None = None) -> StreamingQuer
 
     `log` is the folder of its log, for a name that queries of two logs have.
     """
-    check_name(name, "query")
+    check_type(name, str, "name", "a text")
     found = STARTED.named(name)
     if log is not None:
         wanted = check_folder(log, "log")
         found = {folder: run for folder, run in found.items() if folder == wanted}
     if not found:
-        known = ", ".join(sorted(run.name for run in STARTED.all())) or "none"
+        known = ", ".join(sorted(run.title for run in STARTED.all())) or "none"
         raise QueryNotFound(
             f"this process has started no query {name!r}; known: {known}. What other processes run "
             "is shown by `penstock queries DIR`",

@@ -90,7 +90,6 @@ def attach(
     except InvalidConfig:
         log.close()
         raise
-    _use_this_python(spark)
     with active_session(spark):  # else Spark looks for these names among another one's sources
         spark.dataSource.register(data_source_for(str(folder)))
         spark.dataSource.register(NexmarkDataSource)
@@ -98,8 +97,20 @@ def attach(
     spark.conf.set(_LOG_SETTING, str(folder))
     spark.conf.set(_KERNELS_SETTING, kept or "")
     _PLACES[spark] = _Place(folder, log, kept)
-    prepare_slots(spark.sparkContext, kept)
+    prepare_session(spark, kept)
     return Attached(spark, folder, log, kept)
+
+
+def prepare_session(spark: SparkSession, kernels: str | None) -> None:
+    """Have Spark's Python processes run with this interpreter, and some of them wait for slots."""
+    _use_this_python(spark)
+    prepare_slots(spark.sparkContext, kernels)
+
+
+def is_attached(spark: Any) -> bool:
+    """Whether a session has a log that its queries share."""
+    check_session(spark)
+    return bool(spark.conf.get(_LOG_SETTING, None))
 
 
 def attached_log(spark: Any) -> Attached:

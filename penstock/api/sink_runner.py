@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 import time
 import traceback
@@ -24,7 +25,10 @@ from collections import deque
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
-from penstock.api.sinks import ForeachBatchSink, SinkChoice
+from pyspark.errors import PythonException
+
+from penstock.api.session_sinks import ForeachBatchSink
+from penstock.api.sinks import SinkChoice
 from penstock.clock import Clock, SystemClock
 from penstock.connectors.contract import BatchRows, Sink, Staged
 from penstock.errors import (
@@ -57,6 +61,13 @@ BEGUN_AGAIN_MAX = 5  # within the time below: what comes so often does not pass
 LATELY_S = 60.0
 PAUSE_S = 0.1  # before the second time; each further time twice as long
 
+# What Spark calls the failure of a user's function.
+_CONDITIONS = {
+    "foreachBatch": "FOREACH_BATCH_USER_FUNCTION_ERROR",
+    "foreach": "FOREACH_USER_FUNCTION_ERROR",
+}
+_RAISED = re.compile(r"^[A-Za-z_][\w.]*: .*$", re.MULTILINE)  # as the last line of a traceback
+
 logger = logging.getLogger(__name__)
 
 
@@ -82,6 +93,7 @@ class SinkFailure:
     error: BaseException
     epoch: int | None = None  # None: not while a batch was handed over
     rows: int = 0
+    number: int = 0  # of the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +213,7 @@ class SinkRunner:
         self._cut_us = 0  # when the last batch was cut
         self._ahead: deque[tuple[_Cut, Future[Staged]]] = deque()  # cut and not delivered yet
         self._done = START  # the last marker whose rows are known to be delivered
+        self._batches = 0  # that are known to be delivered
         self._tail = START  # of the log, when the last turn began
         self._stages_aside = False  # by threads of their own
         self._read_progress()
@@ -332,6 +345,7 @@ class SinkRunner:
             self._progress = take_over_sink(self._log, self._sink_name, self._run_number)
         facts = SinkProgress() if self._progress is None else self._progress.facts
         self._done = max(self._done, facts.done, Position(self._sink.last_epoch() or START))
+        self._batches = max(self._batches, facts.batches)
         self._planned = facts.planned
         self._batch = _Batch(replaces=self._replaces)
         # What was delivered is passed over, unless it is a part of the next result.
@@ -463,20 +477,23 @@ class SinkRunner:
         cut, staging = self._ahead[0]
         if self._progress is not None and self._progress.facts.planned != cut.epoch:
             # What was delivered before, and could not be noted, is noted with it.
-            planned = replace(self._progress.facts, planned=cut.epoch, done=self._done)
+            known = self._progress.facts
+            planned = replace(known, planned=cut.epoch, done=self._done, batches=self._batches)
             self._progress = self._progress.move(self._log, planned)
         rows = 0
         try:
             staged = staging.result()
             rows = staged.num_rows
             self._under_way = (int(cut.epoch), rows, self._clock.monotonic_s())
+            self._sink.number = self._batches
             self._sink.publish(int(cut.epoch), staged)
         except BaseException as error:
-            self._failure = SinkFailure(error, int(cut.epoch), rows)
+            self._failure = SinkFailure(error, int(cut.epoch), rows, self._batches)
             raise
         finally:
             self._under_way = None
         self._ahead.popleft()
+        self._batches += 1
         self._note_done(cut)
 
     def _drop_ahead(self) -> None:
@@ -499,7 +516,9 @@ class SinkRunner:
         if self._progress is None:
             return
         resume = max(self._progress.facts.resume, cut.resume)
-        facts = replace(self._progress.facts, done=self._done, resume=resume, planned=None)
+        facts = SinkProgress(
+            self._progress.facts.owner, self._done, resume, planned=None, batches=self._batches
+        )
         if facts != self._progress.facts:
             self._progress = self._progress.move(self._log, facts)
         self._trim_if_due(resume)
@@ -528,8 +547,8 @@ def sink_error(query: str, sink: SinkChoice, failure: SinkFailure) -> StreamErro
     where = ""
     if failure.epoch is not None:
         where = (
-            f" in epoch {failure.epoch} ({failure.rows} rows, the last of them committed by the "
-            f"marker at position {failure.epoch})"
+            f" in epoch {failure.epoch} (batch {failure.number}, {failure.rows} rows, the last of "
+            f"them committed by the marker at position {failure.epoch})"
         )
     shown = "".join(_user_traceback(error))[-TRACEBACK_CHARACTERS_MAX:]
     return JobFailed(
@@ -539,13 +558,18 @@ def sink_error(query: str, sink: SinkChoice, failure: SinkFailure) -> StreamErro
         query=query,
         reason=type(error).__name__,
         epoch=failure.epoch,
+        batch=failure.number,
         rows=failure.rows,
+        condition=_CONDITIONS.get(sink.kind),
         traceback=shown,
     )
 
 
 def _brief(error: BaseException) -> str:
     """An error in one line: those of the JVM bring their whole stack along."""
+    if isinstance(error, PythonException):  # what a Python process of Spark's raised is in there
+        raised = _RAISED.findall(str(error).partition("SQLSTATE")[0])
+        return str(raised[-1])[:500] if raised else type(error).__name__
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:500]}"
 

@@ -1,4 +1,4 @@
-"""Where the rows of a query go: what a user may choose, and the sinks that live in a session.
+"""Where the rows of a query go: what a user may choose, and what each choice promises.
 
 A query always writes to a stream of the log first. A sink outside the log gets its rows from
 there, in batches that `sink_runner` makes: `connectors/contract.py` says what it must do for that.
@@ -9,33 +9,36 @@ from __future__ import annotations
 import os
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
+from penstock.api.files_sink import FilesSink, Layout, check_partitions
+from penstock.api.session_sinks import (
+    ConsoleSink,
+    ForeachBatch,
+    ForeachBatchSink,
+    ForeachSink,
+    MemorySink,
+    NoopSink,
+    is_same_function,
+)
+from penstock.api.spark_errors import CannotAnalyze, IllegalOption
+from penstock.api.table_sink import WantedTable, open_table
 from penstock.connectors.contract import Sink
 from penstock.connectors.folder_sink import FolderSink
 from penstock.connectors.sqlite_sink import SqliteSink
 from penstock.errors import InvalidName, InvalidOption
 from penstock.expressions.types import arrow_schema
-from penstock.kernels.support import numba_supported
-from penstock.log.local import LocalLog
 from penstock.names import NAME_MAX, check_name
 from penstock.operators.specs import WEIGHT_COLUMN, is_weighted
 from penstock.options import Option, Options, is_elsewhere, local_path, whole
-from penstock.plan.explain import explain
 from penstock.runtime.queries import StoredQuery
-from penstock.runtime.static_sides import describe_sides
-from penstock.stages.program import Program, sink_stream
+from penstock.stages.program import sink_stream
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-ForeachBatch: TypeAlias = "Callable[[DataFrame, int], None]"
+    from pyspark.sql import SparkSession
 
 
 def _folder(text: str) -> str:
@@ -63,15 +66,77 @@ KEY: Option[tuple[str, ...]] = Option("key", _names, ())
 TRUNCATE: Option[bool | int] = Option("truncate", _truncation, True)
 
 
+# What Spark's writers of files understand: handed on to them as it is.
+_LINES = ("compression", "encoding", "lineSep")
+_TIMES = ("dateFormat", "timestampFormat", "timestampNTZFormat", "timeZone", "locale")
+FILE_OPTIONS = {
+    "parquet": ("compression",),
+    "orc": ("compression",),
+    "text": _LINES,
+    "json": (*_LINES, *_TIMES, "ignoreNullFields"),
+    "csv": (
+        *_LINES, *_TIMES, "sep", "delimiter", "header", "quote", "escape", "escapeQuotes",
+        "quoteAll", "nullValue", "emptyValue", "charset", "charToEscapeQuoteEscaping",
+        "ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace",
+    ),
+}  # fmt: skip
+_BY_SPARK: dict[str, Option[str | None]] = {
+    name: Option(name, str, None)
+    for name in sorted({each for names in FILE_OPTIONS.values() for each in names})
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a writer was told of the place for its rows."""
 
     options: Options
-    query: str | None
-    stream: str | None
-    function: ForeachBatch | None
-    mode: str
+    query: str | None = None
+    stream: str | None = None
+    function: ForeachBatch | None = None
+    writer: Any = None  # what `foreach` was given
+    table: str | None = None
+    format: str | None = None
+    mode: str = "append"
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+
+    def choice(self) -> SinkChoice:
+        """The sink that was asked for, complete."""
+        chosen = self._kind()
+        names_folders = issubclass(chosen, FilesChoice) or chosen is TableChoice
+        if self.partition_by and not names_folders:
+            raise CannotAnalyze(
+                f"partitionBy is for files and tables, and not for {chosen.kind}: leave it out, or "
+                "write the partitions yourself in foreachBatch"
+            )
+        if self.cluster_by and self.partition_by:
+            raise CannotAnalyze(
+                "clusterBy and partitionBy are two ways to lay out a table: use one of them"
+            )
+        return chosen.of(self)
+
+    def _kind(self) -> type[SinkChoice]:
+        if self.function is not None:
+            return ForeachBatchChoice
+        if self.writer is not None:
+            return ForeachChoice
+        if self.table is not None:
+            return TableChoice
+        kind = self.format or (StreamChoice.kind if self.options[PATH] is None else "parquet")
+        if kind.lower() not in FORMATS:
+            raise CannotAnalyze(
+                f"there is no sink {kind!r}; known: {', '.join(FORMATS)}, foreach and foreachBatch",
+                condition="DATA_SOURCE_NOT_FOUND",
+                parameters={"provider": kind},
+            )
+        return FORMATS[kind.lower()]
+
+    def layout(self, kind: str) -> Layout:
+        """How Spark is to write files of a format."""
+        given = ((name, self.options[_BY_SPARK[name]]) for name in FILE_OPTIONS[kind])
+        kept = tuple((name, text) for name, text in given if text is not None)
+        return Layout(kind, kept, self.partition_by)
 
 
 class SinkChoice(ABC):
@@ -79,10 +144,14 @@ class SinkChoice(ABC):
 
     kind: ClassVar[str]
     options: ClassVar[tuple[Option[Any], ...]] = ()
-    guarantee: ClassVar[str | None] = None  # what holds on the way from the output stream to it
     is_outside: ClassVar[bool] = True  # of the log
     takes_changes: ClassVar[bool] = False  # of rows, with weights, in update mode
-    runs_jobs: ClassVar[bool] = False  # feeding it takes task slots of the Spark application
+    needs_location: ClassVar[bool] = True  # what it holds outlives the query's own log
+
+    @property
+    def runs_jobs(self) -> bool:
+        """Whether feeding it takes task slots of the Spark application."""
+        return False
 
     @classmethod
     @abstractmethod
@@ -166,26 +235,108 @@ class StreamChoice(SinkChoice):
 
 
 @dataclass(frozen=True)
-class ParquetChoice(SinkChoice):
-    """A folder of Parquet files."""
+class FilesChoice(SinkChoice):
+    """A folder of files."""
 
-    kind = "parquet"
-    options = (PATH,)
-    guarantee = "exactly once: rows are in one file, which appears whole or not at all"
+    options = (PATH, *_BY_SPARK.values())
     path: str
+    layout: Layout
 
     @classmethod
-    def of(cls, asked: Asked) -> ParquetChoice:
+    def of(cls, asked: Asked) -> FilesChoice:
         if (path := asked.options[PATH]) is None:
-            raise InvalidOption("the parquet sink needs a folder: start('path')")
-        return cls(path)
+            raise IllegalOption(f"the {cls.kind} sink needs a folder: start('path')")
+        if asked.mode != "append" and not (cls is ParquetChoice and asked.mode == "update"):
+            raise CannotAnalyze(
+                f"the {cls.kind} sink takes rows in append mode, not in {asked.mode} mode: files "
+                "are not changed once they are there; write the result in foreachBatch",
+                condition="STREAMING_OUTPUT_MODE.UNSUPPORTED_DATASOURCE",
+                parameters={"className": cls.kind, "outputMode": asked.mode},
+            )
+        return cls(path, asked.layout(cls.kind))
+
+    @property
+    def runs_jobs(self) -> bool:
+        return True
 
     def text(self, query: str) -> str:
-        return f"{self.kind} {self.path}"
+        folders = "".join(f"/{column}=" for column in self.layout.partition_by)
+        return f"{self.kind} {self.path}{folders}"
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        check_partitions(spark, self.layout.partition_by, _columns(stored))
+        return FilesSink(self.path, stored.name, stored.id, spark, self.layout)
+
+
+class CsvChoice(FilesChoice):
+    """A folder of CSV files."""
+
+    kind = "csv"
+
+
+class JsonChoice(FilesChoice):
+    """A folder of files with a JSON object on each line."""
+
+    kind = "json"
+
+
+class TextChoice(FilesChoice):
+    """A folder of files with the one column of the rows, a text, on each line."""
+
+    kind = "text"
+
+
+class OrcChoice(FilesChoice):
+    """A folder of ORC files."""
+
+    kind = "orc"
+
+
+class ParquetChoice(FilesChoice):
+    """A folder of Parquet files; without partitions they are written here, and not by Spark."""
+
+    kind = "parquet"
+
+    @property
+    def runs_jobs(self) -> bool:
+        return bool(self.layout.partition_by)
+
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        if self.layout.partition_by:
+            return super().open(spark, stored, replaces=replaces)
         writers = len(stored.program.producers(stored.output))
-        return FolderSink(self.path, stored.name, stored.id, writers=writers)
+        codec = dict(self.layout.options).get("compression")
+        return FolderSink(self.path, stored.name, stored.id, writers=writers, codec=codec)
+
+
+@dataclass(frozen=True)
+class TableChoice(SinkChoice):
+    """A table of Spark's catalog."""
+
+    kind = "table"
+    runs_jobs = True
+    wanted: WantedTable
+
+    @classmethod
+    def of(cls, asked: Asked) -> TableChoice:
+        assert asked.table is not None
+        if asked.mode == "complete":
+            raise CannotAnalyze(
+                "toTable adds rows to a table, and complete mode would replace them: use append "
+                "mode, or write the result in foreachBatch",
+                mode=asked.mode,
+            )
+        kind = None if asked.format is None else asked.format.lower()
+        layout = Layout(kind or "", partition_by=asked.partition_by)
+        if kind in FILE_OPTIONS:
+            layout = asked.layout(kind)
+        return cls(WantedTable(asked.table, layout, asked.cluster_by, asked.options[PATH]))
+
+    def text(self, query: str) -> str:
+        return f"{self.kind} {self.wanted.name}"
+
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        return open_table(spark, self.wanted, stored.name, stored.id, _columns(stored))
 
 
 @dataclass(frozen=True)
@@ -194,7 +345,6 @@ class SqliteChoice(SinkChoice):
 
     kind = "sqlite"
     options = (PATH, TABLE, KEY)
-    guarantee = "exactly once: the epoch is stored in the transaction that changes the rows"
     takes_changes = True
     path: str
     table: str
@@ -239,8 +389,8 @@ class ConsoleChoice(SinkChoice):
 
     kind = "console"
     options = (NUM_ROWS, TRUNCATE)
-    guarantee = "at least once: the newest epoch is printed again after a crash"
     runs_jobs = True
+    needs_location = False
     rows_max: int
     truncate: bool | int
 
@@ -257,20 +407,58 @@ class MemoryChoice(SinkChoice):
     """A temporary view of the session, named like the query."""
 
     kind = "memory"
-    guarantee = "exactly once within a run; the view is built anew from the stream at each start"
+    needs_location = False
+    view: str
 
     @classmethod
     def of(cls, asked: Asked) -> MemoryChoice:
         if asked.query is None:
-            raise InvalidOption("the memory sink needs a queryName: it names the view")
-        return cls()
+            raise CannotAnalyze("the memory sink needs a queryName: it names the view")
+        return cls(asked.query)
 
     def text(self, query: str) -> str:
-        return f"{self.kind} {query}"
+        return f"{self.kind} {self.view}"
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
-        schema = arrow_schema(stored.program.stream(stored.output).schema)
-        return MemorySink(spark, stored.name, schema, replaces=replaces)
+        return MemorySink(spark, self.view, _columns(stored), replaces=replaces)
+
+
+@dataclass(frozen=True)
+class NoopChoice(SinkChoice):
+    """Nowhere: the query runs, and its rows are thrown away."""
+
+    kind = "noop"
+    needs_location = False
+
+    @classmethod
+    def of(cls, asked: Asked) -> NoopChoice:
+        return cls()
+
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        return NoopSink()
+
+
+@dataclass(frozen=True)
+class ForeachChoice(SinkChoice):
+    """A function or an object of the user's that takes rows one by one."""
+
+    kind = "foreach"
+    runs_jobs = True
+    needs_location = False
+    writer: Any
+
+    @classmethod
+    def of(cls, asked: Asked) -> ForeachChoice:
+        return cls(asked.writer)
+
+    def blamed(self, query: str) -> str:
+        return "the foreach writer"
+
+    def is_same(self, other: SinkChoice) -> bool:
+        return isinstance(other, ForeachChoice) and is_same_function(self.writer, other.writer)
+
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        return ForeachSink(spark, self.writer)
 
 
 @dataclass(frozen=True)
@@ -278,12 +466,8 @@ class ForeachBatchChoice(SinkChoice):
     """A function of the user's."""
 
     kind = "foreachBatch"
-    guarantee = (
-        "at least once, with a stable epoch: after a crash the newest epoch may come again, with "
-        "the same number and the same rows; a function that skips epochs it has seen is exactly "
-        "once"
-    )
     runs_jobs = True
+    needs_location = False
     function: ForeachBatch
 
     @classmethod
@@ -301,120 +485,22 @@ class ForeachBatchChoice(SinkChoice):
     def is_same(self, other: SinkChoice) -> bool:
         if not isinstance(other, ForeachBatchChoice):
             return False
-        return _is_same_function(self.function, other.function)
+        return is_same_function(self.function, other.function)
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
         return ForeachBatchSink(spark, self.function)
 
 
 CHOICES: tuple[type[SinkChoice], ...] = (
-    StreamChoice, ParquetChoice, SqliteChoice, ConsoleChoice, MemoryChoice, ForeachBatchChoice,
+    StreamChoice, ParquetChoice, CsvChoice, JsonChoice, TextChoice, OrcChoice, SqliteChoice,
+    TableChoice, ConsoleChoice, MemoryChoice, NoopChoice, ForeachChoice, ForeachBatchChoice,
 )  # fmt: skip
-FORMATS = {choice.kind: choice for choice in CHOICES if choice is not ForeachBatchChoice}
+FORMATS = {
+    choice.kind: choice
+    for choice in CHOICES
+    if choice not in (TableChoice, ForeachChoice, ForeachBatchChoice)
+}
 
 
-def explain_with_sinks(program: Program, log: LocalLog, sinks: Iterable[str | None]) -> str:
-    """Stages, state, what is kept and what is promised; `sinks` are their texts, as stored."""
-    text = explain(
-        program,
-        lambda expression, _schema: "numba" if numba_supported(expression) else "arrow",
-        log.durability,
-        describe_sides(log, program),
-    )
-    promises = {choice.kind: choice.guarantee for choice in CHOICES}
-    for sink in sinks:
-        promise = promises.get(sink.split(" ", 1)[0]) if sink is not None else None
-        text += "" if promise is None else f"\nSink {sink}\n  {promise}\n"
-    return text
-
-
-# --- sinks of a session ---------------------------------------------------------------------------
-
-
-def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """A DataFrame of the query's own types.
-
-    Left to itself PySpark takes a time without a zone for one of the session's, which not every
-    such time is.
-    """
-    # Not above: `penstock explain` says what a sink promises without loading Spark.
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
-
-    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
-
-
-class ConsoleSink(Sink):
-    """Prints batches as Spark's console sink does."""
-
-    def __init__(self, spark: SparkSession, rows_max: int, truncate: bool | int) -> None:
-        self._spark = spark
-        self._rows_max = rows_max
-        self._truncate = truncate
-
-    def publish(self, epoch: int, staged: pa.Table) -> None:
-        line = "-" * 43
-        print(f"{line}\nEpoch: {epoch}\n{line}")
-        shown = staged.slice(0, self._rows_max + 1)  # one more: Spark says so if there are more
-        frame = _frame(self._spark, shown)
-        frame.show(self._rows_max, truncate=self._truncate)
-
-
-class MemorySink(Sink):
-    """A temporary view of the query's output stream; for tests and notebooks."""
-
-    is_kept = False
-
-    def __init__(
-        self, spark: SparkSession, view: str, schema: pa.Schema, *, replaces: bool
-    ) -> None:
-        self._spark = spark
-        self._view = view
-        self._replaces = replaces
-        self._parts: list[tuple[pa.Table, DataFrame]] = []
-        self._show(schema.empty_table())  # with a chunk: PySpark rebuilds columns from theirs
-
-    def publish(self, epoch: int, staged: pa.Table) -> None:
-        if self._replaces:
-            self._parts.clear()
-        # Each part has at least twice the rows of the next one. So there are few of them, and a
-        # batch does not cost as much as all that came before it.
-        rows = staged
-        while self._parts and self._parts[-1][0].num_rows < 2 * rows.num_rows:
-            rows = pa.concat_tables([self._parts.pop()[0], rows])
-        self._show(rows)
-
-    def _show(self, rows: pa.Table) -> None:
-        self._parts.append((rows, _frame(self._spark, rows)))
-        frames = (frame for _, frame in self._parts)
-        reduce(lambda one, other: one.union(other), frames).createOrReplaceTempView(self._view)
-
-
-class ForeachBatchSink(Sink):
-    """Calls the user's function with a DataFrame and the epoch."""
-
-    def __init__(self, spark: SparkSession, function: ForeachBatch) -> None:
-        self._spark = spark
-        self._function = function
-
-    def publish(self, epoch: int, staged: pa.Table) -> None:
-        self._function(_frame(self._spark, staged), epoch)
-
-
-def _is_same_function(one: ForeachBatch, other: ForeachBatch) -> bool:
-    """Whether a function was only defined again, as by a notebook cell that is run twice."""
-    if one is other:
-        return True
-    if not (isinstance(one, FunctionType) and isinstance(other, FunctionType)):
-        return False
-    return (
-        one.__code__ == other.__code__
-        and one.__module__ == other.__module__
-        and _bound(one) == _bound(other)
-    )
-
-
-def _bound(function: FunctionType) -> list[int]:
-    """Which objects a function carries along, beside its code."""
-    values = [cell.cell_contents for cell in function.__closure__ or ()]
-    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    return [id(value) for value in values]
+def _columns(stored: StoredQuery) -> pa.Schema:
+    return arrow_schema(stored.program.stream(stored.output).schema)

@@ -45,7 +45,7 @@ def grant_standbys(context: Any, wish: SlotWish) -> int:
     runs_jobs = wish.runs_jobs or any(query.runs_jobs for query in running)
     for_jobs = FOR_JOBS if runs_jobs else 0
     if needed + for_jobs > free:
-        names = [query.name for query in running]
+        names = [query.title for query in running]
         raise _too_few(context.master, wish, needed, total, free, for_jobs, names)
     standbys = (
         wish.standbys if wish.slots + wish.standbys + FOR_JOBS <= free else needed - wish.slots

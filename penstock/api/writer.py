@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 import os
-import re
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -14,26 +12,32 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter as SparkWriter
 
 from penstock.api import writer_options
 from penstock.api.datasource_options import log_folder
 from penstock.api.launcher import DriverLauncher, SparkLauncher, prepare_kernels
+from penstock.api.places import Place, find_place, location_name
+from penstock.api.promises import explain_with_sinks
 from penstock.api.query import Request, StreamingQuery
 from penstock.api.registry import STARTED
-from penstock.api.session import Attached, attached_log
+from penstock.api.session import Attached
+from penstock.api.session_sinks import ForeachBatch
 from penstock.api.sink_runner import SinkRunner, Trigger
-from penstock.api.sinks import (
-    CHOICES,
-    FORMATS,
-    Asked,
-    ForeachBatch,
-    ForeachBatchChoice,
-    SinkChoice,
-    explain_with_sinks,
+from penstock.api.sinks import CHOICES, Asked, SinkChoice
+from penstock.api.spark_errors import (
+    CannotAnalyze,
+    IllegalOption,
+    WrongAttribute,
+    check_text,
+    refuse,
 )
 from penstock.api.static_sides import StaticTables
+from penstock.api.streams import check_name_is_free
 from penstock.api.task_slots import SlotWish, control_host, grant_standbys
+from penstock.api.triggers import Timing, timing_of
 from penstock.arguments import check_type
 from penstock.catalyst.by_spark import SparkExpressions
 from penstock.catalyst.evaluator import DriverSpark
@@ -45,13 +49,11 @@ from penstock.connectors.contract import Sink
 from penstock.errors import (
     InvalidOption,
     LogReadOnly,
-    PlanError,
     ProgramIncompatible,
     QueryActive,
     QueryMismatch,
     StreamNotFound,
 )
-from penstock.expressions.durations import parse_duration
 from penstock.log.contract import Log
 from penstock.names import check_name
 from penstock.operators.specs import MODES
@@ -82,19 +84,6 @@ logger = logging.getLogger(__name__)
 _OF_SINKS = frozenset(option.name for choice in CHOICES for option in choice.options)
 
 
-def _trigger_ms(text: str) -> int | None:
-    """The interval of a trigger; Spark's "0 seconds" means none."""
-    try:
-        length_us = parse_duration(text)
-        if length_us % 1_000:
-            raise ValueError("it is a whole number of milliseconds")
-    except (ValueError, PlanError) as error:
-        raise InvalidOption(
-            f"trigger(processingTime={text!r}) is not possible: {error}", value=str(text)[:200]
-        ) from error
-    return length_us // 1_000 or None
-
-
 class Result(NamedTuple):
     """One of the results of a query: where its rows go, by way of which stream."""
 
@@ -119,39 +108,58 @@ class DataStreamWriter:
         """`writers` are those of the results of the query, if it is not this one alone."""
         self._df = df
         self._writers = tuple(writers) or (self,)
-        self._format = "penstock"
+        self._format: str | None = None
         self._mode = "append"
         self._name: str | None = None
         self._stream: str | None = None
         self._function: ForeachBatch | None = None
+        self._writer: Any = None
+        self._table: str | None = None
+        self._partition_by: tuple[str, ...] = ()
+        self._cluster_by: tuple[str, ...] = ()
         self._options = Options("a query", writer_options.WRITER_OPTIONS)
-        self._trigger_ms: int | None = None
-        self._available_now = False
+        self._timing = Timing()
         self._spark: SparkExpressions = {}  # what Spark computes, of the plan that was made last
         self._python = PythonBundle()  # functions, likewise
 
+    @property
+    def title(self) -> str:
+        """What to call the query before it has started."""
+        return self._name or "without a name"
+
+    @property
+    def sink_word(self) -> str:
+        """Which sink it has, as far as that was said."""
+        if self._function is not None or self._writer is not None:
+            return "foreach" if self._function is None else "foreachBatch"
+        return f"table {self._table}" if self._table else self._format or "parquet"
+
     def outputMode(self, outputMode: str) -> DataStreamWriter:
         """append, update or complete."""
-        check_type(outputMode, str, "outputMode", "a text")
-        if outputMode.lower() not in MODES:
-            raise InvalidOption(
-                f"there is no output mode {outputMode!r}; known: {', '.join(MODES)}"
+        mode = check_text(outputMode, "outputMode").lower()
+        if mode not in MODES:
+            raise IllegalOption(
+                f"there is no output mode {outputMode!r}; known: {', '.join(MODES)}",
+                condition="STREAMING_OUTPUT_MODE.INVALID",
+                parameters={"outputMode": outputMode},
             )
-        self._mode = outputMode.lower()
+        self._mode = mode
         return self
 
     def queryName(self, queryName: str) -> DataStreamWriter:
-        """The name under which the query is stored, and found again after a restart."""
-        self._name = check_name(queryName, "query")
+        """The query's name; in a log that queries share it is stored, and found again, under it."""
+        self._name = check_text(queryName, "queryName")
         return self
 
     def option(self, key: str, value: Any) -> DataStreamWriter:
-        """Set an option; names are not case-sensitive."""
+        """Set an option; names are not case-sensitive, and None changes nothing."""
         check_type(key, str, "the name of an option", "a text")
+        if value is None:
+            return self
         check_type(
             value, (str, int, float, bool, os.PathLike), f"option {key}", "a text or a number"
         )
-        self._options.add(key, str(value))
+        self._options.add(key, str(value).lower() if isinstance(value, bool) else str(value))
         return self
 
     def options(self, **options: Any) -> DataStreamWriter:
@@ -163,33 +171,31 @@ class DataStreamWriter:
         self,
         *,
         processingTime: str | None = None,
+        once: bool | None = None,
+        continuous: str | None = None,
         availableNow: bool | None = None,
-        **others: Any,
+        realTime: str | None = None,
     ) -> DataStreamWriter:
-        """processingTime: one commit, and one batch, per interval. availableNow: drain and stop."""
-        if processingTime is not None:
-            check_type(processingTime, str, "processingTime", "a text such as '5 seconds'")
-        if availableNow is not None:
-            check_type(availableNow, bool, "availableNow", "True")
-        given = [t for t in (processingTime, availableNow, *others.values()) if t]
-        if len(given) != 1:
-            raise InvalidOption("a trigger has exactly one argument")
-        if others:
-            raise InvalidOption(
-                f"trigger({next(iter(others))}=...) is not supported: use processingTime or "
-                "availableNow=True"
-            )
-        self._trigger_ms = None if processingTime is None else _trigger_ms(processingTime)
-        self._available_now = bool(availableNow)
+        """processingTime: one commit, and one batch, per interval. availableNow, once: drain, stop.
+
+        Rows are processed as they come where there is no trigger, so `continuous` and `realTime`
+        change nothing.
+        """
+        self._timing = timing_of(
+            {
+                "processingTime": processingTime,
+                "once": once,
+                "continuous": continuous,
+                "availableNow": availableNow,
+                "realTime": realTime,
+            }
+        )
         return self
 
     def format(self, source: str) -> DataStreamWriter:
-        """penstock (a stream of the log), parquet, sqlite, console or memory."""
-        if source not in tuple(FORMATS):
-            raise InvalidOption(
-                f"there is no sink {source!r}; known: {', '.join(FORMATS)}, and foreachBatch"
-            )
-        self._format = source
+        """penstock (a stream of the log), a format of files, sqlite, console, memory or noop."""
+        check_type(source, str, "format", "a text")
+        self._format, self._function, self._writer = source, None, None
         return self
 
     def toStream(self, name: str) -> DataStreamWriter:
@@ -199,44 +205,50 @@ class DataStreamWriter:
         return self
 
     def foreachBatch(self, func: ForeachBatch) -> DataStreamWriter:
-        """Call a function with the rows of each epoch as a DataFrame, and the epoch's number."""
+        """Call a function with the rows of each batch as a DataFrame, and the batch's number."""
         if not callable(func):
             raise InvalidOption(f"foreachBatch needs a function, not {type(func).__name__}")
-        self._function = func
+        self._function, self._writer = func, None
         return self
 
     def foreach(self, f: Any) -> DataStreamWriter:
-        """Not offered: rows one by one have no guarantee that an epoch could carry."""
-        raise InvalidOption(
-            "foreach is not supported: use foreachBatch(f), which gets the rows of an epoch as a "
-            "DataFrame, or run the query with df.writeStream"
-        )
+        """Hand rows one by one to a function, or to an object with `process(row)`.
 
-    def partitionBy(self, *cols: str) -> DataStreamWriter:
-        """Not offered: an epoch is one file."""
-        raise InvalidOption(
-            "partitionBy is not supported: an epoch is one file of the parquet sink. Write the "
-            "partitions yourself in foreachBatch, or run the query with df.writeStream"
-        )
+        Of the object's `open(partition_id, batch_id)` and `close(error)` both may be missing.
+        """
+        try:
+            SparkWriter._construct_foreach_function(f)
+        except PySparkAttributeError as error:
+            parameters = error.getMessageParameters() or {}
+            refuse(WrongAttribute, "ATTRIBUTE_NOT_CALLABLE", **parameters)
+        self._writer, self._function = f, None
+        return self
 
-    def toTable(self, tableName: str, **others: Any) -> StreamingQuery:
-        """Not offered: the log's streams take the place of tables."""
-        raise InvalidOption(
-            "toTable is not supported: use toStream(name), which spark.read.format('penstock') "
-            "reads, or append to the table in foreachBatch"
-        )
+    def partitionBy(self, *cols: Any) -> DataStreamWriter:
+        """Put files into folders named by the values of these columns."""
+        self._partition_by = _column_names("partitionBy", cols)
+        return self
+
+    def clusterBy(self, *cols: Any) -> DataStreamWriter:
+        """Have a table that `toTable` makes clustered by these columns."""
+        self._cluster_by = _column_names("clusterBy", cols)
+        return self
 
     def explain(self) -> None:
         """Print what would run, and what a stored query of this name would keep."""
-        attached = attached_log(self._df.sparkSession)
-        name, results = self._results(attached.log)
-        program, _ = self._planned(attached, name, results)
-        stored = stored_query(attached.log, name)
-        if stored is not None:
-            print(compare(stored.program, program))
-            if (refusal := _refusal(results, stored)) is not None:
-                print(f"  sink refused: {refusal}")
-        print(_explanation(attached, program, results))
+        sinks = self._sinks()
+        place = self._place(sinks, keeps=False)
+        try:
+            name, results = self._results(place, sinks)
+            program, _ = self._planned(place.attached, name, results)
+            stored = stored_query(place.attached.log, name)
+            if stored is not None:
+                print(compare(stored.program, program))
+                if (refusal := _refusal(results, stored)) is not None:
+                    print(f"  sink refused: {refusal}")
+            print(_explanation(place.attached, program, results))
+        finally:
+            place.release()
 
     def start(
         self,
@@ -251,21 +263,57 @@ class DataStreamWriter:
         self._take_arguments(format, outputMode, partitionBy, queryName, options)
         if path is not None:
             self.option("path", path)
-        attached = attached_log(self._df.sparkSession)
-        name, results = self._results(attached.log)
-        program, sides = self._planned(attached, name, results)
-        sinks = tuple(result.sink for result in results)
-        request = Request(program, sinks, dict(self._options.values), self._available_now)
-        if (running := _running_already(attached.path, name, request)) is not None:
-            return running
+        return self._start()
+
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> StreamingQuery:
+        """Run the query, and add its rows to a table of the catalog, made if it is missing."""
+        self._table = check_text(tableName, "tableName")
+        self._take_arguments(format, outputMode, partitionBy, queryName, options)
+        return self._start()
+
+    def _start(self) -> StreamingQuery:
+        sinks = self._sinks()
+        place = self._place(sinks)
+        try:
+            name, results = self._results(place, sinks)
+            program, sides = self._planned(place.attached, name, results)
+            given = dict(self._options.values)
+            request = Request(program, tuple(sinks), given, self._timing.drains)
+            running = _running_already(place.attached.path, name, request)
+            if running is None:
+                return self._start_anew(place, name, request, results, sides)
+        except BaseException:
+            place.undo()
+            raise
+        place.release()
+        return running
+
+    def _start_anew(
+        self,
+        place: Place,
+        name: str,
+        request: Request,
+        results: Sequence[Result],
+        sides: tuple[StaticSide, ...],
+    ) -> StreamingQuery:
+        attached, program = place.attached, request.program
+        check_name_is_free(attached.spark, self._name, attached.path)
         guard = _lock_query(attached.path, name)
         try:
-            wish = self._slot_wish(program, sinks)
+            wish = self._slot_wish(program, request.sinks)
             standbys = grant_standbys(attached.spark.sparkContext, wish)
             stored = self._compared(attached.log, name, program, results)
             statics = self._static_tables(attached, program, sides)
             slots = (wish.slots, standbys)
-            return self._run(attached, stored, request, results, slots, guard, statics)
+            return self._run(place, stored, request, results, slots, guard, statics)
         except BaseException:
             os.close(guard)
             raise
@@ -290,17 +338,27 @@ class DataStreamWriter:
 
     # Planning ---------------------------------------------------------------------------------
 
-    def _query_name(self, log: Log, sink: SinkChoice) -> str:
+    def _place(self, sinks: Sequence[SinkChoice], *, keeps: bool = True) -> Place:
+        """The log that the query is to be in."""
+        return find_place(
+            self._df.sparkSession,
+            self._options[writer_options.CHECKPOINT_LOCATION],
+            self._name,
+            needs_location=any(sink.needs_location for sink in sinks),
+            keeps=keeps,
+        )
+
+    def _query_name(self, place: Place, sink: SinkChoice) -> str:
         """The name that was given, or that of the query which the location or the id belongs to."""
-        location = self._options[writer_options.CHECKPOINT_LOCATION]
+        location = None if place.is_own else self._options[writer_options.CHECKPOINT_LOCATION]
+        log = place.attached.log
         known: dict[str, StoredQuery] = {}
         if (query_id := self._options[writer_options.QUERY_ID]) is not None:
             known[f"queryId {query_id}"] = query_with_id(log, query_id)
-        if location is not None:
-            _refuse_spark_checkpoint(location)
-            if (there := query_at(log, location)) is not None:
-                known[f"checkpointLocation {location!r}"] = there
-        name = self._name or next((stored.name for stored in known.values()), None)
+        if location is not None and (there := query_at(log, location)) is not None:
+            known[f"checkpointLocation {location!r}"] = there
+        wanted = place.query_name(self._name)
+        name = wanted or next((stored.name for stored in known.values()), None)
         for what, stored in known.items():
             if stored.name != name:
                 raise QueryMismatch(
@@ -311,27 +369,38 @@ class DataStreamWriter:
                 )
         if name is not None:
             return name
-        if location is None:
-            return sink.query_name()
-        words = re.sub(r"[^A-Za-z0-9_]", "_", Path(location).name)[:20]
-        return f"{words}_{hashlib.sha256(location.encode()).hexdigest()[:12]}"
+        return sink.query_name() if location is None else location_name(location)
 
-    def _results(self, log: Log) -> tuple[str, tuple[Result, ...]]:
-        """The query's name, and what it writes where, before anything is planned or made."""
+    def _sinks(self) -> list[SinkChoice]:
+        """Where the results go, complete, before anything is planned, stored or made."""
         if self._writers != (self,) and (own := [*self._set_for_one()]):
             raise InvalidOption(
                 f"{', '.join(own)} would be for one of several results: set it on its own writer"
             )
-        sinks = [writer._sink(self._name) for writer in self._writers]
-        name = self._query_name(log, sinks[0])
-        streams = _streams_of(name, sinks, stored_query(log, name))
+        return [writer._sink(self._name) for writer in self._writers]
+
+    def _results(self, place: Place, sinks: Sequence[SinkChoice]) -> tuple[str, tuple[Result, ...]]:
+        """The query's name, and which stream brings the rows of each result to its sink."""
+        name = self._query_name(place, sinks[0])
+        streams = _streams_of(name, sinks, stored_query(place.attached.log, name))
         _check_apart(name, sinks)
         return name, tuple(map(Result, self._writers, sinks, streams))
 
     def _sink(self, name: str | None) -> SinkChoice:
-        """The sink that was asked for, complete, before anything is planned, stored or made."""
-        chosen = FORMATS[self._format] if self._function is None else ForeachBatchChoice
-        sink = chosen.of(Asked(self._options, name, self._stream, self._function, self._mode))
+        """The sink that was asked for."""
+        asked = Asked(
+            self._options,
+            query=name,
+            stream=self._stream,
+            function=self._function,
+            writer=self._writer,
+            table=self._table,
+            format=self._format,
+            mode=self._mode,
+            partition_by=self._partition_by,
+            cluster_by=self._cluster_by,
+        )
+        sink = asked.choice()
         if self._stream is not None and sink.is_outside:
             raise InvalidOption(
                 f"a result has one sink, and both toStream({self._stream!r}) and {sink.kind} were "
@@ -389,21 +458,26 @@ class DataStreamWriter:
         if self._name is not None:
             yield "queryName"
         yield from (f"option {name}" for name in self._options.values if name not in _OF_SINKS)
-        if self._available_now or self._trigger_ms is not None:
+        if self._timing.is_set:
             yield "trigger"
 
     def _set_for_one(self) -> Iterator[str]:
         """What is set here that each result has for itself."""
-        if self._function is not None or self._format != "penstock" or self._stream is not None:
+        sinks = (self._function, self._writer, self._format, self._stream, self._table)
+        if any(each is not None for each in sinks):
             yield "a sink"
         if self._mode != "append":
             yield "outputMode"
+        if self._partition_by or self._cluster_by:
+            yield "partitionBy" if self._partition_by else "clusterBy"
         yield from (f"option {name}" for name in self._options.values if name in _OF_SINKS)
 
     def _settings(self) -> Settings:
         given = self._options.arguments()
         return Settings(
-            available_now=self._available_now, trigger_interval_ms=self._trigger_ms, **given
+            available_now=self._timing.drains,
+            trigger_interval_ms=self._timing.interval_ms,
+            **given,
         )
 
     def _compared(
@@ -438,7 +512,7 @@ class DataStreamWriter:
 
     def _run(
         self,
-        attached: Attached,
+        place: Place,
         stored: StoredQuery,
         request: Request,
         results: Sequence[Result],
@@ -451,7 +525,8 @@ class DataStreamWriter:
         In this order: what cannot run leaves the stored query as it is. One number of the run is
         for all of it, the sink and the vertices, so of two runs one has both.
         """
-        spark, log, program = attached.spark, attached.log, stored.program
+        attached, program = place.attached, stored.program
+        spark, log = attached.spark, attached.log
         opened = [result.open(spark, stored) for result in results]
         numbers = begin_run(log, stored)
         statics.write(numbers.run)
@@ -483,10 +558,10 @@ class DataStreamWriter:
             for _, runner in runners:
                 runner.start()
             started = StreamingQuery(
-                query_id=stored.id,
-                name=stored.name,
+                stored=stored,
+                name=self._name,
                 request=request,
-                log=log,
+                place=place,
                 job=job,
                 runners=runners,
                 statics=statics,
@@ -498,7 +573,7 @@ class DataStreamWriter:
                 runner.abandon()
             job.stop()
             raise
-        STARTED.add(attached.path, started)
+        STARTED.add(started)
         return started
 
     def _static_tables(
@@ -536,9 +611,9 @@ class DataStreamWriter:
     ) -> SinkRunner:
         program, facts = stored.program, describe_stream(log, result.stream)
         trigger = None
-        if self._trigger_ms is not None:
+        if (interval_ms := self._timing.interval_ms) is not None:
             writers = [v for v in program.vertices if set(v.marker_tags) & set(facts.tags)]
-            trigger = Trigger(self._trigger_ms * 1_000, len(writers))
+            trigger = Trigger(interval_ms * 1_000, len(writers))
         return SinkRunner(
             log,
             stored.name,
@@ -556,7 +631,11 @@ def writeStream(df: DataFrame) -> DataStreamWriter:
     """Run a streaming DataFrame on Penstock; takes the place of `df.writeStream`."""
     check_type(df, DataFrame, "df", "a streaming DataFrame")
     if not df.isStreaming:
-        raise InvalidOption("this DataFrame is not a streaming one: build it from spark.readStream")
+        raise CannotAnalyze(
+            "this DataFrame is not a streaming one: build it from spark.readStream",
+            condition="WRITE_STREAM_NOT_ALLOWED",
+            parameters={},
+        )
     return DataStreamWriter(df)
 
 
@@ -695,13 +774,9 @@ def _check_same_log(scan: ScanOrigin, attached: Path) -> None:
         )
 
 
-def _refuse_spark_checkpoint(location: str) -> None:
-    """A folder in which Structured Streaming keeps a query's progress means nothing here."""
-    folder = Path(location)
-    if (folder / "metadata").is_file() and (folder / "offsets").is_dir():
-        raise QueryMismatch(
-            f"checkpointLocation {location!r} holds the checkpoint of a Structured Streaming "
-            "query, which cannot be continued here: give this query one of its own; it starts "
-            "from the beginning of its input",
-            location=location,
-        )
+def _column_names(word: str, given: tuple[Any, ...]) -> tuple[str, ...]:
+    """Names of columns, one by one or in one list."""
+    names = tuple(given[0]) if len(given) == 1 and isinstance(given[0], list | tuple) else given
+    for name in names:
+        check_type(name, str, f"a column of {word}", "a text")
+    return names

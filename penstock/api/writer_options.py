@@ -54,5 +54,5 @@ WRITER_OPTIONS: tuple[Option[Any], ...] = (
     Option("stateBytesMax", whole(1 << 20, 1 << 44), None, "state_bytes_max"),  # bytes
     Option("stepRowsMax", whole(1, 1 << 24), None, "step_rows_max"),
     Option("undeliveredBytesMax", whole(1, 1 << 44), None, "undelivered_bytes_max"),
-    *(option for choice in CHOICES for option in choice.options),
+    *dict.fromkeys(option for choice in CHOICES for option in choice.options),
 )

@@ -213,7 +213,7 @@ class _Progress:
     def __init__(self, attached: Attached, query: StreamingQuery) -> None:
         self._log = attached.log
         self._query = query
-        stored = stored_query(attached.log, query.name)
+        stored = stored_query(attached.log, query.stored_name)
         assert stored is not None
         self._tags = last_stage_tags(stored.program)
 

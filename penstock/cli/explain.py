@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.api.sinks import explain_with_sinks
+from penstock.api.promises import explain_with_sinks
 from penstock.log.local import LocalLog, open_log
 from penstock.names import escape
 from penstock.runtime.queries import StoredQuery, needed_query

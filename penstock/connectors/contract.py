@@ -189,6 +189,8 @@ class Sink(ABC):
     bytes_enough: ClassVar[int] = BATCH_BYTES_MAX  # nor larger if who wrote it has no more for now
     is_kept: ClassVar[bool] = True  # False: it begins anew with each run, and gets everything again
     ahead: int = 1  # how many batches are staged before the first of them is published
+    # Of the batch that is published, from 0 and without gaps; one that comes again has it again.
+    number: int = 0
 
     def stage(self, epoch: int, rows: BatchRows) -> Staged:
         """Do what can be done before the epoch is decided; may be called by several threads."""

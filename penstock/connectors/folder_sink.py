@@ -18,12 +18,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.connectors.contract import Sink, check_epoch
-from penstock.errors import QueryMismatch, SinkError
+from penstock.errors import InvalidOption, QueryMismatch, SinkError
 from penstock.names import check_any_name
 
 _FILE = re.compile(r"([A-Za-z0-9_.]+)-([0-9]{20})\.parquet")
 _OWNER_KEY = b"penstock.owner"  # in the metadata of every file: the rows know whose they are
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+# By Spark's names: what Arrow calls a compression.
+_CODECS = {
+    "none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "brotli": "brotli",
+    "lz4": "lz4", "lz4_raw": "lz4", "zstd": "zstd",
+}  # fmt: skip
 FILE_BYTES = 64 << 20  # as the log has them: files are closed at about this
 FILE_S = 3.0  # and after this time, where no trigger says otherwise
 ROW_GROUP_BYTES = 64 << 20  # before encoding: what a writer has in memory, and a reader in a task
@@ -56,18 +61,28 @@ class FolderSink(Sink):
     bytes_enough = FILE_BYTES // 16
 
     def __init__(
-        self, folder: str | os.PathLike[str], query: str, query_id: str, *, writers: int = 1
+        self,
+        folder: str | os.PathLike[str],
+        query: str,
+        query_id: str,
+        *,
+        writers: int = 1,
+        codec: str | None = None,
     ) -> None:
-        """`writers` vertices write what is fed: as many files are written at a time."""
+        """`writers` vertices write what is fed: as many files are written at a time.
+
+        `codec` is what Spark calls a compression; None is the one that Arrow and Spark begin with.
+        """
         self._folder = Path(folder)
         self._query = check_any_name(query, "query")
         self._id = query_id
+        self._codec = _codec(codec)
         self._last: int | None = None
         self._has_looked = False  # for the last one
         self._is_claimed = False
         self._claiming = threading.Lock()
         self.ahead = min(writers, os.cpu_count() or 1)
-        with _told("create the folder", self._folder):
+        with told("create the folder", self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         self._check_owner()
 
@@ -82,7 +97,7 @@ class FolderSink(Sink):
         try:
             if self._has(epoch):
                 return
-            _publish(staged.path, self._file(epoch))
+            link_file(staged.path, self._file(epoch))
         finally:
             self.discard(staged)
         self._last = epoch
@@ -126,7 +141,7 @@ class FolderSink(Sink):
             )
 
     def _written_owner(self) -> str:
-        with _told("look whose the folder is", self._owner_file):
+        with told("look whose the folder is", self._owner_file):
             if not self._owner_file.exists():
                 return ""
             return self._owner_file.read_text("ascii", "replace")
@@ -139,18 +154,18 @@ class FolderSink(Sink):
         """Whose the newest file is, None if it does not say; where there is none, anybody's."""
         if (last := self._find_last()) is None:
             return self._id
-        with _told("read", file := self._file(last)):
+        with told("read", file := self._file(last)):
             metadata = pq.read_schema(file).metadata or {}
         return metadata.get(_OWNER_KEY, b"").decode("ascii", "replace") or None
 
     def _write_owner(self) -> None:
         """Write the small file, whole or not at all, also after a power cut."""
         temporary = str(self._folder / f".{self._query}-owner-{secrets.token_hex(8)}.tmp")
-        with _told("write", self._owner_file):
+        with told("write", self._owner_file):
             with _created(temporary) as file:
                 file.write(self._id.encode("ascii"))
             os.replace(temporary, self._owner_file)
-            _sync_folder(self._folder)
+            sync_folder(self._folder)
 
     def _file(self, epoch: int) -> Path:
         return self._folder / f"{self._query}-{epoch:020d}.parquet"
@@ -163,11 +178,14 @@ class FolderSink(Sink):
     def _clear_temporary(self) -> None:
         for name in self._names():
             if name.startswith(f".{self._query}-") and name.endswith(".tmp"):
-                with _told("clear", self._folder / name), suppress(FileNotFoundError):
-                    os.unlink(self._folder / name)
+                self._clear(self._folder / name)
+
+    def _clear(self, path: Path) -> None:
+        with told("clear", path), suppress(FileNotFoundError):
+            os.unlink(path)
 
     def _names(self) -> list[str]:
-        with _told("list the folder", self._folder):
+        with told("list the folder", self._folder):
             return os.listdir(self._folder)
 
     def _write_temporary(self, epoch: int, batches: Iterable[pa.RecordBatch]) -> StagedFile:
@@ -180,9 +198,11 @@ class FolderSink(Sink):
         rows = 0
         try:
             with (
-                _told("write", Path(path)),
+                told("write", Path(path)),
                 _created(path) as file,
-                pq.ParquetWriter(file, first.schema.with_metadata(kept)) as parquet,
+                pq.ParquetWriter(
+                    file, first.schema.with_metadata(kept), compression=self._codec
+                ) as parquet,
             ):
                 for group in itertools.chain((first,), groups):
                     _check_schema(group.schema, first.schema)
@@ -193,6 +213,16 @@ class FolderSink(Sink):
                 os.unlink(path)
             raise
         return StagedFile(path, rows)
+
+
+def _codec(name: str | None) -> str:
+    word = (name or "snappy").lower()
+    if word not in _CODECS:
+        raise InvalidOption(
+            f"Parquet files are not compressed by {name!r:.80}; possible are {', '.join(_CODECS)}",
+            option="compression",
+        )
+    return _CODECS[word]
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -231,9 +261,9 @@ def _check_schema(schema: pa.Schema, expected: pa.Schema) -> None:
         )
 
 
-def _publish(temporary: str, final: Path) -> None:
+def link_file(temporary: str, final: Path) -> None:
     """Give a finished file its name unless the name is taken."""
-    with _told("publish", final):
+    with told("publish", final):
         try:
             os.link(temporary, final)
         except FileExistsError:
@@ -244,10 +274,10 @@ def _publish(temporary: str, final: Path) -> None:
             # No hard links here: a rename is atomic too, but two writers need the check before it.
             if not final.exists():
                 os.rename(temporary, final)
-        _sync_folder(final.parent)
+        sync_folder(final.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -256,7 +286,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _told(what: str, path: Path) -> Iterator[None]:
+def told(what: str, path: Path) -> Iterator[None]:
     """Turn a failed system call, or rows that Parquet cannot hold, into a SinkError."""
     try:
         yield

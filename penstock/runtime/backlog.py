@@ -34,6 +34,7 @@ class SinkProgress:
     done: Position = START  # the last marker whose rows are delivered
     resume: Position = START  # where to read on from
     planned: Position | None = None  # the last marker of what is being delivered
+    batches: int = 0  # that are delivered: the number of the next one
 
 
 @dataclass(frozen=True, slots=True)

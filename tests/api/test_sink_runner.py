@@ -779,3 +779,39 @@ def test_the_older_of_two_starts_gets_neither_sink_nor_vertices(log: LocalLog) -
         made(older.run)
     assert not older.is_newest_run()
     assert newer.is_newest_run()
+
+
+class Numbered(Failing):
+    """Fails so many times, and notes the number of each batch that it is given."""
+
+    fails_left = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers_given: list[int] = []
+
+    def publish(self, epoch: int, staged: pa.Table) -> None:
+        self.numbers_given.append(self.number)
+        if self.fails_left:
+            self.fails_left -= 1
+            super().publish(epoch, staged)
+
+
+def test_batches_are_numbered_without_gaps_and_one_that_comes_again_keeps_its_number(
+    log: LocalLog,
+) -> None:
+    sink = Numbered()
+    for first in (1, 10, 20):
+        publish(log, first, 2)
+        deliver(log, sink)
+    assert sink.numbers_given == [0, 1, 2]
+    publish(log, 30, 2)
+    sink.fails_left = 1
+    assert deliver(log, sink).failure is not None
+    publish(log, 40, 2)
+    deliver(log, sink)
+    assert sink.numbers_given[:5] == [0, 1, 2, 3, 3]
+    assert sink.numbers_given[5:] == [4]
+    facts = sink_progress(log, "q")
+    assert facts is not None
+    assert facts.facts.batches == 5

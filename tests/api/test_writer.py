@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import penstock
+from penstock.api.places import Place
 from penstock.api.session import Attached
 from penstock.api.sinks import StreamChoice
 from penstock.api.task_slots import SlotWish, grant_standbys, task_slots_of
 from penstock.errors import (
     InvalidName,
     InvalidOption,
-    NotAttached,
     ProgramIncompatible,
     QueryMismatch,
     QueryNotFound,
@@ -93,14 +93,16 @@ def words() -> dict[str, tuple[str, Callable[[DataStreamWriter], Any]]]:
         "misspelt": (r"did you mean slots\?", lambda w: w.option("slot", 1)),
         "time": ("'soon' is not a length of time", lambda w: w.trigger(processingTime="soon")),
         "address": ("folders of this machine", lambda w: w.option("path", "s3://bucket/x")),
-        "format": ("known: penstock, parquet", lambda w: w.format("kafka")),
-        "trigger": ("processingTime or availableNow", lambda w: w.trigger(continuous="1 second")),
+        "format": ("known: penstock, parquet", lambda w: w.format("kafka").start()),
         "triggers": ("exactly one", lambda w: w.trigger(processingTime="1 s", availableNow=True)),
-        "foreach": ("use foreachBatch", lambda w: w.foreach(print)),
+        "foreach": ("`process` .* is not callable", lambda w: w.foreach("print")),
         "foreachBatch": ("needs a function", lambda w: w.foreachBatch("print")),
-        "partitionBy": ("in foreachBatch", lambda w: w.partitionBy("auction")),
-        "partitions": ("in foreachBatch", lambda w: w.start("x", "parquet", None, ["auction"])),
-        "toTable": ("use toStream", lambda w: w.toTable("bids")),
+        "partitionBy": (
+            "is for files and tables",
+            lambda w: w.partitionBy("auction").toStream("x").start(),
+        ),
+        "both": ("use one of them", lambda w: w.partitionBy("a").clusterBy("a").toTable("bids")),
+        "whole tables": ("complete mode", lambda w: w.outputMode("complete").toTable("bids")),
         "no stream": (r"toStream\('name'\)", lambda w: w.start()),
         "no path": (r"start\('path'\)", lambda w: w.format("parquet").start()),
         "no view": ("needs a queryName", lambda w: w.format("memory").start()),
@@ -117,7 +119,7 @@ def test_a_word_that_does_not_fit_is_refused(bids: DataFrame, name: str) -> None
 
 def test_names_are_checked(bids: DataFrame) -> None:
     with pytest.raises(InvalidName):
-        penstock.writeStream(bids).queryName("../x")
+        penstock.writeStream(bids).queryName("../x").toStream("x").start()
     with pytest.raises(InvalidName):
         penstock.writeStream(bids).toStream("a b")
 
@@ -126,7 +128,7 @@ def test_a_batch_or_a_session_without_a_log_is_refused(spark: SparkSession) -> N
     with pytest.raises(InvalidOption, match=r"build it from spark.readStream"):
         penstock.writeStream(spark.range(3))
     rows = spark.newSession().readStream.format("rate").load()
-    with pytest.raises(NotAttached, match=r"call penstock\.attach"):
+    with pytest.raises(InvalidOption, match=r"call penstock\.attach"):
         penstock.writeStream(rows).toStream("x").start()
 
 
@@ -271,7 +273,7 @@ def test_a_query_is_known_by_its_location_or_id(attached: Attached, bids: DataFr
     place = f"file:{attached.path}/place"
     for key, value in (("checkpointLocation", place), ("queryId", "an-id")):
         writer = penstock.writeStream(bids).toStream("old_rows").option(key, value)
-        assert writer._results(attached.log)[0] == "old"
+        assert writer._results(Place(attached), writer._sinks())[0] == "old"
         with pytest.raises(QueryMismatch, match=f"{key} .*belongs to query 'old', not to 'new'"):
             writer.queryName("new").start()
     both = penstock.writeStream(bids).toStream("x").queryName("old")
@@ -288,7 +290,7 @@ def test_a_checkpoint_of_structured_streaming_is_not_taken_for_ours(
     (tmp_path / "offsets").mkdir()
     (tmp_path / "metadata").write_text('{"id": "x"}')
     writer = penstock.writeStream(bids).toStream("x").option("checkpointLocation", str(tmp_path))
-    with pytest.raises(QueryMismatch, match="give this query one of its own"):
+    with pytest.raises(QueryMismatch, match=r"not touched: .* start it here with another"):
         writer.start()
 
 
@@ -297,7 +299,7 @@ def test_a_changed_query_is_compared_with_the_stored_one(
 ) -> None:
     first = penstock.writeStream(bids.select("auction", "price"))
     first.queryName("kept").toStream("kept_rows")
-    program, _ = first._planned(attached, *first._results(attached.log))
+    program, _ = first._planned(attached, *first._results(Place(attached), first._sinks()))
     attached.log.put("query/kept", StoredQuery("k", "kept", program, "kept_rows", None).encode())
     first.explain()
     assert "query kept: unchanged" in capsys.readouterr().out
@@ -320,7 +322,7 @@ def test_another_sink_is_refused(attached: Attached, bids: DataFrame, tmp_path: 
     """It would get what comes from now on, and look like the whole."""
     writer = penstock.writeStream(bids).queryName("moved").option("standbySlots", 0)
     writer.format("parquet").option("path", f"file:{tmp_path}/a")
-    program, _ = writer._planned(attached, *writer._results(attached.log))
+    program, _ = writer._planned(attached, *writer._results(Place(attached), writer._sinks()))
     stored = StoredQuery("m", "moved", program, "moved.out", None, f"parquet {tmp_path}/a")
     attached.log.put("query/moved", stored.encode())
     with pytest.raises(ProgramIncompatible, match=r"it was parquet .*/a and is parquet .*/b"):
@@ -332,7 +334,7 @@ SINKS = {
     "parquet": "exactly once: rows are in one file, which appears whole",
     "console": "at least once: the newest epoch is printed again",
     "memory": "exactly once within a run",
-    "foreachBatch": "a function that skips epochs it has seen is exactly once",
+    "foreachBatch": "a function that skips batches it has seen is exactly once",
     "stream": "exactly once: rows count when a marker covers them",
 }
 

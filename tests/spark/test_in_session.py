@@ -17,7 +17,7 @@ import penstock
 from penstock.api import query as query_module
 from penstock.api.launcher import SparkLauncher
 from penstock.api.session import Attached
-from penstock.api.sinks import ConsoleSink, ForeachBatchSink, MemorySink
+from penstock.api.session_sinks import ConsoleSink, ForeachBatchSink, MemorySink
 from penstock.cli.queries import look_at
 from penstock.connectors.folder_sink import FolderSink
 from penstock.errors import JobFailed, QueryActive, QueryMismatch, QueryNotFound, TooFewSlots
@@ -300,7 +300,8 @@ def test_a_function_that_raises_and_its_epoch(
     again.append(start(numbers, "batches").foreachBatch(note).start())
     is_started.set()
     assert again[0].awaitTermination(120)
-    assert seen[0] == (epoch, error.details["rows"])
+    assert seen[0] == (0, error.details["rows"])
+    assert error.details["batch"] == 0
     assert again[0].exception() is None
 
 
