@@ -14,7 +14,7 @@ WORKERS ?= 3
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java check format test test-deep campaign soak torture sim bench demo clean
+.PHONY: help setup java check format test test-deep campaign pyspark-tests soak torture sim bench demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,10 @@ test-deep: java ## Run what takes longer: kills, many seeds, every value against
 
 campaign: java ## Compare every expression and query with Spark over many more rows (hours)
 	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadscope -m campaign $(ARGS)
+
+# Where apache/spark is checked out: make pyspark-tests SPARK=../spark
+pyspark-tests: java ## Run PySpark's own streaming tests here; SPARK=path to a checkout of apache/spark
+	@$(WITH_JAVA) $(BIN)/python tools/pyspark_tests.py "$(SPARK)" $(ARGS)
 
 soak: java ## Run a query on Spark for MINUTES=5 while its processes are killed
 	@$(WITH_JAVA) $(BIN)/python -m tests.spark.soak --minutes $(MINUTES)

@@ -28,7 +28,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.api.registry import queries, query
     from penstock.api.session import attach
+    from penstock.api.streams import streams
     from penstock.api.tables import as_table
+    from penstock.api.takeover import takeover
     from penstock.api.writer import writeStream, writeStreams
     from penstock.errors import StreamError
     from penstock.log.local import open_log
@@ -47,6 +49,8 @@ __all__ = [
     "open_log",
     "queries",
     "query",
+    "streams",
+    "takeover",
     "writeStream",
     "writeStreams",
 ]
@@ -64,6 +68,8 @@ _HOMES = MappingProxyType(
         "open_log": "penstock.log.local",
         "queries": "penstock.api.registry",
         "query": "penstock.api.registry",
+        "streams": "penstock.api.streams",
+        "takeover": "penstock.api.takeover",
         "writeStream": "penstock.api.writer",
         "writeStreams": "penstock.api.writer",
     }

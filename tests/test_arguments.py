@@ -33,6 +33,7 @@ NO_TEXT = (None, 1, 1.5, True, b"x", [], {}, NOTHING)
 NO_FLAG = (None, 0, 1, "yes", [], NOTHING)
 NO_NUMBER = (True, "1", b"1", [], NOTHING)
 NO_COUNT = (None, "x", b"x", [], {}, NOTHING, -1, 0, 1.5)
+NO_COLUMN = (None, 1, b"x", [1], {}, NOTHING)
 NO_OBJECT = (None, 1, "x", b"x", [], {}, NOTHING)
 
 
@@ -59,8 +60,8 @@ def words(writer: DataStreamWriter) -> dict[str, tuple[Call, tuple[Any, ...]]]:
         "format": (writer.format, NO_TEXT),
         "toStream": (writer.toStream, NO_TEXT),
         "option.key": (lambda v: writer.option(v, 1), NO_TEXT),
-        "option.value": (lambda v: writer.option("path", v), (None, b"x", [], {}, NOTHING)),
-        "options": (lambda v: writer.options(parallelism=v), NO_COUNT),
+        "option.value": (lambda v: writer.option("path", v), (b"x", [], {}, NOTHING)),
+        "options": (lambda v: writer.options(parallelism=v), NO_COUNT[1:]),
         "trigger.processingTime": (
             lambda v: writer.trigger(processingTime=v),
             (*NO_TEXT, "", "soon", "-1 seconds", "1 month"),
@@ -68,13 +69,14 @@ def words(writer: DataStreamWriter) -> dict[str, tuple[Call, tuple[Any, ...]]]:
         "trigger.availableNow": (lambda v: writer.trigger(availableNow=v), (False, *NO_FLAG)),
         "foreachBatch": (writer.foreachBatch, NO_OBJECT),
         "foreach": (writer.foreach, NO_OBJECT),
-        "partitionBy": (writer.partitionBy, NO_OBJECT),
-        "toTable": (writer.toTable, NO_OBJECT),
+        "partitionBy": (writer.partitionBy, NO_COLUMN),
+        "clusterBy": (writer.clusterBy, NO_COLUMN),
+        "toTable": (writer.toTable, ("", " ", *NO_TEXT)),
         "start.path": (writer.start, (b"x", [], {}, NOTHING)),
         "start.format": (lambda v: writer.start(format=v), (1, b"x", [], NOTHING)),
         "start.outputMode": (lambda v: writer.start(outputMode=v), (1, b"x", [], NOTHING)),
         "start.queryName": (lambda v: writer.start(queryName=v), (1, b"x", [], NOTHING)),
-        "start.options": (lambda v: writer.start(slots=v), NO_COUNT),
+        "start.options": (lambda v: writer.start(slots=v), NO_COUNT[1:]),
     }
 
 
@@ -102,6 +104,9 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
         "attach.level": (lambda v: attach(log.folder, durability=v), ("process",)),
         "writeStream": (penstock.writeStream, NO_OBJECT),
         "writeStreams": (penstock.writeStreams, NO_OBJECT),
+        "streams.spark": (penstock.streams, NO_OBJECT),
+        "takeover.spark": (penstock.takeover, NO_OBJECT),
+        "takeover.strict": (lambda v: penstock.takeover(Session(), strict=v), NO_FLAG),  # type: ignore[arg-type]
         "query.name": (penstock.query, NO_TEXT),
         "query.log": (lambda v: penstock.query("q", log=v), NO_OBJECT[1:]),
         "create_stream.log": (lambda v: create(v, "new", NUMBERS), NO_OBJECT),

@@ -26,6 +26,7 @@ EXIT_BROKEN_PIPE = 141
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "bench": "penstock.cli.bench",
+        "check": "penstock.cli.check",
         "demo": "penstock.cli.hot_items",
         "explain": "penstock.cli.explain",
         "fsck": "penstock.cli.fsck",

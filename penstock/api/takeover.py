@@ -1,0 +1,282 @@
+"""Running a program that nobody edited: `df.writeStream` starts queries here where they can run.
+
+What is refused here runs on Structured Streaming as before, and it is said which query that is and
+why. Nothing of PySpark is changed but two properties, `DataFrame.writeStream` and
+`SparkSession.streams`, and these only for sessions that were taken over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter as SparkWriter
+
+from penstock.api import writer_options
+from penstock.api.planned import PlannedQuery
+from penstock.api.session import check_session
+from penstock.api.streams import check_name_is_free, session_id, streams
+from penstock.api.writer import DataStreamWriter
+from penstock.arguments import check_type
+from penstock.errors import (
+    JobFailed,
+    ProgramIncompatible,
+    QueryActive,
+    StreamError,
+)
+from penstock.log.local import FORMAT_FILE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+REASON_CHARACTERS_MAX = 300
+# Not refusals: the query is known here, and Spark would begin it anew beside what is stored.
+_FINAL = (QueryActive, ProgramIncompatible, JobFailed)
+
+logger = logging.getLogger(__name__)
+
+Begin = Callable[[], SparkQuery]
+
+
+@dataclass(frozen=True)
+class TakenQuery:
+    """One start of a program that was taken over."""
+
+    title: str
+    sink: str
+    reason: str | None  # why Structured Streaming runs it; None if Penstock does
+
+    def __str__(self) -> str:
+        if self.reason is None:
+            return f"{self.title} ({self.sink}): Penstock"
+        return f"{self.title} ({self.sink}): Structured Streaming, because {self.reason}"
+
+
+@dataclass
+class Takeover:
+    """What became of the queries of one session, or of all sessions of a program."""
+
+    strict: bool = False  # raise what is refused instead of leaving it to Spark
+    only_plans: bool = False  # nothing runs; each query is only explained
+    starts: list[TakenQuery] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """Which query ran where, one line for each start."""
+        here = sum(each.reason is None for each in self.starts)
+        verb = "would run" if self.only_plans else "ran"
+        lines = [f"{here} of {len(self.starts)} queries {verb} on Penstock", *map(str, self.starts)]
+        return "\n  ".join(lines)
+
+
+class TakenOver:
+    """Which sessions are taken over; the properties of PySpark are changed once for all."""
+
+    def __init__(self) -> None:
+        self._by_session: dict[str, Takeover] = {}
+        self._everywhere: Takeover | None = None
+        self._is_installed = False
+
+    def add(self, session: str | None, wanted: Takeover) -> Takeover:
+        """Take over a session, None: all; one that is taken over stays so, and is given back."""
+        self._install()
+        if session is None:
+            self._everywhere = self._everywhere or wanted
+            return self._everywhere
+        known = self._by_session.setdefault(session, wanted)
+        known.strict = wanted.strict
+        return known
+
+    def end(self, session: str | None) -> None:
+        """Give a session, or all of them, back to Spark; queries that run go on."""
+        if session is None:
+            self._everywhere = None
+        else:
+            self._by_session.pop(session, None)
+
+    def of(self, spark: Any) -> Takeover | None:
+        if self._by_session and (known := self._by_session.get(session_id(spark))) is not None:
+            return known
+        return self._everywhere
+
+    def _install(self) -> None:
+        if self._is_installed:
+            return
+        self._is_installed = True
+        # Descriptors, as the classes hold them: PySpark has plain and cached properties.
+        write, manage = vars(ClassicDataFrame)["writeStream"], vars(SparkSession)["streams"]
+
+        def write_stream(frame: DataFrame) -> Any:
+            taken = self.of(frame.sparkSession)
+            if taken is None:
+                return write.__get__(frame, type(frame))
+            return TakenWriter(frame, taken)
+
+        def session_streams(spark: SparkSession) -> Any:
+            if self.of(spark) is None:
+                return manage.__get__(spark, type(spark))
+            return streams(spark)
+
+        changed: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
+            (ClassicDataFrame, "writeStream", write_stream),
+            (SparkSession, "streams", session_streams),
+        )
+        for owner, name, get in changed:
+            setattr(owner, name, property(get, doc=getattr(owner, name).__doc__))
+
+
+TAKEN = TakenOver()
+
+
+def takeover(spark: SparkSession, *, strict: bool = False) -> Takeover:
+    """Run the streaming queries of a session on Penstock from here on, as far as it can.
+
+    `df.writeStream` and `spark.streams` stay what they are in PySpark. A query that is refused runs
+    on Structured Streaming, and a line says why; with `strict` the refusal is raised. What came of
+    each is in the result's `summary()`. Taking a session over twice is harmless.
+    """
+    check_session(spark)
+    check_type(strict, bool, "strict", "True or False")
+    return TAKEN.add(session_id(spark), Takeover(strict))
+
+
+class TakenWriter(SparkWriter):
+    """Says every word to Spark's writer and to ours; which of them starts the query is seen then.
+
+    Spark's comes first: what is wrong for Spark is refused by Spark, in its own words.
+    """
+
+    def __init__(self, df: DataFrame, taken: Takeover) -> None:
+        super().__init__(df)
+        self._taken = taken
+        self._ours = DataStreamWriter(df)
+        self._refusal: Exception | None = None
+
+    def outputMode(self, outputMode: str) -> SparkWriter:
+        super().outputMode(outputMode)
+        return self._say(lambda: self._ours.outputMode(outputMode))
+
+    def format(self, source: str) -> SparkWriter:
+        super().format(source)
+        return self._say(lambda: self._ours.format(source))
+
+    def option(self, key: str, value: Any) -> SparkWriter:
+        super().option(key, value)
+        return self._say(lambda: self._ours.option(key, value))
+
+    def options(self, **options: Any) -> SparkWriter:
+        super().options(**options)
+        return self._say(lambda: self._ours.options(**options))
+
+    def partitionBy(self, *cols: Any) -> SparkWriter:
+        super().partitionBy(*cols)
+        return self._say(lambda: self._ours.partitionBy(*cols))
+
+    def clusterBy(self, *cols: Any) -> SparkWriter:
+        super().clusterBy(*cols)
+        return self._say(lambda: self._ours.clusterBy(*cols))
+
+    def queryName(self, queryName: str) -> SparkWriter:
+        super().queryName(queryName)
+        return self._say(lambda: self._ours.queryName(queryName))
+
+    def trigger(self, **asked: Any) -> SparkWriter:
+        super().trigger(**asked)
+        return self._say(lambda: self._ours.trigger(**asked))
+
+    def foreach(self, f: Any) -> SparkWriter:
+        super().foreach(f)
+        return self._say(lambda: self._ours.foreach(f))
+
+    def foreachBatch(self, func: Any) -> SparkWriter:
+        super().foreachBatch(func)
+        return self._say(lambda: self._ours.foreachBatch(func))
+
+    def start(
+        self,
+        path: str | None = None,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> SparkQuery:
+        words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
+        if path is not None:
+            self._say(lambda: self._ours.option("path", path))
+        self._take(format, words, options)
+        begin = super().start
+        return self._start(self._ours.start, lambda: begin(path))
+
+    def toTable(
+        self,
+        tableName: str,
+        format: str | None = None,
+        outputMode: str | None = None,
+        partitionBy: Any = None,
+        queryName: str | None = None,
+        **options: Any,
+    ) -> SparkQuery:
+        words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
+        self._take(format, words, options)
+        begin = super().toTable
+        return self._start(lambda: self._ours.toTable(tableName), lambda: begin(tableName))
+
+    def _take(self, source: str | None, words: dict[str, Any], options: dict[str, Any]) -> None:
+        self.options(**options)
+        if source is not None:
+            self.format(source)
+        for word, value in words.items():
+            if value is not None:
+                getattr(self, word)(value)
+
+    def _say(self, word: Callable[[], object]) -> SparkWriter:
+        if self._refusal is None:
+            try:
+                word()
+            except StreamError as error:  # told at the start, if there is one
+                self._refusal = error
+        return self
+
+    def _start(
+        self, ours: Callable[[], SparkQuery], sparks: Callable[[], SparkQuery]
+    ) -> SparkQuery:
+        begin = self._plan if self._taken.only_plans else ours
+        try:
+            if self._refusal is not None:
+                raise self._refusal
+            started = begin()
+        except Exception as error:
+            if self._taken.strict or isinstance(error, _FINAL) or self._is_stored_here():
+                raise
+            check_name_is_free(self._spark, self._ours._name)
+            reason = _in_one_line(error)
+            self._note(reason)
+            logger.warning("query %s runs on Structured Streaming: %s", self._ours.title, reason)
+            return PlannedQuery(self._ours.title) if self._taken.only_plans else sparks()
+        self._note(None)
+        return started
+
+    def _plan(self) -> SparkQuery:
+        print(f"== {self._ours.title}")
+        self._ours.explain()
+        return PlannedQuery(self._ours.title)
+
+    def _note(self, reason: str | None) -> None:
+        self._taken.starts.append(TakenQuery(self._ours.title, self._ours.sink_word, reason))
+
+    def _is_stored_here(self) -> bool:
+        """Whether the query's place holds a log of ours, which Spark must not begin anew beside."""
+        location = self._ours._options[writer_options.CHECKPOINT_LOCATION]
+        return location is not None and (Path(location) / FORMAT_FILE).exists()
+
+
+def _in_one_line(error: Exception) -> str:
+    """Why a query does not run here: the first sentences, without what else could be done."""
+    text = error.message if isinstance(error, StreamError) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())[:REASON_CHARACTERS_MAX]

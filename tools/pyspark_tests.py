@@ -1,0 +1,155 @@
+"""Run apache/spark's own Python streaming tests with their queries on Penstock.
+
+    python tools/pyspark_tests.py PATH_TO_A_CHECKOUT [--json FILE] [--only WORD] [--spark]
+
+Nothing is copied: the tests are loaded from the checkout, beside the installed PySpark. Each test
+has one of three outcomes: it passes with every query on Penstock, it passes with some query left to
+Structured Streaming, or it fails. What does not pass on Penstock alone must be among EXPECTED, with
+its reason; the exit code is 1 if an outcome is not the expected one. `--spark` runs the same tests
+on Structured Streaming, to see what this machine can pass at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+MODULES = (
+    "sql.tests.streaming.test_streaming",
+    "sql.tests.streaming.test_streaming_foreach",
+    "sql.tests.streaming.test_streaming_foreach_batch",
+    "sql.tests.streaming.test_streaming_listener",
+)
+PASSED, FELL_BACK, FAILED, SKIPPED = "passed", "fell back", "failed", "skipped"
+_STREAMING = "sql.tests.streaming.test_streaming.StreamingTests."
+_LISTENER = "sql.tests.streaming.test_streaming_listener.StreamingListenerTests."
+_PYTHON = "one of its queries calls a Python function, which is left to Spark"
+_OBSERVE = "df.observe() is left to Spark: its metrics are those of one micro-batch"
+# Test → (outcome, why it does not pass on Penstock alone).
+EXPECTED: dict[str, tuple[str, str]] = {
+    f"{_STREAMING}test_stream_exception": (FELL_BACK, _PYTHON),
+    f"{_STREAMING}test_stream_status_and_progress": (FELL_BACK, _PYTHON),
+    f"{_LISTENER}test_listener_events": (FELL_BACK, _PYTHON),
+    f"{_LISTENER}test_listener_observed_metrics": (FELL_BACK, _OBSERVE),
+    f"{_LISTENER}test_streaming_progress": (FELL_BACK, _OBSERVE),
+}
+
+
+class Outcomes(unittest.TextTestResult):
+    """Notes, for each test, how it ended and which queries were left to Spark."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.outcomes: dict[str, dict[str, Any]] = {}
+        self.taken: Any = None
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        if self.taken is not None:
+            self.taken.starts.clear()
+
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        super().addSuccess(test)
+        left = [] if self.taken is None else [s for s in self.taken.starts if s.reason is not None]
+        self._note(test, FELL_BACK if left else PASSED, [str(each) for each in left])
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+        super().addFailure(test, err)
+        self._note(test, FAILED, [_last_line(err)])
+
+    def addError(self, test: unittest.TestCase, err: Any) -> None:
+        super().addError(test, err)
+        self._note(test, FAILED, [_last_line(err)])
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        super().addSkip(test, reason)
+        self._note(test, SKIPPED, [reason])
+
+    def _note(self, test: unittest.TestCase, outcome: str, why: list[str]) -> None:
+        starts = 0 if self.taken is None else len(self.taken.starts)
+        facts = {"outcome": outcome, "queries": starts, "why": why}
+        self.outcomes[test.id().removeprefix("pyspark.")] = facts
+
+
+def _last_line(err: Any) -> str:
+    return f"{err[0].__name__}: {err[1]}".strip().splitlines()[0][:300]
+
+
+def load(checkout: Path, only: str | None) -> unittest.TestSuite:
+    """The tests of a checkout, under the names that they have in PySpark."""
+    import pyspark.sql  # noqa: PLC0415 (not before the program knows what to do)
+
+    pyspark.sql.__path__.append(str(checkout / "python" / "pyspark" / "sql"))
+    os.chdir(checkout)  # they read files by paths of the checkout
+    suite, seen = unittest.TestSuite(), set()
+    for module in MODULES:
+        for test in _flat(unittest.defaultTestLoader.loadTestsFromName(f"pyspark.{module}")):
+            is_own = test.id().startswith("pyspark.sql.tests.")
+            if is_own and test.id() not in seen and (only is None or only in test.id()):
+                seen.add(test.id())
+                suite.addTest(test)
+    return suite
+
+
+def _flat(suite: Any) -> Any:
+    for each in suite:
+        yield from _flat(each) if isinstance(each, unittest.TestSuite) else (each,)
+
+
+def run(suite: unittest.TestSuite, *, on_spark: bool) -> dict[str, dict[str, Any]]:
+    taken = None
+    if not on_spark:
+        from penstock.api.takeover import TAKEN, Takeover  # noqa: PLC0415
+
+        taken = TAKEN.add(None, Takeover())
+
+    def made(*arguments: Any, **options: Any) -> Outcomes:
+        outcomes = Outcomes(*arguments, **options)
+        outcomes.taken = taken
+        return outcomes
+
+    result = unittest.TextTestRunner(verbosity=2, resultclass=made).run(suite)
+    assert isinstance(result, Outcomes)
+    return result.outcomes
+
+
+def report(outcomes: dict[str, dict[str, Any]]) -> int:
+    """Print every test and the sums; return how many have not the outcome that is expected."""
+    surprises = 0
+    for name, facts in sorted(outcomes.items()):
+        expected, reason = EXPECTED.get(name, (PASSED, ""))
+        is_surprise = facts["outcome"] not in (expected, SKIPPED)
+        surprises += is_surprise
+        mark = "  (not expected)" if is_surprise else ""
+        print(f"{facts['outcome']:9}  {name}{mark}")
+        for why in facts["why"] if is_surprise or not reason else [reason]:
+            print(f"           {why}")
+    for outcome in (PASSED, FELL_BACK, FAILED, SKIPPED):
+        count = sum(facts["outcome"] == outcome for facts in outcomes.values())
+        print(f"{count:4} {outcome}")
+    return surprises
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("--json", type=Path, help="write the outcomes to this file")
+    parser.add_argument("--only", help="tests whose name holds this")
+    parser.add_argument("--spark", action="store_true", help="on Structured Streaming instead")
+    args = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    target = None if args.json is None else args.json.absolute()
+    outcomes = run(load(args.checkout.absolute(), args.only), on_spark=args.spark)
+    if target is not None:
+        target.write_text(json.dumps(outcomes, indent=1), encoding="utf-8")
+    surprises = report(outcomes)
+    return 1 if surprises and not args.spark else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
