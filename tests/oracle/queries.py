@@ -143,6 +143,8 @@ WIDE_AGGREGATES = (
     "sum(cast(fee AS decimal(30,4)))", "avg(cast(fee AS decimal(30,4)))",
     "sum(cast(rate AS decimal(38,1)))", "avg(cast(rate AS decimal(38,30)))",
     "try_sum(9223372036854775807)", "try_sum(price)", "try_sum(ratio)", "try_avg(n)",
+    "try_sum(tiny)", "try_sum(small)", "try_sum(n)", "try_sum(single)", "try_avg(tiny)",
+    "try_avg(small)", "try_avg(price)", "try_avg(ratio)", "try_avg(single)",
     "try_sum(cast(concat('6', repeat('0', 37)) AS decimal(38,0)))",
     "try_avg(cast(concat('6', repeat('0', 36)) AS decimal(37,0)))", "try_sum(fee)",
     "try_avg(fee)",
