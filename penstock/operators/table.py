@@ -92,33 +92,39 @@ class Table(Operator):
 
 def taken_back(store: RowStore, rows: pa.RecordBatch, keys: Keys) -> Numbers:
     """The rows of a store that go: those that are as these are."""
+    ats, taken = found_again(store, rows, keys)
+    if ats.size != rows.num_rows:
+        raise StateError(
+            f"{rows.num_rows - ats.size} rows go that state {store.name!r} does not have: the rows "
+            "that come and go do not fit together, please report this",
+            state=store.name,
+        )
+    return taken
+
+
+def found_again(store: RowStore, rows: pa.RecordBatch, keys: Keys) -> tuple[Numbers, Numbers]:
+    """Which of these rows a store has, and rows of the store that are as they are, in its order."""
     ats, found = _NO_ROWS, _NO_ROWS
     for candidates in store.matches(keys):
         same = _same_rows(rows.take(pa.array(candidates[0])), store.take(candidates[1]))
         ats = np.concatenate([ats, candidates[0][same]])
         found = np.concatenate([found, candidates[1][same]])
-    return _one_of_each(ats, found, rows.num_rows, store.name)
+    return _one_of_each(ats, found, rows.num_rows)
 
 
-def _one_of_each(ats: Numbers, found: Numbers, count: int, name: str) -> Numbers:
+def _one_of_each(ats: Numbers, found: Numbers, count: int) -> tuple[Numbers, Numbers]:
     """A row of the store for each row that goes: of several that are alike any will do."""
     chosen, firsts = np.unique(ats, return_index=True)
     taken = np.unique(found[firsts])
     if chosen.size == count == taken.size:
-        return taken
+        return chosen, taken
     used: set[int] = set()
     done: set[int] = set()
     for at, row in zip(ats.tolist(), found.tolist(), strict=True):
         if at not in done and row not in used:
             used.add(row)
             done.add(at)
-    if len(used) != count:
-        raise StateError(
-            f"{count - len(used)} rows go that state {name!r} does not have: the rows that "
-            "come and go do not fit together, please report this",
-            state=name,
-        )
-    return np.array(sorted(used), np.int64)
+    return np.array(sorted(done), np.int64), np.array(sorted(used), np.int64)
 
 
 def _same_rows(one: pa.RecordBatch, other: pa.RecordBatch) -> Mask:

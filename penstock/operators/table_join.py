@@ -27,7 +27,7 @@ from penstock.operators.front import Fusion
 from penstock.operators.join import Pairs
 from penstock.operators.shown import weighed
 from penstock.operators.specs import LEFT, RIGHT, WEIGHT_COLUMN, JoinSpec, without_weight
-from penstock.operators.table import taken_back
+from penstock.operators.table import found_again, taken_back
 from penstock.state.row_store import Keys, RowKind, RowStore
 
 Numbers = NDArray[np.int64]
@@ -39,11 +39,22 @@ _NO_ROWS: Numbers = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class _Met:
-    """Rows of a stream, and the pairs that they make with rows of the table."""
+    """Rows of one side, and the pairs that they make with rows of the table on the other."""
 
     rows: pa.RecordBatch
     ats: Numbers
     others: Numbers
+
+    def part(self, begin: int, end: int) -> _Met:
+        """Some rows in a row, if pairs are in the order of theirs."""
+        first, behind = np.searchsorted(self.ats, (begin, end))
+        rows = self.rows.slice(begin, end - begin)
+        return _Met(rows, self.ats[first:behind] - begin, self.others[first:behind])
+
+    def only(self, chosen: Flags) -> _Met:
+        kept, places = chosen[self.ats], np.cumsum(chosen) - 1
+        rows = self.rows.filter(pa.array(chosen))
+        return _Met(rows, places[self.ats[kept]], self.others[kept])
 
 
 class TableJoin(Operator):
@@ -65,6 +76,8 @@ class TableJoin(Operator):
         ]
         both = zip(self._stores, spec.tables, strict=True)
         self.states = {store.name: store for store, is_table in both if is_table}
+        # Only between tables: rows of one that meets a stream are looked at when that one's come.
+        self._may_fail = all(spec.tables) and spec.match.condition is not None
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -74,23 +87,42 @@ class TableJoin(Operator):
         names = self._schemas[port].names
         columns = [plain(combined(batch.column(name))) for name in names]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._schemas[port])
-        if self._spec.tables[port]:
-            weights = values_of(plain(combined(batch.column(WEIGHT_COLUMN))))
-            return Prepared((rows, weights))
         bad: dict[int, RowError] = {}
-        return Prepared(_Met(rows, *self._found(port, rows, collect_bad, bad)), bad=bad)
+        if not self._spec.tables[port]:
+            return Prepared(self._met(port, rows, None, collect_bad, bad), bad=bad)
+        weights = values_of(plain(combined(batch.column(WEIGHT_COLUMN))))
+        if not all(self._spec.tables):
+            return Prepared((_Met(rows, _NO_ROWS, _NO_ROWS), weights))
+        return Prepared((self._met(port, rows, weights, collect_bad, bad), weights), bad=bad)
+
+    def _met(
+        self,
+        port: int,
+        rows: pa.RecordBatch,
+        weights: Numbers | None,
+        collect_bad: bool,
+        bad: dict[int, RowError],
+    ) -> _Met:
+        """Rows and their pairs. One that goes fails only where it failed when it came."""
+        store, keys = self._stores[1 - port], self._pairs.keys(port, rows)
+        comes = np.ones(rows.num_rows, np.bool_) if weights is None else weights > 0
+        coming, going = (Keys(keys.words, keys.linked & some) for some in (comes, ~comes))
+        found = list(self._pairs.find(port, rows, coming, store, collect_bad, bad))
+        if not comes.all():
+            found += self._pairs.find(port, rows, going, store, True, {})
+        ats = np.concatenate([_NO_ROWS, *(ats for ats, _ in found)])
+        others = np.concatenate([_NO_ROWS, *(others for _, others in found)])
+        order = np.argsort(ats, kind="stable")
+        return _Met(rows, ats[order], others[order])
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         if isinstance(prepared.rows, _Met):
             return tuple(self._meeting(port, prepared.rows))
-        rows, weights = prepared.rows
+        met, weights = prepared.rows
         emitted: list[Weighted] = []
-        edges = [0, *(np.flatnonzero(np.diff(weights)) + 1).tolist(), rows.num_rows]
-        for begin, end in pairwise(edges) if rows.num_rows else ():
-            run, weight = rows.slice(begin, end - begin), int(weights[begin])
-            if all(self._spec.tables):
-                emitted += self._following(port, run, weight)
-            self._apply(port, run, weight)
+        edges = [0, *(np.flatnonzero(np.diff(weights)) + 1).tolist(), weights.size]
+        for begin, end in pairwise(edges) if weights.size else ():
+            emitted += self._change(port, met.part(begin, end), int(weights[begin]))
         found = [(batch, weight) for batch, weight in emitted if batch.num_rows]
         if self._spec.changes:
             return tuple(weighed(batch, weight) for batch, weight in found)
@@ -110,10 +142,10 @@ class TableJoin(Operator):
         if self._spec.waits_for(port) and not matched.all():
             yield self._alone(port, met.rows.filter(pa.array(~matched)))
 
-    def _following(self, port: int, rows: pa.RecordBatch, weight: int) -> Iterator[Weighted]:
+    def _following(self, port: int, run: _Met, weight: int) -> Iterator[Weighted]:
         """What comes and goes with rows of one of two tables."""
         other = 1 - port
-        ats, others = self._found(port, rows, False, {})
+        rows, ats, others = run.rows, run.ats, run.others
         matched = np.zeros(rows.num_rows, np.bool_)
         matched[ats] = True
         turned = self._turned(port, others, weight)
@@ -144,28 +176,43 @@ class TableJoin(Operator):
         turned = matches == (0 if weight > 0 else counts)
         return rows.filter(pa.array(turned))
 
-    def _found(
-        self, port: int, rows: pa.RecordBatch, collect_bad: bool, bad: dict[int, RowError]
-    ) -> tuple[Numbers, Numbers]:
-        keys, store = self._pairs.keys(port, rows), self._stores[1 - port]
-        found = list(self._pairs.find(port, rows, keys, store, collect_bad, bad))
-        ats = np.concatenate([_NO_ROWS, *(ats for ats, _ in found)])
-        return ats, np.concatenate([_NO_ROWS, *(others for _, others in found)])
-
     # --- tables -----------------------------------------------------------------------------------
 
-    def _apply(self, port: int, rows: pa.RecordBatch, weight: int) -> None:
+    def _change(self, port: int, run: _Met, weight: int) -> list[Weighted]:
         """Rows of a table come, or go; those that can match nothing are not kept."""
-        store, keys = self._stores[port], self._pairs.keys(port, rows)
-        if not keys.linked.all():
-            rows = rows.filter(pa.array(keys.linked))
-            keys = Keys(keys.words[keys.linked], keys.linked[keys.linked])
-        if not rows.num_rows:
-            return
+        store = self._stores[port]
+        gone = _NO_ROWS
+        if weight < 0:
+            run, gone = self._going(port, run)
+        emitted = list(self._following(port, run, weight)) if all(self._spec.tables) else []
         if weight > 0:
+            _, rows, keys = self._linked(port, run.rows)
             store.insert(rows, keys)
-            return
-        store.delete(taken_back(store, rows, keys))
+        elif gone.size:
+            store.delete(gone)
+        return emitted
+
+    def _going(self, port: int, run: _Met) -> tuple[_Met, Numbers]:
+        """Of rows that go those that had come, and where they are kept; others failed then."""
+        store = self._stores[port]
+        linked, rows, keys = self._linked(port, run.rows)
+        if not self._may_fail:
+            return run, taken_back(store, rows, keys)
+        ats, gone = found_again(store, rows, keys)
+        if ats.size == rows.num_rows:
+            return run, gone
+        came = ~linked
+        came[np.flatnonzero(linked)[ats]] = True
+        return run.only(came), gone
+
+    def _linked(self, port: int, rows: pa.RecordBatch) -> tuple[Flags, pa.RecordBatch, Keys]:
+        """Which rows can match something, and these with their keys."""
+        keys = self._pairs.keys(port, rows)
+        linked = keys.linked
+        if linked.all():
+            return linked, rows, keys
+        kept = Keys(keys.words[linked], linked[linked])
+        return linked, rows.filter(pa.array(linked)), kept
 
     # --- output -----------------------------------------------------------------------------------
 

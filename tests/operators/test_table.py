@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from penstock.errors import ExpressionError
-from penstock.expressions.tree import call, column
+from penstock.errors import ExpressionError, RowError
+from penstock.expressions.tree import call, column, literal
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.kernels.cache import KernelCache
 from penstock.operators.chain import Chain
@@ -103,7 +103,12 @@ def matches(left: Tuple, right: Tuple) -> bool:
     return bool(left[0] == right[0] and right[1] >= left[1])
 
 
-def joined(how: str, lefts: list[Tuple], rights: list[Tuple]) -> Counter[Tuple]:
+def joined(
+    how: str,
+    lefts: list[Tuple],
+    rights: list[Tuple],
+    matches: Callable[[Tuple, Tuple], bool] = matches,
+) -> Counter[Tuple]:
     """The join, written down."""
     pairs = [(left, right) for left in lefts for right in rights if matches(left, right)]
     lone = [left for left in lefts if not any(matches(left, right) for right in rights)]
@@ -151,6 +156,80 @@ def test_two_tables_follow_each_other(kernels: KernelCache, how: str, seed: int)
                 assert result[tuple(row)] >= 0, "no row goes that has not come"
         assert +result == joined(how, *sides)
         life.commit()
+
+
+# Zero as `a` fails beside any `b` that is not null.
+DIVIDED = JoinMatch(
+    MATCH.keys,
+    call("ge", call("int_divide", column("b", "int"), column("a", "int")), literal(1, "bigint")),
+)
+
+
+def fails(left: Tuple, right: Tuple) -> bool:
+    return left[0] is not None and left[0] == right[0] and left[1] == 0 and right[1] is not None
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("how", HOWS)
+def test_a_pair_that_fails_costs_the_row_that_came_later(
+    kernels: KernelCache, how: str, seed: int
+) -> None:
+    """It is rejected once, when it comes; that it goes says nothing more, whoever is there then."""
+    random = Random(seed)
+    spec = JoinSpec(how, DIVIDED, tables=(True, True), changes=True)
+    schemas = [(*LEFT_ROWS, WEIGHT_FIELD), (*RIGHT_ROWS, WEIGHT_FIELD)]
+    life = Life(lambda: Chain([(schema, ()) for schema in schemas], (spec,), kernels), random)
+    given: list[list[Tuple]] = [[], []]
+    kept: list[list[Tuple]] = [[], []]
+    result: Counter[Tuple] = Counter()
+    rejected = 0
+    for _ in range(60):
+        port = random.randrange(2)
+        batch: list[Tuple] = []
+        expected: list[Tuple] = []
+        for _ in range(random.randint(0, 6)):
+            rows = given[port]
+            if rows and random.random() < 0.45:
+                row = rows.pop(random.randrange(len(rows)))
+                batch.append((*row, -1))
+                if row in kept[port]:
+                    kept[port].remove(row)
+                continue
+            row = random_row(random)
+            rows.append(row)
+            batch.append((*row, 1))
+            pairs = [(row, other) if port == 0 else (other, row) for other in kept[1 - port]]
+            (expected if any(fails(*pair) for pair in pairs) else kept[port]).append(row)
+        output = life.chain.process(batch_of(schemas[port], batch), None, "reject", port)
+        found = [] if output.rejected is None else output.rejected.to_pylist()
+        assert [tuple(row.values())[:2] for row in found] == expected
+        assert all("by zero" in row["error"] for row in found)
+        rejected += len(found)
+        for emitted in output.batches:
+            for *values, weight in (tuple(each.values()) for each in emitted.to_pylist()):
+                result[tuple(values)] += weight
+                assert result[tuple(values)] >= 0, "no row goes that has not come"
+        assert +result == joined(how, *kept, matches=divides)
+        life.commit()
+    assert rejected > 2
+
+
+def divides(left: Tuple, right: Tuple) -> bool:
+    return matches(left, right) and int(right[1] / left[1]) >= 1
+
+
+def test_a_pair_that_fails_stops_the_chain_as_it_was(kernels: KernelCache) -> None:
+    spec = JoinSpec("inner", DIVIDED, tables=(True, True), changes=True)
+    schemas = [(*LEFT_ROWS, WEIGHT_FIELD), (*RIGHT_ROWS, WEIGHT_FIELD)]
+    chain = Chain([(schema, ()) for schema in schemas], (spec,), kernels)
+    chain.process(batch_of(schemas[0], [("u", 1, 1)]), port=0)
+    chain.process(batch_of(schemas[1], [("u", 5, 1)]), port=1)
+    turned = batch_of(schemas[0], [("u", 1, -1), ("v", 0, 1), ("u", 0, 1)])
+    with pytest.raises(RowError, match="by zero") as raised:
+        chain.process(turned, port=0)
+    assert raised.value.details["row"] == 2  # of the batch, whatever comes and goes before it
+    (pair,) = chain.process(batch_of(schemas[1], [("u", 7, 1)]), port=1).batches
+    assert pair.to_pylist() == [{"k": "u", "a": 1, "j": "u", "b": 7, WEIGHT_COLUMN: 1}]
 
 
 @pytest.mark.parametrize("seed", range(3))
