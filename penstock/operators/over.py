@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,32 +12,21 @@ from numpy.typing import NDArray
 
 from penstock.arrays import validity_of
 from penstock.expressions.tree import Literal
-from penstock.expressions.types import BIGINT, Field, Schema, arrow_schema, arrow_type
-from penstock.kernels.block import Block
-from penstock.kernels.cache import KernelCache
+from penstock.expressions.types import arrow_schema, arrow_type
 from penstock.kernels.columns import plain
 from penstock.kernels.hashing import Hashes, column_words, hash_columns
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.frames import Frames
 from penstock.operators.front import Fusion
-from penstock.operators.groups import partials_batch
 from penstock.operators.ordering import levels, order_levels, sorted_places
-from penstock.operators.specs import (
-    OverCall,
-    OverSpec,
-    PartialAggregateSpec,
-    accumulators_of,
-    column_of,
-    names_in,
-)
+from penstock.operators.specs import OverCall, OverSpec
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
 Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
-_MEMBERS_MAX = 1 << 20  # of frames that are computed together, unless one row has more
 _PRUNE_ROWS_MIN = 1 << 13
-_ROW = Field("__row", BIGINT, False)
 
 
 class Over(Operator):
@@ -51,7 +40,7 @@ class Over(Operator):
         kind = RowKind(self._schema, self._keys, self._hashes)
         self._store = RowStore(name, kind, bytes_max=tools.state_bytes_max)
         self.states = {name: self._store}
-        self._functions = Functions(spec, schema, tools.cache)
+        self._functions = Functions(spec)
         self._watermark_us: int | None = None
         self._pruned_rows = 0
 
@@ -167,9 +156,6 @@ class Over(Operator):
     def restore_progress(self, progress: Any) -> None:
         self._watermark_us = progress
 
-    def blocks(self) -> Sequence[Block]:
-        return self._functions.blocks
-
 
 # --- functions ------------------------------------------------------------------------------------
 
@@ -210,15 +196,8 @@ class Sorted:
 class Functions:
     """Computes what window functions give to sorted rows, column by column."""
 
-    def __init__(self, spec: OverSpec, schema: Schema, cache: KernelCache | None) -> None:
+    def __init__(self, spec: OverSpec) -> None:
         self._spec = spec
-        self._grouped = {
-            call.name: _Grouped(call, schema, cache) for call in spec.calls if call.is_aggregate
-        }
-
-    @property
-    def blocks(self) -> list[Block]:
-        return [grouped.block for grouped in self._grouped.values()]
 
     def sorted(self, rows: pa.RecordBatch) -> Sorted:
         """Rows of equal order stay in the order in which they are given."""
@@ -235,7 +214,7 @@ class Functions:
         if call.is_rank:
             return self.rank(call, rows)
         if call.is_aggregate:
-            return self._grouped[call.name].column(rows)
+            return Frames(*rows.frame(call), rows.starts).column(call.aggregate, rows.batch)
         return self._value(call, rows)
 
     def rank(self, call: OverCall, rows: Sorted) -> pa.Array:
@@ -275,47 +254,6 @@ class Functions:
         if call.default is None:
             return taken
         return pc.if_else(pa.array(there), taken, _scalar(call.default))
-
-
-class _Grouped:
-    """An aggregate over frames: their rows, once for each row that has them, as groups."""
-
-    def __init__(self, call: OverCall, schema: Schema, cache: KernelCache | None) -> None:
-        self._call = call
-        self._aggregate = call.aggregate
-        self._partial = PartialAggregateSpec(
-            ((_ROW.name, column_of(_ROW)),), None, (self._aggregate,)
-        )
-        read = {name for each in self._partial.expressions() for name in names_in(each)}
-        self._schema = (_ROW, *(field for field in schema if field.name in read))
-        self.block = Block(Fusion(self._schema).aggregation(self._partial), cache)
-
-    def column(self, rows: Sorted) -> pa.Array:
-        if self._call.frame.is_whole:
-            groups = self._groups(rows.batch, rows.numbers, rows.places)
-            return groups.take(pa.array(rows.numbers))
-        low, high = rows.frame(self._call)
-        made = [self._of_rows(rows, low, high, first, end) for first, end in _cuts(high - low)]
-        return pa.concat_arrays(made)
-
-    def _of_rows(self, rows: Sorted, low: Numbers, high: Numbers, first: int, end: int) -> pa.Array:
-        lengths = (high - low)[first:end]
-        owners = np.repeat(np.arange(end - first), lengths)
-        begins = np.cumsum(lengths) - lengths
-        members = np.arange(owners.size) - begins[owners] + low[first:end][owners]
-        found = self._groups(rows.batch, owners, members)
-        at = np.cumsum(lengths > 0) - 1
-        column = found.take(pa.array(at, mask=lengths == 0))
-        return column if self._aggregate.nullable else column.fill_null(0)
-
-    def _groups(self, batch: pa.RecordBatch, owners: Numbers, members: Numbers) -> pa.Array:
-        """The aggregate of each owner that has members, in their order."""
-        taken = pa.array(members)
-        columns = [batch.column(field.name).take(taken) for field in self._schema[1:]]
-        schema = arrow_schema(self._schema)
-        together = pa.RecordBatch.from_arrays([pa.array(owners), *columns], schema=schema)
-        made = partials_batch(self.block.aggregate(together), self._partial)
-        return self._aggregate.finish(accumulators_of((self._aggregate,)), made.columns[2:])
 
 
 # --- small steps ----------------------------------------------------------------------------------
@@ -358,16 +296,6 @@ def _between_values(column: pa.Array, low: Numbers, high: Numbers) -> tuple[Numb
         np.where(some, padded[first], low),
         np.where(some, padded[np.maximum(last, 0)] + 1, low),
     )
-
-
-def _cuts(lengths: Numbers) -> Iterator[tuple[int, int]]:
-    """Rows in turn, so many that their frames together are not too long."""
-    ends = np.cumsum(lengths)
-    first, done = 0, 0
-    while first < lengths.size:
-        end = max(first + 1, int(np.searchsorted(ends, done + _MEMBERS_MAX, side="right")))
-        yield first, end
-        first, done = end, int(ends[end - 1])
 
 
 def _scalar(default: Literal) -> pa.Scalar:

@@ -1168,6 +1168,9 @@ def _over_partitions() -> dict[str, Judged]:
             F.avg("price").over(by_id.rowsBetween(-2, 0)), F.count("url").over(by_ratio),
             F.min("ratio").over(by_id.rowsBetween(1, 3)),
             F.max("ts").over(by_id.rowsBetween(Window.currentRow, Window.unboundedFollowing)),
+            F.sum("ratio").over(by_id), F.sum("n").over(by_id), F.min("url").over(by_ratio),
+            F.max("ratio").over(by_id), F.bit_xor("id").over(by_id.rowsBetween(-4, 2)),
+            F.bit_or("id").over(by_id),
         ]  # fmt: skip
         windowed = _behind(df).withColumn("w", F.window("ts", "20 seconds"))
         return windowed.select(

@@ -25,6 +25,9 @@ _TYPES: dict[str, DataType] = {
     "cume_dist": DOUBLE,
 }
 _VALUES = ("lag", "lead", "first", "last", "nth")
+# What an aggregate may keep, to run over frames.
+_KEPT = frozenset({"rows", "count", "sum", "sum_high", "sum_low", "min", "max"})
+_KEPT |= {"bit_and", "bit_or", "bit_xor"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,12 @@ class OverCall:
         if self.ignores_nulls and self.function in ("lag", "lead", "nth"):
             raise refuse(f"{self.function} that passes over nulls is not run here")
         if self.is_aggregate:
-            _ = self.aggregate  # which checks itself
+            kept = {each.function for each in self.aggregate.accumulators}
+            if not kept or kept - _KEPT:
+                raise refuse(
+                    f"{self.function} does not run over partitions: group the rows, and join the "
+                    "groups with them"
+                )
 
     @property
     def is_rank(self) -> bool:
