@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.types import Schema
+from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import StepRows
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
@@ -47,6 +47,7 @@ from penstock.operators.specs import (
     LimitSpec,
     OperatorSpec,
     OverSpec,
+    PartialAggregateSpec,
     SessionSpec,
     SortSpec,
     StatefulSpec,
@@ -66,6 +67,7 @@ from penstock.state.keyed import BYTES_MAX_DEFAULT
 OnBadRow = Literal["raise", "reject"]
 # Of a rejected row: why it failed, and which operator of the chain had made it, if one had.
 OPERATOR_COLUMN, ERROR_COLUMN = "operator", "error"
+_INPUT = -1  # where no operator stands before
 
 PortRows = tuple[Schema, Sequence[StatelessSpec]]  # columns, and what stands before the operators
 Build = Callable[[str, Any, Sequence[Fusion], Tools], Operator]
@@ -165,6 +167,11 @@ class Chain:
         tools = Tools(cache, state_bytes_max, want_late, spark, reads_source, python, is_rehearsal)
         self._want_late = want_late
         self._ports = [Front(front, schema, tools, operators) for schema, front in ports]
+        self.had_input = True  # there was some, here or in stages before; else the runtime says so
+        # Where what came out of an operator, or in, is what an aggregate without keys goes by.
+        self._single: dict[int, Schema] = {}
+        if _makes_one_group((*ports[0][1], *operators[:1])):
+            self._single[_INPUT] = ports[0][0]
         self._operators: list[Operator] = []
         self._names: list[str] = []  # of each operator
         self._behind: list[Front] = []  # of each operator
@@ -195,7 +202,10 @@ class Chain:
             steps, rest = cut_at_state(after)
             self._operators.append(self._operator(spec, fronts, tools))
             schemas = [front.schema for front in fronts[: spec.ports]]
-            fronts = [Front(steps, spec.output_schema(*schemas), tools, rest)]
+            schema = spec.output_schema(*schemas)
+            if _makes_one_group((*steps, *rest[:1])):
+                self._single[len(self._behind)] = schema
+            fronts = [Front(steps, schema, tools, rest)]
             if fronts[0].delay_us is not None:
                 raise ExpressionError(
                     "a watermark is defined before the first state, not behind it"
@@ -292,6 +302,18 @@ class Chain:
             rejected,
         )
 
+    def begin_input(self, on_bad_row: OnBadRow = "raise") -> Batches:
+        """There was input, of which no row may come as far as to an aggregate without keys."""
+        self.had_input = True
+        emitted: list[pa.RecordBatch] = []
+        for at, schema in self._single.items():
+            nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
+            if at == _INPUT:
+                emitted += self.process(nothing, None, on_bad_row).batches
+            else:
+                emitted += self._counted(self._follow(at, nothing, on_bad_row == "reject"))
+        return tuple(emitted)
+
     def take_aside(self) -> Aside:
         """What operators made since the last call and was late for the next, or failed."""
         taken, self._aside = self._aside, Aside()
@@ -307,8 +329,10 @@ class Chain:
         given = (watermark_us,) * len(self._ports) if of_ports_us is None else of_ports_us
         emitted: list[pa.RecordBatch] = []
         for index, operator in enumerate(self._operators):
+            # By the end alone an aggregate without keys would have its row.
+            is_told = self.had_input or index - 1 not in self._single
             # Later operators take these rows before the watermark reaches them.
-            for rows in operator.on_watermark(watermark_us, given):
+            for rows in operator.on_watermark(watermark_us, given) if is_told else ():
                 emitted += self._follow(index, rows, on_bad_row == "reject")
             watermark_us = moved_back(watermark_us, operator.behind_us)
             given = (watermark_us,)
@@ -428,3 +452,13 @@ class Chain:
         columns[ERROR_COLUMN] = pa.array([bad[row].message for row in rows], pa.string())
         rejected = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
         return batch.filter(pa.array(mask)), rejected
+
+
+def _makes_one_group(specs: Sequence[OperatorSpec]) -> bool:
+    """Whether one of them is an aggregate without keys and window, which has a row of no rows."""
+    return any(
+        isinstance(spec, AggregateSpec | PartialAggregateSpec)
+        and not spec.keys
+        and spec.window is None
+        for spec in specs
+    )

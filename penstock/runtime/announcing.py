@@ -6,9 +6,9 @@ their readers:
 
 - rows of its epoch, or a whole result without any: what readers know is then no more;
 - the first word of an instance: it makes readers drop what a dead one appended without a marker;
-- for readers of the result, who go by its time: the end, having caught up, and otherwise a sign of
-  life once a second. A reader that waits for the watermark hears of it that much later, where no
-  row comes before.
+- for readers of the result, who go by its time: the end, having caught up, the first input, and
+  otherwise a sign of life once a second. A reader that waits for the watermark hears of it that
+  much later, where no row comes before.
 
 Without that, a query that gives few rows would leave a marker there with each of its commits, for
 ever. Late rows and dead letters have no time of their own: their streams get no signs of life.
@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping
 from penstock.runtime.markers import Marker
 
 SIGN_OF_LIFE_S = 1.0
+_FACTS = ("ended", "caught_up", "had_input")
 
 
 class Announcing:
@@ -68,7 +69,7 @@ class Announcing:
 
     def _is_news(self, tag: str, marker: Marker, now_s: float, is_forced: bool) -> bool:
         told, told_s = self._told[tag]  # the first marker has told
-        if (marker.ended, marker.caught_up) != (told.ended, told.caught_up):
+        if any(getattr(marker, fact) != getattr(told, fact) for fact in _FACTS):
             return True
         return now_s >= told_s + SIGN_OF_LIFE_S or (
             is_forced and marker.watermark_us > told.watermark_us

@@ -56,6 +56,7 @@ class Delivery:
     words: tuple[Word, ...] = ()  # of producers or the source, after these rows
     is_whole: bool = True  # with this piece; what it says about time comes with the last one
     rejected: pa.RecordBatch | None = None  # input that the source could not turn into rows
+    had_input: bool = True  # here or before; the end alone is none
 
     @property
     def rows(self) -> int:
@@ -139,6 +140,7 @@ class StreamInput(Input):
         self._records: deque[tuple[int, Record]] = deque()  # of it, by port, not looked at yet
         self._rest: PortBatch | None = None  # of the record that was last looked at
         self._said: list[Word] = []  # of markers whose rows were given out
+        self._had_input = marker.had_input  # so do they say
         self._in_order = in_order
 
     def take(self, rows_max: int) -> Delivery | None:
@@ -153,11 +155,14 @@ class StreamInput(Input):
             if self._records or self._rest is not None:
                 return Delivery(self._together(pieces), is_whole=False)
             marker, self._release = self._release.marker, None
-            self._said += self._words(marker)
+            facts = decode_marker(marker)
+            self._had_input |= facts.had_input
+            self._said += self._words(marker, facts)
         if not releases:
             return None
         words, self._said = tuple(self._said), []
-        return Delivery(self._together(pieces), words)
+        had_input = self._had_input or bool(pieces)
+        return Delivery(self._together(pieces), words, had_input=had_input)
 
     def _begin_release(self) -> bool:
         """Go on with the release that is being delivered, or with the next one, if there is one."""
@@ -191,9 +196,8 @@ class StreamInput(Input):
         streams = {tag.name for tag in tags if tag.kind in OF_STREAMS}
         return [at for at, port in enumerate(self._ports) if port.streams & streams]
 
-    def _words(self, marker: Record) -> tuple[Word, ...]:
+    def _words(self, marker: Record, facts: Marker) -> tuple[Word, ...]:
         """What a marker says, to each port of which it speaks."""
-        facts = decode_marker(marker)
         if facts.timeless:
             return ()
         run = run_of(facts.instance) if facts.caught_up else 0
@@ -320,6 +324,7 @@ class SourceInput(Input):
             batches=() if batch is None else (_read_at(first, batch),),
             words=(Word(0, said),),
             rejected=read.rejected,
+            had_input=batch is not None,
         )
 
     def has_paused(self) -> bool:

@@ -55,6 +55,7 @@ class Marker:
     behind_us: int = 0  # no later output is older than that, but for so much
     ended: bool = False  # there will be no later output
     caught_up: bool = False  # there is no more for now, so it holds nobody's watermark back
+    had_input: bool = False  # there was some, here or before, though it may have held no row
     whole: bool = False  # the rows of this epoch, if any, are all of the result: complete mode
     ports: tuple[PortMark, ...] = ()
     statics: Mapping[str, int] = field(default_factory=dict)  # versions that rows behind it meet

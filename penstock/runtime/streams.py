@@ -469,7 +469,8 @@ class StreamWriter:
         if self._marker.ended and (rows is not None or not ended):
             raise self._has_ended()
         self._follow_substreams()
-        marker = self._next_marker(offset, watermark_us, ended)
+        had_input = self._marker.had_input or batch is not None
+        marker = self._next_marker(offset, watermark_us, ended, had_input)
         encoded = _encode(marker)
         self._has_failed = True  # until it is known not to have
         if rows is not None:
@@ -552,7 +553,9 @@ class StreamWriter:
             producer=self._producer,
         )
 
-    def _next_marker(self, offset: Any, watermark_us: int | None, ended: bool) -> Marker:
+    def _next_marker(
+        self, offset: Any, watermark_us: int | None, ended: bool, had_input: bool
+    ) -> Marker:
         last = self._marker
         given_us = WATERMARK_NONE if watermark_us is None else watermark_us
         return Marker(
@@ -562,6 +565,7 @@ class StreamWriter:
             offset=last.offset if offset is None else offset,
             watermark_us=max(last.watermark_us, given_us),
             ended=ended,
+            had_input=had_input,
         )
 
 

@@ -161,6 +161,7 @@ class Vertex:
         self._marker = start
         self._marker_position = position
         self._writes_results = any(output.is_result for output in parts.written)
+        parts.chain.had_input = start.had_input
         self._late_rows = start.late_rows
         self._rejected_rows = start.rejected_rows
         self._is_dirty = False  # something happened since the last marker
@@ -361,6 +362,8 @@ class Vertex:
             self._run(piece)
         if delivery.rejected is not None:
             self._reject(delivery.rejected)
+        if delivery.had_input and not self._parts.chain.had_input:
+            self._emit_rows(self._parts.chain.begin_input(self._on_bad_row))
         self._caught_up = False
         self._is_within_delivery = not delivery.is_whole
         if delivery.is_whole:
@@ -558,6 +561,7 @@ class Vertex:
             behind_us=self._parts.chain.behind_us,
             ended=time.ended,
             caught_up=self._caught_up,
+            had_input=self._parts.chain.had_input,
             whole=whole,
             ports=time.marks(),
             statics=self._parts.statics.versions(),

@@ -6,7 +6,7 @@ The answers are Spark's, which runs a micro-batch for them; `tests/oracle/test_s
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.expressions.tree import column
+from penstock.operators.specs import DeduplicateSpec
+from penstock.plan.joins import join
+from penstock.plan.nodes import step
 from penstock.plan.query import Query
 from penstock.stages.settings import Settings
 from penstock.testing.columns import col
@@ -109,9 +113,64 @@ def test_lines_that_are_all_set_aside_are_input(lab: Laboratory, tmp_path: Path)
     assert len(lab.rows("bad")) == 1
 
 
-def test_the_end_of_a_source_without_rows_is_no_input(lab: Laboratory, tmp_path: Path) -> None:
-    folder = tmp_path / "in"
+def _files(folder: Path, bounded: bool) -> Draft:
     folder.mkdir()
-    rows = scan_source("folder", "n bigint", None, path=str(folder), format="jsonl", bounded=True)
-    lab.run(totals(rows))
+    options = {"path": str(folder), "format": "jsonl", "bounded": bounded}
+    return scan_source("folder", "n bigint", None, **options)
+
+
+def _paired(rows: Draft) -> Draft:
+    n, m = column("n", "bigint"), column("m", "bigint")
+    other = rows.select(col("n").alias("m"))
+    return Draft(join("inner", rows.relation, other.relation, [(n, m, False)], None))
+
+
+# What stands before the count: rows through an exchange, or groups of them.
+BEFORE: dict[str, Callable[[Draft], Draft]] = {
+    "rows": lambda rows: rows,
+    "rows that a filter drops": lambda rows: rows.filter(col("n") > 500),
+    "distinct rows": lambda rows: Draft(
+        step(DeduplicateSpec((column("n", "bigint"),), None), rows.relation)
+    ),
+    "groups that change": lambda rows: rows.group_by("n").agg(count().alias("c"), mode="update"),
+    "pairs": _paired,
+}
+
+
+def counted(rows: Draft, mode: str, parallelism: int) -> Query:
+    counts = rows.group_by().agg(count().alias("c"), mode=mode)
+    settings = Settings(commit_interval_ms=0, available_now=True)
+    return query("counted", counts.to_stream("out"), parallelism=parallelism, settings=settings)
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("mode", ["complete", "update"])
+@pytest.mark.parametrize("before", BEFORE)
+def test_the_end_of_a_source_without_files_is_no_input(
+    lab: Laboratory, tmp_path: Path, before: str, mode: str, parallelism: int
+) -> None:
+    empty = counted(BEFORE[before](_files(tmp_path / "none", True)), mode, parallelism)
+    lab.run(empty)
     assert lab.rows("out") == []
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("mode", ["complete", "update"])
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("bounded", [True, False])
+def test_a_count_of_a_file_without_rows(
+    lab: Laboratory, tmp_path: Path, bounded: bool, before: str, mode: str, parallelism: int
+) -> None:
+    folder = tmp_path / "in"
+    tested = counted(BEFORE[before](_files(folder, bounded)), mode, parallelism)
+    put(folder / "a.jsonl", [])
+    for steps in range(0, 12, 3):
+        process = lab.open(tested)
+        for _ in range(steps):
+            process.host.step()
+        process.abandon()
+    with lab.open(tested) as process:
+        process.run_available()
+    rows = [row["c"] for row in lab.rows("out")]
+    assert set(rows) == {0}
+    assert mode == "complete" or len(rows) == 1
