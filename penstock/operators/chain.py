@@ -182,6 +182,7 @@ class Chain:
             way.close()
         # A partial aggregate on the way has its one group of a batch without rows too.
         self._hands_on_empty = not self._operators and any(way.steps for way in self._ways)
+        self._ways_make_one_group = any(map(_makes_one_group, ways))
         self._aside = Aside()
         self._counts = {"in": 0, "out": 0, "late": 0, "rejected": 0}
 
@@ -307,11 +308,13 @@ class Chain:
         self.had_input = True
         emitted: list[pa.RecordBatch] = []
         for at, schema in self._single.items():
-            nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
+            nothing = _no_rows(schema)
             if at == _INPUT:
                 emitted += self.process(nothing, None, on_bad_row).batches
             else:
                 emitted += self._counted(self._follow(at, nothing, on_bad_row == "reject"))
+        if self._ways_make_one_group:
+            emitted.append(_no_rows(self.output_schema))
         return tuple(emitted)
 
     def take_aside(self) -> Aside:
@@ -452,6 +455,10 @@ class Chain:
         columns[ERROR_COLUMN] = pa.array([bad[row].message for row in rows], pa.string())
         rejected = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
         return batch.filter(pa.array(mask)), rejected
+
+
+def _no_rows(schema: Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
 
 
 def _makes_one_group(specs: Sequence[OperatorSpec]) -> bool:
