@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrays import Mask, is_text, validity_of
+from penstock.arrays import Mask, storage, validity_of
 from penstock.expressions.types import arrow_type
 from penstock.operators.specs import WEIGHT_COLUMN, WEIGHT_FIELD
 from penstock.state.columns import PANE_NAME, MergeRule, StateSchema, ValueColumn, to_words
@@ -86,15 +86,35 @@ class Shown:
 def same_values(one: pa.Array, other: pa.Array) -> Mask:
     """Where two columns have the same value, bit by bit, or none."""
     valid, also = validity_of(one), validity_of(other)
-    if pa.types.is_nested(one.type):
-        pairs = zip(one.to_pylist(), other.to_pylist(), strict=True)
-        equal = np.fromiter((repr(left) == repr(right) for left, right in pairs), np.bool_)
-    elif is_text(one.type) or pa.types.is_decimal(one.type):
-        equal = np.asarray(pc.fill_null(pc.equal(one, other), True))
-    else:
+    if pa.types.is_struct(one.type):
+        equal = np.ones(len(one), np.bool_)
+        for field, its_other in zip(one.flatten(), other.flatten(), strict=True):
+            equal &= same_values(field, its_other)
+    elif pa.types.is_nested(one.type):
+        equal = _same_elements(one, other)
+    elif storage(one.type) is not None:
         equal = to_words(one, False) == to_words(other, False)
+    else:
+        equal = np.asarray(pc.fill_null(pc.equal(one, other), True))
     same: Mask = (valid == also) & (equal | ~valid)
     return same
+
+
+def _same_elements(one: pa.Array, other: pa.Array) -> Mask:
+    """Where arrays or maps are as long as each other, and each element is the same."""
+    lengths, others = (np.diff(column.offsets.to_numpy()) for column in (one, other))
+    equal: Mask = (lengths == others) & validity_of(one) & validity_of(other)
+    chosen = pa.array(equal)
+    same = same_values(*(_elements(column.filter(chosen)) for column in (one, other)))
+    ats = np.repeat(np.flatnonzero(equal), lengths[equal])
+    equal[ats[~same]] = False
+    return equal
+
+
+def _elements(column: pa.Array) -> pa.Array:
+    """All elements of arrays or maps of which none is null; Arrow's `flatten` takes no maps."""
+    begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return column.values.slice(begin, end - begin)
 
 
 def weighed(rows: pa.RecordBatch, weight: int) -> pa.RecordBatch:

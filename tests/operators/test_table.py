@@ -12,9 +12,10 @@ import pytest
 
 from penstock.errors import ExpressionError, RowError
 from penstock.expressions.tree import call, column, literal
-from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
+from penstock.expressions.types import Field, Schema, arrow_schema, arrow_type, parse_type
 from penstock.kernels.cache import KernelCache
 from penstock.operators.chain import Chain
+from penstock.operators.shown import same_values
 from penstock.operators.specs import (
     WEIGHT_COLUMN,
     WEIGHT_FIELD,
@@ -34,6 +35,27 @@ USERS: Schema = (
 )
 user = column("user", "string")
 Tuple = tuple[Any, ...]
+
+
+NESTED = {
+    "struct<a:bigint,b:string>": [{"a": 1, "b": "x"}, {"a": 1, "b": None}, {"a": None, "b": None}],
+    "array<double>": [[0.0], [-0.0], [float("nan")], [], [None], [0.0, 1.0], [1.0, 0.0]],
+    "array<array<string>>": [[["a"], []], [["a"]], [[], ["a"]], [None], [["a"], None]],
+    "map<string,int>": [[("a", 1)], [("a", None)], [("b", 1)], [("a", 1), ("b", 2)], []],
+    "array<struct<d:decimal(20,2),t:timestamp>>": [[], [{"d": 1, "t": 5}], [{"d": 2, "t": 5}]],
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_nested_values_are_the_same_where_they_look_the_same(kind: str) -> None:
+    rng, arrow = Random(kind), arrow_type(parse_type(kind))
+    left, right = (pa.array(rng.choices([*NESTED[kind], None], k=200), arrow) for _ in range(2))
+    left, right = left.slice(7), right.slice(7)
+    pairs = list(zip(left.to_pylist(), right.to_pylist(), strict=True))
+    expected = [repr(one) == repr(other) for one, other in pairs]
+    assert same_values(left, right).tolist() == expected
+    assert any(expected)
+    assert not all(expected)
 
 
 def users(rows: Iterable[Row]) -> pa.RecordBatch:
