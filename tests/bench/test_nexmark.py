@@ -54,6 +54,17 @@ def test_of_updates_the_last_row_of_a_key_counts() -> None:
     assert difference("q4", world, [*rows, *early], key_width=1) is not None
 
 
+def test_of_updates_an_auction_that_was_passed_does_not_count() -> None:
+    world = world_of(EVENTS)
+    rows = list(ANSWERS["q5_updates"](world))
+    start, end, _, number = rows[0]
+    passed = (start, end, 1, number - 1)
+    assert difference("q5_updates", world, [passed, *rows], key_width=3) is None
+    assert difference("q5_updates", world, [passed, *rows[1:]], key_width=3) is not None
+    level = (start, end, 1, number)
+    assert difference("q5_updates", world, [level, *rows], key_width=3) is not None
+
+
 def test_the_order_of_events_changes_no_answer() -> None:
     in_order = NexmarkSettings(seed=3, rate=1_000, events_max=20_000)
     for name, answer in ANSWERS.items():

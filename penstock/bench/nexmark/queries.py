@@ -18,7 +18,7 @@ EUR_PER_1000_USD = 908
 DIVISOR = 123
 CATEGORY = 10
 STATES = ("OR", "ID", "CA")
-LAST_AUCTIONS = 10
+LAST_AUCTIONS = HIGHEST_AUCTIONS = 10
 WINDOW_S = 10
 SLIDE_S = 2
 APART_S = 1_800  # a bid and its auction in Impeller's q4
@@ -109,6 +109,7 @@ def _q4(events: DataFrame) -> DataFrame:
 
 
 def _q5(events: DataFrame) -> DataFrame:
+    """In update mode also auctions that had the most bids for a while."""
     window = F.window("dateTime", f"{WINDOW_S} seconds", f"{SLIDE_S} seconds")
     counts = _bids(events).groupBy(window, "auction").agg(F.count("*").alias("number"))
     most = counts.groupBy("window").agg(F.max("number").alias("most"))
@@ -160,9 +161,29 @@ def _q2_whole(events: DataFrame) -> DataFrame:
     return _kind(events, 2, "bid", *fields).filter(F.col("auction") % DIVISOR == 0)
 
 
+def _q3_latest(events: DataFrame) -> DataFrame:
+    """Two tables by person: who sells, and their newest auction, which has the greatest id."""
+    people = _persons(events).filter(F.col("state").isin(*STATES)).groupBy("id")
+    facts = [F.max_by(name, "dateTime").alias(name) for name in ("name", "city", "state")]
+    sold = _auctions(events).filter(F.col("category") == CATEGORY).groupBy("seller")
+    joined = people.agg(*facts).join(
+        sold.agg(F.max("id").alias("auction")), F.col("seller") == F.col("id")
+    )
+    return joined.select("id", "name", "city", "state", "auction")
+
+
 def _q4_bounded(events: DataFrame) -> DataFrame:
     near = f"abs(unix_millis(offered) - unix_millis(opened)) <= {APART_S * 1_000}"
     return _means(_valid_bids(events, near))
+
+
+def _q6_highest(events: DataFrame) -> DataFrame:
+    """Nobody waits until an auction closes: its price so far counts, and rises."""
+    won = _valid_bids(events).groupBy("id", "seller").agg(F.max("price").alias("final"))
+    prices = F.sort_array(F.collect_list("final"), asc=False)
+    highest = won.groupBy("seller").agg(F.slice(prices, 1, HIGHEST_AUCTIONS).alias("highest"))
+    total = F.aggregate("highest", F.lit(0).cast("bigint"), lambda total, price: total + price)
+    return highest.select("seller", (total / F.size("highest")).alias("mean"))
 
 
 def _q8_pairs(events: DataFrame) -> DataFrame:
@@ -211,8 +232,20 @@ VARIANTS: Mapping[str, NexmarkQuery] = MappingProxyType(
                 (*_BID, "bid.channel", "bid.url", "bid.extra"),
             ),
             NexmarkQuery(
+                "q3_latest", "who sells in some states, and what last", _q3_latest,
+                ("etype", "dateTime", *_AUCTION, *_PERSON), "update", ("id",), on_spark=False,
+            ),
+            NexmarkQuery(
                 "q4_bounded", "q4 of bids within half an hour", _q4_bounded, (*_BID, *_AUCTION),
                 "update", ("category",), on_spark=False,
+            ),
+            NexmarkQuery(
+                "q5_updates", "q5 while it changes", _q5, _BID,
+                "update", ("start", "end", "auction"), on_spark=False,
+            ),
+            NexmarkQuery(
+                "q6_highest", "mean of a seller's ten highest prices", _q6_highest,
+                (*_BID, *_AUCTION), "update", ("seller",), on_spark=False,
             ),
             NexmarkQuery("q7_minute", "highest bids of a minute", _q7_minute, _BID),
             NexmarkQuery(
