@@ -69,6 +69,7 @@ class SqliteSink(Sink):
         self._weight = weight
         self._replaces = replaces
         self._busy_s = busy_s
+        self._numbered: str | None = None  # the column that is SQLite's number of the row
         self._fields = [field for field in schema if field.name != weight]
         self._names = [field.name for field in self._fields]
         self._check_key()
@@ -95,6 +96,12 @@ class SqliteSink(Sink):
                 for name, encode in zip(self._names, self._encoders, strict=True)
             ]
         found: list[Row] = list(zip(*columns, strict=True))
+        for name, values in zip(self._names, columns, strict=True):
+            if name.lower() == self._numbered and None in values:
+                raise self._refused(
+                    f"cannot hold a null in its INTEGER PRIMARY KEY {name}, where SQLite would put "
+                    "a number of its own"
+                )
         if self._weight is None:
             return StagedRows([], found, table.num_rows)
         gone, come = _net(found, table.column(self._weight).to_pylist())
@@ -179,7 +186,10 @@ class SqliteSink(Sink):
         if kinds:
             self._check_table(str(kinds[0][0]))
             return
-        columns = [f"{_quoted(field.name)} {_declared(field)}" for field in self._fields]
+        kinds_of = {field.name: _declared(field) for field in self._fields}
+        if len(self._key) == 1 and kinds_of[self._key[0]] == "INTEGER":
+            kinds_of[self._key[0]] = "INT"  # or it would be the number of the row, and never null
+        columns = [f"{_quoted(name)} {kind}" for name, kind in kinds_of.items()]
         if self._key:
             columns.append(f"PRIMARY KEY ({', '.join(map(_quoted, self._key))})")
         self._connection.execute(f"CREATE TABLE {_quoted(self._table)} ({', '.join(columns)})")
@@ -190,16 +200,17 @@ class SqliteSink(Sink):
                 f"is {f'a {kind}, no table' if kind != 'table' else 'where epochs are kept'}"
             )
         found = self._connection.execute(
-            "SELECT name, pk FROM pragma_table_xinfo(?)", (self._table,)
+            "SELECT name, pk, upper(type) FROM pragma_table_xinfo(?)", (self._table,)
         ).fetchall()
-        there, wanted = {str(name).lower() for name, _ in found}, _lower(self._names)
+        there, wanted = {str(name).lower() for name, *_ in found}, _lower(self._names)
         if there != wanted:
             raise self._refused(
-                f"has the columns {', '.join(str(name) for name, _ in found)}, and the rows "
+                f"has the columns {', '.join(str(name) for name, *_ in found)}, and the rows "
                 f"{', '.join(self._names)}"
             )
-        primary = {str(name).lower() for name, number in found if number}
-        if self._key and _lower(self._key) not in [primary, *self._unique_indexes()]:
+        primary = {str(name).lower(): kind for name, number, kind in found if number}
+        self._numbered = next(iter(primary)) if [*primary.values()] == ["INTEGER"] else None
+        if self._key and _lower(self._key) not in [primary.keys(), *self._unique_indexes()]:
             raise self._refused(
                 f"has neither a primary key nor a unique index of just {', '.join(self._key)}"
             )

@@ -95,6 +95,33 @@ def test_a_row_replaces_that_of_its_key_and_one_that_goes_is_deleted(tmp_path: P
     assert rows_of(tmp_path / "db") == [("a", 2)]
 
 
+def numbered(path: object, *values: int | None) -> None:
+    """Write one epoch of rows that a whole number tells apart."""
+    schema = pa.schema([("number", pa.int64()), ("n", pa.int64())])
+    sink = SqliteSink(str(path), "out", "q", "id-1", schema, key=("number",))
+    rows = pa.record_batch([pa.array(values, pa.int64()), pa.array(range(len(values)), pa.int64())],
+                           schema=schema)  # fmt: skip
+    epoch = (sink.last_epoch() or 0) + 1
+    sink.publish(epoch, sink.stage(epoch, BatchRows((punit.encode(rows),), schema)))
+
+
+def test_a_key_of_whole_numbers_may_be_null(tmp_path: Path) -> None:
+    """A column that is INTEGER PRIMARY KEY would get a number of SQLite's in its place."""
+    numbered(tmp_path / "db", 0, None, 1)
+    assert rows_of(tmp_path / "db") == [(None, 1), (0, 0), (1, 2)]
+    numbered(tmp_path / "db", None, 2)
+    assert rows_of(tmp_path / "db") == [(None, 0), (0, 0), (1, 2), (2, 1)]
+
+
+def test_a_null_is_refused_where_sqlite_would_put_a_number_in_its_place(tmp_path: Path) -> None:
+    with apsw.Connection(str(tmp_path / "db")) as connection:
+        connection.execute("CREATE TABLE out(Number INTEGER PRIMARY KEY, n)")
+    numbered(tmp_path / "db", 7, 8)
+    with pytest.raises(SinkError, match="cannot hold a null in its INTEGER PRIMARY KEY number"):
+        numbered(tmp_path / "db", None, 9)
+    assert rows_of(tmp_path / "db") == [(7, 0), (8, 1)]
+
+
 def test_what_takes_a_rows_place_may_come_before_the_row_goes(tmp_path: Path) -> None:
     """Two vertices: one has the new row of a key, the other one takes the old one back."""
     sink = counted(tmp_path / "db")
