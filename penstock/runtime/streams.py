@@ -224,20 +224,18 @@ def register_streams(log: Log, program: Program) -> None:
 def check_new_results(log: Log, stored: Program, program: Program) -> None:
     """Raise StreamConflict if a result is new to a query whose rows its stream holds already.
 
-    It was dropped, and would come again from the beginning.
+    It was dropped, and would come again from the beginning. Late rows are no result: they go on.
     """
-    known = {name for stage in stored.stages for name in stage.written}
-    for stream in program.streams:
-        if stream.role != "output" or stream.name in known:
+    before, now = ({name for s in each.stages for name in s.written} for each in (stored, program))
+    for name in sorted(now - before):
+        if program.stream(name).role != "output" or log.get(stream_key(name)) is None:
             continue
-        if log.get(stream_key(stream.name)) is None:
-            continue
-        if program.query in describe_stream(log, stream.name).writers:
+        if program.query in describe_stream(log, name).writers:
             raise StreamConflict(
-                f"stream {stream.name} holds rows that query {program.query} wrote before it was "
+                f"stream {name} holds rows that query {program.query} wrote before it was "
                 "started without this result, which would begin anew and write them twice: choose "
                 "another stream",
-                stream=stream.name,
+                stream=name,
                 query=program.query,
             )
 

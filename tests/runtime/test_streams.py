@@ -26,6 +26,7 @@ from penstock.runtime.retention import cut, plan_cut
 from penstock.runtime.streams import (
     StreamReader,
     StreamWriter,
+    check_new_results,
     create_stream,
     describe_stream,
     register_streams,
@@ -227,6 +228,16 @@ def test_a_query_does_not_make_its_result_of_what_held_its_late_rows() -> None:
         register_streams(log, windowed("q", "late"))
     with pytest.raises(StreamConflict, match="would write dead letters"):
         register_streams(log, windowed("q", "counts", dead_letter_stream="late"))
+
+
+def test_a_query_with_late_rows_is_started_again() -> None:
+    """The stream of its late rows holds some already, and is no result that came back."""
+    log = MemoryLog()
+    create_stream(log, "times", parse_schema("at timestamp"))
+    program = windowed("q", "counts", late_stream="late", dead_letter_stream="bad")
+    register_streams(log, program)
+    check_new_results(log, program, program)
+    register_streams(log, program)
 
 
 # --- final rows, updates and whole results --------------------------------------------------------
