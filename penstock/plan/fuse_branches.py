@@ -58,12 +58,16 @@ def fuse_branches(query: Query) -> Query:
 def _timed_together(writes: tuple[Write, ...], stream: StreamRef) -> tuple[Write, ...]:
     """The one watermark that readers of a shared stream define right there, defined before it.
 
-    The rows that it goes by are the same ones; for who has none it says nothing.
+    The rows that it goes by are the same ones; for who has none it says nothing. Who has one of
+    rows that he has filtered first goes by fewer rows, and would have both.
     """
     writers = [write for write in writes if write.target == stream]
     specs = (spec_of(node) for write in writers for node in in_one_stage(write.child))
-    found = {node.spec for write in writes for node in _watermarks(write.child, stream)}
+    above = [node for write in writes for node in _watermarks(write.child, stream)]
+    found = {node.spec for node in above}
     if len(found) != 1 or any(isinstance(spec, StatefulSpec | WatermarkSpec) for spec in specs):
+        return writes
+    if not all(_is_over(node, stream) for node in above):
         return writes
     (watermark,) = found
 
@@ -85,7 +89,14 @@ def _timed_together(writes: tuple[Write, ...], stream: StreamRef) -> tuple[Write
 
 
 def _watermarks(relation: Relation, stream: StreamRef) -> list[Step]:
-    return [node for node in walk(relation) if isinstance(node, Step) and _is_over(node, stream)]
+    """The watermarks that readers of a stream define, wherever they stand above it."""
+    return [
+        node
+        for node in walk(relation)
+        if isinstance(node, Step)
+        and isinstance(node.spec, WatermarkSpec)
+        and any(isinstance(each, Scan) and each.relation == (stream,) for each in walk(node))
+    ]
 
 
 def _is_over(node: Relation, stream: StreamRef) -> bool:
