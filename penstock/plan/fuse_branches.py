@@ -63,7 +63,8 @@ def _timed_together(writes: tuple[Write, ...], stream: StreamRef) -> tuple[Write
     """
     writers = [write for write in writes if write.target == stream]
     specs = (spec_of(node) for write in writers for node in in_one_stage(write.child))
-    above = [node for write in writes for node in _watermarks(write.child, stream)]
+    streams = _made_of(writes, stream)
+    above = [node for write in writes for node in _watermarks(write.child, streams)]
     found = {node.spec for node in above}
     if len(found) != 1 or any(isinstance(spec, StatefulSpec | WatermarkSpec) for spec in specs):
         return writes
@@ -88,14 +89,24 @@ def _timed_together(writes: tuple[Write, ...], stream: StreamRef) -> tuple[Write
     )
 
 
-def _watermarks(relation: Relation, stream: StreamRef) -> list[Step]:
-    """The watermarks that readers of a stream define, wherever they stand above it."""
+def _made_of(writes: tuple[Write, ...], stream: StreamRef) -> set[str]:
+    """A shared stream, and those that are made of its rows."""
+    found = {stream.name}
+    for write in writes:  # writers before readers
+        read = (name for each in scans_of(write.child) for name in stream_names(each))
+        if is_shared(write.target) and found.intersection(read):
+            found.add(write.stream)
+    return found
+
+
+def _watermarks(relation: Relation, streams: set[str]) -> list[Step]:
+    """The watermarks that readers of these streams define, wherever they stand above them."""
     return [
         node
         for node in walk(relation)
         if isinstance(node, Step)
         and isinstance(node.spec, WatermarkSpec)
-        and any(isinstance(each, Scan) and each.relation == (stream,) for each in walk(node))
+        and any(streams.intersection(stream_names(each)) for each in scans_of(node))
     ]
 
 
