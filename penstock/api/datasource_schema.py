@@ -7,7 +7,7 @@ from pyspark.sql import types as spark
 
 from penstock.catalyst.spark_types import parse_json_type
 from penstock.errors import ExpressionError, SchemaMismatch
-from penstock.expressions.types import DataType, Field, Schema, arrow_schema
+from penstock.expressions.types import INTERVAL_FIELDS_US, DataType, Field, Schema, arrow_schema
 
 _SPARK_KINDS: dict[str, type[spark.DataType]] = {
     "boolean": spark.BooleanType,
@@ -45,6 +45,9 @@ def _spark_type(of: DataType) -> spark.DataType:
         return spark.MapType(_spark_type(of.key), _spark_type(of.value))
     if of.kind == "struct":
         return spark_schema(of.fields)
+    if of.is_interval:
+        fields = list(INTERVAL_FIELDS_US)
+        return spark.DayTimeIntervalType(*(fields.index(name) for name in of.interval_fields))
     return _SPARK_KINDS[of.kind]()
 
 

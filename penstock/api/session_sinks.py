@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from penstock.connectors.contract import Sink
+from penstock.expressions.types import schema_from_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,12 +24,12 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """A DataFrame of the query's own types.
 
     Left to itself PySpark takes a time without a zone for one of the session's, which not every
-    such time is.
+    such time is, and every interval for one of days to seconds.
     """
     # Not above: `penstock explain` says what a sink promises without loading Spark.
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
+    from penstock.api.datasource_schema import spark_schema  # noqa: PLC0415
 
-    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+    return spark.createDataFrame(rows, spark_schema(schema_from_arrow(rows.schema)))
 
 
 class NoopSink(Sink):

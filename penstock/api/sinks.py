@@ -306,7 +306,12 @@ class ParquetChoice(FilesChoice):
             return super().open(spark, stored, replaces=replaces)
         writers = len(stored.program.producers(stored.output))
         codec = dict(self.layout.options).get("compression")
-        return FolderSink(self.path, stored.name, stored.id, writers=writers, codec=codec)
+        from penstock.api.datasource_schema import spark_schema  # noqa: PLC0415 (loads Spark)
+
+        types = spark_schema(stored.program.stream(stored.output).schema).json()
+        return FolderSink(
+            self.path, stored.name, stored.id, writers=writers, codec=codec, spark_types=types
+        )
 
 
 @dataclass(frozen=True)

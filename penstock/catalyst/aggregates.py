@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.catalyst.expressions import ExpressionReader
+from penstock.catalyst.interval_expressions import interval_of, micros_of
 from penstock.catalyst.jvm import JvmNode, java_classes, scala_items, scala_option
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
@@ -18,6 +19,8 @@ from penstock.operators.specs import AggregateCall
 from penstock.operators.totals import SUM_DIGITS
 
 Naming = Callable[[str], str]
+
+_ADDING = ("Sum", "Average")
 
 _BY_CLASS: Mapping[tuple[str, bool], AggregateFunction] = {
     (row.catalyst, row.fails): row for row in AGGREGATES.values()
@@ -102,22 +105,35 @@ class CallCollector:
 
     def column(self, node: JvmNode) -> Expression:
         """The column of an aggregate inside a larger expression."""
-        function = _function_of(node)
-        return self.named(node, str(function.read("prettyName")))
+        name = str(_function_of(node).read("prettyName"))
+        if not _adds_intervals(node):
+            return self.named(node, name)
+        try:
+            asked = self._read(node)
+            total = asked.function.replace("avg", "sum")
+            micros: Expression = self._given(replace(asked, function=total), name)
+            if total != asked.function:
+                count = self._given(replace(asked, function="count"), name)
+                micros = call("divide_micros", micros, count)
+            return interval_of(micros, spark_type(node.read("dataType")))
+        except ExpressionError as error:
+            raise self.inputs.refuse(node, error.message) from error
 
     def named(self, node: JvmNode, name: str) -> Column:
         """The column of an aggregate, under this name if nobody asked for it before."""
         try:
             asked = self._read(node)
-            for known in self.calls:
-                if replace(asked, name=known.name) == known:
-                    return _column(known)
-            added = replace(asked, name=self.name(name))
-            _check_type(added, node)
+            _check_type(asked, node)
+            return self._given(asked, name)
         except ExpressionError as error:
             raise self.inputs.refuse(node, error.message) from error
-        self.calls.append(added)
-        return _column(added)
+
+    def _given(self, asked: AggregateCall, name: str) -> Column:
+        for known in self.calls:
+            if replace(asked, name=known.name) == known:
+                return _column(known)
+        self.calls.append(replace(asked, name=self.name(name)))
+        return _column(self.calls[-1])
 
     def _read(self, node: JvmNode) -> AggregateCall:
         """The aggregate, without a name yet."""
@@ -169,7 +185,9 @@ class CallCollector:
             summed = known[first.expr_id] if is_known else first.children[0]
             return self._summed_digits(point, summed), None
         second = self.inputs.read(rest[0]) if row.second in ("order", "pair") else None
-        return self.inputs.read(first), second
+        argument = self.inputs.read(first)
+        adds = row.catalyst in _ADDING and argument.type.is_interval
+        return micros_of(argument) if adds else argument, second
 
     def _where(self, condition: Expression, asked: AggregateCall) -> AggregateCall:
         """An aggregate of the rows that a FILTER lets through: of the others it gets nulls."""
@@ -286,7 +304,14 @@ def is_aggregate(node: JvmNode) -> bool:
     """Whether an expression is one aggregate and nothing more."""
     if node.kind == "MakeDecimal":
         return node.children[0].kind == "AggregateExpression"
-    return node.kind == "AggregateExpression"
+    return node.kind == "AggregateExpression" and not _adds_intervals(node)
+
+
+def _adds_intervals(node: JvmNode) -> bool:
+    """Whether it is a sum or an average of intervals, which are those of their microseconds."""
+    return _function_of(node).kind in _ADDING and "interval" in str(
+        node.read("dataType").typeName()
+    )
 
 
 def _aggregate_expression(node: JvmNode) -> JvmNode:

@@ -13,6 +13,13 @@ from functools import reduce
 from typing import Any
 
 from penstock.catalyst.by_spark import SparkColumns
+from penstock.catalyst.interval_expressions import (
+    ARITHMETIC,
+    INTERVAL_BUILDERS,
+    cast_interval,
+    interval_of,
+    micros_of,
+)
 from penstock.catalyst.jvm import JvmNode, scala_set
 from penstock.catalyst.literals import internal_value, read_literal
 from penstock.catalyst.nested_expressions import NESTED_BUILDERS
@@ -125,8 +132,11 @@ def _direct(function: Function) -> Builder:
             place.require_ansi(function.ansi)
         args = place.args()
         zone = place.zone_for(*args) if "time_zone" in function.options else {}
-        found = call(function.name, *args, **zone)
-        return call("null_on_error", found) if is_try else found
+        of_intervals = function.name in ARITHMETIC and args[0].type.is_interval
+        found = call(function.name, *(map(micros_of, args) if of_intervals else args), **zone)
+        found = call("null_on_error", found) if is_try else found
+        target = spark_type(place.read("dataType")) if of_intervals else found.type
+        return interval_of(found, target) if target.is_interval and of_intervals else found
 
     return build
 
@@ -221,6 +231,10 @@ def _cast(place: Place) -> Expression:
     if mode not in ("ANSI", "TRY"):
         place.require_ansi("evalMode")
     arg, target = place.arg(0), spark_type(place.read("dataType"))
+    if arg.type.is_interval or target.is_interval:
+        made = cast_interval(arg, target, mode)
+        if made is not None:
+            return made
     options: dict[str, Any] = {"to": str(target)}
     if cast_needs_zone(arg.type, target):
         options["time_zone"] = place.zone()
@@ -265,6 +279,7 @@ _BUILDERS: Mapping[str, Builder] = {
     "Round": _round,
     # dates and times
     **TIME_BUILDERS,
+    **INTERVAL_BUILDERS,
     # nested values
     **NESTED_BUILDERS,
 }

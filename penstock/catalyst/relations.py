@@ -416,6 +416,8 @@ def _check_readable(source: str, file_format: str, schema: Schema) -> None:
         kind = str(field.type)
         if field.name == "_corrupt_record":
             why = "a line that does not fit is no row here: name a deadLetterStream for it"
+        elif "interval " in kind:
+            why = f"a column of type {kind} is not read from texts here: read a string, and cast it"
         elif file_format == "csv" and kind.startswith(("array", "map", "struct", "binary")):
             why = f"a column of type {kind} is not read from CSV here"
         elif file_format == "jsonl" and "map<" in kind:

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import ExpressionError
 from penstock.expressions.types import (
+    INTERVAL_KINDS,
     DataType,
     Field,
     array_type,
@@ -31,6 +32,7 @@ _SIMPLE: Mapping[str, str] = {
     "date": "date",
     "timestamp": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
+    **{kind: kind for kind in INTERVAL_KINDS},
 }
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
@@ -75,5 +77,18 @@ def _simple(name: str) -> DataType:
     raise _unknown(name)
 
 
+_MONTHS = (
+    "Spark does not hand over intervals of years and months: keep their number of months, "
+    "CAST(... AS int), and add it by add_months()"
+)
+_WAYS_OUT: Mapping[str, str] = {
+    "interval": "months, days and microseconds in one have no order: use make_dt_interval()",
+    "interval year": _MONTHS,
+    "interval month": _MONTHS,
+    "interval year to month": _MONTHS,
+}
+
+
 def _unknown(name: str) -> ExpressionError:
-    return ExpressionError(f"the type {name} is not known here", type=name)
+    way_out = f"; {_WAYS_OUT[name]}" if name in _WAYS_OUT else ""
+    return ExpressionError(f"the type {name} is not known here{way_out}", type=name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.catalyst.interval_expressions import UTC_ZONES, micros_of
 from penstock.catalyst.jvm import JvmNode, java_number
 from penstock.catalyst.literals import constant_value
 from penstock.catalyst.place import Builder, Place
@@ -77,26 +78,34 @@ def _months_between(place: Place) -> Expression:
     )
 
 
-def _interval(place: Place, index: int) -> int:
-    """The microseconds or months of a constant interval."""
-    node = place.node.children[index]
+def _constant_interval(node: JvmNode) -> int | None:
+    """The microseconds or months of a constant interval; None if it is none."""
     sign = 1
     if node.kind == "UnaryMinus":
         node, sign = node.children[0], -1
     length = node.read("value") if node.kind == "Literal" else None
-    if not isinstance(length, int):
-        raise ExpressionError("only constant intervals are added here")
-    return sign * length
+    return sign * length if isinstance(length, int) else None
+
+
+def _months(place: Place) -> Expression:
+    months = _constant_interval(place.node.children[1])
+    if months is None:
+        raise ExpressionError("only constant intervals of months are added here")
+    return literal(months, INT)
 
 
 def _add_interval(place: Place) -> Expression:
-    """A constant length; below a day it is the same in every time zone."""
+    """A length of time; below a day it is the same in every time zone."""
     if str(place.node.children[1].read("dataType").typeName()) == "interval":
         return _add_calendar(place, place.arg(0), place.node.children[1])
-    length_us, arg = _interval(place, 1), place.arg(0)
-    if arg.type == TIMESTAMP and abs(length_us) < DAY_US:
+    arg, length_us = place.arg(0), _constant_interval(place.node.children[1])
+    if arg.type == TIMESTAMP and length_us is not None and abs(length_us) < DAY_US:
         return shifted_time(arg, length_us)
-    return call("add_length", arg, literal(length_us, BIGINT), **place.zone_for(arg))
+    known = length_us is not None
+    length = literal(length_us, BIGINT) if known else micros_of(place.arg(1))
+    if not known and arg.type == TIMESTAMP and place.zone() in UTC_ZONES:
+        return _add_micros(place, arg, length)
+    return call("add_length", arg, length, **place.zone_for(arg))
 
 
 def _add_calendar(place: Place, time: Expression, interval: JvmNode) -> Expression:
@@ -163,12 +172,12 @@ def shifted_time(time: Expression, by_us: int) -> Expression:
 
 
 def _add_months_to_time(place: Place) -> Expression:
-    months, arg = _interval(place, 1), place.arg(0)
-    return call("add_months_to_time", arg, literal(months, INT), **place.zone_for(arg))
+    arg = place.arg(0)
+    return call("add_months_to_time", arg, _months(place), **place.zone_for(arg))
 
 
 def _add_months_to_date(place: Place) -> Expression:
-    return call("add_months", place.arg(0), literal(_interval(place, 1), INT))
+    return call("add_months", place.arg(0), _months(place))
 
 
 def _timestamp_add(place: Place) -> Expression:

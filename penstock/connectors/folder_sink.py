@@ -22,6 +22,7 @@ from penstock.errors import InvalidOption, QueryMismatch, SinkError
 from penstock.names import check_any_name
 
 _FILE = re.compile(r"([A-Za-z0-9_.]+)-([0-9]{20})\.parquet")
+_SPARK_KEY = b"org.apache.spark.sql.parquet.row.metadata"
 _OWNER_KEY = b"penstock.owner"  # in the metadata of every file: the rows know whose they are
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 # By Spark's names: what Arrow calls a compression.
@@ -68,14 +69,18 @@ class FolderSink(Sink):
         *,
         writers: int = 1,
         codec: str | None = None,
+        spark_types: str | None = None,
     ) -> None:
         """`writers` vertices write what is fed: as many files are written at a time.
 
         `codec` is what Spark calls a compression; None is the one that Arrow and Spark begin with.
+        `spark_types` is what Spark's own files say of their columns, as JSON: Parquet has no type
+        for intervals.
         """
         self._folder = Path(folder)
         self._query = check_any_name(query, "query")
         self._id = query_id
+        self._said = {} if spark_types is None else {_SPARK_KEY: spark_types.encode()}
         self._codec = _codec(codec)
         self._last: int | None = None
         self._has_looked = False  # for the last one
@@ -193,7 +198,8 @@ class FolderSink(Sink):
         first = next(groups, None)
         if first is None:
             return StagedFile(None)
-        kept = {**(first.schema.metadata or {}), _OWNER_KEY: self._id.encode("ascii")}
+        said = {**self._said, _OWNER_KEY: self._id.encode("ascii")}
+        kept = {**(first.schema.metadata or {}), **said}
         path = str(self._folder / f".{self._query}-{epoch:020d}-{secrets.token_hex(8)}.tmp")
         rows = 0
         try:

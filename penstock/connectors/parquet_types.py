@@ -31,6 +31,7 @@ _WIDENED: dict[pa.DataType, tuple[pa.DataType, ...]] = {
     pa.float32(): (pa.float32(),),
     pa.float64(): (*_SMALL[pa.int32()], pa.float32(), pa.float64()),
     pa.date32(): (pa.date32(), pa.date64()),
+    pa.duration("us"): (pa.duration("us"), pa.int64()),  # which is all that Parquet knows of it
 }
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
 _BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())

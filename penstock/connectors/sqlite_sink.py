@@ -287,7 +287,7 @@ def _lower(names: Sequence[str]) -> set[str]:
 def _declared(field: pa.Field) -> str:
     """The type that a column of the table is made with."""
     kind = field.type
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_duration(kind):
         return "INTEGER"
     if pa.types.is_floating(kind):
         return "REAL"
@@ -298,9 +298,12 @@ def _encoder(field: pa.Field) -> Callable[[pa.ChunkedArray], list[Any]]:
     """How the values of a column become those of SQLite.
 
     Times are texts that sort as they do and that SQLite's own functions read; decimals are texts,
-    with every digit; what is nested is JSON. NaN is null, as SQLite has none.
+    with every digit; intervals are microseconds; what is nested is JSON. NaN is null, as SQLite has
+    none.
     """
     kind = field.type
+    if pa.types.is_duration(kind):
+        return lambda column: list(column.cast(pa.int64()).to_pylist())
     if pa.types.is_floating(kind):
         return lambda column: [
             None if v is None or math.isnan(v) else v for v in column.to_pylist()

@@ -50,7 +50,7 @@ def out_of_range(values: Vector, data_type: DataType) -> Mask:
     return outside
 
 
-def _wide_add(left: Vector, right: Vector) -> tuple[Vector, Mask]:
+def wide_add(left: Vector, right: Vector) -> tuple[Vector, Mask]:
     result = left + right
     return result, ((left ^ result) & (right ^ result)) < 0
 
@@ -76,7 +76,7 @@ def _wide_multiply(left: Vector, right: Vector) -> tuple[Vector, Mask]:
     return result, bad
 
 
-_WIDE = {"add": _wide_add, "subtract": _wide_subtract, "multiply": _wide_multiply}
+_WIDE = {"add": wide_add, "subtract": _wide_subtract, "multiply": _wide_multiply}
 _PLAIN = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
 
 

@@ -26,6 +26,7 @@ from penstock.expressions.printing import (
     text_of_dates,
     text_of_decimals,
     text_of_doubles,
+    text_of_intervals,
     text_of_micros,
 )
 from penstock.expressions.reading import (
@@ -42,6 +43,7 @@ from penstock.expressions.types import (
     BOOLEAN,
     DOUBLE,
     INTEGER_BITS,
+    INTERVAL_KINDS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -313,4 +315,7 @@ _TO_TEXT: dict[str, Callable[[Casting], Outcome]] = {
     "date": lambda c: _text(c, text_of_dates(c.values, c.valid)),
     "timestamp": _text_of_times,
     "timestamp_ntz": _text_of_times,
+    **dict.fromkeys(
+        INTERVAL_KINDS, lambda c: _text(c, text_of_intervals(c.values, c.valid, c.source))
+    ),
 }

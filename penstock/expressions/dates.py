@@ -6,7 +6,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrays import Mask, Vector, validity_of, values_of
-from penstock.expressions.arithmetic import both_valid, overflow_reason, truncated_quotient
+from penstock.expressions.arithmetic import (
+    both_valid,
+    overflow_reason,
+    truncated_quotient,
+    wide_add,
+)
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call
 from penstock.expressions.times import civil, first_days, local_micros, truncated_day
@@ -115,6 +120,10 @@ def add_length(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     zone = node.option("time_zone")
     local = local_micros(args[0], node.type, zone)
     length_us = values_of(args[1])
+    if zone is None:
+        moved, bad = wide_add(local, length_us)
+        frame.fail(bad & both_valid(args), overflow_reason(node.type), node)
+        return arrow_column(moved, both_valid(args), node.type)
     whole = truncated_quotient(length_us, np.full(1, DAY_US))
     rest_us = length_us - whole * DAY_US
     return _at_time_of_day(

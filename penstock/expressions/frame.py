@@ -138,6 +138,6 @@ def literal_array(literal: Literal, rows: int) -> pa.Array:
     data_type = literal.type
     if literal.value is None:
         return pa.nulls(rows, arrow_type(data_type))
-    if data_type.kind in ("date", "timestamp", "timestamp_ntz"):
+    if data_type.is_interval or data_type.kind in ("date", "timestamp", "timestamp_ntz"):
         return arrow_column(np.full(rows, literal.value, dtype=np.int64), None, data_type)
     return pa.repeat(pa.scalar(literal.value, type=arrow_type(data_type)), rows)

@@ -17,6 +17,7 @@ from penstock.expressions import (
     dates,
     formats,
     hashes,
+    intervals,
     json_texts,
     json_values,
     json_writing,
@@ -73,6 +74,7 @@ from penstock.expressions.types import (
     DOUBLE,
     INT,
     INTEGER_BITS,
+    INTERVAL_KINDS,
     STRING,
     TIMESTAMP,
     DataType,
@@ -591,7 +593,7 @@ _TIMES: tuple[Function, ...] = (
         catalyst="UnixMillis", compiled=Compiled(writers.strict("{} // 1000")),
     ),
     Function(
-        "unix_micros", (1, 1), gives(BIGINT, "timestamp"), times.unix_time,
+        "unix_micros", (1, 1), gives(BIGINT, "timestamp", "timestamp_ntz"), times.unix_time,
         catalyst="UnixMicros", compiled=Compiled(writers.argument, branchless=True),
     ),
     Function(
@@ -687,6 +689,27 @@ _DATES: tuple[Function, ...] = (
         "to_utc_timestamp", (1, 1), takes(TIMESTAMP), dates.shifted_by_zone,
         options={"zone": OptionRule(check_time_zone, REQUIRED)},
         sql="to_utc_timestamp({0}, {zone!r})", catalyst="ToUTCTimestamp",
+    ),
+)  # fmt: skip
+
+_INTERVALS: tuple[Function, ...] = (
+    # The microseconds of an interval, which all else is computed with, and back.
+    Function(
+        "interval_micros", (1, 1), gives(BIGINT, *INTERVAL_KINDS), intervals.retyped,
+        sql="micros({0})", compiled=Compiled(writers.argument, branchless=True),
+    ),
+    Function(
+        "interval_of_micros", (1, 1), signatures.interval_of_micros, intervals.retyped,
+        options={"to": OptionRule(check_type_text, REQUIRED)}, sql="interval({0})",
+        compiled=Compiled(writers.argument, branchless=True),
+    ),
+    Function(
+        "multiply_micros", (2, 2), signatures.scaled_micros("double", "decimal"),
+        intervals.multiply, fails=always, sql="({0} * {1})", catalyst="MultiplyDTInterval",
+    ),
+    Function(
+        "divide_micros", (2, 2), signatures.scaled_micros("bigint", "double", "decimal"),
+        intervals.divide, fails=always, sql="({0} / {1})", catalyst="DivideDTInterval",
     ),
 )  # fmt: skip
 
@@ -935,6 +958,7 @@ FUNCTIONS: Mapping[str, Function] = {
         *_MATHEMATICS,
         *_TIMES,
         *_DATES,
+        *_INTERVALS,
         *_FORMATS,
         *_NESTED,
         *_COLLECTIONS,

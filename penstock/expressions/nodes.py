@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 import pyarrow as pa
 
+from penstock.expressions.durations import show_duration
 from penstock.expressions.options import Option, OptionRule
 from penstock.expressions.signatures import Operands, any_nullable
 from penstock.expressions.types import DataType
@@ -261,6 +262,8 @@ def _print_value(value: Any, data_type: DataType) -> str:
     if kind in ("timestamp", "timestamp_ntz"):
         zone = "Z" if kind == "timestamp" else ""
         return f"{kind.upper()} '{_shown(EPOCH, MICROSECOND, value)}{zone}'"
+    if data_type.is_interval:
+        return f"INTERVAL '{show_duration(value)}'"
     if kind == "array":
         assert data_type.element is not None
         return f"array({', '.join(_print_value(item, data_type.element) for item in value)})"

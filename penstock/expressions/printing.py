@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from penstock.arrays import Mask, Vector, fixed_column
 from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.times import civil
+from penstock.expressions.types import INTERVAL_FIELDS_US, DataType
 from penstock.expressions.zones import DAY_US, SECOND_US
 
 _PLAIN_MIN, _PLAIN_MAX = -3, 7  # Java writes 1.0E7 and 1.0E-4, but 1000000.0 and 0.001
@@ -103,9 +104,6 @@ def text_of_micros(micros: Vector, valid: Mask) -> pa.Array:
     micros = np.where(valid, micros, 0)
     of_day = micros % DAY_US
     seconds = of_day // SECOND_US
-    fraction = digits_text(of_day % SECOND_US, 6)
-    tail = pc.utf8_rtrim(joined_text(pa.repeat(".", len(micros)), fraction), "0")
-    tail = pc.if_else(pc.equal(tail, "."), "", tail)
     text = joined_text(
         _date_text(micros // DAY_US),
         " ",
@@ -114,6 +112,29 @@ def text_of_micros(micros: Vector, valid: Mask) -> pa.Array:
         digits_text(seconds // 60 % 60, 2),
         ":",
         digits_text(seconds % 60, 2),
-        tail,
+        _fraction_text(of_day % SECOND_US),
     )
     return with_nulls(text, valid)
+
+
+def _fraction_text(micros: Vector) -> pa.Array:
+    """A point and as many digits as there are; nothing of a whole second."""
+    tail = pc.utf8_rtrim(joined_text(pa.repeat(".", len(micros)), digits_text(micros, 6)), "0")
+    return pc.if_else(pc.equal(tail, "."), "", tail)
+
+
+def text_of_intervals(micros: Vector, valid: Mask, data_type: DataType) -> pa.Array:
+    """INTERVAL '1 02:03:04.5' DAY TO SECOND: the fields that its type names, days unpadded."""
+    first, last = data_type.interval_fields
+    names = list(INTERVAL_FIELDS_US)
+    rest = np.abs(np.where(valid, micros, 0)).view(np.uint64)  # the least number has no opposite
+    parts: list[pa.Array | str] = [pc.if_else(pa.array(micros < 0), "INTERVAL '-", "INTERVAL '")]
+    for name in names[names.index(first) : names.index(last) + 1]:
+        count, rest = np.divmod(rest, np.uint64(INTERVAL_FIELDS_US[name]))
+        if name != first:
+            parts.append(" " if name == "hour" else ":")
+        parts.append(digits_text(count, 1 if name == "day" else 2))
+    if last == "second":
+        parts.append(_fraction_text(rest))
+    kind = data_type.kind.removeprefix("interval ").upper()
+    return with_nulls(joined_text(*parts, f"' {kind}"), valid)

@@ -20,6 +20,7 @@ from penstock.expressions.types import (
     FRACTIONAL_KINDS,
     INT,
     INTEGER_BITS,
+    INTERVAL_KINDS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -335,6 +336,7 @@ _CASTABLE: Mapping[str, frozenset[str]] = {
     "date": frozenset({"string", "timestamp", "timestamp_ntz"}),
     "timestamp": _INTEGERS | {"double", "string", "date", "timestamp_ntz"},
     "timestamp_ntz": frozenset({"string", "date", "timestamp"}),
+    **dict.fromkeys(INTERVAL_KINDS, frozenset({"string"})),
 }
 
 
@@ -473,6 +475,26 @@ def moved_time(*lengths: str) -> Callable[[Operands], DataType]:
             operands.refuse(f"a timestamp and {' or '.join(lengths)}")
         _settle_zone(operands, needed=time == TIMESTAMP)
         return time
+
+    return rule
+
+
+def interval_of_micros(operands: Operands) -> DataType:
+    operands.require_kinds("bigint")
+    target = parse_type(operands.options["to"])
+    if not target.is_interval:
+        operands.refuse(f"the name of an interval, not of {target}")
+    return target
+
+
+def scaled_micros(*numbers: str) -> Callable[[Operands], DataType]:
+    """The microseconds of an interval, and a number of one of these kinds."""
+
+    def rule(operands: Operands) -> DataType:
+        micros, number = operands.types
+        if micros != BIGINT or number.kind not in numbers:
+            operands.refuse(f"bigint and {' or '.join(numbers)}")
+        return BIGINT
 
     return rule
 

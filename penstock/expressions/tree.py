@@ -134,6 +134,8 @@ def _plain(value: Any, data_type: DataType) -> Any:
         plain = _days(value)
     elif kind in ("timestamp", "timestamp_ntz"):
         plain = _micros(value, zoned=kind == "timestamp")
+    elif data_type.is_interval:
+        plain = _length_us(value)
     elif kind == "array" and isinstance(value, list | tuple):
         assert data_type.element is not None
         element = data_type.element
@@ -189,6 +191,12 @@ def _micros(value: Any, zoned: bool) -> int | None:
         if (value.tzinfo is not None) != zoned:
             return None
         return (value - (_EPOCH_UTC if zoned else EPOCH)) // MICROSECOND
+    return value if _is_int(value, 64) else None
+
+
+def _length_us(value: Any) -> int | None:
+    if isinstance(value, datetime.timedelta):
+        return value // MICROSECOND
     return value if _is_int(value, 64) else None
 
 

@@ -20,6 +20,18 @@ TYPE_DEPTH_MAX = 32
 
 INTEGER_BITS: dict[str, int] = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 FRACTIONAL_KINDS = frozenset({"float", "double"})
+# The length of each field of an interval, the longest first; a kind names the first and the last.
+INTERVAL_FIELDS_US: dict[str, int] = {
+    "day": 86_400_000_000,
+    "hour": 3_600_000_000,
+    "minute": 60_000_000,
+    "second": 1_000_000,
+}
+INTERVAL_KINDS = tuple(
+    f"interval {first}" if first == last else f"interval {first} to {last}"
+    for at, first in enumerate(INTERVAL_FIELDS_US)
+    for last in list(INTERVAL_FIELDS_US)[at:]
+)
 SIMPLE_KINDS = (
     *INTEGER_BITS,
     "boolean",
@@ -30,6 +42,7 @@ SIMPLE_KINDS = (
     "date",
     "timestamp",
     "timestamp_ntz",
+    *INTERVAL_KINDS,
 )
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
@@ -39,7 +52,7 @@ class DataType:
     """One type. Only the attributes of its kind are set: the rest keep their defaults.
 
     `kind` is the word before any bracket: boolean tinyint smallint int bigint float double decimal
-    string binary date timestamp timestamp_ntz array struct map.
+    string binary date timestamp timestamp_ntz array struct map, or an interval with its fields.
     """
 
     kind: str
@@ -79,6 +92,16 @@ class DataType:
         return self.is_integer or self.is_fractional or self.is_decimal
 
     @property
+    def is_interval(self) -> bool:
+        return self.kind in INTERVAL_KINDS
+
+    @property
+    def interval_fields(self) -> tuple[str, str]:
+        """The first and the last field of an interval."""
+        words = self.kind.split()
+        return words[1], words[-1]
+
+    @property
     def is_nested(self) -> bool:
         return self.kind in ("array", "struct", "map")
 
@@ -113,6 +136,7 @@ BINARY = DataType("binary")
 DATE = DataType("date")
 TIMESTAMP = DataType("timestamp")
 TIMESTAMP_NTZ = DataType("timestamp_ntz")
+INTERVAL = DataType("interval day to second")
 
 
 def decimal_type(precision: int, scale: int) -> DataType:
@@ -196,6 +220,12 @@ class _TypeText:
     def next_is(self, mark: str) -> bool:
         return self.at < len(self.tokens) and self.tokens[self.at] == ("mark", mark)
 
+    def rest_of_words(self) -> list[str]:
+        begin = self.at
+        while self.at < len(self.tokens) and self.tokens[self.at][0] == "word":
+            self.at += 1
+        return [text for _, text in self.tokens[begin : self.at]]
+
     def number(self) -> int:
         text = self.take("word")
         if not re.fullmatch(r"[0-9]{1,3}", text):
@@ -222,6 +252,8 @@ def _parse(cursor: _TypeText, depth: int) -> DataType:
     if depth > TYPE_DEPTH_MAX:
         raise cursor.error(f"nested deeper than {TYPE_DEPTH_MAX}")
     word = cursor.take("word").lower()
+    if word == "interval":
+        word = " ".join([word, *cursor.rest_of_words()]).lower()
     kind = _ALIASES.get(word, word)
     if kind in SIMPLE_KINDS:
         return DataType(kind)
@@ -284,8 +316,12 @@ _ARROW: dict[str, pa.DataType] = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+    **dict.fromkeys(INTERVAL_KINDS, pa.duration("us")),
 }
-_KIND_OF_ARROW: dict[pa.DataType, str] = {arrow: kind for kind, arrow in _ARROW.items()}
+_KIND_OF_ARROW: dict[pa.DataType, str] = {
+    **{arrow: kind for kind, arrow in _ARROW.items()},
+    _ARROW[INTERVAL.kind]: INTERVAL.kind,  # Arrow knows no fields
+}
 
 
 @lru_cache(maxsize=4096)
@@ -319,7 +355,7 @@ def from_arrow(arrow: pa.DataType) -> DataType:
         return map_type(from_arrow(arrow.key_type), from_arrow(arrow.item_type))
     if pa.types.is_struct(arrow):
         members = [arrow.field(index) for index in range(arrow.num_fields)]
-        return struct_type([Field(member.name, from_arrow(member.type)) for member in members])
+        return struct_type([Field(member.name, _type_of(member)) for member in members])
     raise ExpressionError(
         f"Arrow type {arrow} has no counterpart here: convert the column first, for example "
         "timestamps to microseconds and large_string to string",
@@ -327,8 +363,19 @@ def from_arrow(arrow: pa.DataType) -> DataType:
     )
 
 
+_TYPE_KEY = b"penstock.type"  # of a column whose type Arrow tells in part: intervals have fields
+
+
+@lru_cache(maxsize=4096)
 def _arrow_field(field: Field) -> pa.Field:
-    return pa.field(field.name, arrow_type(field.type), nullable=field.nullable)
+    arrow = arrow_type(field.type)
+    said = None if from_arrow(arrow) == field.type else {_TYPE_KEY: str(field.type).encode()}
+    return pa.field(field.name, arrow, nullable=field.nullable, metadata=said)
+
+
+def _type_of(field: pa.Field) -> DataType:
+    said = (field.metadata or {}).get(_TYPE_KEY)
+    return from_arrow(field.type) if said is None else parse_type(said.decode())
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -338,4 +385,4 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 def schema_from_arrow(schema: pa.Schema) -> Schema:
     """The fields of an Arrow schema, in order."""
-    return tuple(Field(f.name, from_arrow(f.type), f.nullable) for f in schema)
+    return tuple(Field(f.name, _type_of(f), f.nullable) for f in schema)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrays import Vector, decimal_words, validity_of, values_of
-from penstock.expressions.types import ARITHMETIC_DIGITS_MAX, DataType
+from penstock.expressions.types import ARITHMETIC_DIGITS_MAX, INTERVAL_KINDS, DataType
 
 TEXT_REPEATS_MIN = 2  # how often a text occurs on the average, where codes are worth their while
 
@@ -25,6 +25,7 @@ _DTYPES: dict[str, Any] = {
     "date": np.int32,
     "timestamp": np.int64,
     "timestamp_ntz": np.int64,
+    **dict.fromkeys(INTERVAL_KINDS, np.int64),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.catalyst.decimal_cases import DECIMAL_CASES
+from tests.catalyst.interval_cases import INTERVAL_CASES
 from tests.catalyst.nested_cases import NESTED_CASES
 from tests.catalyst.text_cases import TEXT_CASES
 from tests.catalyst.time_cases import TIME_CASES
@@ -12,7 +13,8 @@ COLUMNS = (
     "e decimal(6,3), p boolean, q boolean, u string, num string, at string, day date, "
     "ts timestamp, ntz timestamp_ntz, bytes binary, xs array<int>, st struct<n:int,w:string>, "
     "big decimal(38,10), wide decimal(22,4), ys array<int>, us array<string>, "
-    "xss array<array<int>>, pts array<struct<n:int,w:string>>, m map<string,int>, js string"
+    "xss array<array<int>>, pts array<struct<n:int,w:string>>, m map<string,int>, js string, "
+    "gap interval day to second, gap2 interval day to second"
 )
 
 # (SQL, text of our expression, whether the last bits of a double may differ)
@@ -176,6 +178,7 @@ CASES: tuple[Case, ...] = (
     _case("named_struct('k', 1, 'l', 'x')", "struct(1, 'x')"),
     _case("cast(null as bigint)", "NULL"),
     *TIME_CASES,
+    *INTERVAL_CASES,
     *TEXT_CASES,
     *NESTED_CASES,
     *DECIMAL_CASES,
@@ -202,4 +205,7 @@ ZONED: tuple[str, ...] = (
     "to_timestamp(at, 'yyyy-MM-dd')",
     "from_unixtime(a)",
     "make_timestamp(2020, 3, abs(t % 31) + 1, 2, 30, 15.5)",
+    "ts - ts2",
+    "ts + gap / 1000000",
+    "ts - gap / 1000000",
 )

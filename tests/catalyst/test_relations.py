@@ -79,8 +79,9 @@ def test_a_stream_needs_a_name(spark: SparkSession, name: str) -> None:
 
 
 def test_a_column_of_an_unknown_type_is_refused_by_name(spark: SparkSession) -> None:
-    text = refusal(stream(spark, "k bigint, gap interval day to second"))
+    text = refusal(stream(spark, "k bigint, gap interval year to month"))
     assert "column 'gap'" in text
+    assert "CAST(... AS int)" in text
     assert "column 's'" in refusal(stream(spark, "s string collate UTF8_LCASE"))
     assert "column 'n'" in refusal(stream(spark, "n struct<s:string collate UTF8_LCASE>"))
 
@@ -247,6 +248,8 @@ def test_files_refuse_options_by_name(
         ("json", "k bigint, _corrupt_record string", "_corrupt_record"),
         ("json", "k bigint, m array<map<string,int>>", "m"),
         ("csv", "k bigint, b binary", "b"),
+        ("csv", "k bigint, g interval day", "g"),
+        ("json", "k bigint, g struct<d:interval day to second>", "g"),
     ],
 )
 def test_files_refuse_columns_by_name(

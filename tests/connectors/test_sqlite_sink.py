@@ -193,6 +193,7 @@ def test_values_of_every_type(tmp_path: Path) -> None:
         "day": (pa.date32(), noon.date(), "2026-01-31"),
         "at": (pa.timestamp("us", "UTC"), noon, "2026-01-31 12:00:00.000005Z"),
         "local": (pa.timestamp("us"), noon, "2026-01-31 12:00:00.000005"),
+        "gap": (pa.duration("us"), -7, -7),
         "nested": (nested, {"list": [1.5, None, float("inf")], "map": [(1, noon.date())]},
                    '{"list": [1.5, null, "inf"], "map": {"1": "2026-01-31"}}'),
     }  # fmt: skip

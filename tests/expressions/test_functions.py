@@ -271,12 +271,14 @@ add_length add_months add_months_to_time aggregate array_append array_concat arr
 array_distinct array_except array_intersect array_join array_max array_min array_position
 array_prepend array_remove array_repeat array_reverse array_union arrays_overlap ascii base64
 bin binary_substring bit_and bit_count bit_length bit_not bit_or bit_xor chr crc32 date_diff
-date_format date_from_unix_date day_name day_of_year degrees element_at exists factorial filter
+date_format date_from_unix_date day_name day_of_year degrees divide_micros element_at
+exists factorial filter
 flatten forall from_json from_unixtime from_utc_timestamp get_bit get_json_object hash hex instr
-json_field key_bytes last_day log
+interval_micros interval_of_micros json_field key_bytes last_day log
 log10 log2
 ltrim_characters make_date make_timestamp map map_concat map_entries map_filter map_from_arrays
-map_keys map_value map_values md5 month_name months_between next_day null_on_error octet_length
+map_keys map_value map_values md5 month_name months_between multiply_micros next_day
+null_on_error octet_length
 of_key_bytes overlay parse_time quarter radians regexp_extract regexp_replace repeat reverse rint
 rtrim_characters second_with_fraction sha1 sha2 shift_left shift_right shift_right_unsigned
 signum slice sort_array split_at struct_fields substring_index timestamp_diff to_json

@@ -21,6 +21,7 @@ from penstock.expressions import (
     formats,
     functions,
     hashes,
+    intervals,
     json_texts,
     json_values,
     json_writing,
@@ -37,24 +38,28 @@ from penstock.expressions.functions import FUNCTIONS
 from penstock.expressions.nodes import Function
 
 EVALUATING = (
-    arithmetic, bits, branches, casts, collections, comparison, dates, formats, hashes,
+    arithmetic, bits, branches, casts, collections, comparison, dates, formats, hashes, intervals,
     json_texts, json_values, json_writing, key_values, lambdas, mathematics, nested, strings,
     texts, times,
 )  # fmt: skip
 # Made from other classes of Catalyst, by builders: a negated equality, what is in TRY mode, a case.
 WITHOUT_CLASS = {
     "array_concat", "array_prepend", "array_reverse", "base64", "binary_substring",
-    "json_field", "key_bytes", "ltrim_characters", "map_value", "ne", "null_on_error", "nullif",
+    "interval_micros", "interval_of_micros", "json_field", "key_bytes",
+    "ltrim_characters", "map_value", "ne", "null_on_error", "nullif",
     "of_key_bytes", "rtrim_characters", "to_json", "trim_characters", "try_cast",
     "try_parse_time",
 }  # fmt: skip
 # Classes that are no function: leaves, what stands over groups, and what others are made from.
 WITHOUT_FUNCTION = {
     "AggregateExpression", "AtLeastNNonNulls", "AttributeReference", "ConvertTimezone",
-    "DateAddYMInterval", "DateSub", "InSet", "Invoke", "KnownNotContainsNull",
-    "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDecimal", "NaNvl",
+    "DateAddYMInterval", "DateSub", "ExtractANSIIntervalDays", "ExtractANSIIntervalHours",
+    "ExtractANSIIntervalMinutes", "ExtractANSIIntervalSeconds", "InSet", "Invoke",
+    "KnownNotContainsNull",
+    "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDTInterval", "MakeDecimal", "NaNvl",
     "NamedLambdaVariable", "NotLikeAll", "NotLikeAny",
-    "PreciseTimestampConversion", "StaticInvoke", "StringLocate", "StringSpace", "TimestampAdd",
+    "PreciseTimestampConversion", "StaticInvoke", "StringLocate", "StringSpace", "SubtractDates",
+    "SubtractTimestamps", "TimestampAdd",
     "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay", "array_sort",
 }  # fmt: skip
 

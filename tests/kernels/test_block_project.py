@@ -21,11 +21,11 @@ SCHEMA: Schema = tuple(
         ("a", "bigint"), ("b", "bigint"), ("i", "int"), ("j", "int"), ("t", "tinyint"),
         ("u", "tinyint"), ("x", "double"), ("y", "double"), ("f", "float"), ("p", "boolean"),
         ("q", "boolean"), ("d", "decimal(8,2)"), ("e", "decimal(6,3)"), ("z", "timestamp"),
-        ("k", "date"), ("s", "string"),
+        ("k", "date"), ("s", "string"), ("g", "interval day to second"),
     )
 )  # fmt: skip
 COLUMNS = {field.name: column(field.name, field.type) for field in SCHEMA}
-a, b, i, j, t, u, x, y, f, p, q, d, e, z, k, s = COLUMNS.values()
+a, b, i, j, t, u, x, y, f, p, q, d, e, z, k, s, g = COLUMNS.values()
 
 
 def big(value: int | None) -> Expression:
@@ -63,7 +63,8 @@ SAFE: list[Expression] = [
     cast(x, "float"), cast(f, "double"), cast(d, "double"), cast(z, "bigint"), cast(t, "float"),
     SPARSE, DENSE, HOLES, EMPTY, literal(None, "bigint"), literal(5, "smallint"),
     literal(decimals("-1.25"), "decimal(5,2)"), call("add", literal(None, "double"), x), a, d, p, k,
-    call("eq", k, literal(0, "date")),
+    call("eq", k, literal(0, "date")), call("lt", g, literal(5, "interval day to second")), g,
+    call("interval_of_micros", call("coalesce", a, call("interval_micros", g)), to="interval hour"),
 ]  # fmt: skip
 
 FAILING: dict[str, list[Expression]] = {

@@ -10,7 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.expressions.types import INTEGER_BITS, DataType, Schema, arrow_schema
+from penstock.expressions.types import (
+    INTEGER_BITS,
+    INTERVAL_FIELDS_US,
+    DataType,
+    Schema,
+    arrow_schema,
+)
 from penstock.testing.plans import parse_schema
 from tests.catalyst.expression_cases import COLUMNS
 from tests.expressions.spark_cases import DATE_TEXTS, NUMBER_TEXTS, TEXTS, instants
@@ -37,6 +43,7 @@ PAIRS: dict[str, tuple[str, str]] = {
     "date": ("day", "day2"),
     "timestamp": ("ts", "ts2"),
     "timestamp_ntz": ("ntz", "ntz2"),
+    "interval day to second": ("gap", "gap2"),
 }
 
 _FLOATS = (
@@ -69,8 +76,10 @@ def edge_rows(seed: int, count: int) -> pa.RecordBatch:
     schema = arrow_schema(EDGE_SCHEMA)
     columns = [pa.array(range(count), pa.int32())]
     for field, arrow in zip(EDGE_SCHEMA[1:], list(schema)[1:], strict=True):
-        values = [_value(rng, field.name, field.type) for _ in range(count)]
-        nulls = {number for number in range(count) if rng.random() < _NULLS} - {0} | {1}
+        # The others have the values that they had before there were intervals.
+        drawn = random.Random(f"{seed} {field.name}") if field.type.is_interval else rng
+        values = [_value(drawn, field.name, field.type) for _ in range(count)]
+        nulls = {number for number in range(count) if drawn.random() < _NULLS} - {0} | {1}
         given = [None if number in nulls else value for number, value in enumerate(values)]
         columns.append(pa.array(given, arrow.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -102,6 +111,8 @@ def _value(rng: random.Random, name: str, kind: DataType) -> Any:
         return datetime.date(1970, 1, 1) + datetime.timedelta(days=rng.choice(_DAYS))
     if kind.kind in ("timestamp", "timestamp_ntz"):
         return rng.choice(instants())
+    if kind.is_interval:
+        return _length_us(rng, kind)
     if kind.kind == "array":
         assert kind.element is not None
         return [
@@ -118,6 +129,14 @@ def _value(rng: random.Random, name: str, kind: DataType) -> Any:
         member.name: None if rng.random() < _NULLS else _value(rng, "", member.type)
         for member in kind.fields
     }
+
+
+def _length_us(rng: random.Random, kind: DataType) -> int:
+    """Of whole units of the last field, where that is not a second."""
+    drawn = _integer(rng, 64) if rng.random() < 0.3 else round(10 ** rng.uniform(0, 15))
+    _, last = kind.interval_fields
+    unit = 1 if last == "second" else INTERVAL_FIELDS_US[last]
+    return (abs(drawn) // unit * unit) * (-1 if drawn < 0 or rng.random() < 0.5 else 1)
 
 
 def _integer(rng: random.Random, bits: int) -> int:

@@ -32,7 +32,9 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
 # Read by name in SQL, and printed by another: `struct(…)` calls its fields col1, col2, ….
 _NOT_PRINTED_AS_SQL = frozenset(
     {"struct", "get_field", "lookup", "nullif", "null_on_error", "try_eval"}
-    | {"key_bytes", "of_key_bytes"}  # the engine's own
+    # the engine's own
+    | {"key_bytes", "of_key_bytes", "interval_micros", "interval_of_micros"}
+    | {"multiply_micros", "divide_micros"}
 )
 
 

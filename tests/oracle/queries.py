@@ -189,6 +189,11 @@ def _parts(
     }
 
 
+INTERVAL_AGGREGATES = (
+    "count(gap)", "count(DISTINCT gap)", "sum(gap / 1000)", "avg(gap / 1000)", "min(gap)",
+    "max(gap)", "avg(gap / 1000) FILTER (WHERE id % 3 = 0)", "max_by(gap, id)", "min_by(id, gap)",
+    "sum(gap / 1000) / 7", "try_sum(gap)", "try_avg(gap)",
+)  # fmt: skip
 _OF_A_TYPE_THAT_IS_THERE = frozenset({"id", "auction", "bidder", "ts", "ntz"})
 
 
@@ -462,6 +467,26 @@ def _unbounded() -> dict[str, Judged]:
             lambda df: _wide(df).groupBy("wide").count(), "update", keys=1
         ),
         "first rows within a watermark": Judged(_first_rows_within),
+        "intervals as keys, added up": Judged(
+            lambda df: (
+                df.selectExpr("(day - date'2020-01-01') AS days", "at - ts AS gap", "price", "id")
+                .groupBy("days", F.expr("make_dt_interval(0, 0, 0, price % 5)").alias("rest"))
+                .agg(*_columns(*INTERVAL_AGGREGATES))
+            ),
+            "update",
+            keys=2,
+        ),
+        "intervals of one group": Judged(
+            lambda df: df.selectExpr("make_dt_interval(0, price) AS gap", "id").agg(
+                *_columns(*INTERVAL_AGGREGATES)
+            ),
+            "complete",
+        ),
+        "distinct intervals": Judged(
+            lambda df: df.selectExpr(
+                "cast(price % 7 AS interval minute) AS m", "struct(ts - ntz AS g, array(day - day))"
+            ).distinct()
+        ),
         "distinct, then counted": Judged(
             lambda df: (
                 df.select("auction", "flag").distinct().groupBy("flag").agg(F.count("*").alias("n"))

@@ -50,7 +50,7 @@ def plain(table: pa.Table | pa.RecordBatch) -> list[Row]:
 def plain_column(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if isinstance(column, pa.ChunkedArray):
         return [value for chunk in column.chunks for value in plain_column(chunk)]
-    if pa.types.is_timestamp(column.type):
+    if pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type):
         return list(column.cast(pa.int64()).to_pylist())
     if pa.types.is_date32(column.type):
         return list(column.cast(pa.int32()).to_pylist())

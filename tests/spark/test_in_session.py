@@ -21,7 +21,7 @@ from penstock.api.session_sinks import ConsoleSink, ForeachBatchSink, MemorySink
 from penstock.cli.queries import look_at
 from penstock.connectors.folder_sink import FolderSink
 from penstock.errors import JobFailed, QueryActive, QueryMismatch, QueryNotFound, TooFewSlots
-from penstock.expressions.types import schema_from_arrow
+from penstock.expressions.types import arrow_schema, schema_from_arrow
 from penstock.log import open_log
 from penstock.log.record import START
 from penstock.runtime.control import Channel, ControlServer, Message
@@ -30,6 +30,7 @@ from penstock.runtime.slot import SlotOrder
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.stages.program import sink_stream
 from penstock.stages.tags import marker_tag
+from penstock.testing.plans import parse_schema
 from tests.spark.expected import running_counts
 from tests.spark.waiting import wait_for
 from tests.spark_session import shared_session
@@ -246,6 +247,72 @@ def test_times_without_a_zone_stay_what_they_are_in_every_sink(
         assert all(time in shown for time in times)
     finally:
         spark.conf.set(zone, before)
+
+
+SPANS = parse_schema(
+    "k int, gap interval day to second, shift interval hour to minute, ts timestamp"
+)
+SPAN_ROWS = pa.RecordBatch.from_arrays(
+    [
+        pa.array([number % 3 for number in range(40)], pa.int32()),
+        pa.array([None, *(7_919 * 10**6 * (n - 20) + n for n in range(39))], pa.duration("us")),
+        pa.array([60_000_000 * (number % 5 - 2) for number in range(40)], pa.duration("us")),
+        pa.array([number * 10**9 for number in range(40)], pa.timestamp("us", "UTC")),
+    ],
+    schema=arrow_schema(SPANS),
+)
+
+
+def _spans(df: DataFrame) -> DataFrame:
+    return df.selectExpr(
+        "k", "gap", "shift", "ts + gap AS later", "ts - timestamp'1970-01-01' AS since",
+        "array(shift) AS shifts", "cast(gap AS string) AS shown",
+        "cast('5 04:03:02.1' AS interval day to second) * k AS read",
+        "cast(cast(k AS string) AS interval hour) AS hours",
+    )  # fmt: skip
+
+
+def test_intervals_keep_their_fields_from_streams_and_files_into_every_sink(
+    attached: Attached, spark: SparkSession, tmp_path: Path
+) -> None:
+    create_stream(attached.log, "spans", SPANS)
+    StreamWriter(attached.log, "spans", "test").write(SPAN_ROWS)
+    standing = spark.read.format("penstock").option("stream", "spans").load()
+    assert standing.dtypes[1:3] == [
+        ("gap", "interval day to second"), ("shift", "interval hour to minute"),
+    ]  # fmt: skip
+    expected = _spans(standing)
+    wanted = sorted(map(str, expected.collect()))
+    standing.write.parquet(str(tmp_path / "in"))
+    streams = {
+        "stream": spark.readStream.format("penstock").option("stream", "spans").load(),
+        "files": spark.readStream.schema(standing.schema).parquet(str(tmp_path / "in")),
+    }
+    batches: list[DataFrame] = []
+
+    def kept(frame: DataFrame, _: int) -> None:
+        batches.append(frame)
+
+    for origin, rows in streams.items():
+        name = f"spans_of_{origin}"
+        writer = start(_spans(rows), f"{name}_s").trigger(availableNow=True)
+        assert writer.toStream(name).start().awaitTermination(120)
+        stored = spark.read.format("penstock").option("stream", name).load()
+        again = spark.readStream.format("penstock").option("stream", name).load()
+        memory = start(again, f"{name}_m").trigger(availableNow=True).format("memory")
+        assert memory.start().awaitTermination(120)
+        files = start(again, f"{name}_p").trigger(availableNow=True).format("parquet")
+        assert files.start(str(tmp_path / name)).awaitTermination(120)
+        batches.clear()
+        calls = start(again, f"{name}_f").trigger(availableNow=True).foreachBatch(kept)
+        assert calls.start().awaitTermination(120)
+        read = spark.read.parquet(str(tmp_path / name))
+        for found in (stored, spark.table(f"{name}_m"), read, *batches):
+            assert found.dtypes == expected.dtypes
+        assert sorted(map(str, stored.collect())) == wanted
+        assert sorted(map(str, spark.table(f"{name}_m").collect())) == wanted
+        assert sorted(map(str, read.collect())) == wanted
+        assert sorted(str(row) for frame in batches for row in frame.collect()) == wanted
 
 
 @pytest.mark.slow
