@@ -949,6 +949,25 @@ def _joins() -> dict[str, Judged]:
         "join by a computed key": joined(
             "inner", "upper(url) = r_url and n % 5 = r_n", "id", "url", "n"
         ),
+        "join by intervals": joined(
+            "inner",
+            "day - date'2020-01-01' = r_day - date'2020-01-01' and n = r_n",
+            "id",
+            "day",
+            "n",
+        ),
+        "join by intervals that are kept": Judged(
+            lambda df: _pair(
+                _sides(
+                    df.selectExpr("id", "ts", "make_dt_interval(0, 0, bidder) AS gap", "n"),
+                    "id",
+                    "gap",
+                    "n",
+                ),
+                "gap <=> r_gap and n = r_n",
+                "inner",
+            )
+        ),
         "join within seconds": joined("inner", f"{seen} and {near}", "id", "ts", "auction"),
         "join within seconds without a key": joined("inner", near, "id", "ts"),
         "left join": joined("left", f"{seen} and {near}", "id", "ts", "auction", "url"),
@@ -1019,6 +1038,9 @@ def _static_joins() -> dict[str, Judged]:
     return found | {
         "static right join, the stream on the right": Judged(
             lambda df: static(df).join(df.select("id", "auction"), F.expr("auction = k"), "right")
+        ),
+        "static join of intervals": on_key(
+            "left", "make_dt_interval(bidder) = make_dt_interval(k % 100)"
         ),
         "static join of doubles": on_key("inner", "r = ratio"),
         "static join where nulls are equal": on_key("left", "url <=> u and auction <=> k"),
