@@ -184,12 +184,16 @@ def _of_presence(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
 
 def _of_high(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
     argument = arguments[0]
-    return fixed_column(pa.int64(), values_of(argument) >> 32, validity_of(argument))
+    return fixed_column(pa.int64(), _wide(argument) >> 32, validity_of(argument))
 
 
 def _of_low(arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
     argument = arguments[0]
-    return fixed_column(pa.int64(), values_of(argument) & _LOW, validity_of(argument))
+    return fixed_column(pa.int64(), _wide(argument) & _LOW, validity_of(argument))
+
+
+def _wide(argument: pa.Array) -> NDArray[np.int64]:
+    return values_of(argument).astype(np.int64, copy=False)
 
 
 def _of_limb(limb: int, arguments: Sequence[pa.Array], _kind: DataType) -> pa.Array:
