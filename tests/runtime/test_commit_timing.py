@@ -20,6 +20,7 @@ from penstock.runtime.backlog import (
     take_over_sink,
 )
 from penstock.runtime.vertex import COMMIT_GAP_S, DELIVERIES_PER_STEP_MAX
+from penstock.stages.program import sink_stream
 from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
 from penstock.testing.columns import apply, col
@@ -32,9 +33,12 @@ INTERVAL_S = 5
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 
 
-def copied(**settings: int) -> Query:
+FED = sink_stream("timed")  # what the sink of the query is fed from
+
+
+def copied(stream: str = "out", **settings: int) -> Query:
     rows = scan_source("rows", "n bigint not null", partitions=None)
-    return query("timed", rows.to_stream("out"), settings=Settings(**settings))
+    return query("timed", rows.to_stream(stream), settings=Settings(**settings))
 
 
 def growing() -> ArrowSource:
@@ -129,7 +133,7 @@ def test_a_stop_commits_before_the_interval_is_over(lab: Laboratory) -> None:
 def test_a_vertex_waits_for_a_sink_that_is_behind(lab: Laboratory) -> None:
     clock = ManualClock()
     source = growing()
-    timed = copied(undelivered_bytes_max=1, step_rows_max=1, commit_interval_ms=0)
+    timed = copied(FED, undelivered_bytes_max=1, step_rows_max=1, commit_interval_ms=0)
     with lab.open(timed, {"rows": lambda _: source}, clock=clock) as process:
         (name,) = process.statistics().vertices
 
@@ -148,14 +152,14 @@ def test_a_vertex_waits_for_a_sink_that_is_behind(lab: Laboratory) -> None:
         assert [step() for _ in range(4)] == [4, 4, 4, 4]
         run = run.move(process.log, SinkProgress(run.facts.owner, done=process.log.tail()))
         assert [step() for _ in range(2)] == [5, 5]
-    assert [row["n"] for row in lab.rows("out")] == list(range(5))
+    assert [row["n"] for row in lab.rows(FED)] == list(range(5))
 
 
 def test_a_vertex_is_drained_only_once_it_has_asked_and_got_nothing(lab: Laboratory) -> None:
     """Not after a small answer, and not while it waits for a sink: runs end by this word."""
     clock = ManualClock()
     source = growing()
-    timed = copied(undelivered_bytes_max=1, step_rows_max=1, commit_interval_ms=0)
+    timed = copied(FED, undelivered_bytes_max=1, step_rows_max=1, commit_interval_ms=0)
     with lab.open(timed, {"rows": lambda _: source}, clock=clock) as process:
         (vertex,) = (process.host.vertex(name) for name in process.statistics().vertices)
         run = take_over_sink(process.log, "timed", 1)

@@ -100,12 +100,12 @@ class Line:
         self._hand_on(number, output.batches)
 
     def _hand_on(self, number: int, batches: Sequence[pa.RecordBatch]) -> None:
-        stream = self._stages[number].output.stream
-        for other, port in self._readers(stream):
-            names = [field.name for field in self._stages[other].ports[port].schema]
-            for batch in batches:
-                if batch.num_rows:
-                    self._take(other, port, batch.select(names))
+        for batch in batches:
+            for output, rows in self._chains[number].outputs(batch):
+                stream = self._stages[number].outputs[output].stream
+                for other, port in self._readers(stream):
+                    names = [field.name for field in self._stages[other].ports[port].schema]
+                    self._take(other, port, rows.select(names))
 
     def _hear(self, number: int, port: int, us: int) -> None:
         times = self._times[number]
@@ -116,8 +116,9 @@ class Line:
         self.events[number].append(time)
         chain = self._chains[number]
         self._hand_on(number, chain.on_watermark(time.us, time.of_ports_us))
-        for other, its_port in self._readers(self._stages[number].output.stream):
-            self._hear(other, its_port, moved_back(time.us, chain.behind_us))
+        for output in self._stages[number].outputs:
+            for other, its_port in self._readers(output.stream):
+                self._hear(other, its_port, moved_back(time.us, chain.behind_us))
 
     def _readers(self, stream: str) -> Iterator[tuple[int, int]]:
         for number, stage in enumerate(self._stages):
@@ -229,7 +230,7 @@ def events_of(shape: Shape, seed: int, kernels: KernelCache) -> tuple[Program, l
 
 def keys_of(program: Program, stage: Stage) -> Callable[[int], Sequence[str]]:
     """By port: the columns by which its rows are dealt out."""
-    by_stream = {each.output.stream: each.output.partition_by for each in program.stages}
+    by_stream = {each.stream: each.partition_by for s in program.stages for each in s.outputs}
     return lambda port: by_stream[stage.ports[port].streams[0]]
 
 
