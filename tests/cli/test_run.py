@@ -174,8 +174,8 @@ first = (
     counts.writeStream.outputMode("complete").format("memory").queryName("counts")
     .trigger(availableNow=True).start()
 )
-mixed = words.withColumn("x", F.rand())
-second = mixed.writeStream.format("noop").queryName("mixed").trigger(availableNow=True).start()
+seen = words.observe("seen", F.count(F.lit(1)).alias("n"))
+second = seen.writeStream.format("noop").queryName("seen").trigger(availableNow=True).start()
 for query in (first, second):
     query.awaitTermination()
 print(type(first).__module__, type(second).__module__, spark.streams.active)
@@ -204,10 +204,10 @@ def test_a_program_that_nobody_edited_is_taken_over(tmp_path: Path) -> None:
         "penstock.api.query pyspark.sql.streaming.query []",
         "[('a', 2), ('b', 1)]",
     ]
-    assert "query mixed runs on Structured Streaming: " in ran.stderr
+    assert "query seen runs on Structured Streaming: " in ran.stderr
     summary = ran.stderr[ran.stderr.index("1 of 2 queries ran on Penstock") :].splitlines()
     assert summary[1:3] == ["  counts (memory): Penstock", summary[2]]
-    assert summary[2].startswith("  mixed (noop): Structured Streaming, because ")
+    assert summary[2].startswith("  seen (noop): Structured Streaming, because ")
     checked = penstock("check")
     assert checked.returncode == 1
     assert "== counts\nQuery " in checked.stdout

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import IllegalArgumentException, StreamingQueryException
+from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import (
     QueryProgressEvent,
@@ -187,6 +188,11 @@ def test_a_query_that_failed_raises_where_any_is_waited_for(
         penstock.streams(spark).awaitAnyTermination()
 
 
+def _observed(rows: DataFrame) -> DataFrame:
+    """What Spark runs, and is refused here."""
+    return rows.observe("seen", F.count(F.lit(1)).alias("n"))
+
+
 # --- takeover -------------------------------------------------------------------------------------
 
 
@@ -201,21 +207,21 @@ def test_a_session_is_taken_over_and_given_back(
         ours.processAllAvailable()
         assert isinstance(ours, StreamingQuery)
         assert {row["value"] for row in spark.table("ours").collect()} == {"one", "two", "three"}
-        random = ticks.selectExpr("rand() AS x")
-        sparks: Any = random.writeStream.format("noop").queryName("random").start()
+        observed = _observed(ticks)
+        sparks: Any = observed.writeStream.format("noop").queryName("observed").start()
         assert isinstance(sparks, SparkQuery)
         assert not isinstance(sparks, StreamingQuery)
     (line,) = [r.getMessage() for r in caplog.records if "runs on Structured" in r.getMessage()]
-    assert line.startswith("query random runs on Structured Streaming: ")
-    assert "rand(" in line
-    assert {query.name for query in spark.streams.active} == {"ours", "random"}
+    assert line.startswith("query observed runs on Structured Streaming: ")
+    assert "observe()" in line
+    assert {query.name for query in spark.streams.active} == {"ours", "observed"}
     with pytest.raises(IllegalArgumentException, match="'ours' is running"):
-        random.writeStream.format("noop").queryName("ours").start()
+        observed.writeStream.format("noop").queryName("ours").start()
     ours.stop()
     sparks.stop()
     assert [(each.title, each.reason is None) for each in taken.starts] == [
         ("ours", True),
-        ("random", False),
+        ("observed", False),
     ]
     assert taken.summary().startswith("1 of 2 queries ran on Penstock\n  ours (memory): Penstock\n")
     beside = shared_session().readStream.format("rate").load()
@@ -226,8 +232,8 @@ def test_a_session_is_taken_over_and_given_back(
 
 def test_strict_refuses_instead(spark: SparkSession, ticks: DataFrame) -> None:
     taken = penstock.takeover(spark, strict=True)
-    with pytest.raises(UnsupportedPlan, match="rand"):
-        ticks.selectExpr("rand() AS x").writeStream.format("noop").start()
+    with pytest.raises(UnsupportedPlan, match="observe"):
+        _observed(ticks).writeStream.format("noop").start()
     assert taken.starts == []
     assert spark.streams.active == []
 
@@ -254,9 +260,9 @@ def test_what_spark_has_begun_goes_on_there_and_what_began_here_goes_on_here(
     assert spark.read.parquet(str(tmp_path / "sparks.out")).count() == 3
     first = write(lines, "ours")
     assert isinstance(first, StreamingQuery)
-    with pytest.raises(UnsupportedPlan, match="rand"):  # Spark would begin it anew
-        write(lines.selectExpr("value", "rand() AS x"), "ours")
-    refused = write(lines.selectExpr("value", "rand() AS x"), "new")
+    with pytest.raises(UnsupportedPlan, match="observe"):  # Spark would begin it anew
+        write(_observed(lines), "ours")
+    refused = write(_observed(lines), "new")
     assert not isinstance(refused, StreamingQuery)
     assert not (tmp_path / "new" / "penstock-log.json").exists()
     assert write(lines, "ours").id == first.id
@@ -278,7 +284,7 @@ def test_a_plan_is_told_and_nothing_runs(
     shown = capsys.readouterr().out
     assert shown.startswith("== counts\nQuery ")
     assert "state " in shown
-    ticks.selectExpr("rand() AS x").writeStream.format("noop").start()
+    _observed(ticks).writeStream.format("noop").start()
     assert taken.summary().startswith("1 of 2 queries would run on Penstock\n  counts (noop): Pen")
     assert not (tmp_path / "place").exists()
     assert spark.streams.active == []
