@@ -162,10 +162,10 @@ def test_what_a_stream_cannot_do_is_refused(scenario: Scenario) -> None:
         target.streamWriter(schema, True)
     with pytest.raises(InvalidOption, match="option 'compression' is 'rar'"):
         source(path=scenario.path, stream="other", compression="rar").writer(schema, False)
-    from pyspark.sql.types import DayTimeIntervalType  # noqa: PLC0415
+    from pyspark.sql.types import YearMonthIntervalType  # noqa: PLC0415
 
     with pytest.raises(ExpressionError, match="column 'id' is of type interval"):
-        target.writer(StructType([StructField("id", DayTimeIntervalType())]), False)
+        target.writer(StructType([StructField("id", YearMonthIntervalType())]), False)
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_intervals_keep_their_fields_from_streams_and_files_into_every_sink(
     attached: Attached, spark: SparkSession, tmp_path: Path
 ) -> None:
     create_stream(attached.log, "spans", SPANS)
-    StreamWriter(attached.log, "spans", "test").write(SPAN_ROWS)
+    StreamWriter(attached.log, "spans", "spans").write(SPAN_ROWS)
     standing = spark.read.format("penstock").option("stream", "spans").load()
     assert standing.dtypes[1:3] == [
         ("gap", "interval day to second"), ("shift", "interval hour to minute"),

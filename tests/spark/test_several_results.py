@@ -136,7 +136,9 @@ def test_slots_are_killed_and_results_stay_one_prefix_of_the_input(
     try:
         first, *_ = query.request.program.stages
         assert {"evens", "thirds"} < set(first.written)
-        for _ in range(3):
+        for _ in range(4):
+            publish(15)
+            query.processAllAvailable()  # what waits together is shown by one marker
             publish(15)
             kill_a_slot(query)
         publish(5)
