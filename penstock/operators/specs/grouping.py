@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -263,7 +264,7 @@ class Collection:
         return self.arguments[1].type if self.kind == "places" else BIGINT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AggregateCall:
     """One aggregate of the output: a function of `AGGREGATES`; count without argument: of rows."""
 
@@ -367,7 +368,7 @@ class AggregateCall:
             return _where_present(one, other), _where_present(other, one)
         return self.argument, self.second
 
-    @property
+    @cached_property  # asked for with every piece of output
     def accumulators(self) -> tuple[Accumulator, ...]:
         """What must be kept per group to compute it, beside items."""
         if self.argument is None:
