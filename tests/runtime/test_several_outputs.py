@@ -121,10 +121,9 @@ def check_prefixes(lab: Laboratory, program: Program) -> int:
     return len(marks)
 
 
-def _of_part(part: int, parts: int, upto: int) -> list[int]:
-    """The ids of the first rows of a part of the source, as `ArrowSource.split` cuts it."""
-    bounds = [ROWS * number // parts for number in range(parts + 1)]
-    return list(range(bounds[part], bounds[part + 1]))[:upto]
+def _of_part(part: int, parts: int, upto: int) -> range:
+    """The ids of a part of the source up to an offset, which counts the rows of the whole."""
+    return range(ROWS * part // parts, min(upto, ROWS * (part + 1) // parts))
 
 
 @pytest.mark.parametrize("seed", some(range(6), every=2))
