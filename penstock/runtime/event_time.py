@@ -56,6 +56,11 @@ class PortTime:
         return self._heard is None or self._heard.caught_up
 
     @property
+    def times_silence(self) -> bool:
+        """Whether a producer may be left behind for being silent."""
+        return self._heard is not None and self._heard.times_silence
+
+    @property
     def is_awaited(self) -> bool:
         """Whether somebody has more for now who was not silent for too long."""
         return self._heard is not None and self._heard.is_awaited
@@ -114,6 +119,7 @@ class EventTime:
         self._ports = tuple(ports)
         self._policy = policy
         self._meet = sum(port.watermarks for port in ports) > 1
+        self._times_silence = any(port.times_silence for port in ports)
         self.watermark_us = watermark_us
         self.of_ports_us: tuple[int, ...] = (watermark_us,) * len(ports)
 
@@ -135,10 +141,15 @@ class EventTime:
 
     def listen(self, now_ms: float) -> bool:
         """Everything visible has been heard; return whether somebody's silence moves time on."""
-        before = [port.is_silent for port in self._ports]
+        if not self._times_silence:
+            return False  # asked after every delivery
+        before = self._awaited()
         heard = [port.listen(now_ms) for port in self._ports]  # each one has its own silence
-        left_behind = [port.is_silent for port in self._ports] != before
-        return any(heard) or (left_behind and len(self._ports) > 1)
+        return any(heard) or self._awaited() != before
+
+    def _awaited(self) -> list[tuple[bool, bool]]:
+        """Whom time waits for: who is silent, and who holds it back as long as he is not."""
+        return [(port.is_silent, self._meet and port.is_awaited) for port in self._ports]
 
     def advance(self, waits: bool) -> bool:
         """Go as far as all ports are; return whether that is further. It never falls.
@@ -214,6 +225,10 @@ class Watermarks:
         return self._watermark_us
 
     @property
+    def times_silence(self) -> bool:
+        return self._silence is not None
+
+    @property
     def ended(self) -> bool:
         """Whether every producer has said that it has no more."""
         return bool(self._producers) and all(said.ended for said in self._producers.values())
@@ -235,7 +250,7 @@ class Watermarks:
     def is_silent(self) -> bool:
         """Whether nobody is left who is waited for, though not all have ended."""
         if self._silence is None:
-            return False  # asked after every delivery: nobody is ever left behind
+            return False  # nobody is ever left behind
         voices = [is_silent for _, is_silent in self._voices()]
         return bool(voices) and all(voices)
 

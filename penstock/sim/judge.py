@@ -184,8 +184,7 @@ def heard_time(
                 taken = sorted(at for at in inputs if first < at <= deed.upto)
                 first = deed.upto
                 found |= dict.fromkeys(taken, ears.watermark_us)
-                for at in taken:
-                    ears.hear(inputs[at])
+                ears.hear([inputs[at] for at in taken])
             elif isinstance(deed, Committed):
                 check_watermark(next(expected, None), ears.watermark_us)
     return found
@@ -227,11 +226,14 @@ class _Ears:
         self.watermark_us = NONE_US if before is None else before.watermark_us
         self._reached_us = self.watermark_us
 
-    def hear(self, mark: Mark) -> None:
-        before_us = self._said.get(mark.vertex, Said()).watermark_us
-        said = Said(max(before_us, mark.said_us), mark.ended, mark.caught_up_run)
-        self._said[mark.vertex] = said
-        self._heard.add(mark.vertex)
+    def hear(self, marks: Sequence[Mark]) -> None:
+        """All that one delivery says: who has more for now is asked only after the last word."""
+        for mark in marks:
+            before_us = self._said.get(mark.vertex, Said()).watermark_us
+            said = Said(max(before_us, mark.said_us), mark.ended, mark.caught_up_run)
+            self._said[mark.vertex] = said
+            self._heard.add(mark.vertex)
+            self._reach()
         self.advance()
 
     def look(self, at_ms: float) -> None:
@@ -248,6 +250,11 @@ class _Ears:
         self.advance()
 
     def advance(self) -> None:
+        self._reach()
+        if not (self._waits and self._reached_us < END_US and self.is_waiting()):
+            self.watermark_us = self._reached_us
+
+    def _reach(self) -> None:
         """Who has ended does not count; who has no more for now counts only if his whole stage
         has none, and then by the furthest; who is silent counts only if all are.
         """
@@ -256,7 +263,7 @@ class _Ears:
             if not said.ended:
                 stages.setdefault(_stage_of(name), []).append(name)
         if not stages:
-            self.watermark_us = END_US
+            self._reached_us = END_US
             return
         counted: list[tuple[int, bool]] = []  # how far, and whether silent
         for names in stages.values():
@@ -269,8 +276,6 @@ class _Ears:
         speaking = [us for us, is_silent in counted if not is_silent]
         reached = min(speaking) if speaking else max(us for us, _ in counted)
         self._reached_us = max(self._reached_us, reached)
-        if not (self._waits and self.is_waiting()):
-            self.watermark_us = self._reached_us
 
     def is_waiting(self) -> bool:
         """Whether somebody has more for now, as far as he has said, and is not silent."""
@@ -308,10 +313,9 @@ class _Ports:
             self._ears[-1].advance()
         self.watermark_us = NONE_US if before is None else before.watermark_us
 
-    def hear(self, mark: Mark) -> None:
+    def hear(self, marks: Sequence[Mark]) -> None:
         for names, ears in zip(self._names, self._ears, strict=True):
-            if mark.vertex in names:
-                ears.hear(mark)
+            ears.hear([mark for mark in marks if mark.vertex in names])
         self._advance()
 
     def look(self, at_ms: float) -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
-from penstock.runtime.markers import WATERMARK_END
+from penstock.runtime.event_time import EventTime, PortTime, Watermarks, Word
+from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, PortMark, Said
 from penstock.stages.settings import Settings
 from penstock.testing.clock import ManualClock
 from penstock.testing.columns import apply
@@ -218,6 +219,21 @@ def test_who_was_held_up_does_not_call_others_silent(lab: Laboratory) -> None:
     assert reading.host.vertex(reader).statistics().watermark_us == 65 * SECOND_US - DELAY_US
     writing.abandon()
     reading.abandon()
+
+
+def test_time_goes_on_when_the_last_who_is_waited_for_falls_silent() -> None:
+    """What has been reached does not rise with it: the wait alone is over."""
+    heard = Watermarks(["one.0", "other.0"], {}, WATERMARK_NONE, idle_timeout_ms=4, run=1)
+    time = EventTime([PortTime(heard, None, PortMark(), WATERMARK_NONE, ended=False)], 0)
+    done = Word(0, Said(10, caught_up_run=1), "one.0")
+    time.hear([done, Word(0, Said(20), "other.0")])
+    assert not time.advance(waits=True)
+    looks = 0
+    while not time.listen(looks):
+        time.hear([done])
+        looks += 1
+    assert time.advance(waits=True)
+    assert (looks, time.watermark_us) == (4, 10)
 
 
 @pytest.mark.parametrize("timeout_ms", [None, 500])

@@ -11,6 +11,8 @@ KEPT_SEEDS: dict[int, str] = {
     136: "failed once; what it showed was not written down",
     147: "failed once; what it showed was not written down",
     347: "failed once; what it showed was not written down",
+    459: "a producer that was waited for fell silent, and time did not go on without it",
+    461: "who has more for now was asked between the words of one delivery (the simulator)",
     470: "a fenced write of several tasks was struck, and its rows waited in every reader for ever",
     3_239: "graph: a part without rows yet is not waited for, and rows were late (the simulator)",
     3_971: "a reader ended before the first producer had spoken at all (the simulator)",

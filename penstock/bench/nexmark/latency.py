@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.api.session import Attached
 from penstock.api.writer import writeStream
-from penstock.bench.arrivals import Arrivals, Follower
+from penstock.bench.arrivals import Arrivals, Follower, RowsDiffer
 from penstock.bench.crew import Crew, wait_until
 from penstock.bench.nexmark.engines import SLOTS, START_TIMEOUT
 from penstock.bench.nexmark.events import table_of
@@ -34,6 +34,8 @@ PRODUCERS = 2
 LEAD_S = 1.0  # from the order to produce to the first event
 ROWS_MAX = 1 << 20
 PATIENCE_S = 120.0
+APART_MS_MAX = 1_000  # a producer behind another, beyond what batches make
+APART_MS_MAX_OF_UPDATES = 60_000  # where no row waits for the watermark
 SECOND_US = 1_000_000
 
 Numbers = NDArray[np.int64]
@@ -54,8 +56,11 @@ class Load:
 
     @property
     def delay_ms(self) -> int:
-        """Of the watermark: a producer may be behind another by a batch, and some more."""
-        return 2 * self.batch_ms + 100
+        """Of the watermark: so far may a producer be behind another before a row of it is late.
+
+        No latency has it in it: what a row begins with is the event that takes the watermark there.
+        """
+        return 2 * self.batch_ms + APART_MS_MAX
 
 
 # --- what caused a row ----------------------------------------------------------------------------
@@ -113,6 +118,11 @@ def _oldest_bid(found: Arrivals, load: Load) -> Numbers:
     caused = np.zeros(category.size, np.int64)
     for each in np.unique(category):
         rows = np.flatnonzero(category == each)
+        if bids[rows[-1]] != valid[int(each)].size:
+            raise RowsDiffer(
+                f"category {each} has {bids[rows[-1]]} valid bids, the generator made "
+                f"{valid[int(each)].size}: a producer was so far behind that rows came late"
+            )
         before = np.concatenate(([0], bids[rows][:-1]))
         caused[rows] = valid[int(each)][before]
     return caused
@@ -177,7 +187,8 @@ def latencies_ms(
     schema = NexmarkSource(load.settings, "all", query.columns).schema
     create_stream(attached.log, stream, schema, substreams=PRODUCERS)
     events = attached.spark.readStream.format("penstock").option("stream", stream).load()
-    writer = writeStream(query.over(events, load.delay_ms)).outputMode(query.output)
+    delay_ms = load.delay_ms if query.output == "append" else APART_MS_MAX_OF_UPDATES
+    writer = writeStream(query.over(events, delay_ms)).outputMode(query.output)
     writer = writer.queryName(name).options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
     running = writer.option("startTimeout", START_TIMEOUT).toStream(name).start()
     follower = Follower()

@@ -216,7 +216,7 @@ QUERIES: Mapping[str, NexmarkQuery] = MappingProxyType(
             NexmarkQuery(
                 "q6", "mean price of a seller's last ten", _q6, (*_BID, *_AUCTION), on_spark=False
             ),
-            NexmarkQuery("q7", "highest bids of ten seconds", _q7, _BID),
+            NexmarkQuery("q7", "highest bids of ten seconds", _q7, _BID, on_spark=False),
             NexmarkQuery(
                 "q8", "new people who sell at once", _q8, ("etype", "dateTime", *_AUCTION, *_PERSON)
             ),
@@ -247,7 +247,9 @@ VARIANTS: Mapping[str, NexmarkQuery] = MappingProxyType(
                 "q6_highest", "mean of a seller's ten highest prices", _q6_highest,
                 (*_BID, *_AUCTION), "update", ("seller",), on_spark=False,
             ),
-            NexmarkQuery("q7_minute", "highest bids of a minute", _q7_minute, _BID),
+            NexmarkQuery(
+                "q7_minute", "highest bids of a minute", _q7_minute, _BID, on_spark=False
+            ),
             NexmarkQuery(
                 "q8_pairs", "people and sales ten seconds apart", _q8_pairs,
                 ("etype", "dateTime", *_AUCTION, *_PERSON),
