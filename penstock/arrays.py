@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 Vector = NDArray[Any]
 Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+Doubles = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 _lib = pa.lib

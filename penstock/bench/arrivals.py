@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from penstock.arrays import Numbers
 from penstock.bench.crew import ANSWER_S_MAX, PROCESSES, WorkerFailed
 from penstock.connectors.nexmark import NexmarkSettings, NexmarkSource
 from penstock.expressions.types import arrow_schema
@@ -25,8 +25,6 @@ from penstock.runtime.streams import describe_stream
 
 READ_ROWS = 1 << 20
 WAIT_S = 0.05
-
-Numbers = NDArray[np.int64]
 
 
 class RowsDiffer(RuntimeError):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.state.loops import inlined, unlocked_loop
-
-Words = NDArray[np.int64]
-Rows = NDArray[np.int64]  # two dimensions
-Bytes = NDArray[np.uint8]
-ReadBytes = NDArray[np.uint8]  # of somebody else, as a file's are
-Flags = NDArray[np.bool_]
-FlagRows = NDArray[np.bool_]
+from penstock.state.loops import (
+    Bytes,
+    FlagRows,
+    Flags,
+    ReadBytes,
+    Rows,
+    Words,
+    inlined,
+    unlocked_loop,
+)
 
 NEWLINE, RETURN, SPACE, TAB = (np.uint8(ord(char)) for char in "\n\r \t")
 QUOTE, BACKSLASH = np.uint8(ord('"')), np.uint8(ord("\\"))

@@ -32,12 +32,6 @@ from penstock.connectors.line_kernels import (
     TAB,
     TRAILING,
     UNFINISHED,
-    Bytes,
-    FlagRows,
-    Flags,
-    ReadBytes,
-    Rows,
-    Words,
 )
 from penstock.connectors.text_kernels import (
     DAY_US,
@@ -47,8 +41,8 @@ from penstock.connectors.text_kernels import (
     UNTIL_MONTH,
     ZERO,
     ZONE_MINUTES_MAX,
-    RowNumbers,
 )
+from penstock.state.loops import Bytes, FlagRows, Flags, ReadBytes, RowNumbers, Rows, Words
 
 WHITE_MAX = 64  # spaces before or behind an object
 INTEGER_DIGITS_MAX = 18  # any number of so many fits 64 bits

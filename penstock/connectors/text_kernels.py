@@ -10,15 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.state.loops import inlined, unlocked_loop
-
-Words = NDArray[np.int64]
-RowNumbers = NDArray[np.int32]
-Bytes = NDArray[np.uint8]
-ReadBytes = NDArray[np.uint8]  # of somebody else, as a file's are
-Flags = NDArray[np.bool_]
+from penstock.state.loops import Bytes, Flags, ReadBytes, RowNumbers, Words, inlined, unlocked_loop
 
 MINUS, PLUS, POINT, COMMA, COLON, SPACE = (np.uint8(ord(char)) for char in "-+.,: ")
 ZERO, NINE, DELETE = np.uint8(ord("0")), np.uint8(ord("9")), np.uint8(0x7F)

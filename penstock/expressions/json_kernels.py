@@ -9,14 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.state.loops import inlined, unlocked_loop
-
-Words = NDArray[np.int64]
-Rows = NDArray[np.int64]  # two dimensions
-Bytes = NDArray[np.uint8]
-ReadBytes = NDArray[np.uint8]
+from penstock.state.loops import Bytes, ReadBytes, Rows, Words, inlined, unlocked_loop
 
 FOUND, MISSING, ODD = range(3)
 BY_NAME, BY_INDEX = range(2)  # what a step of a path goes by

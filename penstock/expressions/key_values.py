@@ -13,11 +13,11 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from penstock.arrays import (
     Bytes,
     Mask,
+    Numbers,
     Vector,
     decimal_words,
     fixed_column,
@@ -33,8 +33,6 @@ from penstock.expressions.frame import Frame
 from penstock.expressions.lists import Items, entries_of, items_of
 from penstock.expressions.nodes import Call
 from penstock.expressions.types import arrow_type
-
-Places = NDArray[np.int64]
 
 _MARKS = pa.array([b"\0", b"\1"], pa.binary())
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -127,7 +125,7 @@ def fixed_bytes(values: Vector) -> pa.Array:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read(kind: pa.DataType, data: Bytes, at: Places) -> tuple[pa.Array, Places]:
+def read(kind: pa.DataType, data: Bytes, at: Numbers) -> tuple[pa.Array, Numbers]:
     """The values that begin at these places, and where they end."""
     valid = data[at] == 1
     at = at + 1
@@ -163,7 +161,9 @@ def read(kind: pa.DataType, data: Bytes, at: Places) -> tuple[pa.Array, Places]:
     return fixed_column(kind, numbers, valid), at + width
 
 
-def _read_lists(kind: pa.DataType, data: Bytes, at: Places, valid: Mask) -> tuple[pa.Array, Places]:
+def _read_lists(
+    kind: pa.DataType, data: Bytes, at: Numbers, valid: Mask
+) -> tuple[pa.Array, Numbers]:
     lengths, at = _read_lengths(data, at)
     width = _constant_bytes(kind.value_type)
     rows = np.repeat(np.arange(lengths.size), lengths)
@@ -178,11 +178,11 @@ def _read_lists(kind: pa.DataType, data: Bytes, at: Places, valid: Mask) -> tupl
 
 
 def _read_one_by_one(
-    kind: pa.DataType, data: Bytes, at: Places, lengths: Places
-) -> tuple[pa.Array, Places]:
+    kind: pa.DataType, data: Bytes, at: Numbers, lengths: Numbers
+) -> tuple[pa.Array, Numbers]:
     """The first items of all rows, then the second ones: each begins where the last one ends."""
     parts: list[pa.Array] = [pa.array([], kind)]
-    owners: list[Places] = [np.empty(0, np.int64)]
+    owners: list[Numbers] = [np.empty(0, np.int64)]
     at = at.copy()
     for place in range(int(lengths.max(initial=0))):
         rows = np.flatnonzero(lengths > place)
@@ -193,12 +193,12 @@ def _read_one_by_one(
     return pa.concat_arrays(parts).take(pa.array(order)), at
 
 
-def _read_lengths(data: Bytes, at: Places) -> tuple[Places, Places]:
+def _read_lengths(data: Bytes, at: Numbers) -> tuple[Numbers, Numbers]:
     taken = _gathered(data, at, _LENGTH.itemsize)
     return taken.view(_LENGTH).reshape(-1).astype(np.int64), at + _LENGTH.itemsize
 
 
-def _gathered(data: Bytes, at: Places, width: int) -> Bytes:
+def _gathered(data: Bytes, at: Numbers, width: int) -> Bytes:
     taken: Bytes = np.ascontiguousarray(data[at[:, None] + np.arange(width)])
     return taken
 

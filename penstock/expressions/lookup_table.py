@@ -6,12 +6,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.arrays import Numbers
 from penstock.expressions.types import DataType, arrow_type
-
-Indices = npt.NDArray[np.int64]
 
 
 class LookupTable(tuple[tuple[Any, Any], ...]):
@@ -25,7 +23,7 @@ class LookupTable(tuple[tuple[Any, Any], ...]):
         return self._hash
 
     @cached_property
-    def _sorted(self) -> tuple[Indices, Indices]:
+    def _sorted(self) -> tuple[Numbers, Numbers]:
         keys = np.array([key for key, _ in self], dtype=np.int64)
         order = np.argsort(keys, kind="stable")
         return keys[order], order
@@ -46,7 +44,7 @@ class LookupTable(tuple[tuple[Any, Any], ...]):
             self._columns[index, data_type] = known
         return known
 
-    def find(self, keys: Indices) -> Indices:
+    def find(self, keys: Numbers) -> Numbers:
         """For each integer key the index of its pair, -1 if the table has none."""
         known, order = self._sorted
         if known.size == 0:

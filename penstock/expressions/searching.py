@@ -5,17 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.arrays import Mask, text_column, texts_of
-from penstock.state.loops import inlined, loop
-
-Words = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
-ReadFlags = npt.NDArray[np.bool_]  # of somebody else, as what follows
-ReadBytes = npt.NDArray[np.uint8]
+from penstock.state.loops import Bytes, Flags, ReadBytes, ReadFlags, Words, inlined, loop
 
 
 @inlined

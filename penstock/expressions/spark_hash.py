@@ -13,19 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from penstock.arrays import Mask, Vector, decimal_words, is_text, texts_of, validity_of, values_of
 from penstock.expressions.lists import entries_of, items_of
 from penstock.expressions.types import ARITHMETIC_DIGITS_MAX
-from penstock.state.loops import inlined, loop
+from penstock.state.loops import Hashes, HashWords, ReadBytes, Words, inlined, loop
 
 SEED = 42  # of Spark's functions
 
-Words = NDArray[np.int64]
-HashWords = NDArray[np.uint64]
-Hashes = NDArray[np.uint32]
-ReadBytes = NDArray[np.uint8]  # of somebody else, as Arrow's are
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)

@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Doubles = NDArray[np.float64]
-Words = NDArray[np.int64]
+from penstock.arrays import Doubles, Numbers
 
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _INVERSE_LN2 = 1.44269504088896338700e00
@@ -225,11 +223,11 @@ def _polynomial(x: Doubles, factors: tuple[float, ...]) -> Doubles:
     return result  # type: ignore[no-any-return]
 
 
-def _high(values: Doubles) -> Words:
+def _high(values: Doubles) -> Numbers:
     return values.view(np.int64) >> 32
 
 
-def _with_high(values: Doubles, high: Words) -> Doubles:
+def _with_high(values: Doubles, high: Numbers) -> Doubles:
     return ((high << 32) | (values.view(np.int64) & _LOW_WORD)).view(np.float64)
 
 

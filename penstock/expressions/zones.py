@@ -10,12 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from penstock.arrays import Mask, Numbers
 from penstock.errors import ExpressionError
-
-Int64s = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
@@ -38,10 +35,10 @@ class Zone:
     """The offsets of one zone: `offsets_us[i]` holds from transition i - 1 up to transition i."""
 
     name: str
-    transitions_us: Int64s
-    offsets_us: Int64s
+    transitions_us: Numbers
+    offsets_us: Numbers
 
-    def offsets_at(self, utc_us: Int64s) -> Int64s:
+    def offsets_at(self, utc_us: Numbers) -> Numbers:
         """Offset from UTC at each instant."""
         if self.transitions_us.size == 0:
             return np.full(utc_us.shape, self.offsets_us[0])
@@ -52,11 +49,11 @@ class Zone:
         )
         return self.offsets_us[np.searchsorted(self.transitions_us, folded, side="right")]
 
-    def to_local(self, utc_us: Int64s) -> Int64s:
+    def to_local(self, utc_us: Numbers) -> Numbers:
         """What a clock on the wall shows at each instant."""
         return utc_us + self.offsets_at(utc_us)
 
-    def wall_offsets(self, local_s: Int64s) -> Int64s:
+    def wall_offsets(self, local_s: Numbers) -> Numbers:
         """The offset that turns each wall time, in whole seconds, into an instant.
 
         Of two (clocks go back) the earlier instant is meant; a time that never happens (clocks go
@@ -65,7 +62,7 @@ class Zone:
         before, after, holds = self._around(local_s)
         return np.where(holds, before, after)
 
-    def _around(self, local_s: Int64s) -> tuple[Int64s, Int64s, Mask]:
+    def _around(self, local_s: Numbers) -> tuple[Numbers, Numbers, Mask]:
         """The offsets a day before and after each wall time, and whether the first one applies."""
         local_us = _folded(local_s)
         before = self.offsets_at(local_us - DAY_US)
@@ -74,11 +71,11 @@ class Zone:
         after_holds = self.offsets_at(local_us - after) == after
         return before, after, before_holds | ~after_holds
 
-    def to_utc(self, local_us: Int64s) -> Int64s:
+    def to_utc(self, local_us: Numbers) -> Numbers:
         """The instant of each wall time, as `wall_offsets` decides."""
         return local_us - self.wall_offsets(local_us // SECOND_US)
 
-    def day_start_offsets(self, local_days: Int64s) -> Int64s:
+    def day_start_offsets(self, local_days: Numbers) -> Numbers:
         """The offset that turns midnight of each day into its first instant: where midnight falls
         into a gap, that is the end of the gap, however long before midnight it began."""
         local_s = local_days * (DAY_US // SECOND_US)
@@ -92,7 +89,7 @@ class Zone:
         return offsets
 
 
-def _folded(local_s: Int64s) -> Int64s:
+def _folded(local_s: Numbers) -> Numbers:
     """Microseconds with the same offsets, brought into the range of the table."""
     far = local_s >= _FOLD_FROM_US // SECOND_US
     cycle_s, from_s = _CYCLE_US // SECOND_US, _FOLD_FROM_US // SECOND_US

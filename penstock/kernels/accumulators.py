@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import Vector, decimal_words, fixed_column, validity_of, values_of
+from penstock.arrays import Numbers, Vector, decimal_words, fixed_column, validity_of, values_of
 from penstock.expressions.emitter import INT64_MAX, INT64_MIN, Emitter, unbounded, wrapping
 from penstock.expressions.stored_values import as_stored, stored_type
 from penstock.expressions.tree import Expression
@@ -27,8 +27,7 @@ _LOW = 0xFFFFFFFF
 LIMBS = ("limb_0", "limb_1", "limb_2", "limb_3")  # of decimals of more than 18 digits
 LIMB_HIGHEST = 3
 
-Rows = NDArray[np.int64]
-Fold = Callable[[Vector, Rows, Vector], None]
+Fold = Callable[[Vector, Numbers, Vector], None]
 Part = tuple[str, *tuple[int, ...]]  # an accumulator of the arguments at these places
 
 
@@ -143,27 +142,27 @@ def _extreme(into: Total, code: str, sign: str, nan: str) -> None:
 # --- many values, in NumPy ------------------------------------------------------------------------
 
 
-def _fold_count(totals: Vector, owners: Rows, _numbers: Vector) -> None:
+def _fold_count(totals: Vector, owners: Numbers, _numbers: Vector) -> None:
     np.add.at(totals, owners, 1)
 
 
-def _fold_sum(totals: Vector, owners: Rows, numbers: Vector) -> None:
+def _fold_sum(totals: Vector, owners: Numbers, numbers: Vector) -> None:
     np.add.at(totals, owners, numbers)  # one after the other, as the compiled loop adds
 
 
-def _fold_sum_high(totals: Vector, owners: Rows, numbers: Vector) -> None:
+def _fold_sum_high(totals: Vector, owners: Numbers, numbers: Vector) -> None:
     np.add.at(totals, owners, numbers >> 32)
 
 
-def _fold_sum_low(totals: Vector, owners: Rows, numbers: Vector) -> None:
+def _fold_sum_low(totals: Vector, owners: Numbers, numbers: Vector) -> None:
     np.add.at(totals, owners, numbers & _LOW)
 
 
-def _fold_min(totals: Vector, owners: Rows, numbers: Vector) -> None:
+def _fold_min(totals: Vector, owners: Numbers, numbers: Vector) -> None:
     (fold_least if totals.dtype.kind == "f" else np.minimum.at)(totals, owners, numbers)
 
 
-def _fold_max(totals: Vector, owners: Rows, numbers: Vector) -> None:
+def _fold_max(totals: Vector, owners: Numbers, numbers: Vector) -> None:
     (fold_greatest if totals.dtype.kind == "f" else np.maximum.at)(totals, owners, numbers)
 
 

@@ -27,10 +27,11 @@ from penstock.kernels.cache import KernelCache
 from penstock.kernels.coding import coded
 from penstock.kernels.columns import combined, is_fixed_width, plain
 from penstock.kernels.compile import BlockLoop
-from penstock.kernels.hashing import Hashes, string_words
+from penstock.kernels.hashing import string_words
 from penstock.kernels.loop import LoopGrouping, LoopKey, LoopSpec
 from penstock.kernels.results import LoopGroups, Rows
 from penstock.kernels.support import conjuncts, numba_supported
+from penstock.state.loops import Hashes
 
 PANE_NONE = -(1 << 63)  # no pane is closed
 

@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from penstock.arrays import text_column, texts_of, validity_of
-from penstock.state.loops import allocating_loop, inlined, loop
-
-Rows = NDArray[np.int64]  # two dimensions
-RowNumbers = NDArray[np.int32]
-Bytes = NDArray[np.uint8]
-ReadFlags = NDArray[np.bool_]  # of somebody else, as what follows
-ReadBytes = NDArray[np.uint8]
-ReadOffsets = NDArray[np.int32]
+from penstock.state.loops import (
+    Bytes,
+    ReadBytes,
+    ReadFlags,
+    ReadOffsets,
+    RowNumbers,
+    Rows,
+    allocating_loop,
+    inlined,
+    loop,
+)
 
 # What is known of a distinct piece: where it was first seen, and its first sixteen bytes. Of a
 # piece at hand also its hash, the place of its code, and who may be its like.

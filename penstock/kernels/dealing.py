@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.kernels.hashing import Hashes, Words
-from penstock.state.loops import allocating_loop
+from penstock.state.loops import Hashes, Words, allocating_loop
 
 
 @allocating_loop

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from penstock.arrays import Vector, texts_of, validity_of, values_of
 from penstock.expressions.types import from_arrow
 from penstock.kernels.columns import combined
-from penstock.state.loops import inlined, loop
+from penstock.state.loops import Hashes, HashWords, ReadBytes, ReadOffsets, Words, inlined, loop
 
 SEED = 0x70656E73746F636B
 GOLDEN = 0x9E3779B97F4A7C15
@@ -25,12 +25,6 @@ MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
 NULL_WORD = 0x6E756C6C6E756C6C
 _MASK = (1 << 64) - 1
-
-Hashes = NDArray[np.uint32]
-Words = NDArray[np.int64]
-HashWords = NDArray[np.uint64]
-ReadBytes = NDArray[np.uint8]  # of somebody else, as Arrow's are
-ReadOffsets = NDArray[np.int32]
 
 
 # --- plain Python: the definition -----------------------------------------------------------------

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, Vector
-
-Rows = NDArray[np.int64]
+from penstock.arrays import Mask, Numbers, Vector
 
 
 @dataclass(frozen=True, slots=True)
 class LoopRows:
     """Projected rows: their numbers in the batch, and values with validity (None: all valid)."""
 
-    kept_rows: Rows
+    kept_rows: Numbers
     outputs: list[tuple[Vector, Mask | None]]
     latest_us: int | None
     failed: list[int] = field(default_factory=list)
@@ -31,15 +29,15 @@ class LoopGroups:
     64 bits: nothing else is to be trusted then.
     """
 
-    words: Rows
-    null_words: Rows
-    panes: Rows
+    words: Numbers
+    null_words: Numbers
+    panes: Numbers
     hashes: NDArray[np.uint32]
-    rows: Rows
+    rows: Numbers
     values: list[Vector]
     validity: list[Mask | None]
     late_count: int
-    late_rows: Rows | None
+    late_rows: Numbers | None
     latest_us: int | None
     failed: list[int] = field(default_factory=list)
     overflow_row: int | None = None

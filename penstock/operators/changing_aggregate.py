@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, validity_of, values_of
+from penstock.arrays import Mask, Numbers, validity_of, values_of
 from penstock.errors import StateOverflow
 from penstock.expressions.frame import row_error
 from penstock.expressions.stored_values import as_stored, of_stored, stored_type
 from penstock.expressions.tree import Column, Expression
 from penstock.expressions.types import BIGINT, DataType, Field, Schema, arrow_schema, arrow_type
 from penstock.kernels.block import Block, BlockSpec
-from penstock.kernels.hashing import Hashes, hash_columns
+from penstock.kernels.hashing import hash_columns
 from penstock.operators.aggregate import Aggregate
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.exact_sums import places_of, total_of
@@ -46,8 +46,7 @@ from penstock.operators.specs import (
 from penstock.operators.windows import Windows
 from penstock.state.columns import PANE_NAME, KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
-
-Numbers = NDArray[np.int64]
+from penstock.state.loops import Hashes
 
 _LOW = 0xFFFFFFFF
 _PANE_LOWEST = -(1 << 63)

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.arrays import Mask, validity_of, values_of
+from penstock.arrays import Mask, Numbers, validity_of, values_of
 from penstock.expressions.stored_values import as_stored
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import arrow_schema
@@ -42,8 +41,6 @@ from penstock.operators.specs import (
 )
 from penstock.state.columns import PANE_NAME, KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
-
-Numbers = NDArray[np.int64]
 
 _BEGIN, _END, _NUMBER = "begin", "end", "number"
 

@@ -10,10 +10,8 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-Numbers = NDArray[np.int64]
-Doubles = NDArray[np.float64]
+from penstock.arrays import Doubles, Numbers
 
 _PLACE_BITS = 32
 _LOW = (1 << _PLACE_BITS) - 1

@@ -6,8 +6,8 @@ from collections.abc import Sequence, Set
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from penstock.arrays import Numbers
 from penstock.errors import RowError
 from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
 from penstock.expressions.frame import row_error
@@ -18,8 +18,6 @@ from penstock.kernels.block import StepRows
 from penstock.kernels.coding import coded_pieces
 from penstock.kernels.columns import plain
 from penstock.operators.specs import GenerateSpec
-
-Rows = NDArray[np.int64]
 
 
 class Explode:
@@ -45,7 +43,7 @@ class Explode:
             expression = expression.args[0]
         (values,), bad, error = evaluate_rows([expression], batch)
         bad_rows: tuple[int, ...] = ()
-        kept: Rows | None = None
+        kept: Numbers | None = None
         if error is not None:
             if not collect_bad:
                 raise error
@@ -60,7 +58,7 @@ class Explode:
         self,
         lists: pa.ListArray,
         batch: pa.RecordBatch,
-        kept: Rows | None,
+        kept: Numbers | None,
         bad_rows: tuple[int, ...],
     ) -> StepRows:
         lengths = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)

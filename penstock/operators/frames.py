@@ -14,16 +14,14 @@ from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.arrays import Mask, Vector, fixed_column, validity_of, values_of
+from penstock.arrays import Mask, Numbers, Vector, fixed_column, validity_of, values_of
 from penstock.errors import StateOverflow
 from penstock.expressions.evaluate import evaluate
 from penstock.kernels.columns import combined, plain
 from penstock.operators.ordering import levels
 from penstock.operators.specs import Accumulator, AggregateCall, accumulators_of
 
-Numbers = NDArray[np.int64]
 Fold = Callable[[Vector, Vector], Vector]
 
 _SHORT = 32  # rows of a frame that are added one by one sooner than its partition

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import validity_of
+from penstock.arrays import Numbers, validity_of
 from penstock.expressions.decimals import doubles_from_scaled, numbers_of
 from penstock.expressions.types import DataType, arrow_type
 from penstock.expressions.vectors import arrow_column
 
-Numbers = NDArray[np.int64]
 Options = tuple[Any, ...]
 
 

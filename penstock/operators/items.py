@@ -15,12 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.arrays import validity_of
+from penstock.arrays import Numbers, validity_of
 from penstock.expressions.stored_values import as_stored, of_stored, stored_type
 from penstock.expressions.types import arrow_type
-from penstock.kernels.hashing import Hashes, hash_columns
+from penstock.kernels.hashing import hash_columns
 from penstock.operators.groups import key_columns, of_no_rows, value_columns
 from penstock.operators.item_results import Items
 from penstock.operators.registers import registers_of
@@ -34,9 +33,8 @@ from penstock.operators.specs import (
 )
 from penstock.state.columns import PANE_NAME, KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
+from penstock.state.loops import Hashes
 from penstock.state.overlaps import Overlap
-
-Numbers = NDArray[np.int64]
 
 _PANE_LOWEST = -(1 << 63)
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from penstock.arrays import validity_of, values_of
+from penstock.arrays import Mask, Numbers, validity_of, values_of
 from penstock.errors import RowError
 from penstock.expressions.evaluate import evaluate
 from penstock.expressions.tree import Expression, columns_of
@@ -19,18 +18,17 @@ from penstock.expressions.types import BIGINT, Field, Schema, arrow_schema
 from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
-from penstock.kernels.hashing import Hashes, column_words, hash_columns
+from penstock.kernels.hashing import column_words, hash_columns
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion, failures
 from penstock.operators.specs import LEFT, RIGHT, JoinMatch, JoinSide, JoinSpec, column_of
+from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
 ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
 _PAIR = "__pair"
 _EXACT_DIGITS_MAX = 18  # of decimals: of longer ones a word is only the lower half
 
-Numbers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 _NO_ROWS: Numbers = np.empty(0, np.int64)
 
 
@@ -99,7 +97,7 @@ class Join(Operator):
         emitted += self._store(port, arrived, matched)
         return tuple(emitted)
 
-    def _matches(self, port: int, arrived: _Arrived, matched: Flags) -> Iterator[pa.RecordBatch]:
+    def _matches(self, port: int, arrived: _Arrived, matched: Mask) -> Iterator[pa.RecordBatch]:
         """What the pairs give, and what they do to the rows of the other side."""
         other = self._stores[1 - port]
         if self._spec.shows_right:
@@ -123,7 +121,7 @@ class Join(Operator):
                 yield self._made(other.take(rows[first : first + ROWS_AT_ONCE_MAX]).columns)
             other.delete(rows)
 
-    def _store(self, port: int, arrived: _Arrived, matched: Flags) -> Iterator[pa.RecordBatch]:
+    def _store(self, port: int, arrived: _Arrived, matched: Mask) -> Iterator[pa.RecordBatch]:
         """Keep what can still match, or is owed to the result; give out what is owed already."""
         waits = self._spec.waits_for(port)
         keep = np.ones(matched.size, np.bool_) if waits else arrived.keys.linked.copy()
@@ -253,7 +251,7 @@ class Pairs:
 
     def _same(
         self, side: int, rows: pa.RecordBatch, ats: Numbers, others: RowStore, found: Numbers
-    ) -> Flags | None:
+    ) -> Mask | None:
         """Which candidates have the same keys, not only the same words; None: all."""
         if not self._inexact:
             return None

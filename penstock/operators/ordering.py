@@ -8,13 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from penstock.arrays import validity_of
+from penstock.arrays import Numbers, validity_of
 from penstock.kernels.columns import plain
 from penstock.operators.specs import Order
-
-Numbers = NDArray[np.int64]
 
 
 def order_levels(rows: pa.RecordBatch, order: Sequence[Order]) -> list[Numbers]:

@@ -10,20 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrays import validity_of
+from penstock.arrays import Mask, Numbers, validity_of
 from penstock.expressions.tree import Literal
 from penstock.expressions.types import arrow_schema, arrow_type
 from penstock.kernels.columns import plain
-from penstock.kernels.hashing import Hashes, column_words, hash_columns
+from penstock.kernels.hashing import column_words, hash_columns
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.frames import Frames
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import levels, order_levels, sorted_places
 from penstock.operators.specs import OverCall, OverSpec
+from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
-
-Numbers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 
 ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
 _PRUNE_ROWS_MIN = 1 << 13
@@ -139,7 +137,7 @@ class Over(Operator):
         rows = np.concatenate([np.empty(0, np.int64), *found])
         return np.sort(rows[self._store.is_marked(rows)])
 
-    def _keep_last(self, sorted_: Sorted, rows: Numbers, is_new: Flags) -> None:
+    def _keep_last(self, sorted_: Sorted, rows: Numbers, is_new: Mask) -> None:
         """Of each partition as many rows as functions look back, those passed before included."""
         kept = sorted_.ends - sorted_.places <= self._spec.back
         gone = rows[sorted_.order[~kept & ~is_new]]
@@ -166,9 +164,7 @@ class Sorted:
     `order` says where each row was before.
     """
 
-    def __init__(
-        self, rows: pa.RecordBatch, order: Numbers, partition: Flags, peers: Flags
-    ) -> None:
+    def __init__(self, rows: pa.RecordBatch, order: Numbers, partition: Mask, peers: Mask) -> None:
         """`partition` and `peers` say which rows begin one, in the new order."""
         self.batch = rows.take(pa.array(order))
         self.order = order
@@ -259,7 +255,7 @@ class Functions:
 # --- small steps ----------------------------------------------------------------------------------
 
 
-def _changes(levels: Sequence[Numbers], count: int) -> Flags:
+def _changes(levels: Sequence[Numbers], count: int) -> Mask:
     """Which rows differ from the one before."""
     begins = np.zeros(count, np.bool_)
     begins[:1] = True
@@ -268,7 +264,7 @@ def _changes(levels: Sequence[Numbers], count: int) -> Flags:
     return begins
 
 
-def _spans(begins: Flags) -> tuple[Numbers, Numbers]:
+def _spans(begins: Mask) -> tuple[Numbers, Numbers]:
     """Where the run of each row begins and ends."""
     edges = np.flatnonzero(begins)
     numbers = np.cumsum(begins) - 1

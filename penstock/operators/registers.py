@@ -11,15 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.arrays import values_of
+from penstock.arrays import Doubles, Numbers, values_of
 from penstock.expressions.spark_hash import XXHASH64
 from penstock.expressions.types import DataType
 from penstock.operators.item_results import Items, Options
-
-Numbers = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 
 _NEAREST = 6  # raw estimates that a bias is the average of
 _ALPHA = {4: 0.673, 5: 0.697, 6: 0.709}

@@ -12,16 +12,15 @@ from itertools import chain
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.arrays import Mask, validity_of, values_of
+from penstock.arrays import Mask, Numbers, validity_of, values_of
 from penstock.errors import RowError
 from penstock.expressions.frame import row_error
 from penstock.expressions.tree import Expression, columns_of
 from penstock.expressions.types import Field, arrow_type
 from penstock.kernels.block import Block, BlockSpec, StepRows
 from penstock.kernels.columns import combined, plain
-from penstock.kernels.hashing import Hashes, hash_columns
+from penstock.kernels.hashing import hash_columns
 from penstock.operators.contract import Prepared, Tools
 from penstock.operators.front import Fusion, failures
 from penstock.operators.groups import of_no_rows
@@ -34,8 +33,7 @@ from penstock.operators.specs import (
     accumulators_of,
     collections_of,
 )
-
-Numbers = NDArray[np.int64]
+from penstock.state.loops import Hashes
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, values_of
+from penstock.arrays import Mask, Numbers, values_of
 from penstock.errors import StateOverflow, StateTooLarge
 from penstock.expressions.types import arrow_type
 from penstock.kernels.block import PANE_NONE, Partials
@@ -29,8 +29,6 @@ from penstock.operators.row_groups import GroupRows
 from penstock.operators.specs import BEGIN_COLUMN, PANE_COLUMN, AggregateSpec, SessionSpec
 from penstock.state.columns import MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
-
-Numbers = NDArray[np.int64]
 
 NEWEST = PANE_NONE
 _NONE = -(1 << 63)  # no session before

@@ -14,7 +14,7 @@ from penstock.expressions.types import arrow_type
 from penstock.operators.specs import WEIGHT_COLUMN, WEIGHT_FIELD
 from penstock.state.columns import PANE_NAME, MergeRule, StateSchema, ValueColumn, to_words
 from penstock.state.keyed import KeyedState
-from penstock.state.tables import Words
+from penstock.state.loops import Words
 
 _WAS = "was"
 

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from penstock.arrays import Numbers
 from penstock.operators.groups import key_columns
 from penstock.operators.specs import AggregateSpec, accumulators_of
 from penstock.operators.windows import Windows
 from penstock.state.columns import MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
-
-Numbers = NDArray[np.int64]
 
 WINDOWS_SHARE_MAX = 4  # totals serve as long as windows share more than 1 - 1/4 of their panes
 CELLS_AT_ONCE_MAX = 1 << 20

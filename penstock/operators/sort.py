@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from penstock.arrays import values_of
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.columns import combined, plain
-from penstock.kernels.hashing import Hashes, hash_columns
+from penstock.kernels.hashing import hash_columns
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import order_levels, sorted_places
@@ -25,9 +24,8 @@ from penstock.operators.specs import (
     without_weight,
 )
 from penstock.operators.table import taken_back
+from penstock.state.loops import Hashes
 from penstock.state.row_store import Keys, RowKind, RowStore
-
-Numbers = NDArray[np.int64]
 
 ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
 

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
-from penstock.arrays import Mask, validity_of
+from penstock.arrays import Mask, Numbers, validity_of
 from penstock.expressions.types import Schema, arrow_schema, from_arrow
 from penstock.kernels.columns import plain
-from penstock.kernels.hashing import Hashes, Words, column_words, hash_words
-
-Rows = NDArray[np.int64]
+from penstock.kernels.hashing import column_words, hash_words
+from penstock.state.loops import Hashes, Words
 
 
 class StaticRows:
@@ -46,27 +44,27 @@ class StaticIndex:
     def __init__(self, columns: Sequence[pa.Array], null_safe: Sequence[bool], rows: int) -> None:
         self._null_safe = null_safe
         self._keys = Keys(columns, null_safe, rows)
-        self._order: Rows = np.flatnonzero(self._keys.may_match)
+        self._order: Numbers = np.flatnonzero(self._keys.may_match)
         count = self._order.size
         bits = max(1, min(28, int(count).bit_length() + 1))  # about two buckets for each row
         self._shift = np.uint32(32 - bits)
         buckets = self._keys.hashes[self._order] >> self._shift
         self._order = self._order[np.argsort(buckets, kind="stable")]
         sizes = np.bincount(buckets, minlength=1 << bits)
-        self._ends: Rows = np.cumsum(sizes)
-        self._sizes: Rows = sizes.astype(np.int64)
+        self._ends: Numbers = np.cumsum(sizes)
+        self._sizes: Numbers = sizes.astype(np.int64)
 
     def keys(self, columns: Sequence[pa.Array], rows: int) -> Keys:
         """The keys of rows that are to be looked up."""
         return Keys(columns, self._null_safe, rows)
 
-    def candidates(self, keys: Keys) -> tuple[Rows, Rows]:
+    def candidates(self, keys: Keys) -> tuple[Numbers, Numbers]:
         """For each key where the rows begin that may have it, and how many they are."""
         buckets = keys.hashes >> self._shift
         counts = np.where(keys.may_match, self._sizes[buckets], 0)
         return self._ends[buckets] - self._sizes[buckets], counts
 
-    def matches(self, keys: Keys, rows: Rows, places: Rows) -> tuple[Rows, Rows]:
+    def matches(self, keys: Keys, rows: Numbers, places: Numbers) -> tuple[Numbers, Numbers]:
         """Of pairs of a key and a candidate's place those that are equal, as pairs of rows."""
         found = self._order[places]
         equal = keys.hashes[rows] == self._keys.hashes[found]
@@ -90,7 +88,7 @@ class Keys:
             if nulls is not None and not safe:
                 self.may_match &= ~nulls
 
-    def equal(self, rows: Rows, others: Keys, found: Rows) -> Mask:
+    def equal(self, rows: Numbers, others: Keys, found: Numbers) -> Mask:
         """Whether keys of these rows are equal to those of others."""
         equal: Mask = np.ones(rows.size, np.bool_)
         for at, words in enumerate(self._words):
@@ -103,7 +101,7 @@ class Keys:
         return equal
 
 
-def _at(nulls: Mask | None, rows: Rows) -> Mask | np.bool_:
+def _at(nulls: Mask | None, rows: Numbers) -> Mask | np.bool_:
     return np.bool_(False) if nulls is None else nulls[rows]
 
 

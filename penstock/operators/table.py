@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.arrays import Mask, true_rows
+from penstock.arrays import Mask, Numbers, true_rows
 from penstock.errors import StateError
 from penstock.expressions.evaluate import evaluate
 from penstock.expressions.types import arrow_schema, arrow_type
@@ -22,8 +21,6 @@ from penstock.operators.specs import LEFT, JoinKey, JoinMatch, TableSpec
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
 from penstock.state.row_store import Keys, RowKind, RowStore
-
-Numbers = NDArray[np.int64]
 
 _NO_ROWS: Numbers = np.empty(0, np.int64)
 

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from penstock.arrays import values_of
+from penstock.arrays import Mask, Numbers, values_of
 from penstock.errors import RowError
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.block import Block
@@ -30,8 +29,6 @@ from penstock.operators.specs import LEFT, RIGHT, WEIGHT_COLUMN, JoinSpec, witho
 from penstock.operators.table import found_again, taken_back
 from penstock.state.row_store import Keys, RowKind, RowStore
 
-Numbers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
 Weighted = tuple[pa.RecordBatch, int]
 
 _NO_ROWS: Numbers = np.empty(0, np.int64)
@@ -51,7 +48,7 @@ class _Met:
         rows = self.rows.slice(begin, end - begin)
         return _Met(rows, self.ats[first:behind] - begin, self.others[first:behind])
 
-    def only(self, chosen: Flags) -> _Met:
+    def only(self, chosen: Mask) -> _Met:
         kept, places = chosen[self.ats], np.cumsum(chosen) - 1
         rows = self.rows.filter(pa.array(chosen))
         return _Met(rows, places[self.ats[kept]], self.others[kept])
@@ -205,7 +202,7 @@ class TableJoin(Operator):
         came[np.flatnonzero(linked)[ats]] = True
         return run.only(came), gone
 
-    def _linked(self, port: int, rows: pa.RecordBatch) -> tuple[Flags, pa.RecordBatch, Keys]:
+    def _linked(self, port: int, rows: pa.RecordBatch) -> tuple[Mask, pa.RecordBatch, Keys]:
         """Which rows can match something, and these with their keys."""
         keys = self._pairs.keys(port, rows)
         linked = keys.linked

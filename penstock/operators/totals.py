@@ -8,12 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, validity_buffer
+from penstock.arrays import Mask, Numbers, validity_buffer
 from penstock.expressions.decimals import half_up_quotient
 from penstock.expressions.types import DataType, arrow_type
 from penstock.expressions.vectors import arrow_column
-
-Numbers = NDArray[np.int64]
 
 _LOW = 0xFFFFFFFF
 _WORD = (1 << 64) - 1

@@ -8,10 +8,8 @@ least twice as long as the next, so a row is sorted a logarithmic number of time
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Words = NDArray[np.int64]
-RowNumbers = NDArray[np.int32]
+from penstock.state.loops import RowNumbers, Words
 
 NEVER = (1 << 63) - 1
 

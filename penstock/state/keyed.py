@@ -38,11 +38,11 @@ from penstock.state.columns import (
     to_words,
 )
 from penstock.state.contract import KeyRange, State
+from penstock.state.loops import RowNumbers, Words
 from penstock.state.overlaps import Overlap, window_lines
-from penstock.state.rows import Overflow, RowNumbers, RowTable, WordRows
+from penstock.state.rows import Overflow, RowTable, WordRows
 from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot
 from penstock.state.strings import StringPool
-from penstock.state.tables import Words
 
 BYTES_MAX_DEFAULT = 1 << 30
 _PANE_LOWEST = -(1 << 63)

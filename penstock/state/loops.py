@@ -11,12 +11,25 @@ from functools import cached_property
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeVar, cast
 
+import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What the annotations of a loop mean to Numba. Modules with loops define the arrays' names for
-# themselves: to Python some of them are the same.
+# What the annotations of a loop mean: to Python some are the same that are not to Numba.
+Words = NDArray[np.int64]
+Rows = NDArray[np.int64]  # two dimensions: one line of words per row
+RowNumbers = NDArray[np.int32]
+Hashes = NDArray[np.uint32]
+HashWords = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+FlagRows = NDArray[np.bool_]
+Bytes = NDArray[np.uint8]
+ReadFlags = NDArray[np.bool_]  # which may belong to somebody else, as what follows
+ReadBytes = NDArray[np.uint8]
+ReadOffsets = NDArray[np.int32]
 _TYPES = MappingProxyType(
     {
         "Words": "int64[::1]",

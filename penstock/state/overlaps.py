@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.state import tables
+from penstock.state.loops import RowNumbers, Words
 from penstock.state.rows import Overflow, RowTable
-from penstock.state.tables import RowNumbers, Words
 
 ROWS_AT_ONCE_MAX = 1 << 18  # that are put together before they are handed out,
 LINES_PER_ROW = 4  # or one for so many lines of the state, so that these are not merged often

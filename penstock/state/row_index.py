@@ -10,13 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.state.loops import inlined, loop
-
-Words = NDArray[np.int64]
-Rows = NDArray[np.int64]  # two dimensions: one line of words per row
-Flags = NDArray[np.bool_]
+from penstock.state.loops import Flags, Rows, Words, inlined, loop
 
 HASH_MASK = (1 << 32) - 1
 

@@ -22,11 +22,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.arrays import Mask, Numbers
 from penstock.errors import StateError
 from penstock.names import check_name
 from penstock.state import row_index
 from penstock.state.bound import MemoryBound
 from penstock.state.contract import KeyRange, Picture, State
+from penstock.state.loops import Hashes
 
 NEVER = (1 << 63) - 1  # until when rows are kept that time does not end
 CHUNK_ROWS_MAX = 1 << 16
@@ -36,9 +38,6 @@ _BLOCK = 1 << 12  # rows that are known by the first of them to go
 _ROWS_FIRST = 1 << 10
 _COMPACT_ROWS_MIN = 1 << 13
 
-Numbers = NDArray[np.int64]
-Flags = NDArray[np.bool_]
-Hashes = NDArray[np.uint32]
 
 _NO_IDS: Numbers = np.empty(0, np.int64)
 _CHANGE, _ID, _UNTIL, _MARKED = "__change", "__id", "__until", "__marked"
@@ -48,7 +47,7 @@ class Keys(NamedTuple):
     """The keys of rows: equal words, equal keys. Rows that are not linked match nothing."""
 
     words: Numbers  # rows × words
-    linked: Flags
+    linked: Mask
 
 
 class ChangeKind(IntEnum):
@@ -93,11 +92,11 @@ class RowStore(State):
     def _forget_all(self) -> None:
         words = self.kind.keys_of(_no_rows(self.kind.schema)).words.shape[1]
         self._words: Numbers = np.empty((0, words), np.int64)
-        self._linked: Flags = np.empty(0, np.bool_)
+        self._linked: Mask = np.empty(0, np.bool_)
         self._ids: Numbers = np.empty(0, np.int64)
         self._until: Numbers = np.empty(0, np.int64)
-        self._marked: Flags = np.empty(0, np.bool_)
-        self._live: Flags = np.empty(0, np.bool_)
+        self._marked: Mask = np.empty(0, np.bool_)
+        self._live: Mask = np.empty(0, np.bool_)
         self._nexts: Numbers = np.empty(0, np.int64)
         self._first_until: Numbers = np.empty(0, np.int64)  # of each block
         self._slots: Numbers = np.zeros(2, np.int64)
@@ -175,7 +174,7 @@ class RowStore(State):
         places[order] = np.arange(rows.size)
         return together.take(pa.array(places))
 
-    def is_marked(self, rows: Numbers) -> Flags:
+    def is_marked(self, rows: Numbers) -> Mask:
         return self._marked[rows]
 
     def expired(self, upto: int) -> Numbers:
@@ -205,7 +204,7 @@ class RowStore(State):
         rows: pa.RecordBatch,
         keys: Keys,
         until: Numbers | None = None,
-        marked: Flags | None = None,
+        marked: Mask | None = None,
     ) -> None:
         """Add rows, each kept until a moment; without one, for ever."""
         first = int(self._ids[self._used - 1]) + 1 if self._used else 0
@@ -254,7 +253,7 @@ class RowStore(State):
         keys: Keys,
         ids: Numbers,
         until: Numbers | None,
-        marked: Flags | None,
+        marked: Mask | None,
     ) -> None:
         count = rows.num_rows
         if not count:
@@ -533,8 +532,8 @@ class RowPicture(Picture):
         chunks: tuple[pa.RecordBatch, ...],
         ids: Numbers,
         until: Numbers,
-        marked: Flags,
-        live: Flags,
+        marked: Mask,
+        live: Mask,
     ) -> None:
         self._kind = kind
         self._chunks = chunks
@@ -565,7 +564,7 @@ def _longer(array: NDArray[Any], used: int, capacity: int) -> NDArray[Any]:
     return grown
 
 
-def _ids_of(changes: pa.RecordBatch, chosen: Flags) -> Numbers:
+def _ids_of(changes: pa.RecordBatch, chosen: Mask) -> Numbers:
     ids: Numbers = changes.column(_ID).filter(pa.array(chosen)).to_numpy()
     return ids
 

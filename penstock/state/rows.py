@@ -17,10 +17,8 @@ from penstock.state import tables
 from penstock.state.bound import MemoryBound
 from penstock.state.columns import MergeRule, ValueColumn, rule_codes, value_range
 from penstock.state.expiry import Expiry
+from penstock.state.loops import Bytes, Floats, RowNumbers, Words
 from penstock.state.strings import StringPool
-from penstock.state.tables import Bytes, Floats, Words
-
-RowNumbers = NDArray[np.int32]
 
 PANE_MIN_NONE = (1 << 63) - 1
 _ROWS_MAX = (1 << 31) - 2  # a slot has 32 bits for a row

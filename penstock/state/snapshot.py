@@ -24,9 +24,9 @@ import pyarrow as pa
 from penstock.errors import StateError
 from penstock.state.columns import RowsAsArrow
 from penstock.state.contract import Picture
+from penstock.state.loops import Words
 from penstock.state.rows import RowTable
 from penstock.state.strings import StringView
-from penstock.state.tables import Words
 
 COPY_ROWS_MAX = 65_536
 

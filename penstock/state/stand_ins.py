@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from penstock.arrays import text_column, texts_of
 from penstock.state import tables
+from penstock.state.loops import Bytes, Flags, Floats, Hashes, RowNumbers, Rows, Words
 from penstock.state.tables import (
     COPY_END,
     COPY_NEXT,
@@ -48,13 +49,6 @@ from penstock.state.tables import (
     STRING_NEXT,
     STRINGS,
     VALID,
-    Bytes,
-    Flags,
-    Floats,
-    Hashes,
-    RowNumbers,
-    Rows,
-    Words,
 )
 
 _PIECE = 1_024  # inputs at the least

@@ -24,18 +24,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.state.loops import allocating_loop, inlined, loop
-
-Words = NDArray[np.int64]
-Rows = NDArray[np.int64]  # two dimensions: one line of words per row
-RowNumbers = NDArray[np.int32]
-Hashes = NDArray[np.uint32]
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
-Bytes = NDArray[np.uint8]
-ReadBytes = NDArray[np.uint8]  # which may belong to somebody else
+from penstock.state.loops import (
+    Bytes,
+    Flags,
+    Floats,
+    Hashes,
+    ReadBytes,
+    RowNumbers,
+    Rows,
+    Words,
+    allocating_loop,
+    inlined,
+    loop,
+)
 
 META, LINK, NULLS, PANE, VALID, KEYS = range(6)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.state.loops import loop
-from penstock.state.tables import Words
+from penstock.state.loops import Words, loop
 
 
 @loop

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from penstock.api.session import Attached
 from penstock.api.writer import writeStream
+from penstock.arrays import Numbers
 from penstock.bench.arrivals import Arrivals, Follower, RowsDiffer
 from penstock.bench.crew import Crew, wait_until
 from penstock.bench.nexmark.engines import SLOTS, START_TIMEOUT
@@ -37,8 +38,6 @@ PATIENCE_S = 120.0
 APART_MS_MAX = 1_000  # a producer behind another, beyond what batches make
 APART_MS_MAX_OF_UPDATES = 60_000  # where no row waits for the watermark
 SECOND_US = 1_000_000
-
-Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

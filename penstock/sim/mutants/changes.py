@@ -14,7 +14,7 @@ from penstock.operators.shown import Changes, Shown
 from penstock.sim.mutants.mutant import Mutant
 from penstock.sim.scenario import Scenario
 from penstock.sim.swaps import swapped
-from penstock.state.tables import Words
+from penstock.state.loops import Words
 
 
 def _nothing_goes() -> AbstractContextManager[None]:
