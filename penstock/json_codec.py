@@ -21,6 +21,7 @@ _COMPACT = (",", ":")
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
+Readers = tuple[tuple[Any, Reader], ...]  # of types that are read in a way of their own
 
 
 class Malformed(ValueError):
@@ -170,13 +171,13 @@ def list_of(item: Reader) -> Reader:
     return lambda node: tuple(map(item, items(node)))
 
 
-def record_of(kind: Any, complete: bool = False, **own: Reader) -> Reader:
-    """What reads a dataclass, with readers of their own for some fields.
+def record_of(kind: Any, complete: bool = False, own: Readers = (), **named: Reader) -> Reader:
+    """What reads a dataclass, with readers of their own for some types and some fields.
 
     A record that is `complete` has all its fields, also those with a default.
     """
     hints = type_hints(kind)
-    readers = {name: own.get(name) or _reader(hints[name]) for name in _field_names(kind)}
+    readers = {name: named.get(name) or _reader(hints[name], own) for name in _field_names(kind)}
     needed = {
         field.name
         for field in fields(kind)
@@ -208,28 +209,32 @@ _EXACT = {str: "a text", int: "a whole number", bool: "true or false", list: "a 
 
 
 @cache
-def _reader(kind: Any) -> Reader:
+def _reader(kind: Any, own: Readers = ()) -> Reader:
+    for its, reader in own:
+        if kind == its:
+            return reader
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return lambda node: node
     if kind in _EXACT:
         return _exactly(kind)
     if isinstance(kind, NewType):
-        return _reader(kind.__supertype__)
+        return _reader(kind.__supertype__, own)
     if origin is Literal:
         return _exactly(type(args[0]))  # which of them there are is the record's own check
     if origin in (Union, UnionType):
-        (there,) = (_reader(each) for each in args if each is not NoneType)
+        assert NoneType in args, f"nothing says which of {kind} a value is"
+        there = _reader(Union[tuple(each for each in args if each is not NoneType)], own)  # noqa: UP007
         return lambda node: None if node is None else there(node)
     if origin is tuple:
-        return list_of(_reader(args[0])) if args[1:] == (...,) else _tuple(tuple, args)
+        return list_of(_reader(args[0], own)) if args[1:] == (...,) else _tuple(tuple, args, own)
     if origin in (dict, Mapping):
-        return _dictionary(_reader(args[1]))
+        return _dictionary(_reader(args[1], own))
     if hasattr(kind, "from_json"):
         return cast(Reader, kind.from_json)
     if issubclass(kind, tuple):
-        return _tuple(kind._make, tuple(type_hints(kind).values()))
-    return record_of(kind)
+        return _tuple(kind._make, tuple(type_hints(kind).values()), own)
+    return record_of(kind, own=own)
 
 
 def _exactly(kind: Any) -> Reader:
@@ -241,8 +246,8 @@ def _exactly(kind: Any) -> Reader:
     return read
 
 
-def _tuple(make: Callable[[list[Any]], Any], kinds: tuple[Any, ...]) -> Reader:
-    readers = [_reader(kind) for kind in kinds]
+def _tuple(make: Callable[[list[Any]], Any], kinds: tuple[Any, ...], own: Readers) -> Reader:
+    readers = [_reader(kind, own) for kind in kinds]
 
     def read(node: Any) -> Any:
         if type(node) is not list or len(node) != len(readers):

@@ -23,26 +23,21 @@ from penstock.operators.python_step import PythonColumns, PythonRows
 from penstock.operators.spark_step import SparkStep
 from penstock.operators.specs import (
     AggregateSpec,
-    DeduplicateSpec,
     FilterSpec,
     GenerateSpec,
-    JoinSpec,
-    LimitSpec,
     OperatorSpec,
-    OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
     PythonRowsSpec,
     PythonSpec,
-    SortSpec,
     SparkSpec,
     StatelessSpec,
     StaticJoinSpec,
-    TableSpec,
     WatermarkSpec,
     accumulators_of,
     column_of,
     columns_read,
+    is_stateful,
 )
 from penstock.operators.static_join import StaticJoin
 
@@ -133,50 +128,43 @@ class Front:
         self.schema = schema  # of what comes out
         self.fusion = Fusion(schema)
         for at, spec in enumerate(specs):
-            before, self.schema = self.schema, spec.output_schema(self.schema)
+            self.schema = spec.output_schema(self.schema)
             if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
                 if isinstance(spec, WatermarkSpec):
                     self._note_delay(spec)
                 self.fusion.add(spec)
                 continue
-            if isinstance(spec, GenerateSpec):
-                self.close()
-                after = (*specs[at + 1 :], *behind)
-                read = columns_read(after, before, tools.want_late)
-                is_key = spec.output in _keys(after, self.schema)
-                explode = Explode(spec, before, read, is_key)
-                self._steps.append(explode)
-                self.fusion = Fusion(explode.made)  # what nobody reads is not there any more
-            elif isinstance(spec, SparkSpec):
-                there = self.fusion.output_schema
-                self.close()
-                self._steps.append(SparkStep(spec, there, tools.spark))
-                self.fusion = Fusion(spec.output_schema(there))
-            elif isinstance(spec, PythonSpec):
-                there = self.fusion.output_schema
-                self.close()
-                self._steps.append(PythonColumns(spec, there, tools))
-                self.fusion = Fusion(spec.output_schema(there))
-            elif isinstance(spec, PythonRowsSpec):
-                there = self.fusion.output_schema
-                self.close()
-                read = columns_read((*specs[at + 1 :], *behind), self.schema, tools.want_late)
-                rows = PythonRows(spec, there, read, tools)
-                self._steps.append(rows)
-                self.fusion = Fusion(rows.made)
-            elif isinstance(spec, StaticJoinSpec):
-                there = self.fusion.output_schema
-                self.close()
-                read = columns_read((*specs[at + 1 :], *behind), self.schema, tools.want_late)
-                join = StaticJoin(spec, there, read)
-                self._steps.append(join)
-                self.fusion = Fusion(join.made)
-            else:
+            if isinstance(spec, PartialAggregateSpec):
                 if specs[at + 1 :]:
                     raise ExpressionError("nothing can follow a partial aggregate in its chain")
                 block = Block(self.fusion.aggregation(spec), tools.cache)
                 self._steps.append(PartialGroups(spec, block))
                 self.fusion = Fusion(self.schema)
+                continue
+            there = self.fusion.output_schema
+            self.close()
+            step = self._step(spec, there, (*specs[at + 1 :], *behind))
+            self._steps.append(step)
+            self.fusion = Fusion(step.made)
+
+    def _step(
+        self,
+        spec: GenerateSpec | SparkSpec | PythonSpec | PythonRowsSpec | StaticJoinSpec,
+        there: Schema,
+        after: Sequence[OperatorSpec],
+    ) -> Explode | SparkStep | PythonColumns | PythonRows | StaticJoin:
+        """What takes rows of these columns; those that nobody reads after it may not come out."""
+        tools = self._tools
+        if isinstance(spec, SparkSpec):
+            return SparkStep(spec, there, tools.spark)
+        if isinstance(spec, PythonSpec):
+            return PythonColumns(spec, there, tools)
+        read = columns_read(after, self.schema, tools.want_late)
+        if isinstance(spec, GenerateSpec):
+            return Explode(spec, there, read, spec.output in _keys(after, self.schema))
+        if isinstance(spec, PythonRowsSpec):
+            return PythonRows(spec, there, read, tools)
+        return StaticJoin(spec, there, read)
 
     def close(self) -> None:
         """Nothing behind will fuse with the last filters and projections."""
@@ -275,19 +263,15 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         if isinstance(spec, FilterSpec | ProjectSpec | WatermarkSpec):
             fusion.add(spec)
             continue
-        if isinstance(
-            spec, GenerateSpec | PythonSpec | PythonRowsSpec | SparkSpec | StaticJoinSpec
-        ):
+        if isinstance(spec, AggregateSpec | PartialAggregateSpec) and spec.fuses:
+            uses += fusion.aggregation(spec).results
+        elif isinstance(spec, AggregateSpec) and spec.merge_partials:
+            worthwhile.update(name for name, _ in spec.keys)
+        elif is_stateful(spec):
+            uses += fusion.columns.values()
+        else:
             read = map(fusion.inlined, spec.expressions())
             mixed.update(column.name for each in read for column in columns_of(each))
-        elif isinstance(
-            spec, DeduplicateSpec | JoinSpec | LimitSpec | OverSpec | SortSpec | TableSpec
-        ) or (isinstance(spec, AggregateSpec) and spec.by_rows):
-            uses += fusion.columns.values()
-        elif spec.fuses:
-            uses += fusion.aggregation(spec).results
-        else:
-            worthwhile.update(name for name, _ in spec.keys)
         break
     else:
         uses += fusion.columns.values()

@@ -77,7 +77,8 @@ class PythonColumns(_Calls):
     def __init__(self, spec: PythonSpec, input_schema: Schema, tools: Tools) -> None:
         super().__init__(spec.calls, tools)
         self._spec = spec
-        self._schema = arrow_schema(spec.output_schema(input_schema))
+        self.made = spec.output_schema(input_schema)  # the columns that come out
+        self._schema = arrow_schema(self.made)
 
     def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:
         is_idle = self._is_idle(batch)

@@ -23,7 +23,8 @@ class SparkStep:
         """Without Spark nothing can be run, but looked at."""
         self._spec = spec
         self._spark = spark
-        self._schema = arrow_schema(spec.output_schema(input_schema))
+        self.made = spec.output_schema(input_schema)  # the columns that come out
+        self._schema = arrow_schema(self.made)
         self._read = sorted({name for each in spec.columns for name in each.input_names})
 
     def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:

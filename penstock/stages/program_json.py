@@ -9,13 +9,12 @@ from penstock.json_codec import (
     Malformed,
     canonical_json,
     fields_of,
-    list_of,
     parse,
     parse_strictly,
     record_of,
 )
-from penstock.operators.specs import OperatorSpec, spec_from_json
-from penstock.stages.program import PROGRAM_VERSION, Port, Program, Stage, StageOutput
+from penstock.operators.specs import OperatorSpec, StatelessSpec, spec_from_json
+from penstock.stages.program import PROGRAM_VERSION, Program
 from penstock.stages.settings import Settings
 
 PROGRAM_CHARACTERS_MAX = 32 << 20  # below what the log's metadata store takes
@@ -99,17 +98,11 @@ def _operator(node: Any) -> OperatorSpec:
     return spec_from_json(node)
 
 
-_port = record_of(Port, front=list_of(_operator))
-_output = record_of(StageOutput, steps=list_of(_operator))
 _program = record_of(
     Program,
-    settings=record_of(Settings, complete=True),
-    stages=list_of(
-        record_of(
-            Stage,
-            ports=list_of(_port),
-            operators=list_of(_operator),
-            outputs=list_of(_output),
-        ),
+    own=(
+        (OperatorSpec, _operator),
+        (StatelessSpec, _operator),
+        (Settings, record_of(Settings, complete=True)),
     ),
 )

@@ -19,6 +19,7 @@ from penstock.operators.shown import same_values
 from penstock.operators.specs import (
     WEIGHT_COLUMN,
     WEIGHT_FIELD,
+    GenerateSpec,
     JoinKey,
     JoinMatch,
     JoinSpec,
@@ -322,3 +323,11 @@ def test_a_table_needs_keys_that_compare() -> None:
         TableSpec((tags,)).output_schema(USERS)
     with pytest.raises(ExpressionError, match="what removes a row is a boolean, city is string"):
         TableSpec((user,), column("city", "string")).output_schema(USERS)
+
+
+def test_a_table_behind_an_explode_keeps_all_columns(kernels: KernelCache) -> None:
+    explode = GenerateSpec(column("tags", "array<int>"), "tag")
+    chain = linear((explode, TableSpec((column("tag", "int"),))), USERS, kernels)
+    (shown,) = chain.process(batch_of(USERS, [("u", "Bern", [1, 2], False)])).batches
+    common = {"user": "u", "city": "Bern", "tags": [1, 2], "gone": False}
+    assert shown.to_pylist() == [common | {"tag": 1}, common | {"tag": 2}]

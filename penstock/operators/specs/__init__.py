@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, get_args
 
-from penstock.expressions.tree import from_json
+from penstock.expressions.tree import Column, Expression, Literal, from_json
 from penstock.expressions.types import Schema
-from penstock.json_codec import Reader, list_of, read_as, record_of
+from penstock.json_codec import record_of
 from penstock.operators.specs.by_spark import SparkColumn, SparkSpec
 from penstock.operators.specs.deduplicate import DeduplicateSpec
 from penstock.operators.specs.grouping import (
@@ -173,87 +173,17 @@ StatefulSpec = (
 OperatorSpec = StatelessSpec | StatefulSpec
 
 
-def _named(node: Any) -> NamedExpression:
-    name, expression = node
-    return read_as(str, name, "name"), from_json(expression)
-
-
-def _optional(reader: Reader) -> Reader:
-    return lambda node: None if node is None else reader(node)
-
-
-_WINDOW = record_of(WindowSpec, time=from_json)
-_SESSION = record_of(SessionSpec, begin=from_json, end=from_json)
-
-
 def _window(node: Any) -> WindowSpec | SessionSpec:
     is_session = isinstance(node, Mapping) and "begin" in node
     window: WindowSpec | SessionSpec = (_SESSION if is_session else _WINDOW)(node)
     return window
 
 
-_GROUPING: dict[str, Any] = {
-    "keys": list_of(_named),
-    "window": _optional(_window),
-    "aggregates": list_of(
-        record_of(
-            AggregateCall,
-            argument=_optional(from_json),
-            second=_optional(from_json),
-            more=list_of(from_json),
-        )
-    ),
-}
-_SIDE = record_of(
-    JoinSide,
-    time=_optional(from_json),
-    limits=list_of(record_of(TimeLimit, time=from_json)),
-)
-_JOIN_KEY = record_of(JoinKey, left=from_json, right=from_json)
-_MATCH = record_of(
-    JoinMatch,
-    keys=list_of(_JOIN_KEY),
-    condition=_optional(from_json),
-)
-_PYTHON_CALL = record_of(PythonCall, inputs=list_of(from_json))
-_ORDER = list_of(record_of(Order, column=from_json))
-# Every operator, and what reads those of its fields that hold expressions.
-_OPERATORS: tuple[tuple[type[Spec], dict[str, Any]], ...] = (
-    (FilterSpec, {"condition": from_json}),
-    (ProjectSpec, {"columns": list_of(_named)}),
-    (GenerateSpec, {"expression": from_json}),
-    (WatermarkSpec, {}),
-    (PythonSpec, {"columns": list_of(record_of(PythonColumn, call=_PYTHON_CALL))}),
-    (PythonRowsSpec, {"call": _PYTHON_CALL}),
-    (SparkSpec, {"columns": list_of(record_of(SparkColumn, inputs=list_of(from_json)))}),
-    (
-        StaticJoinSpec,
-        {
-            "keys": list_of(_JOIN_KEY),
-            "columns": list_of(_named),
-            "condition": _optional(from_json),
-        },
-    ),
-    (PartialAggregateSpec, _GROUPING),
-    (AggregateSpec, _GROUPING),
-    (DeduplicateSpec, {"keys": list_of(from_json), "time": _optional(from_json)}),
-    (JoinSpec, {"match": _MATCH, "left": _SIDE, "right": _SIDE}),
-    (SortSpec, {"steps": list_of(record_of(SortStep, order=_ORDER))}),
-    (LimitSpec, {}),
-    (TableSpec, {"keys": list_of(from_json), "removed": _optional(from_json)}),
-    (
-        OverSpec,
-        {
-            "partition": list_of(from_json),
-            "order": _ORDER,
-            "calls": list_of(
-                record_of(OverCall, argument=_optional(from_json), default=_optional(from_json))
-            ),
-            "time": from_json,
-        },
-    ),
-)
-_READERS = {kind.op: record_of(kind, **own) for kind, own in _OPERATORS}
+# How the parts of an operator are read that say themselves what they are.
+_EXPRESSIONS = tuple((kind, from_json) for kind in (Expression, Column, Literal))
+_WINDOW, _SESSION = (record_of(kind, own=_EXPRESSIONS) for kind in (WindowSpec, SessionSpec))
+_OWN = (*_EXPRESSIONS, (WindowSpec | SessionSpec, _window))
+_READERS = {kind.op: record_of(kind, own=_OWN) for kind in get_args(OperatorSpec)}
 
 
 def spec_from_json(node: Mapping[str, Any]) -> OperatorSpec:
@@ -302,13 +232,6 @@ def chain_schema(specs: Sequence[OperatorSpec], input_schema: Schema) -> Schema:
     return schema
 
 
-# Operators that hand on what they do not read.
-_HAND_ON = (
-    FilterSpec, GenerateSpec, PythonSpec, PythonRowsSpec, SparkSpec, StaticJoinSpec,
-    DeduplicateSpec, JoinSpec, LimitSpec, OverSpec, SortSpec,
-)  # fmt: skip
-
-
 def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool) -> frozenset[str]:
     """Which of these columns the operators read, or hand on to whoever comes behind them.
 
@@ -321,8 +244,6 @@ def columns_read(specs: Sequence[OperatorSpec], schema: Schema, keep_late: bool)
         read.update(*map(names_in, spec.expressions()))
         if isinstance(spec, WatermarkSpec):
             read.add(spec.column)
-        elif not (
-            isinstance(spec, _HAND_ON) or (isinstance(spec, PythonRowsSpec) and spec.repeats)
-        ):
+        if not spec.hands_on:
             return frozenset(read)
     return frozenset(field.name for field in schema)

@@ -477,6 +477,7 @@ class PartialAggregateSpec(Spec):
     """Before an exchange: rows become accumulators per (key, pane), merged on the other side."""
 
     op: ClassVar[str] = "partial_aggregate"
+    hands_on: ClassVar[bool] = False
     fuses: ClassVar[bool] = True  # one loop computes it and what stands right before it
     keys: tuple[NamedExpression, ...]
     window: WindowSpec | SessionSpec | None
@@ -497,6 +498,11 @@ class PartialAggregateSpec(Spec):
         """Whether a loop computes it; else rows go to the state one by one, and travel as rows."""
         in_loop = (accumulator.in_loop for accumulator in accumulators_of(self.aggregates))
         return all(in_loop) and not collections_of(self.aggregates)
+
+    @property
+    def has_one_group(self) -> bool:
+        """Whether there is one group only, which is there also if no row has reached it."""
+        return not self.keys and self.window is None
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -564,6 +570,7 @@ class AggregateSpec(Spec):
     """
 
     op: ClassVar[str] = "aggregate"
+    hands_on: ClassVar[bool] = False
     ports: ClassVar[int] = 1
     word: ClassVar[str] = "aggregate"  # its states are named after it
     keys: tuple[NamedExpression, ...]
@@ -618,6 +625,15 @@ class AggregateSpec(Spec):
         )
         is_line = is_one and not collections_of(self.aggregates)
         return self.weighted or (self.changes and not is_line)
+
+    @property
+    def has_one_group(self) -> bool:
+        return self.partial.has_one_group
+
+    @property
+    def shows_whole(self) -> bool:
+        """Whether it emits all groups at a commit, where one has changed."""
+        return self.mode == "complete" and not self.changes
 
     @property
     def forgets(self) -> bool:

@@ -88,6 +88,10 @@ class PythonRowsSpec(Spec):
     def calls(self) -> tuple[PythonCall, ...]:
         return (self.call,)
 
+    @property
+    def hands_on(self) -> bool:
+        return self.repeats
+
     def expressions(self) -> list[Expression]:
         return list(self.call.inputs)
 

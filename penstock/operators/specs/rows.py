@@ -47,6 +47,7 @@ class ProjectSpec(Spec):
     """Replaces the columns of a row by these expressions."""
 
     op: ClassVar[str] = "project"
+    hands_on: ClassVar[bool] = False
     columns: tuple[NamedExpression, ...]
 
     def expressions(self) -> list[Expression]:

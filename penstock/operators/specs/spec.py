@@ -29,6 +29,11 @@ class Spec:
     op: ClassVar[str]  # its name in JSON
     keeps_rows: ClassVar[bool] = False  # whole ones: its state depends on which columns they have
 
+    @property
+    def hands_on(self) -> bool:
+        """Whether columns that it does not read are there behind it."""
+        return True
+
     def to_json(self) -> dict[str, Any]:
         return {"op": self.op, **fields_of(self)}
 
