@@ -444,13 +444,21 @@ class NoopChoice(SinkChoice):
 
 
 @dataclass(frozen=True)
-class ForeachChoice(SinkChoice):
+class FunctionChoice(SinkChoice):
+    """Code of the user's."""
+
+    runs_jobs = True
+    needs_location = False
+    function: Any
+
+    def is_same(self, other: SinkChoice) -> bool:
+        return type(other) is type(self) and is_same_function(self.function, other.function)
+
+
+class ForeachChoice(FunctionChoice):
     """A function or an object of the user's that takes rows one by one."""
 
     kind = "foreach"
-    runs_jobs = True
-    needs_location = False
-    writer: Any
 
     @classmethod
     def of(cls, asked: Asked) -> ForeachChoice:
@@ -459,38 +467,21 @@ class ForeachChoice(SinkChoice):
     def blamed(self, query: str) -> str:
         return "the foreach writer"
 
-    def is_same(self, other: SinkChoice) -> bool:
-        return isinstance(other, ForeachChoice) and is_same_function(self.writer, other.writer)
-
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
-        return ForeachSink(spark, self.writer)
+        return ForeachSink(spark, self.function)
 
 
-@dataclass(frozen=True)
-class ForeachBatchChoice(SinkChoice):
-    """A function of the user's."""
+class ForeachBatchChoice(FunctionChoice):
+    """A function of the user's that takes whole batches."""
 
     kind = "foreachBatch"
-    runs_jobs = True
-    needs_location = False
-    function: ForeachBatch
 
     @classmethod
     def of(cls, asked: Asked) -> ForeachBatchChoice:
-        assert asked.function is not None
         return cls(asked.function)
-
-    def place(self, query: str) -> str:
-        """What no two sinks of a query may share."""
-        return self.text(query)
 
     def blamed(self, query: str) -> str:
         return "the foreachBatch function"
-
-    def is_same(self, other: SinkChoice) -> bool:
-        if not isinstance(other, ForeachBatchChoice):
-            return False
-        return is_same_function(self.function, other.function)
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
         return ForeachBatchSink(spark, self.function)
@@ -503,7 +494,7 @@ CHOICES: tuple[type[SinkChoice], ...] = (
 FORMATS = {
     choice.kind: choice
     for choice in CHOICES
-    if choice not in (TableChoice, ForeachChoice, ForeachBatchChoice)
+    if choice is not TableChoice and not issubclass(choice, FunctionChoice)
 }
 
 
