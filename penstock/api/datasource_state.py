@@ -31,7 +31,7 @@ from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arro
 from penstock.json_codec import parse
 from penstock.log.contract import Log
 from penstock.log.local import open_log
-from penstock.operators.changing_aggregate import shown_results
+from penstock.operators.changing import shown_results
 from penstock.operators.changing_aggregate import state_schemas as changing_states
 from penstock.operators.changing_sessions import session_states
 from penstock.operators.deduplicate import state_schema as distinct_state

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, Vector, validity_of, values_of
+from penstock.arrays import Mask, Numbers, Vector, validity_of, values_of
 from penstock.errors import RowError, StateOverflow
 from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
 from penstock.expressions.frame import row_error
@@ -29,7 +29,7 @@ from penstock.kernels.columns import combined, is_fixed_width, plain
 from penstock.kernels.compile import BlockLoop
 from penstock.kernels.hashing import string_words
 from penstock.kernels.loop import LoopGrouping, LoopKey, LoopSpec
-from penstock.kernels.results import LoopGroups, Rows
+from penstock.kernels.results import LoopGroups
 from penstock.kernels.support import conjuncts, numba_supported
 from penstock.state.loops import Hashes
 
@@ -82,10 +82,10 @@ class StepRows:
     """What a step made of a batch: the output rows of an input row, one or more, stand together."""
 
     batch: pa.RecordBatch
-    rows: Rows | None = None  # the input rows that have some; None: all of them
+    rows: Numbers | None = None  # the input rows that have some; None: all of them
     max_event_time_us: int | None = None  # of the rows whose time counts
     bad_rows: tuple[int, ...] = ()  # input rows that fail, and are left out
-    ends: Rows | None = None  # where the output rows of each end; None: each has one
+    ends: Numbers | None = None  # where the output rows of each end; None: each has one
     has_origins: bool = True  # else nobody knows of which row an output row was made
 
     def origin(self, row: int) -> int:
@@ -102,13 +102,13 @@ class Partials:
     `words` is groups × keys; a string key's word is an index into its entry of `dictionaries`.
     """
 
-    words: Rows
-    null_words: Rows
-    panes: Rows
+    words: Numbers
+    null_words: Numbers
+    panes: Numbers
     hashes: Hashes
     values: list[Vector]
     validity: list[Mask | None]
-    rows: Rows
+    rows: Numbers
     late_rows: int
     late_mask: Mask | None
     max_event_time_us: int | None
@@ -171,14 +171,14 @@ class _Rows:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
-        self.rows: Rows | None = None
+        self.rows: Numbers | None = None
         self.bad: list[int] = []
         self.latest_us: int | None = None
 
     def origin(self, row: int) -> int:
         return row if self.rows is None else int(self.rows[row])
 
-    def take(self, kept: Rows) -> None:
+    def take(self, kept: Numbers) -> None:
         if len(kept) == self.batch.num_rows:
             return
         self.batch = self.batch.take(pa.array(kept))

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import Vector, validity_of
+from penstock.arrays import Numbers, Vector, validity_of
 from penstock.expressions.tree import Call, Expression
 from penstock.expressions.writers import table_shape
 from penstock.kernels import loop_stand_ins
@@ -37,11 +37,11 @@ from penstock.kernels.loop import (
     LoopSpec,
     write_loop,
 )
-from penstock.kernels.results import LoopGroups, LoopRows, Rows
+from penstock.kernels.results import LoopGroups, LoopRows
 
 GROUPS_FIRST = 1024
 _SLOTS_PER_GROUP = 4
-_NO_ROWS: Rows = np.empty(0, np.int64)
+_NO_ROWS: Numbers = np.empty(0, np.int64)
 
 
 class KernelFallback(UserWarning):
@@ -135,7 +135,7 @@ class _GroupTable:
         fixed: list[Vector] = [self.nulls, self.pane, self.hash, self.rows]
         return [*self.word, *fixed, *self.accumulator, *self.valid]
 
-    def _slots_of(self, groups: int) -> Rows:
+    def _slots_of(self, groups: int) -> Numbers:
         """The slot that the compiled loop looks at first for each group."""
         mixed = np.zeros(groups, np.uint64)
         if self._grouping.time is not None:
@@ -148,7 +148,7 @@ class _GroupTable:
             mixed *= np.uint64(GOLDEN)
         return (mixed >> self.shift).astype(np.int64)
 
-    def _enter(self, slots: Rows) -> None:
+    def _enter(self, slots: Numbers) -> None:
         mask = self.table.size - 1
         waiting = np.arange(len(slots))
         while waiting.size:
@@ -283,9 +283,9 @@ class BlockLoop:
     def _collect(
         self,
         variant: _Variant,
-        meta: Rows,
+        meta: Numbers,
         want_late: bool,
-        late_rows: Rows,
+        late_rows: Numbers,
         failed: list[int],
         overflow: int | None,
     ) -> LoopGroups:
@@ -331,7 +331,7 @@ class BlockLoop:
         columns: list[pa.Array],
         nulls: bool,
         arguments: dict[str, Any],
-        meta: Rows,
+        meta: Numbers,
         stop_at_failure: bool,
     ) -> list[int]:
         """Call the kernel until all rows are done; return the rows that failed."""
@@ -378,11 +378,11 @@ class BlockLoop:
         return bound
 
 
-def _new_meta() -> Rows:
+def _new_meta() -> Numbers:
     meta = np.zeros(META_SIZE, np.int64)
     meta[LATEST] = NO_TIME_US
     return meta
 
 
-def _latest(meta: Rows) -> int | None:
+def _latest(meta: Numbers) -> int | None:
     return None if meta[LATEST] == NO_TIME_US else int(meta[LATEST])

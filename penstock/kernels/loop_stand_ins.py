@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, Vector, text_column, validity_of, values_of
+from penstock.arrays import Mask, Numbers, Vector, text_column, validity_of, values_of
 from penstock.expressions.evaluate import evaluate_rows
 from penstock.expressions.tree import Expression
 from penstock.kernels.accumulators import ACCUMULATORS
@@ -17,7 +17,7 @@ from penstock.kernels.coding import COLUMNS, NO_SEPARATOR, SIZE, START
 from penstock.kernels.columns import dtype_of
 from penstock.kernels.hashing import NULL_WORD, SEED, fixed_words, mixed
 from penstock.kernels.loop import NO_TIME_US, LoopGrouping, LoopSpec
-from penstock.kernels.results import LoopGroups, LoopRows, Rows
+from penstock.kernels.results import LoopGroups, LoopRows
 from penstock.state.stand_ins import eights
 
 
@@ -26,7 +26,7 @@ class _Survivors:
     """The rows of a batch that are still in, those that failed, and the greatest time seen."""
 
     batch: pa.RecordBatch
-    rows: Rows
+    rows: Numbers
     failed: list[int]
     latest_us: int = NO_TIME_US
 
@@ -124,7 +124,9 @@ def group_rows(
     )
 
 
-def _panes(grouping: LoopGrouping, survivors: _Survivors, closed_pane: int) -> tuple[Rows, Rows]:
+def _panes(
+    grouping: LoopGrouping, survivors: _Survivors, closed_pane: int
+) -> tuple[Numbers, Numbers]:
     """The pane of each row; rows without a time leave, and late ones, which are returned."""
     if grouping.time is None:
         return np.zeros(len(survivors.rows), np.int64), np.empty(0, np.int64)
@@ -149,7 +151,7 @@ def _key_columns(
     arrays: list[pa.Array],
     survivors: _Survivors,
     key_words: dict[int, NDArray[np.uint64]],
-) -> tuple[Rows, Rows, NDArray[np.uint64]]:
+) -> tuple[Numbers, Numbers, NDArray[np.uint64]]:
     """Words, null bits and hash state of each row."""
     count = len(survivors.rows)
     words = np.zeros((count, len(grouping.keys)), np.int64)
@@ -167,7 +169,7 @@ def _key_columns(
     return words, nulls, state
 
 
-def _group_numbers(columns: list[Rows]) -> tuple[Rows, Rows]:
+def _group_numbers(columns: list[Numbers]) -> tuple[Numbers, Numbers]:
     """The group of each row, numbered by first appearance, and each group's first row."""
     count = len(columns[0])
     codes = np.zeros(count, np.int64)
@@ -182,7 +184,7 @@ def _group_numbers(columns: list[Rows]) -> tuple[Rows, Rows]:
 
 
 def _accumulated(
-    grouping: LoopGrouping, arrays: list[pa.Array], groups: Rows, count: int
+    grouping: LoopGrouping, arrays: list[pa.Array], groups: Numbers, count: int
 ) -> tuple[list[Vector], list[Mask | None], int | None]:
     values: list[Vector] = []
     validity: list[Mask | None] = []
@@ -215,7 +217,7 @@ def _accumulated(
     return values, validity, overflow
 
 
-def _first_overflow(numbers: Rows, owners: Rows) -> int | None:
+def _first_overflow(numbers: Numbers, owners: Numbers) -> int | None:
     """The first row at which a running sum of its group leaves 64 bits.
 
     Running sums are kept exactly as upper and lower halves: the upper half, with what the lower
@@ -258,7 +260,7 @@ def code_pieces(
     separator: int,
     codes: NDArray[np.int32],
     ends: NDArray[np.int32],
-) -> Rows:
+) -> Numbers:
     """Codes of texts or of their pieces, and where the distinct ones are first seen."""
     rows = np.flatnonzero(valid)
     first, last = offsets[:-1][rows], offsets[1:][rows]
@@ -285,14 +287,14 @@ def code_pieces(
     return entries
 
 
-def gather(data: NDArray[np.uint8], entries: Rows, out: NDArray[np.uint8]) -> None:
+def gather(data: NDArray[np.uint8], entries: Numbers, out: NDArray[np.uint8]) -> None:
     """The distinct pieces, one behind the other."""
     starts, sizes = entries[:, START], entries[:, SIZE]
     ends = np.cumsum(sizes)
     out[:] = data[np.arange(out.size) + np.repeat(starts - (ends - sizes), sizes)]
 
 
-def deal(hashes: NDArray[np.uint32], parts: int, ends: Rows, order: Rows) -> None:
+def deal(hashes: NDArray[np.uint32], parts: int, ends: Numbers, order: Numbers) -> None:
     """The rows ordered by the part of the key space that owns them."""
     owners = ((hashes.astype(np.uint64) + np.uint64(1)) * np.uint64(parts) - np.uint64(1)) >> 32
     order[:] = np.argsort(owners, kind="stable")

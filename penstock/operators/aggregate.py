@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.block import PANE_NONE, Block, Partials
-from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.contract import Batches, Prepared, Tools
 from penstock.operators.front import Fusion, failures
 from penstock.operators.groups import (
     groups_of,
@@ -30,12 +30,13 @@ from penstock.operators.row_groups import GroupRows, RowGroups
 from penstock.operators.shown import Changes, Shown, weighed
 from penstock.operators.sliding import SlidingWindows
 from penstock.operators.specs import AggregateSpec, SessionSpec, accumulators_of
+from penstock.operators.timed import TimedOperator
 from penstock.operators.windows import Windows, overlap_of
 from penstock.state.columns import PANE_NAME
 from penstock.state.keyed import KeyedState
 
 
-class Grouped(Operator):
+class Grouped(TimedOperator):
     """Groups rows by keys, over its own keyed state of accumulators.
 
     What survives a crash is the state, the watermark, and how many rows there were if that matters.
@@ -50,7 +51,6 @@ class Grouped(Operator):
         self.state = KeyedState(name, state_schema(spec), bytes_max=tools.state_bytes_max)
         self._items = KeptItems(name, spec, tools.state_bytes_max, overlap_of(spec.window))
         self.states = {name: self.state, **self._items.states}
-        self._watermark_us: int | None = None
         self._accumulators = accumulators_of(spec.aggregates)
         self._schema = arrow_schema(spec.groups_schema)
         self._groups: _Groups | RowGroups | None = None
@@ -71,8 +71,9 @@ class Grouped(Operator):
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
-        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
-        closed_pane = self._closed_pane(max(known)) if known and self.spec.forgets else PANE_NONE
+        newest, closed_pane = self._newest(watermark_us), PANE_NONE
+        if newest is not None and self.spec.forgets:
+            closed_pane = self._closed_pane(newest)
         if self._groups is None:
             rows, late_rows = open_partials(self.spec, batch, closed_pane)
             return Prepared(rows, late_rows)
@@ -87,8 +88,7 @@ class Grouped(Operator):
         """The windows of rows of the state, as structs of start and end."""
 
     def owes_whole_result(self) -> bool:
-        is_whole = self.spec.mode == "complete" and not self.spec.changes
-        return is_whole and self.state.has_changes
+        return self.spec.shows_whole and self.state.has_changes
 
     def _emitted(self, rows: pa.RecordBatch) -> Batches:
         if not rows.num_rows:
@@ -132,7 +132,7 @@ class Aggregate(Grouped):
         if self._windows is not None and not self._windows.is_tumbling:
             self._sliding = SlidingWindows(spec, self._windows, self.state)
         self._shown = Shown(self.state, len(self._accumulators)) if spec.changes else None
-        self._has_one_group = not (spec.keys or self._windows or tools.reads_source)
+        self._has_one_group = spec.has_one_group and not tools.reads_source
 
     def restore_progress(self, progress: Any) -> None:
         super().restore_progress(progress)
@@ -171,12 +171,8 @@ class Aggregate(Grouped):
 
     # --- output -----------------------------------------------------------------------------------
 
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+    def _advance(self, before_us: int | None, watermark_us: int) -> Batches:
         """Emit the windows that are over, and forget them."""
-        before = self._watermark_us
-        if before is not None and watermark_us <= before:
-            return ()
-        self._watermark_us = watermark_us
         if self._has_one_group and not len(self.state):
             # There was input, or it has ended, and no row of it came as far as here.
             if self._shown is not None:
@@ -185,13 +181,13 @@ class Aggregate(Grouped):
         if self._windows is None or not self.spec.forgets:
             return ()
         last = self._windows.last_closed(watermark_us)
-        if before is not None and last == self._windows.last_closed(before):
+        if before_us is not None and last == self._windows.last_closed(before_us):
             return ()  # most watermarks close nothing
-        batches = self._closed(before, last) if self.spec.mode == "append" else ()
+        batches = self._closed(before_us, last) if self.spec.mode == "append" else ()
         if self._shown is not None:
             batches = self._changed(self._shown.take(last))
         elif self.spec.mode == "update":
-            batches = self._updates(self._first_open(before), last)
+            batches = self._updates(self._first_open(before_us), last)
         closed_pane = self._windows.closed_pane(watermark_us)
         if self._sliding is not None:
             self._sliding.drop_upto(closed_pane)
@@ -218,7 +214,7 @@ class Aggregate(Grouped):
             return None
         return self._windows.last_closed(watermark_us) + 1
 
-    def _closed(self, before: int | None, last: int) -> Batches:
+    def _closed(self, before_us: int | None, last: int) -> Batches:
         assert self._windows is not None
         if self._sliding is None:
             return self._emitted(self.state.rows(PANE_NONE, max(last, PANE_NONE)))
@@ -226,7 +222,7 @@ class Aggregate(Grouped):
         if not panes.size:
             return ()
         first, newest = self._span(panes)
-        begin = self._first_open(before)
+        begin = self._first_open(before_us)
         return self._window_batches(
             first if begin is None else max(first, begin), min(last, newest)
         )

@@ -464,8 +464,6 @@ def _no_rows(schema: Schema) -> pa.RecordBatch:
 def _makes_one_group(specs: Sequence[OperatorSpec]) -> bool:
     """Whether one of them is an aggregate without keys and window, which has a row of no rows."""
     return any(
-        isinstance(spec, AggregateSpec | PartialAggregateSpec)
-        and not spec.keys
-        and spec.window is None
+        isinstance(spec, AggregateSpec | PartialAggregateSpec) and spec.has_one_group
         for spec in specs
     )

@@ -106,9 +106,9 @@ class Operator(ABC):
     def process(self, port: int, prepared: Prepared) -> Batches:
         """Take what was prepared; return the rows that it gives at once."""
 
-    @abstractmethod
     def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
         """Emit what event time finishes, in order: that of all ports together, and of each."""
+        return ()
 
     def on_commit(self) -> Batches:
         """Emit what is owed at a commit."""
@@ -118,12 +118,11 @@ class Operator(ABC):
         """Whether `on_commit` is to emit all rows of the result, be it none."""
         return False
 
-    @abstractmethod
     def progress(self) -> Any:
         """What a marker must hold beside the states, as plain JSON."""
+        return None
 
-    @abstractmethod
-    def restore_progress(self, progress: Any) -> None:
+    def restore_progress(self, progress: Any) -> None:  # noqa: B027 (most have nothing to do)
         """Go on from a marker; the states have been restored to it. None: it had nothing."""
 
     def blocks(self) -> Sequence[Block]:

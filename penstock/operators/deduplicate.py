@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +12,10 @@ from numpy.typing import NDArray
 from penstock.expressions.types import arrow_type
 from penstock.kernels.columns import plain
 from penstock.kernels.hashing import hash_columns
-from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.contract import Batches, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.specs import DeduplicateSpec
+from penstock.operators.timed import TimedOperator
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
 
@@ -24,7 +24,7 @@ _NEVER = 1 << 62  # the pane, and the time, of keys that no watermark passes
 _EXPIRES = "expires_us"
 
 
-class Deduplicate(Operator):
+class Deduplicate(TimedOperator):
     """Keeps every key that it has seen, until event time has passed it."""
 
     def __init__(
@@ -33,17 +33,16 @@ class Deduplicate(Operator):
         self._spec = spec
         self._state = KeyedState(name, state_schema(spec), bytes_max=tools.state_bytes_max)
         self.states = {name: self._state}
-        self._watermark_us: int | None = None
 
     def is_late(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None
     ) -> pa.BooleanArray | None:
-        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
-        if self._spec.time is None or not known:
+        newest = self._newest(watermark_us)
+        if self._spec.time is None or newest is None:
             return None
         behind = pc.less if self._spec.is_instant else pc.less_equal
         # A row without a time is late for no watermark.
-        return pc.fill_null(behind(self._times(batch), max(known)), False)
+        return pc.fill_null(behind(self._times(batch), newest), False)
 
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
@@ -65,13 +64,9 @@ class Deduplicate(Operator):
         made = self._state.add(keys, panes, expiries, hashes)
         return (batch.filter(pa.array(made)),) if made.any() else ()
 
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
-        before = self._watermark_us
-        if before is not None and watermark_us <= before:
-            return ()
-        self._watermark_us = watermark_us
+    def _advance(self, before_us: int | None, watermark_us: int) -> Batches:
         pane = self._last_over(watermark_us)
-        if self._spec.forgets and (before is None or pane > self._last_over(before)):
+        if self._spec.forgets and (before_us is None or pane > self._last_over(before_us)):
             if self._spec.within_us is None:
                 self._state.drop_panes(pane)
             else:
@@ -90,12 +85,6 @@ class Deduplicate(Operator):
             over = pc.fill_null(pc.less_equal(expiries, self._watermark_us), False)
             if pc.any(over).as_py():
                 self._state.delete([key.filter(over) for key in keys])
-
-    def progress(self) -> int | None:
-        return self._watermark_us
-
-    def restore_progress(self, progress: Any) -> None:
-        self._watermark_us = progress
 
     def _panes(self, batch: pa.RecordBatch) -> NDArray[np.int64]:
         times = self._times(batch)

@@ -128,7 +128,7 @@ def with_the_one_group(partials: Partials, spec: AggregateSpec | PartialAggregat
 
     Spark gives that row once there was input, though it held no row, or a filter has dropped all.
     """
-    if spec.keys or spec.window is not None or len(partials.rows):
+    if len(partials.rows) or not spec.has_one_group:
         return partials
     nothing = np.zeros(1, np.int64)
     return replace(

@@ -19,9 +19,10 @@ from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
 from penstock.kernels.hashing import column_words, hash_columns
-from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.contract import Batches, Prepared, Tools
 from penstock.operators.front import Fusion, failures
 from penstock.operators.specs import LEFT, RIGHT, JoinMatch, JoinSide, JoinSpec, column_of
+from penstock.operators.timed import TimedOperator
 from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
@@ -43,7 +44,7 @@ class _Arrived:
     others: Numbers  # and the row in the other side's store
 
 
-class Join(Operator):
+class Join(TimedOperator):
     """Keeps the rows of both sides until event time says that they can match nothing more."""
 
     def __init__(self, name: str, spec: JoinSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
@@ -62,7 +63,6 @@ class Join(Operator):
             for number, side in ((LEFT, "left"), (RIGHT, "right"))
         ]
         self.states = {store.name: store for store in self._stores}
-        self._watermark_us: int | None = None
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -70,12 +70,12 @@ class Join(Operator):
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None
     ) -> pa.BooleanArray | None:
         side = self._spec.side(port)
-        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
-        if side.time is None or not known:
+        newest = self._newest(watermark_us)
+        if side.time is None or newest is None:
             return None
         behind = pc.less if side.is_instant else pc.less_equal
         # A row without a time is late for no watermark.
-        return pc.fill_null(behind(_times(side.time, batch), max(known)), False)
+        return pc.fill_null(behind(_times(side.time, batch), newest), False)
 
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
@@ -143,10 +143,7 @@ class Join(Operator):
 
     # --- time -------------------------------------------------------------------------------------
 
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
-        if self._watermark_us is not None and watermark_us <= self._watermark_us:
-            return ()
-        self._watermark_us = watermark_us
+    def _advance(self, before_us: int | None, watermark_us: int) -> Batches:
         emitted: list[pa.RecordBatch] = []
         for port, store in enumerate(self._stores):
             if not self._spec.side(port).limits:
@@ -159,12 +156,6 @@ class Join(Operator):
                     emitted.append(self._alone(port, some))
             store.evict(watermark_us)
         return tuple(emitted)
-
-    def progress(self) -> int | None:
-        return self._watermark_us
-
-    def restore_progress(self, progress: Any) -> None:
-        self._watermark_us = progress
 
     def blocks(self) -> Sequence[Block]:
         return self._pairs.blocks

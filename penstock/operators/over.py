@@ -15,11 +15,12 @@ from penstock.expressions.tree import Literal
 from penstock.expressions.types import arrow_schema, arrow_type
 from penstock.kernels.columns import plain
 from penstock.kernels.hashing import column_words, hash_columns
-from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.contract import Batches, Prepared, Tools
 from penstock.operators.frames import Frames
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import levels, order_levels, sorted_places
 from penstock.operators.specs import OverCall, OverSpec
+from penstock.operators.timed import TimedOperator
 from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
@@ -27,7 +28,7 @@ ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
 _PRUNE_ROWS_MIN = 1 << 13
 
 
-class Over(Operator):
+class Over(TimedOperator):
     """Keeps rows until event time has passed them, and of some partitions the last ones longer."""
 
     def __init__(self, name: str, spec: OverSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
@@ -39,7 +40,6 @@ class Over(Operator):
         self._store = RowStore(name, kind, bytes_max=tools.state_bytes_max)
         self.states = {name: self._store}
         self._functions = Functions(spec)
-        self._watermark_us: int | None = None
         self._pruned_rows = 0
 
     def _keys(self, rows: pa.RecordBatch) -> Keys:
@@ -61,13 +61,13 @@ class Over(Operator):
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None
     ) -> pa.BooleanArray | None:
         times = plain(batch.column(self._spec.time.name))
-        known = [mark for mark in (watermark_us, self._watermark_us) if mark is not None]
-        if not known and not times.null_count:
+        newest = self._newest(watermark_us)
+        if newest is None and not times.null_count:
             return None
         # A row without a time has no place in the order.
         until = pc.add(times.cast(pa.int64()), self._spec.after_us)
-        mark = max(known, default=-NEVER)
-        return pc.fill_null(pc.less_equal(until, mark), True)
+        late_upto = -NEVER if newest is None else newest
+        return pc.fill_null(pc.less_equal(until, late_upto), True)
 
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
@@ -98,11 +98,8 @@ class Over(Operator):
 
     # --- output -----------------------------------------------------------------------------------
 
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+    def _advance(self, before_us: int | None, watermark_us: int) -> Batches:
         """Emit the rows that event time has passed, with what they are given."""
-        if self._watermark_us is not None and watermark_us <= self._watermark_us:
-            return ()
-        self._watermark_us = watermark_us
         upto = min(watermark_us, NEVER - 1)
         passed = self._store.expired(upto)
         if not passed.size:
@@ -147,12 +144,6 @@ class Over(Operator):
         if again.num_rows:
             marked = np.ones(again.num_rows, np.bool_)
             self._store.insert(again, self._keys(again), None, marked)
-
-    def progress(self) -> int | None:
-        return self._watermark_us
-
-    def restore_progress(self, progress: Any) -> None:
-        self._watermark_us = progress
 
 
 # --- functions ------------------------------------------------------------------------------------

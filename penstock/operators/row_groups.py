@@ -13,9 +13,7 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrays import Mask, Numbers, validity_of, values_of
-from penstock.errors import RowError
-from penstock.expressions.frame import row_error
+from penstock.arrays import Mask, Numbers
 from penstock.expressions.tree import Expression, columns_of
 from penstock.expressions.types import Field, arrow_type
 from penstock.kernels.block import Block, BlockSpec, StepRows
@@ -33,6 +31,7 @@ from penstock.operators.specs import (
     accumulators_of,
     collections_of,
 )
+from penstock.operators.windows import panes_of_rows
 from penstock.state.loops import Hashes
 
 
@@ -92,7 +91,11 @@ class RowGroups:
         if self._time is None:
             rows = self._grouped(made.batch, np.zeros(made.batch.num_rows, np.int64), batch)
             return Prepared(rows, 0, None, made.max_event_time_us, bad)
-        panes, is_timed = self._panes(made, collect_bad, bad)
+        assert self._spec.window is not None
+        times = made.batch.column(self._names[self._time])
+        panes, is_timed = panes_of_rows(
+            self._spec.window, made, times, self._time, collect_bad, bad
+        )
         is_late = is_timed & (panes <= closed_pane)
         late, failing = self._late.of(batch, _origins(made, is_late), collect_bad)
         bad |= {row: error for row, error in failing.items() if row not in bad}
@@ -106,29 +109,9 @@ class RowGroups:
         columns, names = [*batch.columns, places], [*batch.schema.names, PLACE.name]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
-    def _panes(
-        self, made: StepRows, collect_bad: bool, bad: dict[int, RowError]
-    ) -> tuple[Numbers, Mask]:
-        """The pane of each row, and which have one; times beyond all windows fail."""
-        window, time = self._spec.window, self._time
-        assert window is not None
-        assert time is not None
-        column = plain(made.batch.column(self._names[time]))
-        times, valid = values_of(column), validity_of(column)
-        first_us, last_us = window.times_us
-        outside = valid & ((times < first_us) | (times > last_us))
-        for row in np.flatnonzero(outside).tolist():
-            reason = f"a window of the time {times[row]} us would lie beyond 64 bits"
-            error = row_error(made.origin(row), reason, str(time))
-            if not collect_bad:
-                raise error
-            bad.setdefault(made.origin(row), error)
-        panes: Numbers = (np.where(outside, 0, times) - window.start_us) // window.pane_us
-        return panes, valid & ~outside
-
     def _grouped(self, rows: pa.RecordBatch, panes: Numbers, batch: pa.RecordBatch) -> GroupRows:
         keys = [combined(rows.column(self._names[key])) for key in self._keys]
-        if not (self._keys or self._spec.window or rows.num_rows):
+        if self._spec.has_one_group and not rows.num_rows:
             return self._one_group(batch.num_rows)
         values = [
             self._worth(accumulator, arguments, rows)

@@ -162,11 +162,8 @@ class Sessions(Grouped):
 
     # --- output -----------------------------------------------------------------------------------
 
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
+    def _advance(self, before_us: int | None, watermark_us: int) -> Batches:
         """Emit the sessions that are over, and forget them."""
-        if self._watermark_us is not None and watermark_us <= self._watermark_us:
-            return ()
-        self._watermark_us = watermark_us
         if not self.spec.forgets:
             return ()
         ended = self.state.rows_upto("end", watermark_us)

@@ -72,9 +72,6 @@ class Sort(Operator):
 
     # --- output -----------------------------------------------------------------------------------
 
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
-        return ()
-
     def owes_whole_result(self) -> bool:
         return self._store.has_changes
 
@@ -90,12 +87,6 @@ class Sort(Operator):
             rows.slice(first, ROWS_AT_ONCE_MAX)
             for first in range(0, rows.num_rows, ROWS_AT_ONCE_MAX)
         )
-
-    def progress(self) -> None:
-        return None
-
-    def restore_progress(self, progress: Any) -> None:
-        pass
 
 
 class Limit(Operator):
@@ -114,9 +105,6 @@ class Limit(Operator):
         rows: pa.RecordBatch = prepared.rows.slice(0, self._left)
         self._left -= rows.num_rows
         return (rows,) if rows.num_rows else ()
-
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
-        return ()
 
     def progress(self) -> int:
         return self._rows - self._left

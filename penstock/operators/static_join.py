@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrays import Mask, true_rows
+from penstock.arrays import Mask, Numbers, true_rows
 from penstock.errors import RowError, StaticSideTooLarge
 from penstock.expressions.evaluate import evaluate_with_failures
 from penstock.expressions.frame import row_error
@@ -21,7 +21,7 @@ from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import StepRows
 from penstock.kernels.columns import plain
 from penstock.operators.specs import StaticJoinSpec
-from penstock.operators.static_rows import Keys, Rows, StaticIndex, StaticRows
+from penstock.operators.static_rows import Keys, StaticIndex, StaticRows
 
 PAIRS_MAX = 1 << 20  # that are looked at together
 ROWS_OUT_MAX = 1 << 25  # of one batch
@@ -33,8 +33,8 @@ Cause = tuple[str, str]
 class _Pairs:
     """What a batch found: pairs of rows where columns are added, else only who has found one."""
 
-    rows: Rows
-    statics: Rows
+    rows: Numbers
+    statics: Numbers
     has_one: Mask
     causes: dict[int, Cause]  # of rows that fail
 
@@ -98,8 +98,8 @@ class StaticJoin:
         columns, failures = evaluate_with_failures([key.left for key in spec.keys], batch)
         causes = {int(row): failures.cause(int(row)) for row in np.flatnonzero(failures.bad)}
         has_one: Mask = np.zeros(count, np.bool_)
-        rows_found: list[Rows] = []
-        statics_found: list[Rows] = []
+        rows_found: list[Numbers] = []
+        statics_found: list[Numbers] = []
         rows_out = 0
         for met in self._met(columns, failures.bad):
             rows, statics = self._that_hold(batch, *met, causes)
@@ -120,7 +120,7 @@ class StaticJoin:
             causes,
         )
 
-    def _met(self, columns: Sequence[pa.Array], bad: Mask) -> Iterator[tuple[Rows, Rows]]:
+    def _met(self, columns: Sequence[pa.Array], bad: Mask) -> Iterator[tuple[Numbers, Numbers]]:
         """Pairs of rows with equal keys, in the order of the rows and then of the static side."""
         index: StaticIndex | None = None
         keys: Keys | None = None
@@ -144,8 +144,8 @@ class StaticJoin:
                 yield index.matches(keys, rows, places)
 
     def _that_hold(
-        self, batch: pa.RecordBatch, rows: Rows, statics: Rows, causes: dict[int, Cause]
-    ) -> tuple[Rows, Rows]:
+        self, batch: pa.RecordBatch, rows: Numbers, statics: Numbers, causes: dict[int, Cause]
+    ) -> tuple[Numbers, Numbers]:
         """Of pairs those that meet the condition; rows of which one fails are noted."""
         condition = self._spec.condition
         if condition is None or not rows.size:
@@ -169,7 +169,7 @@ class StaticJoin:
 
     # --- what comes out ---------------------------------------------------------------------------
 
-    def _with_unmatched(self, pairs: _Pairs, good: Mask) -> tuple[Rows, Rows]:
+    def _with_unmatched(self, pairs: _Pairs, good: Mask) -> tuple[Numbers, Numbers]:
         """All pairs of rows that do not fail; of an outer join also rows without one, with -1."""
         rows, statics = pairs.rows, pairs.statics
         if pairs.causes:
@@ -184,7 +184,7 @@ class StaticJoin:
         order = np.argsort(rows, kind="stable")
         return rows[order], np.concatenate([statics, np.full(alone.size, -1)])[order]
 
-    def _joined(self, batch: pa.RecordBatch, rows: Rows, statics: Rows) -> pa.RecordBatch:
+    def _joined(self, batch: pa.RecordBatch, rows: Numbers, statics: Numbers) -> pa.RecordBatch:
         is_alone = statics < 0
         taken = pa.array(statics, mask=is_alone if is_alone.any() else None)
         static = self._static.batch
@@ -192,7 +192,7 @@ class StaticJoin:
         return self._selected(batch, rows, added)
 
     def _selected(
-        self, batch: pa.RecordBatch, rows: Rows, added: Sequence[pa.Array]
+        self, batch: pa.RecordBatch, rows: Numbers, added: Sequence[pa.Array]
     ) -> pa.RecordBatch:
         columns = [plain(batch.column(name)) for name in self._kept]
         if rows.size != batch.num_rows or not np.array_equal(rows, np.arange(rows.size)):
@@ -212,7 +212,7 @@ class StaticJoin:
         )
 
 
-def _cuts(counts: Rows) -> Iterator[tuple[int, int]]:
+def _cuts(counts: Numbers) -> Iterator[tuple[int, int]]:
     """Ranges of rows, each with at most so many pairs, or of a single row."""
     ends = np.cumsum(counts)
     first = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -76,15 +75,6 @@ class Table(Operator):
         if self._spec.removed is None:
             return np.zeros(rows.num_rows, np.bool_)
         return true_rows(combined(evaluate(self._spec.removed, rows)))
-
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
-        return ()
-
-    def progress(self) -> None:
-        return None
-
-    def restore_progress(self, progress: Any) -> None:
-        pass
 
 
 def taken_back(store: RowStore, rows: pa.RecordBatch, keys: Keys) -> Numbers:

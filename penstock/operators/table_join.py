@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -212,15 +211,6 @@ class TableJoin(Operator):
         return linked, rows.filter(pa.array(linked)), kept
 
     # --- output -----------------------------------------------------------------------------------
-
-    def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
-        return ()
-
-    def progress(self) -> None:
-        return None
-
-    def restore_progress(self, progress: Any) -> None:
-        pass
 
     def blocks(self) -> Sequence[Block]:
         return self._pairs.blocks

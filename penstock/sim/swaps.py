@@ -12,6 +12,9 @@ def swapped(*swaps: tuple[Any, str, Any]) -> Iterator[None]:
     """Replace attributes of classes or modules for a while."""
     with ExitStack() as stack:
         for owner, name, value in swaps:
-            stack.callback(setattr, owner, name, vars(owner)[name])
+            if name in vars(owner):
+                stack.callback(setattr, owner, name, vars(owner)[name])
+            else:  # inherited
+                stack.callback(delattr, owner, name)
             setattr(owner, name, value)
         yield
