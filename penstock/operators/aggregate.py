@@ -132,7 +132,6 @@ class Aggregate(Grouped):
         if self._windows is not None and not self._windows.is_tumbling:
             self._sliding = SlidingWindows(spec, self._windows, self.state)
         self._shown = Shown(self.state, len(self._accumulators)) if spec.changes else None
-        self._has_one_group = spec.has_one_group and not tools.reads_source
 
     def restore_progress(self, progress: Any) -> None:
         super().restore_progress(progress)
@@ -173,7 +172,7 @@ class Aggregate(Grouped):
 
     def _advance(self, before_us: int | None, watermark_us: int) -> Batches:
         """Emit the windows that are over, and forget them."""
-        if self._has_one_group and not len(self.state):
+        if self.spec.has_one_group and not len(self.state):
             # There was input, or it has ended, and no row of it came as far as here.
             if self._shown is not None:
                 self._shown.note([], np.zeros(1, np.int64))

@@ -157,14 +157,13 @@ class Chain:
         state_bytes_max: int = BYTES_MAX_DEFAULT,
         want_late: bool = False,
         spark: SparkEvaluator | None = None,
-        reads_source: bool = False,
         python: PythonFunctions | None = None,
         is_rehearsal: bool = False,
     ) -> None:
         """`ways` are the steps to each output. `spark` computes what only Spark knows, `python` has
         the functions of the query.
         """
-        tools = Tools(cache, state_bytes_max, want_late, spark, reads_source, python, is_rehearsal)
+        tools = Tools(cache, state_bytes_max, want_late, spark, python, is_rehearsal)
         self._want_late = want_late
         self._ports = [Front(front, schema, tools, operators) for schema, front in ports]
         self.had_input = True  # there was some, here or in stages before; else the runtime says so

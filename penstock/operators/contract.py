@@ -53,7 +53,6 @@ class Tools:
     state_bytes_max: int
     want_late: bool  # late rows are handed on, not only counted
     spark: SparkEvaluator | None = None  # where the driver hosts the chain
-    reads_source: bool = False  # whose end alone is no input
     python: PythonFunctions | None = None  # in slots, with whose tasks the code came
     is_rehearsal: bool = False  # rows are made up: no function of the query sees them
 

@@ -402,7 +402,6 @@ def _chain_of(
         kernels,
         state_bytes_max=settings.state_bytes_max,
         ways=[output.steps for output in stage.outputs],
-        reads_source=stage.source is not None,
         want_late=settings.late_stream is not None,
         spark=spark,
         python=python,

@@ -136,7 +136,7 @@ def chain_of(stage: Stage, kernels: KernelCache) -> Chain:
         else spec
         for spec in stage.operators
     ]
-    return Chain(ports, operators, kernels, reads_source=stage.source is not None)
+    return Chain(ports, operators, kernels)
 
 
 class Shared:
