@@ -123,6 +123,11 @@ def texts_of(array: pa.Array) -> tuple[Vector, Bytes]:
 # --- NumPy to Arrow -------------------------------------------------------------------------------
 
 
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of these columns without any row."""
+    return pa.RecordBatch.from_pylist([], schema)
+
+
 def packed(flags: Mask) -> pa.Buffer:
     """Flags as Arrow's bits."""
     return pa.py_buffer(np.packbits(flags, bitorder="little"))

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import datasource as pushed
 
+from penstock.arrays import no_rows
 from penstock.errors import StreamError
 from penstock.expressions.evaluate import evaluate
 from penstock.expressions.tree import Expression, call, column, literal
@@ -36,7 +37,9 @@ def as_expression(filter: pushed.Filter, schema: Schema) -> Expression | None:
     try:
         expression = _translate(filter, schema)
         if expression is not None:
-            evaluate(expression, _no_rows(schema))  # what cannot be computed must fail here
+            evaluate(
+                expression, no_rows(arrow_schema(schema))
+            )  # what cannot be computed must fail here
     except (StreamError, pa.ArrowException, ValueError, TypeError, OverflowError):
         return None
     return expression
@@ -68,10 +71,6 @@ def _literal(value: Any, of: DataType) -> Expression:
     if value is not None and isinstance(value, bool) != (of.kind == "boolean"):
         raise ValueError(f"{value!r} is not of type {of}")
     return literal(bytes(value) if isinstance(value, bytearray) else value, of)
-
-
-def _no_rows(schema: Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
 
 
 def matching(batch: pa.RecordBatch, filters: Iterable[Expression]) -> pa.RecordBatch:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.registry import queries
 from penstock.api.task_slots import task_slots_of
+from penstock.arrays import no_rows
 from penstock.catalyst.jvm import java_classes, scala_object
 from penstock.catalyst.session import active_session
 from penstock.catalyst.static_sides import StaticSide
@@ -118,7 +119,7 @@ def rows_of(spark: SparkSession, side: StaticSide, bytes_max: int) -> pa.RecordB
     schema = arrow_schema(side.schema)
     table = table.cast(schema).combine_chunks()
     batches = table.to_batches()
-    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema)
+    return batches[0] if batches else no_rows(schema)
 
 
 def _check_task_slots(spark: Any) -> None:

@@ -26,7 +26,13 @@ from penstock.catalyst.relations import field_of_attribute
 from penstock.catalyst.rows import Names, SparkRows, made
 from penstock.expressions.tree import Column, Expression, call
 from penstock.expressions.types import BOOLEAN, Field, Schema, parse_type
-from penstock.operators.specs import JoinKey, NamedExpression, StaticJoinSpec, can_be_looked_up
+from penstock.operators.specs import (
+    JoinKey,
+    NamedExpression,
+    StaticJoinSpec,
+    can_be_looked_up,
+    column_of,
+)
 from penstock.plan.nodes import step
 
 # Spark's join types by its own words, with the stream on the left; the second: on the right.
@@ -124,14 +130,14 @@ class _Reader:
         keys, condition = self._condition(columns, kind == "inner")
         rows = self._rows.with_columns(self._by_spark)
         shown: tuple[NamedExpression, ...] = tuple(
-            (added[number], _column(field)) for number, field in self._fields.items()
+            (added[number], column_of(field)) for number, field in self._fields.items()
         )
         if not self._fields and not keys:  # only how many rows there are matters
             catalyst = java_classes().org.apache.spark.sql.catalyst
             true = scala_object(catalyst.expressions, "Literal").TrueLiteral()
             there = Field(self._own.give("there"), BOOLEAN, False)
             self._computed.append((there, JvmNode(true)))
-            shown = ((names.give(there.name), _column(there)),)
+            shown = ((names.give(there.name), column_of(there)),)
         exists = None
         if kind == "existence":
             flag = JvmNode(self._node.read("joinType").exists())
@@ -142,9 +148,9 @@ class _Reader:
         found = {field.name: field for field in relation.schema}
         visible: dict[int, Expression] = dict(self._rows.columns)
         if exists is not None:
-            visible[flag.expr_id] = _column(found[exists])
+            visible[flag.expr_id] = column_of(found[exists])
         elif spec.adds_columns:
-            visible |= {number: _column(found[name]) for number, name in added.items()}
+            visible |= {number: column_of(found[name]) for number, name in added.items()}
         return replace(self._rows, relation=relation, columns=visible), side
 
     def _condition(
@@ -177,7 +183,7 @@ class _Reader:
         row = reader.read(equality.row)
         if not can_be_looked_up(row.type):
             return None
-        return JoinKey(row, _column(self._key_field(equality.static, row)), equality.null_safe)
+        return JoinKey(row, column_of(self._key_field(equality.static, row)), equality.null_safe)
 
     def _equality(self, part: JvmNode) -> _Equality | None:
         if part.kind not in ("EqualTo", "EqualNullSafe"):
@@ -207,10 +213,6 @@ class _Reader:
         facts = [*_described(JvmNode(plan)), *(f"{f.name} {f.type}" for f in schema)]
         digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
         return StaticSide(f"static_{digest[:8]}", plan, schema)
-
-
-def _column(field: Field) -> Column:
-    return Column(field.name, field.type, field.nullable)
 
 
 def _without_normalizing(node: JvmNode) -> JvmNode:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.arrays import no_rows
 from penstock.errors import ExpressionError, RowError
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import StepRows
@@ -307,13 +308,13 @@ class Chain:
         self.had_input = True
         emitted: list[pa.RecordBatch] = []
         for at, schema in self._single.items():
-            nothing = _no_rows(schema)
+            nothing = no_rows(arrow_schema(schema))
             if at == _INPUT:
                 emitted += self.process(nothing, None, on_bad_row).batches
             else:
                 emitted += self._counted(self._follow(at, nothing, on_bad_row == "reject"))
         if self._ways_make_one_group:
-            emitted.append(_no_rows(self.output_schema))
+            emitted.append(no_rows(arrow_schema(self.output_schema)))
         return tuple(emitted)
 
     def take_aside(self) -> Aside:
@@ -454,10 +455,6 @@ class Chain:
         columns[ERROR_COLUMN] = pa.array([bad[row].message for row in rows], pa.string())
         rejected = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
         return batch.filter(pa.array(mask)), rejected
-
-
-def _no_rows(schema: Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=arrow_schema(schema))
 
 
 def _makes_one_group(specs: Sequence[OperatorSpec]) -> bool:

@@ -46,12 +46,18 @@ from penstock.operators.specs import (
     summed_arguments,
 )
 from penstock.operators.windows import Windows, panes_of_rows
-from penstock.state.columns import PANE_NAME, KeyColumn, MergeRule, StateSchema, ValueColumn
+from penstock.state.columns import (
+    PANE_LOWEST,
+    PANE_NAME,
+    KeyColumn,
+    MergeRule,
+    StateSchema,
+    ValueColumn,
+)
 from penstock.state.keyed import KeyedState
 from penstock.state.loops import Hashes
 
 _LOW = 0xFFFFFFFF
-_PANE_LOWEST = -(1 << 63)
 
 
 class ChangingAggregate(ChangingGroups):
@@ -170,7 +176,7 @@ class ChangingAggregate(ChangingGroups):
             return ()
         emitted = self._emitted(self._changes(last))
         if self._kept is not None or self._doubles is not None:
-            closed = self.state.rows(_PANE_LOWEST, last).column(NUMBER.name).to_numpy()
+            closed = self.state.rows(PANE_LOWEST, last).column(NUMBER.name).to_numpy()
             for part in (self._kept, self._doubles):
                 if part is not None:
                     part.state.delete_in(np.sort(closed))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrays import Mask, Numbers, validity_of, values_of
+from penstock.arrays import Mask, Numbers, no_rows, validity_of, values_of
 from penstock.expressions.stored_values import as_stored
 from penstock.kernels.hashing import hash_columns
 from penstock.operators.changing import (
@@ -188,7 +188,7 @@ class ChangingSessions(ChangingGroups):
         """Those of all windows: a session that is over is told as it was made."""
         touched = self._touched.scan()
         if not touched.num_rows:
-            nothing = _no_rows(self.state)
+            nothing = no_rows(self.state.schema.row_schema)
             return Changes(nothing, nothing)
         self._touched.clear()
         keys = touched.columns[: len(self.spec.keys)]
@@ -219,7 +219,7 @@ class ChangingSessions(ChangingGroups):
         of_row = np.cumsum(firsts) - 1
         count = len(places)
         if not count:
-            return _no_rows(self.state)
+            return no_rows(self.state.schema.row_schema)
         columns = [column.take(pa.array(order)) for column in rows.columns]
         kept = columns[2 : 2 + len(self._arguments)]
         counts = rows.column("count").to_numpy()[order]
@@ -255,10 +255,6 @@ class ChangingSessions(ChangingGroups):
 
     def _window_column(self, rows: pa.RecordBatch) -> pa.Array:
         return session_column(self._session, rows)
-
-
-def _no_rows(state: KeyedState) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], state.schema.row_schema)
 
 
 def _among(pairs: Numbers, others: Numbers) -> Mask:

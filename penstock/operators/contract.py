@@ -19,6 +19,8 @@ from penstock.state.contract import State
 
 Batches = tuple[pa.RecordBatch, ...]
 
+ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
+
 TIME_END = 2**63 - 1  # nothing will come any more
 TIME_NONE = -(2**63)
 
@@ -28,6 +30,13 @@ def moved_back(watermark_us: int, by_us: int) -> int:
     if watermark_us in (TIME_NONE, TIME_END):
         return watermark_us
     return max(watermark_us - by_us, TIME_NONE + 1)
+
+
+def in_pieces(rows: pa.RecordBatch) -> Batches:
+    """The rows as batches that are not too large to go out."""
+    return tuple(
+        rows.slice(first, ROWS_AT_ONCE_MAX) for first in range(0, rows.num_rows, ROWS_AT_ONCE_MAX)
+    )
 
 
 class SparkEvaluator(Protocol):

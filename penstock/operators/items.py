@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrays import Numbers, validity_of
+from penstock.arrays import Numbers, no_rows, validity_of
 from penstock.expressions.stored_values import as_stored, of_stored, stored_type
 from penstock.expressions.types import arrow_type
 from penstock.kernels.hashing import hash_columns
@@ -31,12 +31,17 @@ from penstock.operators.specs import (
     accumulators_of,
     collections_of,
 )
-from penstock.state.columns import PANE_NAME, KeyColumn, MergeRule, StateSchema, ValueColumn
+from penstock.state.columns import (
+    PANE_LOWEST,
+    PANE_NAME,
+    KeyColumn,
+    MergeRule,
+    StateSchema,
+    ValueColumn,
+)
 from penstock.state.keyed import KeyedState
 from penstock.state.loops import Hashes
 from penstock.state.overlaps import Overlap
-
-_PANE_LOWEST = -(1 << 63)
 
 
 class KeptItems:
@@ -120,7 +125,7 @@ class KeptItems:
         if self._overlap is None:
             rows = state.rows_in(panes)
         else:
-            none = pa.RecordBatch.from_pylist([], state.schema.row_schema)
+            none = no_rows(state.schema.row_schema)
             rows = pa.concat_batches([none, *state.window_rows(panes, self._overlap)])
         key_count = len(self._spec.keys)
         (numbers,), found = self._numbering.get(
@@ -177,7 +182,7 @@ class _SessionGroups:
         self._numbers, self._ends = numbers[self._order], ends[self._order]
         self._times = np.unique(begins)
         self._places = self._place(numbers, begins)[self._order]
-        self._end = int(ends.max(initial=_PANE_LOWEST))
+        self._end = int(ends.max(initial=PANE_LOWEST))
 
     def _place(self, numbers: Numbers, times: Numbers) -> Numbers:
         """Pairs of a key's number and a time as one number, in the order of both."""
@@ -186,7 +191,7 @@ class _SessionGroups:
 
     def members(self, state: KeyedState) -> tuple[pa.RecordBatch, Numbers]:
         """Rows of a state that may lie in these sessions, and the session of each; -1: none."""
-        rows = state.rows(_PANE_LOWEST, self._end)
+        rows = state.rows(PANE_LOWEST, self._end)
         begins = rows.column(PANE_NAME).to_numpy()
         nowhere = np.zeros(rows.num_rows, np.int64)
         (number,), found = self._numbering.get(rows.columns[: self._width], nowhere)

@@ -19,14 +19,21 @@ from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
 from penstock.kernels.hashing import column_words, hash_columns
-from penstock.operators.contract import Batches, Prepared, Tools
+from penstock.operators.contract import ROWS_AT_ONCE_MAX, Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion, failures
-from penstock.operators.specs import LEFT, RIGHT, JoinMatch, JoinSide, JoinSpec, column_of
+from penstock.operators.specs import (
+    LEFT,
+    RIGHT,
+    JoinMatch,
+    JoinSide,
+    JoinSpec,
+    column_of,
+    without_weight,
+)
 from penstock.operators.timed import TimedOperator
 from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
-ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
 _PAIR = "__pair"
 _EXACT_DIGITS_MAX = 18  # of decimals: of longer ones a word is only the lower half
 
@@ -44,15 +51,14 @@ class _Arrived:
     others: Numbers  # and the row in the other side's store
 
 
-class Join(TimedOperator):
-    """Keeps the rows of both sides until event time says that they can match nothing more."""
+class TwoSided(Operator):
+    """Has a store for the rows of each side, and makes rows of those that belong together."""
 
     def __init__(self, name: str, spec: JoinSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
         self._spec = spec
-        self.behind_us = spec.behind_us
-        schemas = [fusion.schema for fusion in fusions]
+        schemas = [without_weight(fusion.schema) for fusion in fusions]
         self._schemas = [arrow_schema(schema) for schema in schemas]
-        self._output = arrow_schema(spec.output_schema(*schemas))
+        self._output = arrow_schema(without_weight(spec.output_schema(*schemas)))
         self._pairs = Pairs(spec.match, schemas, tools.cache)
         self._stores = [
             RowStore(
@@ -62,6 +68,36 @@ class Join(TimedOperator):
             )
             for number, side in ((LEFT, "left"), (RIGHT, "right"))
         ]
+
+    def blocks(self) -> Sequence[Block]:
+        return self._pairs.blocks
+
+    def _paired(
+        self, port: int, rows: pa.RecordBatch, ats: Numbers, others: Numbers
+    ) -> pa.RecordBatch:
+        """Rows of one side, each beside one of the other."""
+        own, theirs = rows.take(pa.array(ats)), self._stores[1 - port].take(others)
+        left, right = (own, theirs) if port == LEFT else (theirs, own)
+        return self._made([*left.columns, *right.columns])
+
+    def _alone(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows of one side that match nothing."""
+        if not self._spec.shows_right:
+            return self._made(rows.columns)
+        nulls = [pa.nulls(rows.num_rows, field.type) for field in self._schemas[1 - port]]
+        both = [*rows.columns, *nulls] if port == LEFT else [*nulls, *rows.columns]
+        return self._made(both)
+
+    def _made(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(list(columns), schema=self._output)
+
+
+class Join(TwoSided, TimedOperator):
+    """Keeps the rows of both sides until event time says that they can match nothing more."""
+
+    def __init__(self, name: str, spec: JoinSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
+        super().__init__(name, spec, fusions, tools)
+        self.behind_us = spec.behind_us
         self.states = {store.name: store for store in self._stores}
 
     # --- rows -------------------------------------------------------------------------------------
@@ -103,10 +139,7 @@ class Join(TimedOperator):
         if self._spec.shows_right:
             for first in range(0, arrived.ats.size, ROWS_AT_ONCE_MAX):
                 its = slice(first, first + ROWS_AT_ONCE_MAX)
-                own = arrived.rows.take(pa.array(arrived.ats[its]))
-                theirs = other.take(arrived.others[its])
-                left, right = (own, theirs) if port == LEFT else (theirs, own)
-                yield self._made([*left.columns, *right.columns])
+                yield self._paired(port, arrived.rows, arrived.ats[its], arrived.others[its])
             if self._spec.waits_for(1 - port):
                 other.mark(np.unique(arrived.others))
             return
@@ -156,22 +189,6 @@ class Join(TimedOperator):
                     emitted.append(self._alone(port, some))
             store.evict(watermark_us)
         return tuple(emitted)
-
-    def blocks(self) -> Sequence[Block]:
-        return self._pairs.blocks
-
-    # --- output -----------------------------------------------------------------------------------
-
-    def _alone(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of one side that match nothing."""
-        if not self._spec.shows_right:
-            return self._made(rows.columns)
-        nulls = [pa.nulls(rows.num_rows, field.type) for field in self._schemas[1 - port]]
-        both = [*rows.columns, *nulls] if port == LEFT else [*nulls, *rows.columns]
-        return self._made(both)
-
-    def _made(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(list(columns), schema=self._output)
 
 
 class Pairs:

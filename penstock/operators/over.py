@@ -15,7 +15,7 @@ from penstock.expressions.tree import Literal
 from penstock.expressions.types import arrow_schema, arrow_type
 from penstock.kernels.columns import plain
 from penstock.kernels.hashing import column_words, hash_columns
-from penstock.operators.contract import Batches, Prepared, Tools
+from penstock.operators.contract import Batches, Prepared, Tools, in_pieces
 from penstock.operators.frames import Frames
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import levels, order_levels, sorted_places
@@ -24,7 +24,6 @@ from penstock.operators.timed import TimedOperator
 from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
-ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
 _PRUNE_ROWS_MIN = 1 << 13
 
 
@@ -117,10 +116,7 @@ class Over(TimedOperator):
             times = emitted.column(self._spec.time.name).cast(pa.int64()).to_numpy()
             emitted = emitted.take(pa.array(np.argsort(times, kind="stable")))
         self._store.evict(upto)
-        return tuple(
-            emitted.slice(first, ROWS_AT_ONCE_MAX)
-            for first in range(0, emitted.num_rows, ROWS_AT_ONCE_MAX)
-        )
+        return in_pieces(emitted)
 
     def _before(self, passed: Numbers) -> Numbers:
         """The last rows, passed before, of the partitions of these."""

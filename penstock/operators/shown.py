@@ -12,7 +12,14 @@ import pyarrow.compute as pc
 from penstock.arrays import Mask, storage, validity_of
 from penstock.expressions.types import arrow_type
 from penstock.operators.specs import WEIGHT_COLUMN, WEIGHT_FIELD
-from penstock.state.columns import PANE_NAME, MergeRule, StateSchema, ValueColumn, to_words
+from penstock.state.columns import (
+    PANE_LOWEST,
+    PANE_NAME,
+    MergeRule,
+    StateSchema,
+    ValueColumn,
+    to_words,
+)
 from penstock.state.keyed import KeyedState
 from penstock.state.loops import Words
 
@@ -58,7 +65,7 @@ class Shown:
         """The groups that were touched, of panes up to one: keys, pane, and what they were."""
         if pane_upto is None:
             return self._before.scan()
-        return self._before.rows(-(1 << 63), pane_upto)
+        return self._before.rows(PANE_LOWEST, pane_upto)
 
     def take(self, pane_upto: int | None = None) -> Changes:
         """What has become of the groups that were touched, of panes up to one."""

@@ -13,7 +13,7 @@ from penstock.arrays import values_of
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.columns import combined, plain
 from penstock.kernels.hashing import hash_columns
-from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.contract import Batches, Operator, Prepared, Tools, in_pieces
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import order_levels, sorted_places
 from penstock.operators.specs import (
@@ -26,8 +26,6 @@ from penstock.operators.specs import (
 from penstock.operators.table import taken_back
 from penstock.state.loops import Hashes
 from penstock.state.row_store import Keys, RowKind, RowStore
-
-ROWS_AT_ONCE_MAX = 1 << 16  # of a batch that goes out
 
 
 class Sort(Operator):
@@ -83,10 +81,7 @@ class Sort(Operator):
             places = sorted_places(order_levels(rows, step.order), rows.num_rows)
             end = None if step.limit is None else step.offset + step.limit
             rows = rows.take(pa.array(places[step.offset : end]))
-        return tuple(
-            rows.slice(first, ROWS_AT_ONCE_MAX)
-            for first in range(0, rows.num_rows, ROWS_AT_ONCE_MAX)
-        )
+        return in_pieces(rows)
 
 
 class Limit(Operator):

@@ -21,7 +21,7 @@ from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import StepRows
 from penstock.kernels.columns import plain
 from penstock.operators.specs import StaticJoinSpec
-from penstock.operators.static_rows import Keys, StaticIndex, StaticRows
+from penstock.operators.static_rows import StaticIndex, StaticKeys, StaticRows
 
 PAIRS_MAX = 1 << 20  # that are looked at together
 ROWS_OUT_MAX = 1 << 25  # of one batch
@@ -123,7 +123,7 @@ class StaticJoin:
     def _met(self, columns: Sequence[pa.Array], bad: Mask) -> Iterator[tuple[Numbers, Numbers]]:
         """Pairs of rows with equal keys, in the order of the rows and then of the static side."""
         index: StaticIndex | None = None
-        keys: Keys | None = None
+        keys: StaticKeys | None = None
         if self._spec.keys:
             names = [(_name(key.right), key.null_safe) for key in self._spec.keys]
             index = self._static.index(names)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrays import Mask, Numbers, validity_of
+from penstock.arrays import Mask, Numbers, no_rows, validity_of
 from penstock.expressions.types import Schema, arrow_schema, from_arrow
 from penstock.kernels.columns import plain
 from penstock.kernels.hashing import column_words, hash_words
@@ -26,7 +26,7 @@ class StaticRows:
     @classmethod
     def none_of(cls, schema: Schema) -> StaticRows:
         """Before a version is known: for chains that only rehearse."""
-        return cls(0, pa.RecordBatch.from_pylist([], arrow_schema(schema)))
+        return cls(0, no_rows(arrow_schema(schema)))
 
     def index(self, keys: Sequence[tuple[str, bool]]) -> StaticIndex:
         """An index of these columns, each with whether its nulls are equal."""
@@ -43,7 +43,7 @@ class StaticIndex:
 
     def __init__(self, columns: Sequence[pa.Array], null_safe: Sequence[bool], rows: int) -> None:
         self._null_safe = null_safe
-        self._keys = Keys(columns, null_safe, rows)
+        self._keys = StaticKeys(columns, null_safe, rows)
         self._order: Numbers = np.flatnonzero(self._keys.may_match)
         count = self._order.size
         bits = max(1, min(28, int(count).bit_length() + 1))  # about two buckets for each row
@@ -54,17 +54,17 @@ class StaticIndex:
         self._ends: Numbers = np.cumsum(sizes)
         self._sizes: Numbers = sizes.astype(np.int64)
 
-    def keys(self, columns: Sequence[pa.Array], rows: int) -> Keys:
+    def keys(self, columns: Sequence[pa.Array], rows: int) -> StaticKeys:
         """The keys of rows that are to be looked up."""
-        return Keys(columns, self._null_safe, rows)
+        return StaticKeys(columns, self._null_safe, rows)
 
-    def candidates(self, keys: Keys) -> tuple[Numbers, Numbers]:
+    def candidates(self, keys: StaticKeys) -> tuple[Numbers, Numbers]:
         """For each key where the rows begin that may have it, and how many they are."""
         buckets = keys.hashes >> self._shift
         counts = np.where(keys.may_match, self._sizes[buckets], 0)
         return self._ends[buckets] - self._sizes[buckets], counts
 
-    def matches(self, keys: Keys, rows: Numbers, places: Numbers) -> tuple[Numbers, Numbers]:
+    def matches(self, keys: StaticKeys, rows: Numbers, places: Numbers) -> tuple[Numbers, Numbers]:
         """Of pairs of a key and a candidate's place those that are equal, as pairs of rows."""
         found = self._order[places]
         equal = keys.hashes[rows] == self._keys.hashes[found]
@@ -73,7 +73,7 @@ class StaticIndex:
         return (rows, found) if equal.all() else (rows[equal], found[equal])
 
 
-class Keys:
+class StaticKeys:
     """Keys of some rows: hash and words of each, and the texts behind words that are hashes."""
 
     def __init__(self, columns: Sequence[pa.Array], null_safe: Sequence[bool], rows: int) -> None:
@@ -88,7 +88,7 @@ class Keys:
             if nulls is not None and not safe:
                 self.may_match &= ~nulls
 
-    def equal(self, rows: Numbers, others: Keys, found: Numbers) -> Mask:
+    def equal(self, rows: Numbers, others: StaticKeys, found: Numbers) -> Mask:
         """Whether keys of these rows are equal to those of others."""
         equal: Mask = np.ones(rows.size, np.bool_)
         for at, words in enumerate(self._words):

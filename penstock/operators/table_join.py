@@ -17,16 +17,14 @@ import pyarrow as pa
 
 from penstock.arrays import Mask, Numbers, values_of
 from penstock.errors import RowError
-from penstock.expressions.types import arrow_schema
-from penstock.kernels.block import Block
 from penstock.kernels.columns import combined, plain
-from penstock.operators.contract import Batches, Operator, Prepared, Tools
+from penstock.operators.contract import Batches, Prepared, Tools
 from penstock.operators.front import Fusion
-from penstock.operators.join import Pairs
+from penstock.operators.join import TwoSided
 from penstock.operators.shown import weighed
-from penstock.operators.specs import LEFT, RIGHT, WEIGHT_COLUMN, JoinSpec, without_weight
+from penstock.operators.specs import LEFT, WEIGHT_COLUMN, JoinSpec
 from penstock.operators.table import found_again, taken_back
-from penstock.state.row_store import Keys, RowKind, RowStore
+from penstock.state.row_store import Keys
 
 Weighted = tuple[pa.RecordBatch, int]
 
@@ -53,23 +51,11 @@ class _Met:
         return _Met(rows, places[self.ats[kept]], self.others[kept])
 
 
-class TableJoin(Operator):
+class TableJoin(TwoSided):
     """Keeps the rows that each table has."""
 
     def __init__(self, name: str, spec: JoinSpec, fusions: Sequence[Fusion], tools: Tools) -> None:
-        self._spec = spec
-        schemas = [without_weight(fusion.schema) for fusion in fusions]
-        self._schemas = [arrow_schema(schema) for schema in schemas]
-        self._output = arrow_schema(without_weight(spec.output_schema(*schemas)))
-        self._pairs = Pairs(spec.match, schemas, tools.cache)
-        self._stores = [
-            RowStore(
-                f"{name}_{side}",
-                RowKind(self._schemas[number], *self._pairs.readers(number)),
-                bytes_max=tools.state_bytes_max,
-            )
-            for number, side in ((LEFT, "left"), (RIGHT, "right"))
-        ]
+        super().__init__(name, spec, fusions, tools)
         both = zip(self._stores, spec.tables, strict=True)
         self.states = {store.name: store for store, is_table in both if is_table}
         # Only between tables: rows of one that meets a stream are looked at when that one's come.
@@ -209,24 +195,3 @@ class TableJoin(Operator):
             return linked, rows, keys
         kept = Keys(keys.words[linked], linked[linked])
         return linked, rows.filter(pa.array(linked)), kept
-
-    # --- output -----------------------------------------------------------------------------------
-
-    def blocks(self) -> Sequence[Block]:
-        return self._pairs.blocks
-
-    def _paired(
-        self, port: int, rows: pa.RecordBatch, ats: Numbers, others: Numbers
-    ) -> pa.RecordBatch:
-        own, theirs = rows.take(pa.array(ats)), self._stores[1 - port].take(others)
-        left, right = (own, theirs) if port == LEFT else (theirs, own)
-        return self._made([*left.columns, *right.columns])
-
-    def _alone(self, port: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows of one side that match nothing."""
-        nulls = [pa.nulls(rows.num_rows, field.type) for field in self._schemas[1 - port]]
-        both = [*rows.columns, *nulls] if port == LEFT else [*nulls, *rows.columns]
-        return self._made(both)
-
-    def _made(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(list(columns), schema=self._output)

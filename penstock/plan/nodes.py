@@ -108,7 +108,7 @@ class Step:
     @cached_property
     def schema(self) -> Schema:
         schemas = [relation.schema for relation in self.inputs]
-        return _checked(_kind(self.spec), lambda: self.spec.output_schema(*schemas))
+        return _checked(self.spec.op, lambda: self.spec.output_schema(*schemas))
 
     @cached_property
     def event_time(self) -> EventTime:
@@ -188,7 +188,7 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         for side, is_table in zip(inputs, spec.tables, strict=True):
             if not is_table:
                 check_appended(side, f"{spec.how} join")
-        return Step(inputs, spec.bound(_binder(inputs, _kind(spec))))
+        return Step(inputs, spec.bound(_binder(inputs, spec.op)))
     (child,) = inputs
     if isinstance(spec, AggregateSpec):
         return aggregate(spec.partial, child, spec.mode, spec.merge_partials, spec.changes)
@@ -202,7 +202,7 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         check_appended(child, f"window function {spec.calls[0].name}")
     if isinstance(spec, ProjectSpec) and not spec.columns:
         raise PlanError("project: a relation needs at least one column", node="project")
-    return Step(inputs, spec.bound(_binder(inputs, _kind(spec))))
+    return Step(inputs, spec.bound(_binder(inputs, spec.op)))
 
 
 def aggregate(
@@ -409,10 +409,6 @@ def changing(relation: Relation) -> str | None:
 
 def _aggregate_label(spec: PartialAggregateSpec | AggregateSpec) -> str:
     return f"aggregate {', '.join(call.name for call in spec.aggregates)}"
-
-
-def _kind(spec: OperatorSpec) -> str:
-    return type(spec).__name__.removesuffix("Spec").lower()
 
 
 def field_of(schema: Schema, name: str, node: str) -> Field:

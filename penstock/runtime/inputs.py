@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from penstock.arrays import no_rows
 from penstock.connectors.contract import AGAIN_S, Source
 from penstock.errors import PUnitError, StreamInputError, Trimmed
 from penstock.log import punit
@@ -287,7 +288,7 @@ class SourceInput(Input):
         self._reads_ahead = source.reads_ahead
         self._rows_max = 0  # the most that was asked for
         self._columns = None if list(source.schema.names) == columns else columns
-        self._no_rows = pa.RecordBatch.from_pylist([], schema=source.schema)
+        self._no_rows = no_rows(source.schema)
         self._offset = source.initial_offset() if offset is None else offset
         self._has_paused = False
         self._is_drained = False

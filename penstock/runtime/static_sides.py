@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.arrays import no_rows
 from penstock.clock import Clock
 from penstock.errors import StaticSideLost
 from penstock.expressions.types import arrow_schema
@@ -213,7 +214,7 @@ def _whole(
             stream=stream,
             version=number,
         ) from error
-    return pa.concat_batches(parts) if parts else pa.RecordBatch.from_pylist([], schema)
+    return pa.concat_batches(parts) if parts else no_rows(schema)
 
 
 # --- the versions of a vertex ---------------------------------------------------------------------

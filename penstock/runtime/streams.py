@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 
 from penstock.arguments import INTEGER_MAX, check_integer, check_type
+from penstock.arrays import no_rows
 from penstock.connectors.contract import REJECTED_SCHEMA
 from penstock.errors import (
     AlreadyWritten,
@@ -48,7 +49,12 @@ from penstock.runtime.staging import clear_dead_writes
 from penstock.runtime.substreams import count_substreams, stream_key, stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
 from penstock.stages.program import Program, StreamSpec, shape, show_schema
-from penstock.stages.tags import SUBSTREAMS_MAX, marker_tag, substream_tag, vertex_tag
+from penstock.stages.tags import (
+    SUBSTREAMS_MAX,
+    marker_tag,
+    substream_tags,
+    vertex_tag,
+)
 
 Use = Literal["rows", "late rows", "dead letters"]
 Mode = Literal["append", "update", "complete"]
@@ -79,7 +85,7 @@ class StreamFacts:
 
     @property
     def substream_tags(self) -> tuple[str, ...]:
-        return tuple(substream_tag(self.name, index) for index in range(self.substreams))
+        return substream_tags(self.name, self.substreams)
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -288,7 +294,7 @@ def _describe(log: Log, wanted: StreamFacts) -> None:
 
 def _check_input(facts: StreamFacts, wanted: StreamSpec) -> None:
     """Raise StreamInputError unless the stream's rows can be read as the program reads them."""
-    nothing = pa.RecordBatch.from_pylist([], schema=arrow_schema(facts.schema))
+    nothing = no_rows(arrow_schema(facts.schema))
     try:
         punit.conform(nothing, arrow_schema(wanted.schema))
         missing = {f.name for f in wanted.schema} - {f.name for f in facts.schema}

@@ -368,12 +368,12 @@ def _changes(old: Stage, new: Stage) -> Iterator[str]:
 def _way_changes(
     old: Sequence[OperatorSpec], new: Sequence[OperatorSpec], to: str
 ) -> Iterator[str]:
-    before, after = [_word(spec) for spec in old], [_word(spec) for spec in new]
+    before, after = [spec.op for spec in old], [spec.op for spec in new]
     if before != after:
         shown = [" → ".join(words) or "empty" for words in (before, after)]
         yield f"the chain{to} was {shown[0]} and is {shown[1]}"
     elif old != new:
-        changed = [_word(a) for a, b in zip(old, new, strict=True) if a != b]
+        changed = [a.op for a, b in zip(old, new, strict=True) if a != b]
         yield f"other expressions in {', '.join(changed)}{to}"
 
 
@@ -387,10 +387,6 @@ def _changed_functions(old: Stage, new: Stage) -> Iterator[str]:
 
 def _python(stage: Stage) -> list[PythonSpec | PythonRowsSpec]:
     return [spec for spec in stage.specs if isinstance(spec, PythonSpec | PythonRowsSpec)]
-
-
-def _word(spec: object) -> str:
-    return type(spec).__name__.removesuffix("Spec").lower()
 
 
 def _keys(spec: AggregateSpec) -> str:

@@ -37,7 +37,7 @@ from penstock.stages.tags import (
     change_tag,
     marker_tag,
     parse_tag,
-    substream_tag,
+    substream_tags,
     vertex_tag,
 )
 from penstock.state.contract import KeyRange
@@ -122,7 +122,7 @@ class StreamSpec:
 
     @property
     def substream_tags(self) -> tuple[str, ...]:
-        return tuple(substream_tag(self.name, index) for index in range(self.substreams))
+        return substream_tags(self.name, self.substreams)
 
 
 @dataclass(frozen=True, slots=True)

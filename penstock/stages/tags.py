@@ -62,6 +62,11 @@ def substream_tag(stream: str, index: int) -> str:
     return f"S/{check_any_name(stream, 'stream')}/{index}"
 
 
+def substream_tags(stream: str, count: int) -> tuple[str, ...]:
+    """The tags of all substreams of a stream."""
+    return tuple(substream_tag(stream, index) for index in range(count))
+
+
 def marker_tag(stream: str) -> str:
     """The tag on every marker that commits rows of a stream."""
     return f"S/{check_any_name(stream, 'stream')}/m"

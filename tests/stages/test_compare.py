@@ -50,7 +50,7 @@ def test_other_filters_and_delays_are_rebuilt() -> None:
     found = compare(STORED, plan(hot(bids().filter(col("price") > 3))))
     assert verdicts(found) == ["partial_windows_by_auction rebuilt", "windows_by_auction kept"]
     assert found.stages[0].reasons == (
-        "the chain was watermark → partialaggregate and is filter → watermark → partialaggregate",
+        "the chain was watermark → partial_aggregate and is filter → watermark → partial_aggregate",
     )
     slower = plan(
         bids()

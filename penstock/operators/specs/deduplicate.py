@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from penstock.expressions.tree import Expression, columns_of
+from penstock.expressions.tree import Expression
 from penstock.expressions.types import Schema
 from penstock.operators.specs.spec import (
-    KEY_KINDS_REFUSED,
     Binder,
     Spec,
+    bound_if_any,
     by,
     check_columns,
-    check_room,
+    check_keys,
+    column_names,
     refuse,
 )
 
@@ -48,18 +49,17 @@ class DeduplicateSpec(Spec):
         return [*self.keys, *([] if self.time is None else [self.time])]
 
     def bound(self, bind: Binder) -> DeduplicateSpec:
-        time = None if self.time is None else bind(self.time)
-        return replace(self, keys=tuple(map(bind, self.keys)), time=time)
+        return replace(self, keys=tuple(map(bind, self.keys)), time=bound_if_any(self.time, bind))
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        return tuple(column.name for key in self.keys for column in columns_of(key))
+        return column_names(self.keys)
 
     @property
     def time_name(self) -> str:
         assert self.time is not None
-        (column,) = columns_of(self.time)
-        return column.name
+        (name,) = column_names([self.time])
+        return name
 
     @property
     def forgets(self) -> bool:
@@ -81,8 +81,5 @@ class DeduplicateSpec(Spec):
     def output_schema(self, input_schema: Schema) -> Schema:
         for column in self.expressions():
             check_columns(column, input_schema)
-        for key in self.keys:
-            if key.type.kind in KEY_KINDS_REFUSED:
-                raise refuse(f"distinct {key} of type {key.type} is not supported")
-        check_room(len(self.keys), "keys")
+        check_keys(self.keys, "distinct")
         return input_schema

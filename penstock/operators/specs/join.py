@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from penstock.expressions.tree import Expression, columns_of
+from penstock.expressions.tree import Expression
 from penstock.expressions.types import BOOLEAN, Field, Schema
 from penstock.operators.specs.spec import (
     KEY_KINDS_REFUSED,
     WEIGHT_FIELD,
     Binder,
     Spec,
+    bound_if_any,
     by,
     check_columns,
     check_distinct,
     check_room,
+    column_names,
     refuse,
     without_weight,
 )
@@ -53,11 +55,11 @@ class JoinMatch:
 
     def bound(self, bind: Binder) -> JoinMatch:
         keys = (JoinKey(bind(key.left), bind(key.right), key.null_safe) for key in self.keys)
-        return JoinMatch(tuple(keys), None if self.condition is None else bind(self.condition))
+        return JoinMatch(tuple(keys), bound_if_any(self.condition, bind))
 
     def key_names(self, side: int) -> tuple[str, ...]:
         """The columns of a side whose hash decides where a row goes."""
-        return tuple(column.name for key in self.keys for column in columns_of(key.of(side)))
+        return column_names(key.of(side) for key in self.keys)
 
     def check(self, left: Schema, right: Schema) -> None:
         check_distinct(tuple(field.name for field in (*left, *right)))
@@ -103,9 +105,8 @@ class JoinSide:
         return [*([] if self.time is None else [self.time]), *(each.time for each in self.limits)]
 
     def bound(self, bind: Binder) -> JoinSide:
-        time = None if self.time is None else bind(self.time)
         limits = (TimeLimit(bind(each.time), each.plus_us) for each in self.limits)
-        return replace(self, time=time, limits=tuple(limits))
+        return replace(self, time=bound_if_any(self.time, bind), limits=tuple(limits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,14 @@ from typing import ClassVar
 
 from penstock.expressions.tree import Column, Expression
 from penstock.expressions.types import Field, Schema
-from penstock.operators.specs.spec import Binder, Spec, check_columns, check_distinct, refuse
+from penstock.operators.specs.spec import (
+    Binder,
+    Spec,
+    check_columns,
+    check_distinct,
+    column_names,
+    refuse,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +32,7 @@ class PythonCall:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.inputs if isinstance(column, Column))
+        return column_names(self.inputs)
 
     def bound(self, bind: Binder) -> PythonCall:
         return replace(self, inputs=tuple(map(bind, self.inputs)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Self
 
 from penstock.errors import ExpressionError
@@ -95,6 +95,23 @@ def by(names: Sequence[str]) -> str:
 
 def bound_named(columns: tuple[NamedExpression, ...], bind: Binder) -> tuple[NamedExpression, ...]:
     return tuple((name, bind(expression)) for name, expression in columns)
+
+
+def column_names(expressions: Iterable[Expression]) -> tuple[str, ...]:
+    """The columns that these read, in order."""
+    return tuple(column.name for each in expressions for column in columns_of(each))
+
+
+def bound_if_any(expression: Expression | None, bind: Binder) -> Expression | None:
+    return None if expression is None else bind(expression)
+
+
+def check_keys(keys: Sequence[Expression], what: str) -> None:
+    """Keys are values that a state can tell apart, and not too many."""
+    for key in keys:
+        if key.type.kind in KEY_KINDS_REFUSED:
+            raise refuse(f"{what} {key} of type {key.type} is not supported")
+    check_room(len(keys), "keys")
 
 
 def names_in(expression: Expression) -> set[str]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from penstock.expressions.tree import Expression, columns_of
+from penstock.expressions.tree import Expression
 from penstock.expressions.types import BOOLEAN, Schema
 from penstock.operators.specs.spec import (
-    KEY_KINDS_REFUSED,
     WEIGHT_FIELD,
     Binder,
     Spec,
+    bound_if_any,
     by,
     check_columns,
-    check_room,
+    check_keys,
+    column_names,
     refuse,
 )
 
@@ -42,12 +43,12 @@ class TableSpec(Spec):
         return [*self.keys, *([] if self.removed is None else [self.removed])]
 
     def bound(self, bind: Binder) -> TableSpec:
-        removed = None if self.removed is None else bind(self.removed)
+        removed = bound_if_any(self.removed, bind)
         return replace(self, keys=tuple(map(bind, self.keys)), removed=removed)
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        return tuple(column.name for key in self.keys for column in columns_of(key))
+        return column_names(self.keys)
 
     @property
     def title(self) -> str:
@@ -61,10 +62,7 @@ class TableSpec(Spec):
     def output_schema(self, input_schema: Schema) -> Schema:
         for expression in self.expressions():
             check_columns(expression, input_schema)
-        for key in self.keys:
-            if key.type.kind in KEY_KINDS_REFUSED:
-                raise refuse(f"a table by {key} of type {key.type} is not supported")
-        check_room(len(self.keys), "keys of a table")
+        check_keys(self.keys, "a table by")
         if self.removed is not None and self.removed.type != BOOLEAN:
             raise refuse(f"what removes a row is a boolean, {self.removed} is {self.removed.type}")
         return (*input_schema, WEIGHT_FIELD) if self.changes else input_schema
