@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -34,7 +35,34 @@ logger = logging.getLogger(__name__)
 _PREPARED: weakref.WeakSet[SparkContext] = weakref.WeakSet()
 
 
-class SparkLauncher:
+class _ThreadLauncher(ABC):
+    """Starts slots, each from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._threads: list[threading.Thread] = []
+
+    def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
+        def run() -> None:
+            error: str | None = None
+            try:
+                error = self._run(order)
+            except Exception as failure:  # of many kinds; all mean that the slot is over
+                logger.debug("slot %d ends", order.slot, exc_info=True)
+                error = str(failure)
+            on_end(order.slot, error)
+
+        thread: threading.Thread = InheritableThread(
+            target=run, name=f"penstock-slot-{order.slot}", daemon=True
+        )
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+        thread.start()
+
+    @abstractmethod
+    def _run(self, order: SlotOrder) -> str | None:
+        """Run a slot to its end; why it failed, if that is known."""
+
+
+class SparkLauncher(_ThreadLauncher):
     """Starts each slot as the only task of a Spark job of its own, under two tags.
 
     One is the query run's, one the slot's. The session is used as it is. Cancelling goes by tag, so
@@ -44,18 +72,11 @@ class SparkLauncher:
     def __init__(
         self, spark: SparkSession, tag: str, description: str, python: PythonBundle | None = None
     ) -> None:
+        super().__init__()
         self._python = python or PythonBundle()
         self._spark = spark
         self._tag = tag
         self._description = description
-        self._threads: list[threading.Thread] = []
-
-    def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
-        thread: threading.Thread = InheritableThread(
-            target=self._run, args=(order, on_end), name=f"penstock-slot-{order.slot}", daemon=True
-        )
-        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
-        thread.start()
 
     def cancel_slot(self, slot: int) -> None:
         self._cancel(self._slot_tag(slot))
@@ -116,17 +137,14 @@ class SparkLauncher:
         if alive and self.ended() is None:  # else the user has stopped the session already
             self._spark.sparkContext.cancelJobsWithTag(tag)
 
-    def _run(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
+    def _run(self, order: SlotOrder) -> str | None:
         context = self._spark.sparkContext
-        error: str | None = None
-        try:
-            context.addJobTag(self._tag)
-            context.addJobTag(self._slot_tag(order.slot))
-            context.setLocalProperty("spark.job.description", f"{self._description} {order.slot}")
-            (error,) = context.parallelize([0], 1).mapPartitions(self._task(order)).collect()
-        except Exception as failure:  # py4j raises many kinds; all mean that the task is over
-            error = str(failure)
-        on_end(order.slot, error)
+        context.addJobTag(self._tag)
+        context.addJobTag(self._slot_tag(order.slot))
+        context.setLocalProperty("spark.job.description", f"{self._description} {order.slot}")
+        error: str | None
+        (error,) = context.parallelize([0], 1).mapPartitions(self._task(order)).collect()
+        return error
 
     def _task(self, order: SlotOrder) -> Callable[[Iterable[int]], Iterator[str | None]]:
         registry = self._spark.sparkContext._pickled_broadcast_vars
@@ -146,19 +164,12 @@ class _Sent:
         return int, (int(self._jbroadcast.id()),)
 
 
-class DriverLauncher:
+class DriverLauncher(_ThreadLauncher):
     """Starts the slot of what only the driver can host: a thread here, which Spark computes for."""
 
     def __init__(self, spark: DriverSpark) -> None:
+        super().__init__()
         self._spark = spark
-        self._threads: list[threading.Thread] = []
-
-    def launch(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
-        thread: threading.Thread = InheritableThread(
-            target=self._run, args=(order, on_end), name=f"penstock-slot-{order.slot}", daemon=True
-        )
-        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
-        thread.start()
 
     def cancel_slot(self, slot: int) -> None:
         """A thread cannot be ended: one that is stuck is fenced when it comes back."""
@@ -174,14 +185,8 @@ class DriverLauncher:
     def ended(self) -> str | None:
         return None
 
-    def _run(self, order: SlotOrder, on_end: Callable[[int, str | None], None]) -> None:
-        error: str | None = None
-        try:
-            run_slot(order, self._spark)
-        except Exception as failure:  # told to the job, which decides what becomes of it
-            logger.debug("the driver's slot ends", exc_info=True)
-            error = str(failure)
-        on_end(order.slot, error)
+    def _run(self, order: SlotOrder) -> None:
+        run_slot(order, self._spark)
 
 
 def slot_task(

@@ -21,7 +21,7 @@ from penstock.catalyst.jvm import (
 from penstock.operators import chance
 
 
-class _Source(NamedTuple):
+class _Chance(NamedTuple):
     """What computes an expression, and of what type it is."""
 
     function: Callable[..., Any]
@@ -29,14 +29,14 @@ class _Source(NamedTuple):
     by_zone: bool = False
 
 
-_SOURCES: Mapping[str, _Source] = {
-    "Rand": _Source(chance.rand, "double"),
-    "Randn": _Source(chance.randn, "double"),
-    "Uuid": _Source(chance.uuid, "string"),
-    "CurrentTimestamp": _Source(chance.current_timestamp, "timestamp"),
-    "Now": _Source(chance.current_timestamp, "timestamp"),
-    "LocalTimestamp": _Source(chance.local_timestamp, "timestamp_ntz", by_zone=True),
-    "CurrentDate": _Source(chance.current_date, "date", by_zone=True),
+_SOURCES: Mapping[str, _Chance] = {
+    "Rand": _Chance(chance.rand, "double"),
+    "Randn": _Chance(chance.randn, "double"),
+    "Uuid": _Chance(chance.uuid, "string"),
+    "CurrentTimestamp": _Chance(chance.current_timestamp, "timestamp"),
+    "Now": _Chance(chance.current_timestamp, "timestamp"),
+    "LocalTimestamp": _Chance(chance.local_timestamp, "timestamp_ntz", by_zone=True),
+    "CurrentDate": _Chance(chance.current_date, "date", by_zone=True),
 }
 
 CHANCE_KINDS = frozenset(_SOURCES)
@@ -91,7 +91,7 @@ def _expression(node: JvmNode, zone: str) -> Any:
     return node.handle.withNewChildren(scala_sequence(below))
 
 
-def _call(node: JvmNode, source: _Source, zone: str) -> Any:
+def _call(node: JvmNode, source: _Chance, zone: str) -> Any:
     functions: Any = import_module("pyspark.sql.functions")  # Spark is loaded where it is used
     literals = scala_object(java_classes().org.apache.spark.sql.catalyst.expressions, "Literal")
     zone = str(scala_option(node.read("timeZoneId")) or zone) if source.by_zone else zone

@@ -26,7 +26,7 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRows:
+class RowChanges:
     """Rows as SQLite takes them, in the order of the table's columns."""
 
     gone: list[Row]  # as they were
@@ -87,7 +87,7 @@ class SqliteSink(Sink):
             self.close()
             raise
 
-    def stage(self, epoch: int, rows: BatchRows) -> StagedRows:
+    def stage(self, epoch: int, rows: BatchRows) -> RowChanges:
         check_epoch(epoch)
         table = rows.table()
         with self._told("make values for"):
@@ -103,11 +103,11 @@ class SqliteSink(Sink):
                     "a number of its own"
                 )
         if self._weight is None:
-            return StagedRows([], found, table.num_rows)
+            return RowChanges([], found, table.num_rows)
         gone, come = _net(found, table.column(self._weight).to_pylist())
-        return StagedRows(gone, come, table.num_rows)
+        return RowChanges(gone, come, table.num_rows)
 
-    def publish(self, epoch: int, staged: StagedRows) -> None:
+    def publish(self, epoch: int, staged: RowChanges) -> None:
         if not staged.num_rows and not self._replaces:
             return
         with self._transaction("write"):
@@ -128,7 +128,7 @@ class SqliteSink(Sink):
 
     # --- rows -------------------------------------------------------------------------------------
 
-    def _apply(self, staged: StagedRows) -> None:
+    def _apply(self, staged: RowChanges) -> None:
         table, execute = _quoted(self._table), self._connection.executemany
         columns = ", ".join(map(_quoted, self._names))
         if self._replaces:

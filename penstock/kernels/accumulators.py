@@ -32,7 +32,7 @@ Part = tuple[str, *tuple[int, ...]]  # an accumulator of the arguments at these 
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class LoopTotal:
     """Where a loop takes values of a type in: the group's number, and the exit if it overflows."""
 
     emit: Emitter
@@ -55,7 +55,7 @@ class AccumulatorFunction:
 
     name: str
     fold: Fold | None
-    write: Callable[[Total, str], None] | None = None
+    write: Callable[[LoopTotal, str], None] | None = None
     of_row: Callable[[Sequence[pa.Array], DataType], pa.Array] | None = None
     merge: str = "add"  # how two of them become one: add, or a rule of the state
     nullable: bool = True
@@ -99,11 +99,11 @@ class AccumulatorFunction:
 # --- one value, in a compiled loop ----------------------------------------------------------------
 
 
-def _count(into: Total, _code: str) -> None:
+def _count(into: LoopTotal, _code: str) -> None:
     into.emit.line(f"{into.place} += 1")
 
 
-def _sum(into: Total, code: str) -> None:
+def _sum(into: LoopTotal, code: str) -> None:
     emit, total = into.emit, into.place
     if into.type.is_fractional or INTEGER_BITS.get(into.type.kind, 64) < 64:
         emit.line(f"{total} += {code}")  # narrow integers cannot wrap within one batch
@@ -114,23 +114,23 @@ def _sum(into: Total, code: str) -> None:
     emit.line(f"{total} = {wrapped}")
 
 
-def _sum_high(into: Total, code: str) -> None:
+def _sum_high(into: LoopTotal, code: str) -> None:
     into.emit.line(f"{into.place} += np.int64({code}) >> 32")
 
 
-def _sum_low(into: Total, code: str) -> None:
+def _sum_low(into: LoopTotal, code: str) -> None:
     into.emit.line(f"{into.place} += np.int64({code}) & {_LOW}")
 
 
-def _min(into: Total, code: str) -> None:
+def _min(into: LoopTotal, code: str) -> None:
     _extreme(into, code, "<", f"{into.place} != {into.place}")
 
 
-def _max(into: Total, code: str) -> None:
+def _max(into: LoopTotal, code: str) -> None:
     _extreme(into, code, ">", f"{code} != {code}")
 
 
-def _extreme(into: Total, code: str, sign: str, nan: str) -> None:
+def _extreme(into: LoopTotal, code: str, sign: str, nan: str) -> None:
     """NaN is greater than every number: a minimum leaves it, a maximum takes it."""
     fractional = into.type.is_fractional
     value = code if fractional else f"np.int64({code})"

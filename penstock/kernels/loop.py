@@ -15,7 +15,7 @@ from penstock.expressions.nodes import is_branchless
 from penstock.expressions.tree import Column, Expression, columns_of
 from penstock.expressions.types import DataType
 from penstock.expressions.writers import table_shape
-from penstock.kernels.accumulators import ACCUMULATORS, Total
+from penstock.kernels.accumulators import ACCUMULATORS, LoopTotal
 from penstock.kernels.columns import dtype_of
 from penstock.kernels.hashing import GOLDEN, MIX_1, MIX_2, NULL_WORD, SEED
 
@@ -511,7 +511,7 @@ class _LoopWriter:
         write = ACCUMULATORS[function].write
         assert write is not None
         overflow = partial(self._exit, SUM_OVERFLOWED)
-        total = Total(self.emit, f"a{index}[group]", expression.type, overflow)
+        total = LoopTotal(self.emit, f"a{index}[group]", expression.type, overflow)
         if argument.null == "False":
             write(total, argument.code)
             return

@@ -57,7 +57,7 @@ from penstock.log.files import BUSY_S, Files, busy, lock, log_error, named_error
 from penstock.log.index import RESERVED_POSITIONS, Body, Incoming, Index, Known, Row, row_seal
 from penstock.log.power_cut import boot_id, go_on_after, last_whole, write_back
 from penstock.log.record import START, Append, Entry, Fence, Position, Record, RecordKind, Versioned
-from penstock.log.segments import Placement, SegmentReader, SegmentWriter, body_checksum
+from penstock.log.segments import BodyPlace, SegmentReader, SegmentWriter, body_checksum
 from penstock.log.validate import (
     check_append,
     check_fence_argument,
@@ -94,7 +94,7 @@ _FOLD_CHECK_FIRST = 8  # appends of a handle before the first look: most handles
 
 logger = logging.getLogger(__name__)
 
-_Placements = list[tuple[SegmentWriter, list[Placement]]]
+_BodyPlaces = list[tuple[SegmentWriter, list[BodyPlace]]]
 
 
 def open_log(
@@ -725,7 +725,7 @@ class LocalLog(Log):
             acknowledged=acknowledged,
         )
 
-    def _place(self, entries: Sequence[Entry]) -> tuple[list[Body], _Placements]:
+    def _place(self, entries: Sequence[Entry]) -> tuple[list[Body], _BodyPlaces]:
         """Checksum the bodies and write the large ones to this process's segments."""
         inline_bytes_max = self._config.inline_bytes_max
         bodies = []
@@ -741,7 +741,7 @@ class LocalLog(Log):
                 large.append((i, view))
         if not large:
             return bodies, []
-        placed: _Placements = []
+        placed: _BodyPlaces = []
         try:
             for lasts, writer in zip((False, True), self._writers, strict=True):
                 chosen = [(i, view) for i, view in large if entries[i].lasting is lasts]
@@ -757,7 +757,7 @@ class LocalLog(Log):
         writer: SegmentWriter,
         chosen: list[tuple[int, memoryview]],
         bodies: list[Body],
-        placed: _Placements,
+        placed: _BodyPlaces,
     ) -> None:
         placements = writer.place([(view, bodies[i].checksum) for i, view in chosen])
         placed.append((writer, placements))
@@ -1021,7 +1021,7 @@ class _Folds:
         self._due_at_bytes = bound if done else self._wal_bytes() + bound // 4
 
 
-def _settle(placed: _Placements) -> None:
+def _settle(placed: _BodyPlaces) -> None:
     for writer, placements in placed:
         writer.settle(placements)
 

@@ -119,7 +119,7 @@ def check_frame(
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class BodyPlace:
     """Where a body lies: in which segment, at which frame offset."""
 
     segment: Segment
@@ -147,7 +147,7 @@ class Segment:
             files.close(self.fd)
             raise
 
-    def write(self, bodies: Sequence[tuple[memoryview, int]]) -> list[Placement]:
+    def write(self, bodies: Sequence[tuple[memoryview, int]]) -> list[BodyPlace]:
         parts: list[memoryview] = []
         placements = []
         offset = self.end
@@ -156,7 +156,7 @@ class Segment:
             parts += (memoryview(header), body)
             if padding := -body.nbytes % ALIGNMENT:
                 parts.append(_ZEROS[:padding])
-            placements.append(Placement(self, offset))
+            placements.append(BodyPlace(self, offset))
             offset += frame_bytes(body.nbytes)
         self.files.write(self.fd, parts)
         self.end = offset
@@ -182,7 +182,7 @@ class SegmentWriter:
         self._lock = threading.Lock()
         self._sync_lock = threading.Lock()
 
-    def place(self, bodies: Sequence[tuple[memoryview, int]]) -> list[Placement]:
+    def place(self, bodies: Sequence[tuple[memoryview, int]]) -> list[BodyPlace]:
         """Write bodies, as durable as the log's level asks; follow with `settle` in any outcome."""
         with self._lock, named_errors(f"writing a segment in {show_path(self._folder)}"):
             segment = self._roll() if self._is_full() else self._current
@@ -197,7 +197,7 @@ class SegmentWriter:
             self._sync(segment, placements)
         return placements
 
-    def settle(self, placements: Sequence[Placement]) -> None:
+    def settle(self, placements: Sequence[BodyPlace]) -> None:
         """The index knows these bodies now, or never will: their segments may be let go."""
         with self._lock:
             for placement in placements:
@@ -243,7 +243,7 @@ class SegmentWriter:
             self._held.discard(segment)
             self._files.close(segment.fd)
 
-    def _sync(self, segment: Segment, placements: Sequence[Placement]) -> None:
+    def _sync(self, segment: Segment, placements: Sequence[BodyPlace]) -> None:
         end = segment.end
         try:
             with self._sync_lock, named_errors(f"syncing {show_path(segment.path)}"):

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.api.sink_runner import SinkRunner
 from penstock.connectors.contract import BatchRows, Sink
-from penstock.connectors.sqlite_sink import SqliteSink, StagedRows
+from penstock.connectors.sqlite_sink import RowChanges, SqliteSink
 from penstock.errors import SinkError, StreamError
 from penstock.log.contract import Log
 from penstock.operators.specs import WEIGHT_COLUMN
@@ -88,7 +88,7 @@ class _Staged:
     """Rows as they are, and as the table takes them."""
 
     rows: pa.Table
-    values: StagedRows
+    values: RowChanges
 
     @property
     def num_rows(self) -> int:
@@ -113,10 +113,10 @@ class Upserts(Sink):
         )  # fmt: skip
         vars(self._sink)["_apply"] = self._watched(self._sink._apply)
 
-    def _watched(self, apply: Callable[[StagedRows], None]) -> Callable[[StagedRows], None]:
+    def _watched(self, apply: Callable[[RowChanges], None]) -> Callable[[RowChanges], None]:
         """Between the rows and the end of their transaction it may fail, or somebody may die."""
 
-        def watched(staged: StagedRows) -> None:
+        def watched(staged: RowChanges) -> None:
             apply(staged)
             self._driver.at("rows written")
             if self._outside.fails and self._schedule.rng.random() < 0.3:

@@ -18,6 +18,7 @@ from penstock.state.loops import Words
 from penstock.state.strings import StringView, Validity
 
 PANE_NAME = "__pane"
+PANE_LOWEST = -(1 << 63)
 HASH_NAME = "__hash"
 CHANGE_NAME = "__change"
 RESERVED_NAMES = frozenset({PANE_NAME, HASH_NAME, CHANGE_NAME})
@@ -394,3 +395,15 @@ def _ordered(levels: list[Words]) -> NDArray[np.intp] | None:
     if len(packed) > 1:
         return np.lexsort(packed[::-1])
     return np.argsort(packed[0]) if packed else None
+
+
+def check_schema(state: str, batch: pa.RecordBatch, wanted: pa.Schema) -> None:
+    """What is to be applied to a state, or restored into it, has the state's columns."""
+    if batch.schema.names != wanted.names or batch.schema.types != wanted.types:
+        own, others = (
+            ", ".join(f"{field.name} {field.type}" for field in schema)
+            for schema in (wanted, batch.schema)
+        )
+        raise StateError(
+            f"state {state!r} has columns {own}; what is to be applied has {others}", state=state
+        )

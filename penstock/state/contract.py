@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 from typing import Self
 
 import pyarrow as pa
 
 KeyRange = tuple[int, int]  # [first key hash, first key hash of the next owner)
+
+
+class ChangeKind(IntEnum):
+    """What a row of a change batch does. The numbers are in the log: never reuse one."""
+
+    PUT = 0  # this row is there, with these values
+    DELETE = 1  # the row of this key, or id, is gone
+    EVICT = 2  # all rows up to this one's pane, or moment, are gone; it has no key
+    MARK = 3  # the row of this id is marked
 
 
 class Picture(ABC):

@@ -14,7 +14,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Self, TypeVar
 
 import numpy as np
@@ -29,15 +28,17 @@ from penstock.state.bound import MemoryBound
 from penstock.state.columns import (
     CHANGE_NAME,
     HASH_NAME,
+    PANE_LOWEST,
     PANE_NAME,
     KeyColumn,
     RowsAsArrow,
     StateSchema,
     ValueColumn,
     bit_words,
+    check_schema,
     to_words,
 )
-from penstock.state.contract import KeyRange, State
+from penstock.state.contract import ChangeKind, KeyRange, State
 from penstock.state.loops import RowNumbers, Words
 from penstock.state.overlaps import Overlap, window_lines
 from penstock.state.rows import Overflow, RowTable, WordRows
@@ -45,16 +46,7 @@ from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot
 from penstock.state.strings import StringPool
 
 BYTES_MAX_DEFAULT = 1 << 30
-_PANE_LOWEST = -(1 << 63)
 _STRINGS_COLLECT_MIN = 1024
-
-
-class ChangeKind(IntEnum):
-    """What a row of a change batch does. The numbers are in the log: never reuse one."""
-
-    PUT = 0  # the row has these values
-    DELETE = 1  # the row is gone
-    EVICT = 2  # all rows whose pane is at most this row's pane are gone; it has no key
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +222,7 @@ class KeyedState(State):
 
     def take_closed(self, pane_upto: int) -> pa.RecordBatch:
         """Remove the rows of all panes up to this one and return them, by pane, then key."""
-        closed = self.rows(_PANE_LOWEST, pane_upto)
+        closed = self.rows(PANE_LOWEST, pane_upto)
         self.drop_panes(pane_upto)
         return closed
 
@@ -253,7 +245,7 @@ class KeyedState(State):
         self._evicted_upto = None
 
     def _evict(self, pane_upto: int) -> int:
-        count = self._table.free_panes(_PANE_LOWEST, pane_upto)
+        count = self._table.free_panes(PANE_LOWEST, pane_upto)
         self._rows_evicted += count
         if count:
             self._give_back()
@@ -428,7 +420,7 @@ class KeyedState(State):
 
         What is applied is not captured again: it comes from a log that has it.
         """
-        self._check_schema(changes, self.schema.change_schema)
+        check_schema(self.name, changes, self.schema.change_schema)
         self._refuse_while_copying("apply changes")
         kinds = changes.column(CHANGE_NAME).to_numpy()
         if kinds.size and (kinds.min() < ChangeKind.PUT or kinds.max() > ChangeKind.EVICT):
@@ -478,7 +470,7 @@ class KeyedState(State):
         if isinstance(batches, Sequence) and only is None:
             self._table.reserve(sum(batch.num_rows for batch in batches))
         for batch in batches:
-            self._check_schema(batch, self.schema.snapshot_schema)
+            check_schema(self.name, batch, self.schema.snapshot_schema)
             self._put_batch(batch, only, captured=False)
 
     def partition(self, ranges: Sequence[KeyRange]) -> list[Self]:
@@ -629,14 +621,6 @@ class KeyedState(State):
             )
         return array
 
-    def _check_schema(self, batch: pa.RecordBatch, wanted: pa.Schema) -> None:
-        if batch.schema.names != wanted.names or batch.schema.types != wanted.types:
-            raise StateError(
-                f"state {self.name!r} has columns {_shown(wanted)}; what is to be applied has "
-                f"{_shown(batch.schema)}",
-                state=self.name,
-            )
-
     # Memory ------------------------------------------------------------------------------------
 
     def _give_back(self) -> None:
@@ -690,7 +674,3 @@ def _pack(columns: Sequence[NDArray[np.int64] | NDArray[np.float64]], rows: int)
     for index, column in enumerate(columns):
         packed[:, index] = column.view(np.int64) if column.dtype == np.float64 else column
     return packed
-
-
-def _shown(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

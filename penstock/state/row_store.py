@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from itertools import pairwise
 from typing import Any, NamedTuple, Self
 
@@ -22,12 +21,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, Numbers
+from penstock.arrays import Mask, Numbers, no_rows
 from penstock.errors import StateError
 from penstock.names import check_name
 from penstock.state import row_index
 from penstock.state.bound import MemoryBound
-from penstock.state.contract import KeyRange, Picture, State
+from penstock.state.columns import check_schema
+from penstock.state.contract import ChangeKind, KeyRange, Picture, State
 from penstock.state.loops import Hashes
 
 NEVER = (1 << 63) - 1  # until when rows are kept that time does not end
@@ -48,15 +48,6 @@ class Keys(NamedTuple):
 
     words: Numbers  # rows × words
     linked: Mask
-
-
-class ChangeKind(IntEnum):
-    """What a row of a change batch does. The numbers are in the log: never reuse one."""
-
-    PUT = 0  # this row is there
-    DELETE = 1  # the row of this id is gone
-    EVICT = 2  # all rows that are kept until this moment, or less, are gone
-    MARK = 3  # the row of this id is marked
 
 
 @dataclass(frozen=True)
@@ -90,7 +81,7 @@ class RowStore(State):
         self._forget_all()
 
     def _forget_all(self) -> None:
-        words = self.kind.keys_of(_no_rows(self.kind.schema)).words.shape[1]
+        words = self.kind.keys_of(no_rows(self.kind.schema)).words.shape[1]
         self._words: Numbers = np.empty((0, words), np.int64)
         self._linked: Mask = np.empty(0, np.bool_)
         self._ids: Numbers = np.empty(0, np.int64)
@@ -151,9 +142,7 @@ class RowStore(State):
         chunks = self._chunks if names is None else [c.select(names) for c in self._chunks]
         if not chunks:
             schema = self.kind.schema
-            return _no_rows(
-                schema if names is None else pa.schema([schema.field(n) for n in names])
-            )
+            return no_rows(schema if names is None else pa.schema([schema.field(n) for n in names]))
         at = np.searchsorted(self._starts, rows, side="right") - 1
         first = int(at[0]) if at.size else 0
         if at.size == 0 or (at == first).all():
@@ -399,7 +388,7 @@ class RowStore(State):
 
     def apply_changes(self, changes: pa.RecordBatch, only: KeyRange | None = None) -> None:
         """Do again what changes say. What is applied is not captured again."""
-        self._check_schema(changes, self.kind.change_schema())
+        check_schema(self.name, changes, self.kind.change_schema())
         kinds = changes.column(_CHANGE).to_numpy()
         unknown = set(kinds.tolist()) - set(ChangeKind)
         if unknown:
@@ -475,7 +464,7 @@ class RowStore(State):
         """Replace everything by what a picture holds; `only` takes one range of key hashes."""
         self._forget_all()
         for batch in batches:
-            self._check_schema(batch, self.kind.snapshot_schema())
+            check_schema(self.name, batch, self.kind.snapshot_schema())
             self._put(batch, only)
         self._discard_changes()
 
@@ -511,14 +500,6 @@ class RowStore(State):
             raise StateError(
                 f"state {self.name!r} has changes that were not taken: {what} at a marker, right "
                 "after take_changes",
-                state=self.name,
-            )
-
-    def _check_schema(self, batch: pa.RecordBatch, wanted: pa.Schema) -> None:
-        if batch.schema.names != wanted.names or batch.schema.types != wanted.types:
-            raise StateError(
-                f"state {self.name!r} has columns {_shown(wanted)}; what is to be applied has "
-                f"{_shown(batch.schema)}",
                 state=self.name,
             )
 
@@ -571,11 +552,3 @@ def _ids_of(changes: pa.RecordBatch, chosen: Mask) -> Numbers:
 
 def _batch(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns), schema=schema)
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return _batch([pa.nulls(0, field.type) for field in schema], schema)
-
-
-def _shown(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

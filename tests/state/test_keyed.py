@@ -17,7 +17,8 @@ import pytest
 from penstock.errors import InvalidName, StateError, StateTooLarge
 from penstock.state import overlaps, tables
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
-from penstock.state.keyed import ChangeKind, KeyedState
+from penstock.state.contract import ChangeKind
+from penstock.state.keyed import KeyedState
 from penstock.state.overlaps import Overlap
 from tests.state.model import (
     SCHEMA,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.connectors.sqlite_sink import SqliteSink, StagedRows
+from penstock.connectors.sqlite_sink import RowChanges, SqliteSink
 from penstock.operators import groups, over, table, table_join
 from penstock.operators.aggregate import Grouped
 from penstock.operators.chain import Chain
@@ -341,7 +341,7 @@ def _name_the_version_before() -> AbstractContextManager[None]:
 def _note_epoch_first() -> AbstractContextManager[None]:
     publish = SqliteSink.publish
 
-    def hasty(self: SqliteSink, epoch: int, staged: StagedRows) -> None:
+    def hasty(self: SqliteSink, epoch: int, staged: RowChanges) -> None:
         if staged.num_rows and epoch > (self.last_epoch() or 0):
             publish(self, epoch, replace(staged, gone=[], come=[]))
             with self._transaction("write"):
