@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,4 +33,21 @@ def shared_session() -> SparkSession:
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextmanager
+def own_session(settings: Mapping[str, str] = MappingProxyType({})) -> Iterator[SparkSession]:
+    """A session beside the shared one, active; afterwards that one is again."""
+    shared = shared_session()
+    session = activated(shared.newSession())
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    yield session
+    activated(shared)
+
+
+def activated(session: SparkSession) -> SparkSession:
+    """The session, in which Spark looks for formats from here on."""
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
     return session

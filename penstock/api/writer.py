@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import fcntl
-import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.errors import PySparkAttributeError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter as SparkWriter
 
 from penstock.api import writer_options
 from penstock.api.datasource_options import log_folder
-from penstock.api.launcher import DriverLauncher, SparkLauncher, prepare_kernels
 from penstock.api.places import Place, find_place, location_name
-from penstock.api.promises import explain_with_sinks
 from penstock.api.query import Request, StreamingQuery
-from penstock.api.registry import STARTED
+from penstock.api.results import Result, check_apart, explain_results, refusal_of, streams_of
 from penstock.api.session import Attached
 from penstock.api.session_sinks import ForeachBatch
-from penstock.api.sink_runner import SinkRunner, Trigger
 from penstock.api.sinks import CHOICES, Asked, SinkChoice
 from penstock.api.spark_errors import (
     CannotAnalyze,
@@ -34,23 +28,18 @@ from penstock.api.spark_errors import (
     check_text,
     refuse,
 )
-from penstock.api.static_sides import StaticTables
+from penstock.api.starting import Planned, Start, lock_query, running_already
 from penstock.api.streams import check_name_is_free
-from penstock.api.task_slots import SlotWish, control_host, grant_standbys
 from penstock.api.triggers import Timing, timing_of
 from penstock.arguments import check_type
 from penstock.catalyst.by_spark import SparkExpressions
-from penstock.catalyst.evaluator import DriverSpark
 from penstock.catalyst.python_functions import PythonBundle
 from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.static_sides import StaticSide
 from penstock.catalyst.translate import translate
-from penstock.connectors.contract import Sink
 from penstock.errors import (
     InvalidOption,
-    LogReadOnly,
     ProgramIncompatible,
-    QueryActive,
     QueryMismatch,
     StreamNotFound,
 )
@@ -61,44 +50,18 @@ from penstock.options import Options
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write, going_on
-from penstock.runtime.backlog import sink_of
-from penstock.runtime.job import Job
-from penstock.runtime.placement import Patience
 from penstock.runtime.queries import (
-    RunState,
     StoredQuery,
-    begin_run,
-    lock_path,
-    note_run,
     query_at,
     query_with_id,
     stored_query,
 )
 from penstock.runtime.streams import check_new_results, describe_stream
 from penstock.stages.compare import compare
-from penstock.stages.program import Program, sink_stream_of
+from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 
-logger = logging.getLogger(__name__)
-
 _OF_SINKS = frozenset(option.name for choice in CHOICES for option in choice.options)
-
-
-class Result(NamedTuple):
-    """One of the results of a query: where its rows go, by way of which stream."""
-
-    writer: DataStreamWriter
-    sink: SinkChoice
-    stream: str
-
-    @property
-    def replaces(self) -> bool:
-        """Whether each batch takes the place of the one before."""
-        return self.writer._mode == "complete"
-
-    def open(self, spark: SparkSession, stored: StoredQuery) -> Sink | None:
-        """Prepare the sink; None if the stream is all that is wanted."""
-        return self.sink.open(spark, replace(stored, output=self.stream), replaces=self.replaces)
 
 
 class DataStreamWriter:
@@ -119,8 +82,6 @@ class DataStreamWriter:
         self._cluster_by: tuple[str, ...] = ()
         self._options = Options("a query", writer_options.WRITER_OPTIONS)
         self._timing = Timing()
-        self._spark: SparkExpressions = {}  # what Spark computes, of the plan that was made last
-        self._python = PythonBundle()  # functions, likewise
 
     @property
     def title(self) -> str:
@@ -240,13 +201,13 @@ class DataStreamWriter:
         place = self._place(sinks, keeps=False)
         try:
             name, results = self._results(place, sinks)
-            program, _ = self._planned(place.attached, name, results)
+            program = self._planned(place.attached, name, results).program
             stored = stored_query(place.attached.log, name)
             if stored is not None:
                 print(compare(stored.program, program))
-                if (refusal := _refusal(results, stored)) is not None:
+                if (refusal := refusal_of(results, stored)) is not None:
                     print(f"  sink refused: {refusal}")
-            print(_explanation(place.attached, program, results))
+            print(explain_results(place.attached.log, program, results))
         finally:
             place.release()
 
@@ -284,12 +245,12 @@ class DataStreamWriter:
         place = self._place(sinks)
         try:
             name, results = self._results(place, sinks)
-            program, sides = self._planned(place.attached, name, results)
+            planned = self._planned(place.attached, name, results)
             given = dict(self._options.values)
-            request = Request(program, tuple(sinks), given, self._timing.drains)
-            running = _running_already(place.attached.path, name, request)
+            request = Request(planned.program, tuple(sinks), given, self._timing.drains)
+            running = running_already(place.attached.path, name, request)
             if running is None:
-                return self._start_anew(place, name, request, results, sides)
+                return self._start_anew(place, name, request, results, planned)
         except BaseException:
             place.undo()
             raise
@@ -302,18 +263,15 @@ class DataStreamWriter:
         name: str,
         request: Request,
         results: Sequence[Result],
-        sides: tuple[StaticSide, ...],
+        planned: Planned,
     ) -> StreamingQuery:
-        attached, program = place.attached, request.program
+        attached = place.attached
         check_name_is_free(attached.spark, self._name, attached.path)
-        guard = _lock_query(attached.path, name)
+        guard = lock_query(attached.path, name)
         try:
-            wish = self._slot_wish(program, request.sinks)
-            standbys = grant_standbys(attached.spark.sparkContext, wish)
-            stored = self._compared(attached.log, name, program, results)
-            statics = self._static_tables(attached, program, sides)
-            slots = (wish.slots, standbys)
-            return self._run(place, stored, request, results, slots, guard, statics)
+            start = Start(place, planned, results, self._options, self._timing)
+            stored = self._compared(attached.log, name, planned.program, results)
+            return start.run(stored, request, self._name, guard)
         except BaseException:
             os.close(guard)
             raise
@@ -382,9 +340,10 @@ class DataStreamWriter:
     def _results(self, place: Place, sinks: Sequence[SinkChoice]) -> tuple[str, tuple[Result, ...]]:
         """The query's name, and which stream brings the rows of each result to its sink."""
         name = self._query_name(place, sinks[0])
-        streams = _streams_of(name, sinks, stored_query(place.attached.log, name))
-        _check_apart(name, sinks)
-        return name, tuple(map(Result, self._writers, sinks, streams))
+        streams = streams_of(name, sinks, stored_query(place.attached.log, name))
+        check_apart(name, sinks)
+        parts = zip(self._writers, sinks, streams, strict=True)
+        return name, tuple(Result(w._df, w._mode, sink, stream) for w, sink, stream in parts)
 
     def _sink(self, name: str | None) -> SinkChoice:
         """The sink that was asked for."""
@@ -408,10 +367,8 @@ class DataStreamWriter:
             )
         return sink
 
-    def _planned(
-        self, attached: Attached, name: str, results: Sequence[Result]
-    ) -> tuple[Program, tuple[StaticSide, ...]]:
-        """What is to run, and what Spark has to compute for it."""
+    def _planned(self, attached: Attached, name: str, results: Sequence[Result]) -> Planned:
+        """What is to run, and what it needs beside the program."""
         unknown: list[StreamNotFound] = []
 
         stored = stored_query(attached.log, name)
@@ -431,10 +388,8 @@ class DataStreamWriter:
         sides: list[StaticSide] = []
         spark: SparkExpressions = {}
         python = PythonBundle()
-        for writer, sink, output in results:
-            translated = translate(
-                writer._df, output_mode=writer._mode, query=name, substreams=substreams
-            )
+        for frame, mode, sink, output in results:
+            translated = translate(frame, output_mode=mode, query=name, substreams=substreams)
             spark |= translated.spark
             python.update(translated.python)
             for scan in translated.scans:
@@ -443,15 +398,14 @@ class DataStreamWriter:
                 raise unknown[0]
             count, keys = _substreams_of(attached.log, output)
             target = StreamRef(output, count)
-            changes = sink.takes_changes and writer._mode == "update"
+            changes = sink.takes_changes and mode == "update"
             writes.append(Write(translated.relation, target, keys, changes=changes))
             sides += translated.statics
-        self._spark, self._python = spark, python
         parallelism = self._options[writer_options.PARALLELISM]
         settings = replace(self._settings(), watermark_policy=translated.watermark_policy)
         query = Query(name, tuple(writes), parallelism, settings)
         program = plan_program(going_on(query, None if stored is None else stored.program))
-        return program, tuple(sides)
+        return Planned(program, tuple(sides), spark, python)
 
     def _set_for_all(self) -> Iterator[str]:
         """What is set here that a query has once, however many results."""
@@ -496,7 +450,7 @@ class DataStreamWriter:
                 )
             compare(before.program, program).check()
             check_new_results(log, before.program, program)
-            if (refusal := _refusal(results, before)) is not None:
+            if (refusal := refusal_of(results, before)) is not None:
                 raise ProgramIncompatible(
                     f"query {name} cannot go on with another sink: {refusal}. Start it under a new "
                     "name, or with the stored sink",
@@ -507,124 +461,6 @@ class DataStreamWriter:
         texts = {result.stream: result.sink.text(name) for result in results}
         (output, text), *beside = texts.items()
         return StoredQuery(query_id, name, program, output, location, text, dict(beside))
-
-    # Running ----------------------------------------------------------------------------------
-
-    def _run(
-        self,
-        place: Place,
-        stored: StoredQuery,
-        request: Request,
-        results: Sequence[Result],
-        slots: tuple[int, int],
-        guard: int,
-        statics: StaticTables,
-    ) -> StreamingQuery:
-        """Open the sinks, store the query and run it.
-
-        In this order: what cannot run leaves the stored query as it is. One number of the run is
-        for all of it, the sink and the vertices, so of two runs one has both.
-        """
-        attached, program = place.attached, stored.program
-        spark, log = attached.spark, attached.log
-        opened = [result.open(spark, stored) for result in results]
-        numbers = begin_run(log, stored)
-        statics.write(numbers.run)
-        runners = tuple(
-            (result.sink, self._runner(log, stored, result, sink, numbers.run))
-            for result, sink in zip(results, opened, strict=True)
-            if sink is not None
-        )
-        run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
-        launcher = SparkLauncher(
-            spark, f"penstock-{stored.name}-{run}", f"penstock {stored.name} slot", self._python
-        )
-        job = Job(
-            program,
-            log,
-            launcher,
-            host=control_host(spark),
-            slots=slots[0],
-            standbys=slots[1],
-            numbers=numbers,
-            patience=self._patience(),
-            kernels=attached.kernels,
-            driver=DriverLauncher(DriverSpark(spark, self._spark)) if self._spark else None,
-        )
-        try:
-            note_run(log, stored.name, numbers.run, RunState.RUNNING)
-            job.start()
-            prepare_kernels(spark.sparkContext, attached.kernels, program)
-            for _, runner in runners:
-                runner.start()
-            started = StreamingQuery(
-                stored=stored,
-                name=self._name,
-                request=request,
-                place=place,
-                job=job,
-                runners=runners,
-                statics=statics,
-                explanation=partial(_explanation, attached, program, results),
-                on_stop=lambda: os.close(guard),
-            )
-        except BaseException:
-            for _, runner in runners:
-                runner.abandon()
-            job.stop()
-            raise
-        STARTED.add(started)
-        return started
-
-    def _static_tables(
-        self, attached: Attached, program: Program, sides: tuple[StaticSide, ...]
-    ) -> StaticTables:
-        """Static sides, computed while all task slots are still Spark's."""
-        bytes_max = self._options[writer_options.STATIC_BYTES_MAX]
-        tables = StaticTables(attached.spark, attached.log, program, sides, bytes_max)
-        tables.compute(again=self._options[writer_options.REFRESH_STATIC])
-        return tables
-
-    def _patience(self) -> Patience:
-        given = Patience()
-        if (start_s := self._options[writer_options.START_TIMEOUT]) is not None:
-            given = replace(given, start_s=start_s)
-        if (step_s := self._options[writer_options.STEP_TIMEOUT]) is not None:
-            given = replace(given, step_s=step_s, recovery_s=10 * step_s)
-        return given
-
-    def _slot_wish(self, program: Program, sinks: Sequence[SinkChoice]) -> SlotWish:
-        """How many slots are to work, and how many to wait to take over."""
-        options = self._options
-        vertices = sum(not program.is_on_driver(vertex) for vertex in program.vertices)
-        return SlotWish(
-            slots=min(
-                options[writer_options.SLOTS] or options[writer_options.PARALLELISM], vertices
-            ),
-            standbys=options[writer_options.STANDBY_SLOTS] if vertices else 0,
-            must_have_standbys=writer_options.STANDBY_SLOTS in options,
-            runs_jobs=any(sink.runs_jobs for sink in sinks),
-        )
-
-    def _runner(
-        self, log: Log, stored: StoredQuery, result: Result, sink: Sink, run: int
-    ) -> SinkRunner:
-        program, facts = stored.program, describe_stream(log, result.stream)
-        trigger = None
-        if (interval_ms := self._timing.interval_ms) is not None:
-            writers = [v for v in program.vertices if set(v.marker_tags) & set(facts.tags)]
-            trigger = Trigger(interval_ms * 1_000, len(writers))
-        return SinkRunner(
-            log,
-            stored.name,
-            facts.tags,
-            facts.schema,
-            sink,
-            run=run,
-            name=sink_of(result.stream),
-            trigger=trigger,
-            replaces=result.replaces,
-        )
 
 
 def writeStream(df: DataFrame) -> DataStreamWriter:
@@ -657,96 +493,6 @@ def writeStreams(*writers: DataStreamWriter) -> DataStreamWriter:
                 "writeStreams returns"
             )
     return DataStreamWriter(writers[0]._df, writers)
-
-
-def _streams_of(
-    query: str, sinks: Sequence[SinkChoice], stored: StoredQuery | None
-) -> Iterator[str]:
-    """The stream of each result: of a sink that is known the one that has fed it so far."""
-    known = {} if stored is None else {text: stream for stream, text in stored.sinks.items()}
-    taken = set(known.values())
-    for sink in sinks:
-        text, stream = sink.text(query), sink.stream(query)
-        if sink.is_outside and text in known:
-            stream = known[text]
-        elif sink.is_outside and len(sinks) > 1 and stream in taken:
-            stream = sink_stream_of(query, text)
-        taken.add(stream)
-        yield stream
-
-
-def _check_apart(query: str, sinks: Sequence[SinkChoice]) -> None:
-    """Raise InvalidOption if two results would be mixed up in one place."""
-    places = [sink.place(query) for sink in sinks]
-    repeated = {place for place in places if places.count(place) > 1}
-    if repeated:
-        raise InvalidOption(
-            f"two writers have the same sink: {', '.join(sorted(repeated))}. Give each its own, or "
-            "write the union of the DataFrames"
-        )
-
-
-def _refusal(results: Sequence[Result], stored: StoredQuery) -> str | None:
-    """Why a stored query with one sink cannot go on with another one; None: it can."""
-    return results[0].sink.refusal(stored) if len(results) == 1 else None
-
-
-def _explanation(attached: Attached, program: Program, results: Sequence[Result]) -> str:
-    texts = (result.sink.text(program.query) for result in results)
-    return explain_with_sinks(program, attached.log, texts)
-
-
-def _running_already(folder: Path, name: str, request: Request) -> StreamingQuery | None:
-    """The run of this process that does just what is asked for; None if the query does not run.
-
-    A notebook cell that is run again gets its query back, unless it asks for another one now.
-    """
-    running = STARTED.find(folder, name)
-    if running is None or not running.isActive:
-        return None
-    if running.is_stopping:
-        running.stop()  # returns when its name is free again, and says what it waits for
-        return None
-    if not running.request.is_same(request):
-        raise QueryActive(
-            f"query {name!r} is running in this process, and what is to be started now is another "
-            f"one: call penstock.query({name!r}).stop() first, or start this one under another "
-            "queryName",
-            query=name,
-            holder=str(os.getpid()),
-        )
-    logger.warning(
-        "query %s is running already, unchanged: this is its handle, nothing was started anew", name
-    )
-    return running
-
-
-def _lock_query(folder: Path, name: str) -> int:
-    """Hold a file lock while a query runs: two drivers on one machine never run the same one."""
-    path = lock_path(folder, name)
-    try:
-        path.parent.mkdir(exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-    except OSError as error:
-        raise LogReadOnly(
-            f"query {name!r} cannot be locked in {path.parent} ({error}): make the log's folder "
-            "writable for this user",
-            path=str(path),
-        ) from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        os.close(fd)
-        raise QueryActive(
-            f"query {name!r} is already running in process {holder}: stop it there, or start this "
-            "one under another queryName",
-            query=name,
-            holder=holder,
-        ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
-    return fd
 
 
 def _substreams_of(log: Log, stream: str) -> tuple[int, tuple[str, ...]]:

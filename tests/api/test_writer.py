@@ -30,7 +30,7 @@ from penstock.plan.optimizer import plan_program
 from penstock.runtime.queries import StoredQuery, stored_names, stored_query
 from penstock.runtime.streams import create_stream
 from penstock.testing.plans import query, scan_source
-from tests.spark_session import shared_session
+from tests.spark_session import activated, own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,24 +47,20 @@ def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
     """A session of its own, and a log with a stream and a stored query."""
     import pyarrow as pa  # noqa: PLC0415
 
-    shared = shared_session()
-    session = shared.newSession()
-    found = penstock.attach(session, tmp_path_factory.mktemp("writer") / "log")
-    create_stream(found.log, "numbers", schema_from_arrow(pa.schema([("n", pa.int64())])))
-    bids = scan_source("nexmark", BID_COLUMNS, None, kind="bids")
-    program = plan_program(query("old", bids.to_stream("old_rows")))
-    stored = StoredQuery("an-id", "old", program, "old_rows", str(found.path / "place"))
-    found.log.put("query/old", stored.encode())
-    yield found
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+    with own_session() as session:
+        found = penstock.attach(session, tmp_path_factory.mktemp("writer") / "log")
+        create_stream(found.log, "numbers", schema_from_arrow(pa.schema([("n", pa.int64())])))
+        bids = scan_source("nexmark", BID_COLUMNS, None, kind="bids")
+        program = plan_program(query("old", bids.to_stream("old_rows")))
+        stored = StoredQuery("an-id", "old", program, "old_rows", str(found.path / "place"))
+        found.log.put("query/old", stored.encode())
+        yield found
 
 
 @pytest.fixture
 def spark(attached: Attached) -> SparkSession:
     """Active: Spark looks for formats in the active session."""
-    session = attached.spark
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    return session
+    return activated(attached.spark)
 
 
 @pytest.fixture
@@ -322,8 +318,8 @@ def test_another_sink_is_refused(attached: Attached, bids: DataFrame, tmp_path: 
     """It would get what comes from now on, and look like the whole."""
     writer = penstock.writeStream(bids).queryName("moved").option("standbySlots", 0)
     writer.format("parquet").option("path", f"file:{tmp_path}/a")
-    program, _ = writer._planned(attached, *writer._results(Place(attached), writer._sinks()))
-    stored = StoredQuery("m", "moved", program, "moved.out", None, f"parquet {tmp_path}/a")
+    planned = writer._planned(attached, *writer._results(Place(attached), writer._sinks()))
+    stored = StoredQuery("m", "moved", planned.program, "moved.out", None, f"parquet {tmp_path}/a")
     attached.log.put("query/moved", stored.encode())
     with pytest.raises(ProgramIncompatible, match=r"it was parquet .*/a and is parquet .*/b"):
         writer.start(str(tmp_path / "b"))

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.kernels.cache import KernelCache
 from tests.spark.rig import DriverProcess
+from tests.spark_session import activated
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.api.session import Attached
+
+
+@pytest.fixture
+def spark(attached: Attached) -> SparkSession:
+    """The session that a file has attached to a log of its own, active."""
+    return activated(attached.spark)
 
 
 @pytest.fixture(scope="session")

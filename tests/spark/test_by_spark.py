@@ -12,7 +12,7 @@ import penstock
 from penstock.api.session import Attached
 from penstock.expressions.types import schema_from_arrow
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
-from tests.spark_session import shared_session
+from tests.spark_session import own_session
 from tests.thoroughness import some
 
 if TYPE_CHECKING:
@@ -32,24 +32,14 @@ END_S = 100
 
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
-    shared = shared_session()
-    session = shared.newSession()
-    session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    found = penstock.attach(session, tmp_path_factory.mktemp("by_spark") / "log")
-    create_stream(found.log, "rows", schema_from_arrow(ROWS.schema))
-    writer = StreamWriter(found.log, "rows", "writer")
-    for batch in ROWS.to_batches(max_chunksize=70):
-        writer.write(batch)
-    writer.write(None, ended=True)
-    yield found
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
-
-
-@pytest.fixture
-def spark(attached: Attached) -> SparkSession:
-    session = attached.spark
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    return session
+    with own_session({"spark.sql.session.timeZone": "America/New_York"}) as session:
+        found = penstock.attach(session, tmp_path_factory.mktemp("by_spark") / "log")
+        create_stream(found.log, "rows", schema_from_arrow(ROWS.schema))
+        writer = StreamWriter(found.log, "rows", "writer")
+        for batch in ROWS.to_batches(max_chunksize=70):
+            writer.write(batch)
+        writer.write(None, ended=True)
+        yield found
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock.api.session import Attached
 from tests.spark.waiting import wait_for
-from tests.spark_session import shared_session
+from tests.spark_session import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,17 +29,8 @@ SECOND_US = 1_000_000
 
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
-    shared = shared_session()
-    session = shared.newSession()
-    yield penstock.attach(session, tmp_path_factory.mktemp("first") / "log")
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
-
-
-@pytest.fixture
-def spark(attached: Attached) -> SparkSession:
-    session = attached.spark
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    return session
+    with own_session() as session:
+        yield penstock.attach(session, tmp_path_factory.mktemp("first") / "log")
 
 
 def write_files(folder: Path, files: int, rows: int) -> None:

@@ -33,7 +33,7 @@ from penstock.stages.tags import marker_tag
 from penstock.testing.plans import parse_schema
 from tests.spark.expected import running_counts
 from tests.spark.waiting import wait_for
-from tests.spark_session import shared_session
+from tests.spark_session import own_session
 from tests.stages.programs import small
 
 if TYPE_CHECKING:
@@ -50,19 +50,10 @@ NUMBERS = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
     """A session of this file's own on the shared context, which has four task slots."""
-    shared = shared_session()
-    session = shared.newSession()
-    found = penstock.attach(session, tmp_path_factory.mktemp("session") / "log")
-    create_stream(found.log, "numbers", schema_from_arrow(NUMBERS))
-    yield found
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
-
-
-@pytest.fixture
-def spark(attached: Attached) -> SparkSession:
-    session = attached.spark
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    return session
+    with own_session() as session:
+        found = penstock.attach(session, tmp_path_factory.mktemp("session") / "log")
+        create_stream(found.log, "numbers", schema_from_arrow(NUMBERS))
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from penstock.bench.nexmark.queries import QUERIES, VARIANTS
 from penstock.connectors.nexmark import NexmarkSettings
 from penstock.runtime.streams import StreamReader
 from tests.spark.waiting import wait_for
-from tests.spark_session import shared_session
+from tests.spark_session import activated, own_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -30,19 +30,17 @@ DELAY_MS = 500
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
     """A session of this file's own on the shared context, which has four task slots."""
-    shared = shared_session()
-    session = shared.newSession()
-    yield penstock.attach(session, tmp_path_factory.mktemp("nexmark") / "log")
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+    with own_session() as session:
+        yield penstock.attach(session, tmp_path_factory.mktemp("nexmark") / "log")
 
 
 @pytest.mark.parametrize("group", [1, 1_000], ids=["in_order", "out_of_order"])
 @pytest.mark.parametrize("name", ALL)
 def test_killed_slots_change_no_answer(attached: Attached, name: str, group: int) -> None:
     query, made = ALL[name], NexmarkSettings(rate=RATE, events_max=EVENTS, group=group)
-    session = attached.spark
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    reader = session.readStream.format("nexmark").options(kind="all", numPartitions=2)
+    reader = (
+        activated(attached.spark).readStream.format("nexmark").options(kind="all", numPartitions=2)
+    )
     reader = reader.options(rate=RATE, events=EVENTS, group=group)
     events = reader.option("columns", ",".join(query.columns)).load()
     stream = f"{name}_{group}"

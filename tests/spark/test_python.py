@@ -23,7 +23,7 @@ from penstock.expressions.types import schema_from_arrow
 from penstock.runtime.queries import stored_query
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from tests.spark import python_cases
-from tests.spark_session import shared_session
+from tests.spark_session import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,25 +35,19 @@ END_S = 100
 
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
-    shared = shared_session()
-    session = shared.newSession()
-    session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "40")
-    found = penstock.attach(session, tmp_path_factory.mktemp("python") / "log")
-    create_stream(found.log, "rows", schema_from_arrow(python_cases.ROWS.schema))
-    writer = StreamWriter(found.log, "rows", "writer")
-    for batch in python_cases.ROWS.to_batches(max_chunksize=70):
-        writer.write(batch)
-    writer.write(None, ended=True)
-    yield found
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
-
-
-@pytest.fixture
-def spark(attached: Attached) -> SparkSession:
-    session = attached.spark
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    return session
+    with own_session(
+        {
+            "spark.sql.session.timeZone": "America/New_York",
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "40",
+        }
+    ) as session:
+        found = penstock.attach(session, tmp_path_factory.mktemp("python") / "log")
+        create_stream(found.log, "rows", schema_from_arrow(python_cases.ROWS.schema))
+        writer = StreamWriter(found.log, "rows", "writer")
+        for batch in python_cases.ROWS.to_batches(max_chunksize=70):
+            writer.write(batch)
+        writer.write(None, ended=True)
+        yield found
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from penstock.api.files_sink import FilesSink, Layout
 from penstock.connectors.contract import BatchRows
 from penstock.errors import JobFailed, LogReadOnly, NotALog, QueryMismatch
 from penstock.log import punit
-from tests.spark_session import shared_session
+from tests.spark_session import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -42,11 +42,8 @@ ROWS = """
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     """Not attached to a log: queries keep theirs in their own places."""
-    shared = shared_session()
-    session = shared.newSession()
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    yield session
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+    with own_session() as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from penstock.runtime.backlog import sink_progress
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
 from penstock.stages.program import is_of_sink
 from tests.spark.waiting import wait_for
-from tests.spark_session import shared_session
+from tests.spark_session import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,19 +37,10 @@ PIECE = 50
 
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
-    shared = shared_session()
-    session = shared.newSession()
-    found = penstock.attach(session, tmp_path_factory.mktemp("several") / "log")
-    create_stream(found.log, "numbers", schema_from_arrow(NUMBERS))
-    yield found
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
-
-
-@pytest.fixture
-def spark(attached: Attached) -> SparkSession:
-    session = attached.spark
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    return session
+    with own_session() as session:
+        found = penstock.attach(session, tmp_path_factory.mktemp("several") / "log")
+        create_stream(found.log, "numbers", schema_from_arrow(NUMBERS))
+        yield found
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from penstock.api.session import Attached
 from penstock.errors import InvalidOption, ProgramIncompatible
 from penstock.expressions.types import schema_from_arrow
 from penstock.runtime.streams import StreamWriter, create_stream
-from tests.spark_session import shared_session
+from tests.spark_session import own_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,11 +27,8 @@ USERS = pa.schema([("user", pa.int64()), ("city", pa.string()), ("gone", pa.bool
 
 @pytest.fixture(scope="module")
 def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
-    shared = shared_session()
-    session = shared.newSession()
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    yield penstock.attach(session, tmp_path_factory.mktemp("sqlite") / "log")
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+    with own_session() as session:
+        yield penstock.attach(session, tmp_path_factory.mktemp("sqlite") / "log")
 
 
 def run(df: DataFrame, path: Path, name: str, mode: str = "update", **options: str) -> None:

@@ -19,11 +19,9 @@ from penstock.expressions.types import schema_from_arrow
 from penstock.runtime.queries import stored_query
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from tests.spark.waiting import wait_for
-from tests.spark_session import shared_session
+from tests.spark_session import own_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from penstock.api.query import StreamingQuery
     from penstock.api.writer import DataStreamWriter
 
@@ -74,13 +72,10 @@ class Joined:
 
 @pytest.fixture
 def joined(tmp_path: Path) -> Iterator[Joined]:
-    shared = shared_session()
-    session: SparkSession = shared.newSession()
-    attached = penstock.attach(session, tmp_path / "log")
-    yield Joined(attached, tmp_path / "static")
-    for query in penstock.queries():
-        query.stop()
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+    with own_session() as session:
+        yield Joined(penstock.attach(session, tmp_path / "log"), tmp_path / "static")
+        for query in penstock.queries():
+            query.stop()
 
 
 def _kill_slots(query: StreamingQuery) -> None:

@@ -27,7 +27,7 @@ from penstock.api.streams import session_id
 from penstock.api.takeover import TAKEN, Takeover
 from penstock.errors import UnsupportedPlan
 from tests.spark.waiting import wait_for
-from tests.spark_session import shared_session
+from tests.spark_session import own_session, shared_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,14 +38,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 @pytest.fixture
 def spark() -> Iterator[SparkSession]:
     """A session of this test's own, without a log."""
-    shared = shared_session()
-    session = shared.newSession()
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    yield session
-    for query in penstock.streams(session).active:
-        query.stop()
-    TAKEN.end(session_id(session))
-    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+    with own_session() as session:
+        yield session
+        for query in penstock.streams(session).active:
+            query.stop()
+        TAKEN.end(session_id(session))
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""The results of a query: which rows go to which sink, by way of which stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.api.promises import explain_with_sinks
+from penstock.api.sinks import SinkChoice
+from penstock.connectors.contract import Sink
+from penstock.errors import InvalidOption
+from penstock.log.local import LocalLog
+from penstock.runtime.queries import StoredQuery
+from penstock.stages.program import Program, sink_stream_of
+
+
+class Result(NamedTuple):
+    """One of the results of a query: where its rows go, by way of which stream."""
+
+    frame: DataFrame
+    mode: str
+    sink: SinkChoice
+    stream: str
+
+    @property
+    def replaces(self) -> bool:
+        """Whether each batch takes the place of the one before."""
+        return self.mode == "complete"
+
+    def open(self, spark: SparkSession, stored: StoredQuery) -> Sink | None:
+        """Prepare the sink; None if the stream is all that is wanted."""
+        return self.sink.open(spark, replace(stored, output=self.stream), replaces=self.replaces)
+
+
+def streams_of(
+    query: str, sinks: Sequence[SinkChoice], stored: StoredQuery | None
+) -> Iterator[str]:
+    """The stream of each result: of a sink that is known the one that has fed it so far."""
+    known = {} if stored is None else {text: stream for stream, text in stored.sinks.items()}
+    taken = set(known.values())
+    for sink in sinks:
+        text, stream = sink.text(query), sink.stream(query)
+        if sink.is_outside and text in known:
+            stream = known[text]
+        elif sink.is_outside and len(sinks) > 1 and stream in taken:
+            stream = sink_stream_of(query, text)
+        taken.add(stream)
+        yield stream
+
+
+def check_apart(query: str, sinks: Sequence[SinkChoice]) -> None:
+    """Raise InvalidOption if two results would be mixed up in one place."""
+    places = [sink.place(query) for sink in sinks]
+    repeated = {place for place in places if places.count(place) > 1}
+    if repeated:
+        raise InvalidOption(
+            f"two writers have the same sink: {', '.join(sorted(repeated))}. Give each its own, or "
+            "write the union of the DataFrames"
+        )
+
+
+def refusal_of(results: Sequence[Result], stored: StoredQuery) -> str | None:
+    """Why a stored query with one sink cannot go on with another one; None: it can."""
+    return results[0].sink.refusal(stored) if len(results) == 1 else None
+
+
+def explain_results(log: LocalLog, program: Program, results: Sequence[Result]) -> str:
+    """The program for people, and what each sink promises."""
+    texts = (result.sink.text(program.query) for result in results)
+    return explain_with_sinks(program, log, texts)
