@@ -22,7 +22,7 @@ from penstock.api import writer_options
 from penstock.api.planned import PlannedQuery
 from penstock.api.session import check_session
 from penstock.api.streams import check_name_is_free, session_id, streams
-from penstock.api.writer import DataStreamWriter
+from penstock.api.writer import DataStreamWriter, say
 from penstock.arguments import check_type
 from penstock.errors import (
     JobFailed,
@@ -209,7 +209,7 @@ class TakenWriter(SparkWriter):
         words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
         if path is not None:
             self._say(lambda: self._ours.option("path", path))
-        self._take(format, words, options)
+        say(self, options, words | {"format": format})
         begin = super().start
         return self._start(self._ours.start, lambda: begin(path))
 
@@ -223,17 +223,9 @@ class TakenWriter(SparkWriter):
         **options: Any,
     ) -> SparkQuery:
         words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
-        self._take(format, words, options)
+        say(self, options, words | {"format": format})
         begin = super().toTable
         return self._start(lambda: self._ours.toTable(tableName), lambda: begin(tableName))
-
-    def _take(self, source: str | None, words: dict[str, Any], options: dict[str, Any]) -> None:
-        self.options(**options)
-        if source is not None:
-            self.format(source)
-        for word, value in words.items():
-            if value is not None:
-                getattr(self, word)(value)
 
     def _say(self, word: Callable[[], object]) -> SparkWriter:
         if self._refusal is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -221,7 +221,8 @@ class DataStreamWriter:
         **options: Any,
     ) -> StreamingQuery:
         """Check, plan, store and run the query. The arguments are PySpark's."""
-        self._take_arguments(format, outputMode, partitionBy, queryName, options)
+        words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
+        say(self, options, words | {"format": format})
         if path is not None:
             self.option("path", path)
         return self._start()
@@ -237,7 +238,8 @@ class DataStreamWriter:
     ) -> StreamingQuery:
         """Run the query, and add its rows to a table of the catalog, made if it is missing."""
         self._table = check_text(tableName, "tableName")
-        self._take_arguments(format, outputMode, partitionBy, queryName, options)
+        words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
+        say(self, options, words | {"format": format})
         return self._start()
 
     def _start(self) -> StreamingQuery:
@@ -275,24 +277,6 @@ class DataStreamWriter:
         except BaseException:
             os.close(guard)
             raise
-
-    def _take_arguments(
-        self,
-        source: str | None,
-        mode: str | None,
-        partition_by: Any,
-        name: str | None,
-        options: dict[str, Any],
-    ) -> None:
-        self.options(**options)
-        if mode is not None:
-            self.outputMode(mode)
-        if partition_by is not None:
-            self.partitionBy(partition_by)
-        if source is not None:
-            self.format(source)
-        if name is not None:
-            self.queryName(name)
 
     # Planning ---------------------------------------------------------------------------------
 
@@ -461,6 +445,14 @@ class DataStreamWriter:
         texts = {result.stream: result.sink.text(name) for result in results}
         (output, text), *beside = texts.items()
         return StoredQuery(query_id, name, program, output, location, text, dict(beside))
+
+
+def say(writer: Any, options: Mapping[str, Any], words: Mapping[str, Any]) -> None:
+    """What `start` of a writer was given, ours or Spark's, as if it had been said before."""
+    writer.options(**options)
+    for word, value in words.items():
+        if value is not None:
+            getattr(writer, word)(value)
 
 
 def writeStream(df: DataFrame) -> DataStreamWriter:

@@ -295,7 +295,7 @@ def test_a_changed_query_is_compared_with_the_stored_one(
 ) -> None:
     first = penstock.writeStream(bids.select("auction", "price"))
     first.queryName("kept").toStream("kept_rows")
-    program, _ = first._planned(attached, *first._results(Place(attached), first._sinks()))
+    program = first._planned(attached, *first._results(Place(attached), first._sinks())).program
     attached.log.put("query/kept", StoredQuery("k", "kept", program, "kept_rows", None).encode())
     first.explain()
     assert "query kept: unchanged" in capsys.readouterr().out
