@@ -148,20 +148,23 @@ def fixed_column(kind: pa.DataType, values: Vector, valid: Mask | None = None) -
     elif values.dtype == np.object_:
         return _wide_decimals(kind, values, valid)
     else:
-        words = np.empty((len(values), 2), np.int64)
-        words[:, 0] = values
-        np.right_shift(words[:, 0], 63, out=words[:, 1])
-        data = pa.py_buffer(words)
+        low = values.astype(np.int64, copy=False)
+        return decimal_column(kind, low, low >> 63, valid)
     return pa.Array.from_buffers(kind, len(values), [validity_buffer(valid), data])
 
 
 def _wide_decimals(kind: pa.DataType, values: Vector, valid: Mask | None) -> pa.Array:
     """Decimals of Python's integers, which may have more digits than 64 bits hold."""
-    words = np.empty((len(values), 2), np.int64)
-    words[:, 0] = (values & _WORD).astype(np.uint64).view(np.int64)
-    words[:, 1] = (values >> 64).astype(np.int64)
+    low = (values & _WORD).astype(np.uint64).view(np.int64)
+    return decimal_column(kind, low, (values >> 64).astype(np.int64), valid)
+
+
+def decimal_column(kind: pa.DataType, low: Numbers, high: Numbers, valid: Mask | None) -> pa.Array:
+    """Decimals of their two words."""
+    words = np.empty((len(low), 2), np.int64)
+    words[:, 0], words[:, 1] = low, high
     buffers = [validity_buffer(valid), pa.py_buffer(words)]
-    return pa.Array.from_buffers(kind, len(values), buffers)
+    return pa.Array.from_buffers(kind, len(low), buffers)
 
 
 def text_column(

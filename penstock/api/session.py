@@ -30,7 +30,7 @@ _PYTHON_SETTINGS = ("spark.pyspark.python", "spark.pyspark.driver.python")
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Attachment:
     """What a session is attached to; without the session, which is to go when nobody uses it."""
 
     path: Path
@@ -38,7 +38,7 @@ class _Place:
     kernels: str | None
 
 
-_PLACES: weakref.WeakKeyDictionary[SparkSession, _Place] = weakref.WeakKeyDictionary()
+_ATTACHMENTS: weakref.WeakKeyDictionary[SparkSession, _Attachment] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def attach(
     check_type(create, bool, "create", "True or False")
     kept = None if kernels is None else str(check_folder(kernels, "kernels"))
     config = LogConfig() if durability is None else LogConfig(durability=durability)
-    known = _PLACES.get(spark)
+    known = _ATTACHMENTS.get(spark)
     if known is not None and (known.path, known.kernels) == (folder, kept):
         _check_durability(known.log, durability)
         return Attached(spark, known.path, known.log, known.kernels)
@@ -96,7 +96,7 @@ def attach(
     spark.conf.set(_PUSHDOWN_SETTING, "true")
     spark.conf.set(_LOG_SETTING, str(folder))
     spark.conf.set(_KERNELS_SETTING, kept or "")
-    _PLACES[spark] = _Place(folder, log, kept)
+    _ATTACHMENTS[spark] = _Attachment(folder, log, kept)
     prepare_session(spark, kept)
     return Attached(spark, folder, log, kept)
 
@@ -116,7 +116,7 @@ def is_attached(spark: Any) -> bool:
 def attached_log(spark: Any) -> Attached:
     """The log that a session was attached to."""
     check_session(spark)
-    known = _PLACES.get(spark)
+    known = _ATTACHMENTS.get(spark)
     folder = spark.conf.get(_LOG_SETTING, None)
     if known is not None and str(known.path) == folder:
         return Attached(spark, known.path, known.log, known.kernels)

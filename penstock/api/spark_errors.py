@@ -14,7 +14,6 @@ from pyspark.errors import (
     IllegalArgumentException,
     PySparkAttributeError,
     PySparkException,
-    PySparkTypeError,
     PySparkValueError,
     StreamingQueryException,
 )
@@ -48,10 +47,6 @@ class _AsSparks(PySparkException, StreamError):
 
 class WrongValue(_AsSparks, PySparkValueError, InvalidOption, InvalidArgument):
     """PySpark's ValueError for an argument of the writer or of a query."""
-
-
-class WrongType(_AsSparks, PySparkTypeError, InvalidOption, InvalidArgument):
-    """PySpark's TypeError for an argument of the writer or of a query."""
 
 
 class WrongAttribute(_AsSparks, PySparkAttributeError, InvalidOption):

@@ -59,6 +59,12 @@ def plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
+def plain_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema, with values in place of all codes."""
+    columns = [plain(batch.column(name)) for name in schema.names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def plain_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with values in place of all codes."""
     return _each_coded(batch, plain)

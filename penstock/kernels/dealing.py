@@ -13,7 +13,7 @@ def _deal(hashes: Hashes, parts: int, ends: Words, order: Words) -> None:
     owners = np.empty(hashes.size, np.uint16)
     count = np.uint64(parts)
     for row in range(hashes.size):
-        # As `owner_of` in stages/key_ranges.py has it.
+        # The part whose range holds the hash, as stages/key_ranges.py cuts them.
         owner = np.uint16(((np.uint64(hashes[row]) + 1) * count - 1) >> np.uint64(32))
         owners[row] = owner
         ends[owner] += 1

@@ -17,7 +17,7 @@ from penstock.expressions.tree import Expression, columns_of
 from penstock.expressions.types import BIGINT, Field, Schema, arrow_schema
 from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
-from penstock.kernels.columns import plain
+from penstock.kernels.columns import plain, plain_rows
 from penstock.kernels.hashing import column_words, hash_columns
 from penstock.operators.contract import ROWS_AT_ONCE_MAX, Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion, failures
@@ -116,8 +116,7 @@ class Join(TwoSided, TimedOperator):
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
-        side, schema = self._spec.side(port), self._schemas[port]
-        batch = pa.RecordBatch.from_arrays(list(map(plain, batch.columns)), schema=schema)
+        side, batch = self._spec.side(port), plain_rows(batch, self._schemas[port])
         keys = self._pairs.keys(port, batch)
         bad: dict[int, RowError] = {}
         found = list(self._pairs.find(port, batch, keys, self._stores[1 - port], collect_bad, bad))

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.arrays import Mask, Numbers, validity_of
 from penstock.expressions.tree import Literal
 from penstock.expressions.types import arrow_schema, arrow_type
-from penstock.kernels.columns import plain
+from penstock.kernels.columns import plain, plain_rows
 from penstock.kernels.hashing import column_words, hash_columns
 from penstock.operators.contract import Batches, Prepared, Tools, in_pieces
 from penstock.operators.frames import Frames
@@ -71,8 +71,7 @@ class Over(TimedOperator):
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
-        rows = pa.RecordBatch.from_arrays(list(map(plain, batch.columns)), schema=self._schema)
-        return Prepared(rows)
+        return Prepared(plain_rows(batch, self._schema))
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         rows: pa.RecordBatch = prepared.rows

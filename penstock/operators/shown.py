@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrays import Mask, storage, validity_of
+from penstock.arrays import Mask, Vector, storage, validity_of, values_of
 from penstock.expressions.types import arrow_type
+from penstock.kernels.columns import plain
 from penstock.operators.specs import WEIGHT_COLUMN, WEIGHT_FIELD
 from penstock.state.columns import (
     PANE_LOWEST,
@@ -122,6 +124,18 @@ def _elements(column: pa.Array) -> pa.Array:
     """All elements of arrays or maps of which none is null; Arrow's `flatten` takes no maps."""
     begin, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
     return column.values.slice(begin, end - begin)
+
+
+def runs_of(weights: Vector) -> Iterator[tuple[int, int, int]]:
+    """Rows in a row that all come, or all go: the first, the one behind the last, their weight."""
+    edges = [0, *(np.flatnonzero(np.diff(weights)) + 1).tolist(), weights.size]
+    for begin, end in pairwise(edges) if weights.size else ():
+        yield begin, end, int(weights[begin])
+
+
+def weights_of(batch: pa.RecordBatch) -> Vector:
+    """Of rows that come and go."""
+    return values_of(plain(batch.column(WEIGHT_COLUMN)))
 
 
 def weighed(rows: pa.RecordBatch, weight: int) -> pa.RecordBatch:

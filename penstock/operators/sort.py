@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrays import values_of
 from penstock.expressions.types import arrow_schema
-from penstock.kernels.columns import combined, plain
+from penstock.kernels.columns import plain_rows
 from penstock.kernels.hashing import hash_columns
 from penstock.operators.contract import Batches, Operator, Prepared, Tools, in_pieces
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import order_levels, sorted_places
+from penstock.operators.shown import runs_of, weights_of
 from penstock.operators.specs import (
     KEY_KINDS_REFUSED,
-    WEIGHT_COLUMN,
     LimitSpec,
     SortSpec,
     without_weight,
@@ -53,16 +51,13 @@ class Sort(Operator):
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
-        columns = [plain(combined(batch.column(name))) for name in self._schema.names]
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        return Prepared((rows, values_of(plain(combined(batch.column(WEIGHT_COLUMN))))))
+        return Prepared((plain_rows(batch, self._schema), weights_of(batch)))
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         rows, weights = prepared.rows
-        edges = [0, *(np.flatnonzero(np.diff(weights)) + 1).tolist(), rows.num_rows]
-        for begin, end in pairwise(edges) if rows.num_rows else ():
+        for begin, end, weight in runs_of(weights):
             run = rows.slice(begin, end - begin)
-            if weights[begin] > 0:
+            if weight > 0:
                 self._store.insert(run, self._keys(run))
             else:
                 self._store.delete(taken_back(self._store, run, self._keys(run)))

@@ -11,7 +11,7 @@ from penstock.arrays import Mask, Numbers, true_rows
 from penstock.errors import StateError
 from penstock.expressions.evaluate import evaluate
 from penstock.expressions.types import arrow_schema, arrow_type
-from penstock.kernels.columns import combined, plain
+from penstock.kernels.columns import combined, plain_rows
 from penstock.operators.contract import Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.join import Pairs
@@ -43,8 +43,7 @@ class Table(Operator):
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
-        columns = [plain(combined(column)) for column in batch.columns]
-        return Prepared(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        return Prepared(plain_rows(batch, self._schema))
 
     def process(self, port: int, prepared: Prepared) -> Batches:
         batch: pa.RecordBatch = prepared.rows

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrays import Mask, Numbers, values_of
+from penstock.arrays import Mask, Numbers
 from penstock.errors import RowError
-from penstock.kernels.columns import combined, plain
+from penstock.kernels.columns import plain_rows
 from penstock.operators.contract import Batches, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.join import TwoSided
-from penstock.operators.shown import weighed
-from penstock.operators.specs import LEFT, WEIGHT_COLUMN, JoinSpec
+from penstock.operators.shown import runs_of, weighed, weights_of
+from penstock.operators.specs import LEFT, JoinSpec
 from penstock.operators.table import found_again, taken_back
 from penstock.state.row_store import Keys
 
@@ -66,13 +65,11 @@ class TableJoin(TwoSided):
     def prepare(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None, collect_bad: bool
     ) -> Prepared:
-        names = self._schemas[port].names
-        columns = [plain(combined(batch.column(name))) for name in names]
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._schemas[port])
+        rows = plain_rows(batch, self._schemas[port])
         bad: dict[int, RowError] = {}
         if not self._spec.tables[port]:
             return Prepared(self._met(port, rows, None, collect_bad, bad), bad=bad)
-        weights = values_of(plain(combined(batch.column(WEIGHT_COLUMN))))
+        weights = weights_of(batch)
         if not all(self._spec.tables):
             return Prepared((_Met(rows, _NO_ROWS, _NO_ROWS), weights))
         return Prepared((self._met(port, rows, weights, collect_bad, bad), weights), bad=bad)
@@ -102,9 +99,8 @@ class TableJoin(TwoSided):
             return tuple(self._meeting(port, prepared.rows))
         met, weights = prepared.rows
         emitted: list[Weighted] = []
-        edges = [0, *(np.flatnonzero(np.diff(weights)) + 1).tolist(), weights.size]
-        for begin, end in pairwise(edges) if weights.size else ():
-            emitted += self._change(port, met.part(begin, end), int(weights[begin]))
+        for begin, end, weight in runs_of(weights):
+            emitted += self._change(port, met.part(begin, end), weight)
         found = [(batch, weight) for batch, weight in emitted if batch.num_rows]
         if self._spec.changes:
             return tuple(weighed(batch, weight) for batch, weight in found)

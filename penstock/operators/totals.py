@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, Numbers, validity_buffer
+from penstock.arrays import Mask, Numbers, decimal_column
 from penstock.expressions.decimals import half_up_quotient
 from penstock.expressions.types import DataType, arrow_type
 from penstock.expressions.vectors import arrow_column
@@ -45,9 +45,7 @@ class Total:
             valid = _with_room(valid, beyond | (high != low >> 63), fails)
             return arrow_column(low, valid, result)
         valid = _with_room(valid, beyond | _is_beyond(low, high, result.precision), fails)
-        words = np.ascontiguousarray(np.stack([low, high], axis=1))
-        buffers = [validity_buffer(valid), pa.py_buffer(words)]
-        return pa.Array.from_buffers(arrow_type(result), len(low), buffers)
+        return decimal_column(arrow_type(result), low, high, valid)
 
     def averages(
         self, counts: Numbers, argument: DataType, result: DataType, fails: bool

@@ -62,7 +62,6 @@ class Shape:
     window_us: tuple[int, int] | None = None  # size, slide
     late_stream: bool = False
     dead_letters: bool = False
-    explodes: bool = False
     producers: int = 0  # programs outside, each with a feed, that publish what the query reads
     first: Callable[[], Draft] | None = None  # a query of its own that feeds the other one
     then: Answer | None = None  # a second aggregate over the first one's output
@@ -302,7 +301,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("running_parts", _running_parts, "running", ("g",), parts=2, parallelism=3),
     Shape("running_one", _running_one, "running", ("k", "g")),
     Shape("complete", _complete, "running", ("g",)),
-    Shape("words", _words, "running", ("word",), parallelism=2, explodes=True),
+    Shape("words", _words, "running", ("word",), parallelism=2),
     Shape("tumbling", _tumbling, "windows", ("k",), parts=2, parallelism=2, window_us=(6*_S, 6*_S)),
     Shape("tumbling_one", _tumbling_one, "windows", ("g",), window_us=(6*_S, 6*_S)),
     Shape("hopping", _hopping, "windows", ("g",), feeds=2, parallelism=2, window_us=(6*_S, 2*_S)),

@@ -16,9 +16,3 @@ def split_key_space(parts: int) -> tuple[KeyRange, ...]:
     assert 1 <= parts <= KEY_SPACE
     edges = [part * KEY_SPACE // parts for part in range(parts + 1)]
     return tuple(pairwise(edges))
-
-
-def owner_of(key_hash: int, parts: int) -> int:
-    """Which of `split_key_space(parts)` holds this hash."""
-    assert 0 <= key_hash < KEY_SPACE
-    return ((key_hash + 1) * parts - 1) // KEY_SPACE

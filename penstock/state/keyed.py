@@ -220,12 +220,6 @@ class KeyedState(State):
             self._give_back()
         return int(rows.size)
 
-    def take_closed(self, pane_upto: int) -> pa.RecordBatch:
-        """Remove the rows of all panes up to this one and return them, by pane, then key."""
-        closed = self.rows(PANE_LOWEST, pane_upto)
-        self.drop_panes(pane_upto)
-        return closed
-
     def drop_panes(self, pane_upto: int) -> int:
         """Remove the rows of all panes up to this one; return how many there were."""
         if pane_upto < self._table.pane_min:

@@ -12,7 +12,6 @@ from pyspark.errors import (
     IllegalArgumentException,
     PySparkAttributeError,
     PySparkException,
-    PySparkTypeError,
     PySparkValueError,
     StreamingQueryException,
 )
@@ -23,7 +22,6 @@ from penstock.api.spark_errors import (
     IllegalOption,
     NameActive,
     WrongAttribute,
-    WrongType,
     WrongValue,
     _AsSparks,
     check_text,
@@ -34,7 +32,6 @@ from penstock.errors import InvalidOption, JobFailed, QueryActive, RowError, Str
 
 BOTH: dict[type[_AsSparks], tuple[type[Exception], ...]] = {
     WrongValue: (PySparkValueError, ValueError, InvalidOption),
-    WrongType: (PySparkTypeError, TypeError, InvalidOption),
     WrongAttribute: (PySparkAttributeError, AttributeError, InvalidOption),
     CannotAnalyze: (AnalysisException, InvalidOption),
     IllegalOption: (IllegalArgumentException, InvalidOption),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.stages.key_ranges import KEY_SPACE, WHOLE_KEY_SPACE, owner_of, split_key_space
+from penstock.kernels.dealing import deal
+from penstock.stages.key_ranges import KEY_SPACE, WHOLE_KEY_SPACE, split_key_space
 
 PARTS = st.integers(1, 5_000)
 HASHES = st.integers(0, KEY_SPACE - 1)
@@ -24,17 +26,18 @@ def test_ranges_cover_the_space_evenly(parts: int) -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-@given(PARTS, HASHES)
-def test_the_owner_is_the_range_that_holds_the_hash(parts: int, key_hash: int) -> None:
-    low, high = split_key_space(parts)[owner_of(key_hash, parts)]
-    assert low <= key_hash < high
-
-
-@given(PARTS)
-def test_owners_at_the_edges(parts: int) -> None:
-    for index, (low, high) in enumerate(split_key_space(parts)):
-        assert owner_of(low, parts) == index
-        assert owner_of(high - 1, parts) == index
+@given(PARTS, st.lists(HASHES, max_size=20))
+def test_rows_are_dealt_to_the_range_that_holds_their_hash(parts: int, found: list[int]) -> None:
+    ranges = split_key_space(parts)
+    edges = [edge for low, high in ranges[:5] + ranges[-5:] for edge in (low, high - 1)]
+    hashes = np.array([*found, *edges], np.uint32)
+    order, ends = deal(hashes, parts)
+    assert sorted(order.tolist()) == list(range(hashes.size))
+    begins = [0, *ends.tolist()[:-1]]
+    for (low, high), begin, end in zip(ranges, begins, ends.tolist(), strict=True):
+        rows = order[begin:end]
+        assert all(low <= int(each) < high for each in hashes[rows])
+        assert sorted(rows.tolist()) == rows.tolist()
 
 
 def test_one_part_owns_everything() -> None:

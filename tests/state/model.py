@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
+from penstock.state.columns import PANE_LOWEST, KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
 from penstock.state.overlaps import Overlap
 
@@ -176,3 +176,10 @@ def windows_of(
 ) -> pa.RecordBatch:
     batches = list(state.window_rows(windows, overlap, only_changed))
     return pa.concat_batches([pa.RecordBatch.from_pylist([], state.schema.row_schema), *batches])
+
+
+def take_closed(state: KeyedState, pane_upto: int) -> pa.RecordBatch:
+    """Remove the rows of all panes up to this one and return them, by pane, then key."""
+    closed = state.rows(PANE_LOWEST, pane_upto)
+    state.drop_panes(pane_upto)
+    return closed

@@ -29,6 +29,7 @@ from tests.state.model import (
     same,
     shown,
     snapshot_of,
+    take_closed,
     window_of,
 )
 
@@ -161,7 +162,7 @@ def test_strings_are_forgotten_with_their_last_row() -> None:
     for pane in range(30):
         names = pa.array([f"{pane}-{at}" for at in range(1000)])
         state.merge([names], np.full(1000, pane), [names])
-        state.take_closed(pane - 1)
+        take_closed(state, pane - 1)
     assert state.statistics().strings < 5000
     assert state.scan().column("name").to_pylist() == sorted(names.to_pylist())
     for turn in range(30):  # values come and go without any row leaving
@@ -223,7 +224,7 @@ def test_nothing_closes_without_looking_at_rows() -> None:
     count(state, np.arange(1000), pane=5)
     entered = []
     state._table.in_panes = lambda *panes: entered.append(panes)  # type: ignore[assignment]
-    assert state.take_closed(4).num_rows == 0
+    assert take_closed(state, 4).num_rows == 0
     assert state.drop_panes(-100) == 0
     assert not entered
 
@@ -439,7 +440,7 @@ def test_row_layout_words_are_distinct() -> None:
 SAME_OPERATIONS = """
 import hashlib, random
 import numpy as np, pyarrow as pa
-from tests.state.model import SCHEMA, columns_of, window_of
+from tests.state.model import SCHEMA, columns_of, take_closed, window_of
 from penstock.state.keyed import KeyedState
 
 chance, state, digest = random.Random(4), KeyedState("state", SCHEMA), hashlib.sha256()
@@ -452,7 +453,7 @@ for turn in range(60):
             for _ in range(100)]
     state.merge(*columns_of(SCHEMA, rows))
     note(window_of(state, turn, turn + 4))
-    note(state.take_closed(turn))
+    note(take_closed(state, turn))
     note(state.take_changes())
     if turn % 20 == 10:
         snapshot = state.begin_snapshot()
@@ -494,5 +495,5 @@ def test_order_does_not_depend_on_how_rows_came() -> None:
     again = restored(live, snapshot_of(live))
     scans = [state.scan().serialize().to_pybytes() for state in (live, other, again)]
     assert scans[0] == scans[1] == scans[2]
-    closed = [state.take_closed(2).serialize().to_pybytes() for state in (live, other, again)]
+    closed = [take_closed(state, 2).serialize().to_pybytes() for state in (live, other, again)]
     assert closed[0] == closed[1] == closed[2]

@@ -24,6 +24,7 @@ from tests.state.model import (
     restored,
     same,
     shown,
+    take_closed,
     window_of,
     windows_of,
 )
@@ -89,8 +90,8 @@ class StateMachine(RuleBasedStateMachine):
         assert self.live.delete(arrays[0], arrays[1]) == self.model.delete(unique)
 
     @rule(upto=st.integers(-3, 6))
-    def take_closed(self, upto: int) -> None:
-        assert same(shown(self.live.take_closed(upto)), self.model.take(upto))
+    def take_closed_panes(self, upto: int) -> None:
+        assert same(shown(take_closed(self.live, upto)), self.model.take(upto))
 
     @rule(upto=st.integers(-3, 10))
     def drop_panes(self, upto: int) -> None:
@@ -257,7 +258,7 @@ def test_a_tight_bound_takes_each_batch_whole_or_not_at_all(
             replica.apply_changes(changes)
         if action == 2:
             pane = min((pane for _, pane in model.rows), default=0)
-            assert same(shown(state.take_closed(pane)), model.take(pane))
+            assert same(shown(take_closed(state, pane)), model.take(pane))
     if (changes := state.take_changes()) is not None:
         replica.apply_changes(changes)
     assert same(shown(replica.scan()), model.listed())
