@@ -305,8 +305,9 @@ def _state_lines(program: Program, stage: Stage) -> list[str]:
 
 def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
     if isinstance(spec, DeduplicateSpec):
+        by = "" if spec.within_us is None else f" by {show_duration(spec.within_us)}"
         forgotten = (
-            f"keys are forgotten when the watermark has passed their {spec.time}"
+            f"keys are forgotten when the watermark has passed their {spec.time}{by}"
             if spec.forgets
             else "keys are never forgotten"
         )

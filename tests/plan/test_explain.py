@@ -8,10 +8,12 @@ import pytest
 
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import Schema
+from penstock.operators.specs import DeduplicateSpec, column_of
 from penstock.plan.explain import explain
+from penstock.plan.nodes import step
 from penstock.plan.optimizer import plan_program
 from penstock.stages.program import sink_stream
-from penstock.testing.plans import query, scan_stream
+from penstock.testing.plans import Draft, query, scan_stream
 from tests.plan.case_files import Case, read_cases
 from tests.plan.text import parse_query
 
@@ -42,3 +44,25 @@ def test_what_feeds_a_sink_is_for_nobody_else() -> None:
     rows = scan_stream("s", "x bigint")
     program = plan_program(query("q", rows.to_stream(sink_stream("q"))))
     assert "result, for the sink, 1 substream" in explain(program)
+
+
+@pytest.mark.parametrize(
+    ("keys", "within_us", "forgotten"),
+    [
+        (("k",), None, "keys are never forgotten"),
+        (("k", "ts"), None, "keys are forgotten when the watermark has passed their ts"),
+        (
+            ("k",),
+            5_000_000,
+            "keys are forgotten when the watermark has passed their ts by 5 seconds",
+        ),
+    ],
+)
+def test_when_keys_are_forgotten(
+    keys: tuple[str, ...], within_us: int | None, forgotten: str
+) -> None:
+    rows = scan_stream("s", "k bigint, ts timestamp").with_watermark("ts", "1 second")
+    columns = {field.name: column_of(field) for field in rows.schema}
+    spec = DeduplicateSpec(tuple(columns[name] for name in keys), columns["ts"], within_us)
+    program = plan_program(query("q", Draft(step(spec, rows.relation)).to_stream("out")))
+    assert f", {forgotten}\n" in explain(program)
