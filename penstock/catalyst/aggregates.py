@@ -9,6 +9,8 @@ from typing import Any
 from penstock.catalyst.expressions import ExpressionReader
 from penstock.catalyst.interval_expressions import interval_of, micros_of
 from penstock.catalyst.jvm import JvmNode, java_classes, scala_items, scala_option
+from penstock.catalyst.literals import internal_value
+from penstock.catalyst.refusals import EXPRESSION_REASONS
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import Column, Expression, Literal, call, cast, literal
@@ -21,6 +23,9 @@ from penstock.operators.totals import SUM_DIGITS
 Naming = Callable[[str], str]
 
 _ADDING = ("Sum", "Average")
+_LISTS = ("CollectList", "CollectSet")
+_PASSING = ("first", "last", "collect_list")  # over nulls
+_PIVOT = "PivotFirst"
 
 _BY_CLASS: Mapping[tuple[str, bool], AggregateFunction] = {
     (row.catalyst, row.fails): row for row in AGGREGATES.values()
@@ -105,9 +110,12 @@ class CallCollector:
 
     def column(self, node: JvmNode) -> Expression:
         """The column of an aggregate inside a larger expression."""
-        name = str(_function_of(node).read("prettyName"))
-        if not _adds_intervals(node):
+        function = _function_of(node)
+        name = str(function.read("prettyName"))
+        if is_aggregate(node):
             return self.named(node, name)
+        if function.kind == _PIVOT:
+            return self._pivoted(function)
         try:
             asked = self._read(node)
             total = asked.function.replace("avg", "sum")
@@ -118,6 +126,17 @@ class CallCollector:
             return interval_of(micros, spark_type(node.read("dataType")))
         except ExpressionError as error:
             raise self.inputs.refuse(node, error.message) from error
+
+    def _pivoted(self, function: JvmNode) -> Expression:
+        """An array with the value of each constant of a column: its last that is not null."""
+        pivot, value = (self.inputs.read(child) for child in function.children)
+        found = []
+        for constant in scala_items(function.read("pivotColumnValues")):
+            known = literal(internal_value(constant, pivot.type), pivot.type)
+            of_constant = _if(call("eq_null_safe", pivot, known), value)
+            asked = AggregateCall("last", of_constant, "", ignores_nulls=True)
+            found.append(self._given(asked, "pivot"))
+        return call("array", *found)
 
     def named(self, node: JvmNode, name: str) -> Column:
         """The column of an aggregate, under this name if nobody asked for it before."""
@@ -163,7 +182,7 @@ class CallCollector:
         else:
             argument, second = self._arguments(function, row, point)
             options = _OPTIONS[row.name](function) if row.name in _OPTIONS else ()
-            ignores = row.second == "place" and bool(function.read("ignoreNulls"))
+            ignores = row.name in _PASSING and bool(function.read("ignoreNulls"))
             asked = AggregateCall(
                 row.name, argument, "", second, ignores, is_distinct, options=options
             )
@@ -186,6 +205,12 @@ class CallCollector:
             return self._summed_digits(point, summed), None
         second = self.inputs.read(rest[0]) if row.second in ("order", "pair") else None
         argument = self.inputs.read(first)
+        if row.catalyst == "ListAgg":
+            by = [self.inputs.read(item.children[0]) for item in _own_order(function)]
+            names = [f"v{at}" for at in range(len(by) + 1)]
+            return (call("struct", argument, *by, names=names) if by else argument), None
+        if not row.fails and row.catalyst in _LISTS:
+            return call("struct", argument, names=["v"]), None
         adds = row.catalyst in _ADDING and argument.type.is_interval
         return micros_of(argument) if adds else argument, second
 
@@ -218,12 +243,16 @@ class CallCollector:
         row = _BY_CLASS.get((function.kind, True))
         if row is None:
             known = ", ".join(AGGREGATES)
+            reason = EXPRESSION_REASONS.get(str(function.handle.getClass().getSimpleName()))
             raise self.inputs.refuse(
-                function, f"{function.kind} is not among the aggregates that are run here: {known}"
+                function,
+                reason or f"{function.kind} is not among the aggregates that are run here: {known}",
             )
         if row.ansi is None:
             return row
         found = function.read(row.ansi)
+        if isinstance(found, bool):
+            return _BY_CLASS[function.kind, found]
         mode = str((found.evalMode() if row.ansi == "evalContext" else found).toString())
         if mode not in _FAILS:
             reason = "sums that wrap around on overflow are not run: set spark.sql.ansi.enabled"
@@ -249,14 +278,27 @@ def _if(condition: Expression, value: Expression) -> Expression:
     return call("if", condition, value, literal(None, value.type))
 
 
-def _checked_nulls(function: JvmNode) -> tuple[Any, ...]:
-    if not function.read("ignoreNulls"):
-        raise ExpressionError("lists that keep nulls are not run here")
-    return ()
+def _own_order(function: JvmNode) -> list[JvmNode]:
+    """What texts are ordered by, if not by themselves alone."""
+    order = list(function.nodes("orderExpressions"))
+    is_own = len(order) == 1 and order[0].children[0].handle.semanticEquals(
+        function.children[0].handle
+    )
+    return [] if is_own else order
+
+
+def _between_texts(function: JvmNode) -> tuple[Any, ...]:
+    """The text between texts, and of each that they are ordered by how."""
+    between = function.children[1].handle.eval(None)
+    turns: list[bool] = []
+    for item in function.nodes("orderExpressions"):
+        turns.append(str(item.read("direction").toString()) == "Descending")
+        turns.append(str(item.read("nullOrdering").toString()) == "NullsFirst")
+    return "" if between is None else str(between.toString()), *turns
 
 
 def _fractions(function: JvmNode, other: str) -> tuple[Any, ...]:
-    """Whether there is a list of fractions, and these; of an approximation first its accuracy."""
+    """Whether there is a list of fractions, its accuracy or if they go backwards, and these."""
     found = function.node("percentageExpression").handle.eval(None)
     is_list = hasattr(found, "toDoubleArray")
     fractions = [float(each) for each in (found.toDoubleArray() if is_list else [found])]
@@ -265,9 +307,9 @@ def _fractions(function: JvmNode, other: str) -> tuple[Any, ...]:
         return is_list, int(number.eval(None)), *fractions
     if not number.foldable() or int(number.eval(None)) != 1:
         raise ExpressionError("a percentile of values with frequencies is not run here")
-    if bool(function.read("reverse")):
-        fractions = [1.0 - each for each in fractions]
-    return is_list, *fractions
+    if function.kind == "PercentileDisc" and bool(function.read("legacyCalculation")):
+        raise ExpressionError("set spark.sql.legacy.percentileDiscCalculation to false")
+    return is_list, bool(function.read("reverse")), *fractions
 
 
 def _registers(function: JvmNode) -> tuple[Any, ...]:
@@ -291,9 +333,9 @@ _FAILS = {"ANSI": True, "TRY": False}  # by Spark's mode: whether a result witho
 
 # What functions of items are told beside their argument.
 _OPTIONS: Mapping[str, Callable[[JvmNode], tuple[Any, ...]]] = {
-    "collect_list": _checked_nulls,
-    "collect_set": _checked_nulls,
+    "listagg": _between_texts,
     "percentile": lambda function: _fractions(function, "frequencyExpression"),
+    "percentile_disc": lambda function: _fractions(function, "frequencyExpression"),
     "percentile_approx": lambda function: _fractions(function, "accuracyExpression"),
     "mode": _tie,
     "approx_count_distinct": _registers,
@@ -304,7 +346,9 @@ def is_aggregate(node: JvmNode) -> bool:
     """Whether an expression is one aggregate and nothing more."""
     if node.kind == "MakeDecimal":
         return node.children[0].kind == "AggregateExpression"
-    return node.kind == "AggregateExpression" and not _adds_intervals(node)
+    if node.kind != "AggregateExpression" or node.children[0].kind == _PIVOT:
+        return False
+    return not _adds_intervals(node)
 
 
 def _adds_intervals(node: JvmNode) -> bool:

@@ -66,6 +66,11 @@ _NOT_REPEATABLE = (
     "these"
 )
 _NO_STREAM = "its rows are made of no column of a stream; join them as static rows"
+_SKETCH = (
+    "the bytes of a sketch depend on how Spark's tasks have dealt and merged the rows, so there is "
+    "no one answer to be equal to: aggregate the values (approx_count_distinct, percentile_approx, "
+    "mode)"
+)
 # Catalyst's expressions that are refused for a reason that deserves its own words.
 EXPRESSION_REASONS: Mapping[str, str] = {
     "CurrentTime": "type time is not known here; use current_timestamp()",
@@ -73,7 +78,37 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "LocalTimestampNanos": _NOT_REPEATABLE,
     "CurrentBatchTimestamp": _NOT_REPEATABLE,
     "CurrentDateExpressionBuilder": _NOT_REPEATABLE,
-    "InputFileName": "the name of the file that a row is from is not known here",
+    "InputFileName": "it is not known here behind the source: use the column _metadata.file_path",
+    "HistogramNumeric": (
+        "its bins depend on how Spark's tasks have dealt and merged the rows, so there is no one "
+        "answer to be equal to: use percentile(), or count groups of width_bucket()"
+    ),
+    **dict.fromkeys(
+        (
+            "ApproxTopK",
+            "ApproxTopKAccumulate",
+            "ApproxTopKCombine",
+            "CountMinSketchAgg",
+            "HllSketchAgg",
+            "HllUnionAgg",
+            "KllMergeAggBigint",
+            "KllMergeAggDouble",
+            "KllMergeAggFloat",
+            "KllSketchAggBigint",
+            "KllSketchAggDouble",
+            "KllSketchAggFloat",
+            "ThetaIntersectionAgg",
+            "ThetaSketchAgg",
+            "ThetaUnionAgg",
+            "TupleIntersectionAggDouble",
+            "TupleIntersectionAggInteger",
+            "TupleSketchAggDouble",
+            "TupleSketchAggInteger",
+            "TupleUnionAggDouble",
+            "TupleUnionAggInteger",
+        ),
+        _SKETCH,
+    ),
     "Collations": _NO_STREAM,
     "SQLKeywords": _NO_STREAM,
     "JsonTable": "JSON_TABLE is not known here; read the text by from_json() and use inline()",

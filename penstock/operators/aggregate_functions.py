@@ -18,6 +18,7 @@ from penstock.expressions.types import (
     BIGINT,
     DECIMAL_DIGITS_MAX,
     DOUBLE,
+    STRING,
     DataType,
     array_type,
     decimal_type,
@@ -26,13 +27,16 @@ from penstock.expressions.vectors import arrow_column
 from penstock.kernels.accumulators import LIMBS, Part
 from penstock.kernels.columns import is_fixed_width
 from penstock.operators.item_results import (
-    Items,
-    Options,
+    Gather,
     approximate_percentiles,
     as_set,
+    discrete_percentiles,
+    joined,
     listed,
     most_often,
+    multiplied,
     percentiles,
+    with_nulls,
 )
 from penstock.operators.registers import estimated
 from penstock.operators.totals import SUM_DIGITS, Total, as_doubles
@@ -40,7 +44,6 @@ from penstock.operators.totals import SUM_DIGITS, Total, as_doubles
 AVERAGE_DIGITS = 4  # an average of decimals has so many more digits behind the point
 
 Finish = Callable[[Sequence[pa.Array], DataType, DataType], pa.Array]  # of argument and result
-Gather = Callable[[Items, Options, DataType], pa.Array]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ class AggregateFunction:
     group, of `ACCUMULATORS`, and of which arguments; `finish` makes their columns the column of the
     result. The second argument is none, another one to `order` by, another one of which both count
     in a `pair` or neither, or the `place` of a row in the order of processing. `catalyst` is
-    Spark's class; `ansi` is its field that says whether it `fails` where a result has no room.
+    Spark's class; where it has two rows its field `ansi` tells whether it `fails`: where a result
+    has no room, or, of lists, where a value is null, which it passes over.
 
     What does not fit a line per group is collected: the distinct `values` of a group with their
     counts, the values at the `places` of its rows, or `registers`; `gather` makes items the result.
@@ -105,6 +109,26 @@ def _whole(argument: DataType) -> str | None:
 
 def _double(argument: DataType) -> str | None:
     return None if argument == DOUBLE else "needs a double, {argument} is {type}: cast it"
+
+
+def _wrapped(argument: DataType) -> str | None:
+    """A struct of a value that may be null."""
+    return None if len(argument.fields) == 1 else "takes {argument} in a struct, not as {type}"
+
+
+def _texts(argument: DataType) -> str | None:
+    """A text, alone or in a struct before what it is ordered by."""
+    if _text_of_wrapped(argument) == STRING:
+        return None
+    return "needs texts, {argument} is {type}: cast it to string"
+
+
+def _list_of_wrapped(argument: DataType) -> DataType:
+    return array_type(argument.fields[0].type)
+
+
+def _text_of_wrapped(argument: DataType) -> DataType:
+    return argument.fields[0].type if argument.fields else argument
 
 
 def _bigint(_argument: DataType) -> DataType:
@@ -296,15 +320,37 @@ _TABLE = (
     ),
     AggregateFunction(
         "collect_list", "CollectList", array_type, _parts(), _kept, _anything,
-        nullable=False, second="place", collects="places", gather=listed,
+        nullable=False, second="place", collects="places", gather=listed, ansi="ignoreNulls",
+    ),
+    AggregateFunction(
+        "collect_list_with_nulls", "CollectList", _list_of_wrapped, _parts(), _kept, _wrapped,
+        nullable=False, second="place", collects="places", gather=with_nulls(listed),
+        ansi="ignoreNulls", fails=False,
     ),
     AggregateFunction(
         "collect_set", "CollectSet", array_type, _parts(), _kept, ordered,
-        nullable=False, collects="values", gather=as_set,
+        nullable=False, collects="values", gather=as_set, ansi="ignoreNulls",
+    ),
+    AggregateFunction(
+        "collect_set_with_nulls", "CollectSet", _list_of_wrapped, _parts(), _kept, _wrapped,
+        nullable=False, collects="values", gather=with_nulls(as_set), ansi="ignoreNulls",
+        fails=False,
+    ),
+    AggregateFunction(
+        "listagg", "ListAgg", _text_of_wrapped, _parts(), _kept, _texts,
+        second="place", collects="places", gather=joined,
+    ),
+    AggregateFunction(
+        "product", "Product", _always_double, _parts(), _kept, _double,
+        second="place", collects="places", gather=multiplied,
     ),
     AggregateFunction(
         "percentile", "Percentile", _always_double, _parts(), _kept, _numeric,
         collects="values", gather=percentiles,
+    ),
+    AggregateFunction(
+        "percentile_disc", "PercentileDisc", _always_double, _parts(), _kept, _numeric,
+        collects="values", gather=discrete_percentiles,
     ),
     AggregateFunction(
         "percentile_approx", "ApproximatePercentile", _itself, _parts(), _kept, _approximable,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,9 @@ import pyarrow.compute as pc
 
 from penstock.arrays import Numbers, validity_of
 from penstock.kernels.columns import plain
-from penstock.operators.specs import Order
+
+if TYPE_CHECKING:
+    from penstock.operators.specs import Order
 
 
 def order_levels(rows: pa.RecordBatch, order: Sequence[Order]) -> list[Numbers]:

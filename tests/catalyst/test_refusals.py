@@ -146,7 +146,10 @@ def test_the_table_of_refused_nodes_has_a_reason_for_each() -> None:
 
 
 AGGREGATES = (
-    ("histogram_numeric(price, 3)", "histogram_numeric", "not among the aggregates"),
+    ("histogram_numeric(price, 3)", "histogram_numeric", "no one answer to be equal to"),
+    ("hll_sketch_agg(price)", "hll_sketch_agg", "bytes of a sketch"),
+    ("kll_sketch_agg_bigint(price)", "kll_sketch_agg_bigint", "bytes of a sketch"),
+    ("bitmap_construct_agg(price)", "bitmap_construct_agg", "not among the aggregates"),
     ("percentile(price, 0.5, auction)", "percentile(", "frequencies"),
 )
 

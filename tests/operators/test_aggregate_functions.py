@@ -58,7 +58,9 @@ def test_what_an_accumulator_reads_comes_behind_it() -> None:
 
 
 OPTIONS = {
-    "percentile": (True, 0.5),
+    "percentile": (True, False, 0.5),
+    "percentile_disc": (True, True, 0.5),
+    "listagg": (", ", True, False),
     "percentile_approx": (True, 100, 0.5),
     "approx_count_distinct": (9, 400.0, 0),
 }
