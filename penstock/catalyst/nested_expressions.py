@@ -12,7 +12,7 @@ from penstock.catalyst.place import Builder, Place
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
 from penstock.expressions.lambdas import closed_over
-from penstock.expressions.tree import Column, Expression, call, literal
+from penstock.expressions.tree import Call, Column, Expression, call, literal
 from penstock.expressions.types import INT, STRING, DataType
 
 # --- structs --------------------------------------------------------------------------------------
@@ -26,7 +26,14 @@ def _named_struct(place: Place) -> Expression:
 
 def _struct_field(place: Place) -> Expression:
     arg = place.arg(0)
-    return call("get_field", arg, name=arg.type.fields[int(place.read("ordinal"))].name)
+    return member_of(arg, arg.type.fields[int(place.read("ordinal"))].name)
+
+
+def member_of(struct: Expression, field: str) -> Expression:
+    """A field of a struct; of one that is built on the spot, what it is built of."""
+    if isinstance(struct, Call) and struct.function == "struct":
+        return struct.args[list(struct.option("names")).index(field)]
+    return call("get_field", struct, name=field)
 
 
 def _fields_of_items(place: Place) -> Expression:

@@ -22,7 +22,7 @@ from penstock.catalyst.literals import read_literal
 from penstock.catalyst.over import OverReader, ordered
 from penstock.catalyst.python_functions import PythonBundle, PythonReader
 from penstock.catalyst.refusals import refused_node, unsupported
-from penstock.catalyst.relations import ScanOrigin, SubstreamCount, read_relation
+from penstock.catalyst.relations import ScanOrigin, SubstreamCount, attribute_value, read_relation
 from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.static_sides import StaticSide, static_join
@@ -111,10 +111,9 @@ class PlanReader:
     def relation(self, node: JvmNode) -> SparkRows:
         origin = read_relation(node, self.session, self.substreams)
         self.scans.append(origin)
-        fields = zip(node.output, origin.scan.schema, strict=True)
         columns = {
-            attribute.expr_id: Column(found.name, found.type, found.nullable)
-            for attribute, found in fields
+            attribute.expr_id: attribute_value(node, attribute, origin.scan)
+            for attribute in node.output
         }
         if (table := origin.table) is not None:
             return SparkRows(made(node, lambda: step(table, origin.scan)), columns)

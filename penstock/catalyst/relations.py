@@ -5,9 +5,9 @@ Connectors and their options, as the scans name them:
 - a stream of the log: no connector, `StreamRef`;
 - `folder`: format (parquet, jsonl, csv, text), path, glob (it is a pattern), columns (name and type
   of each, in the order of the file), partitions (the same of those that folders stand for), base,
-  time_zone (of times in folders' names), and as given: pattern, recursive, settle_ms, changed,
-  latest_first, files_max, bytes_max, age_ms_max, name_only, clean, archive, header, delimiter,
-  escape, check_header, case_sensitive;
+  time_zone (of times in folders' names), facts (columns of what is known of a row's file), and as
+  given: pattern, recursive, settle_ms, changed, latest_first, files_max, bytes_max, age_ms_max,
+  name_only, clean, archive, header, delimiter, escape, check_header, case_sensitive;
 - `rate`: rows_per_s;
 - `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
 - `ysb`: as given: rate, rows_total;
@@ -29,10 +29,11 @@ from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.spark_types import spark_type
 from penstock.catalyst.tables import table_by
 from penstock.connectors import generator_options as known
+from penstock.connectors.file_facts import FACTS
 from penstock.connectors.folder_paths import is_pattern, name_pattern, split_pattern
 from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
 from penstock.expressions.durations import parse_duration
-from penstock.expressions.tree import Column
+from penstock.expressions.tree import Column, Expression, call
 from penstock.expressions.types import BOOLEAN, Field, Schema
 from penstock.names import check_name
 from penstock.operators.specs import TableSpec, column_of
@@ -143,6 +144,16 @@ def _column(options: Options, option: Option[Any], name: str, schema: Schema) ->
             return column_of(field)
     known_names = ", ".join(field.name for field in schema)
     raise options.refusal(option, f"names {name!r}, and the columns are {known_names}")
+
+
+def attribute_value(node: JvmNode, attribute: JvmNode, found: Scan) -> Expression:
+    """What an attribute of a leaf is: a column of the scan, or a struct of some."""
+    field = field_of_attribute(node, attribute)
+    known = {column.name: column_of(column) for column in found.schema}
+    if not _is_fact(attribute):
+        return known[field.name]
+    names = [member.name for member in field.type.fields]
+    return call("struct", *(known[f"{field.name}.{name}"] for name in names), names=names)
 
 
 def _schema(node: JvmNode) -> Schema:
@@ -334,8 +345,7 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
     path = _local_path(options, _PATH, scala_items(data_source.paths()))
     is_glob = is_pattern(path)
     _check_folder(options, split_pattern(path)[0] if is_glob else path)
-    _refuse_metadata(node, source)
-    schema = _schema(node)
+    schema = tuple(field_of_attribute(node, each) for each in node.output if not _is_fact(each))
     names = set(scala_items(data_source.sourceInfo().partitionColumns()))
     columns = tuple(field for field in schema if field.name not in names)
     partitions = tuple(field for field in schema if field.name in names)
@@ -355,6 +365,9 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
             said["base"] = _local_path(options, _BASE)
     if session.case_sensitive:
         said["case_sensitive"] = True
+    facts = _facts(node, source)
+    if facts:
+        said["facts"] = [field.name for field in facts]
     spec = connector_spec(
         "folder",
         format=file_format,
@@ -362,7 +375,7 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
         columns=[[field.name, str(field.type)] for field in columns],
         **said,
     )
-    return _origin(SourceRef(spec, None), schema, source, given, options)
+    return _origin(SourceRef(spec, None), (*schema, *facts), source, given, options)
 
 
 def _local_path(options: Options, option: Option[str], paths: Sequence[Any] = ()) -> str:
@@ -426,15 +439,26 @@ def _check_readable(source: str, file_format: str, schema: Schema) -> None:
             raise unsupported(f"source {source}", why, column=field.name)
 
 
-def _refuse_metadata(node: JvmNode, source: str) -> None:
-    """Columns that Spark makes up beside those of the files, such as `_metadata.file_path`."""
-    for attribute in node.output:
-        if attribute.read("metadata").contains(_METADATA_MARK):
-            raise unsupported(
-                f"source {source}",
-                "what Spark knows about a row's file is not known here",
-                column=str(attribute.read("name")),
-            )
+def _is_fact(attribute: JvmNode) -> bool:
+    """Whether Spark makes a column up beside those of the files: what it knows about them."""
+    return bool(attribute.read("metadata").contains(_METADATA_MARK))
+
+
+def _facts(node: JvmNode, source: str) -> Schema:
+    """What is asked for of the file of each row, a column for each of its members."""
+    found = [attribute for attribute in node.output if _is_fact(attribute)]
+    columns = []
+    for attribute in found:
+        whole = field_of_attribute(node, attribute)
+        for field in whole.type.fields:
+            if field.name not in FACTS:
+                raise unsupported(
+                    f"source {source}",
+                    f"of a row's file is known here: {', '.join(FACTS)}",
+                    column=f"{whole.name}.{field.name}",
+                )
+            columns.append(Field(f"{whole.name}.{field.name}", field.type, False))
+    return tuple(columns)
 
 
 def _check_times(source: str, schema: Schema, session: SessionFacts) -> None:

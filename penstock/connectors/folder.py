@@ -22,6 +22,7 @@ from penstock.connectors.contract import (
     check_rows_max,
     offset_refused,
 )
+from penstock.connectors.file_facts import fact_columns
 from penstock.connectors.folder_cleaning import FolderCleaning
 from penstock.connectors.folder_files import FileRows, OpenFile, Piece, Version
 from penstock.connectors.folder_listing import FolderListing, Selection
@@ -196,8 +197,11 @@ class FolderSource(Source):
         coded: Set[str] = frozenset(),
         wake: Callable[[], None] | None = None,
         partitions: PartitionColumns | None = None,
+        facts: pa.Schema | None = None,
     ) -> None:
         """`schema`: the columns of the files. `partitions`: those that their folders stand for.
+
+        `facts`: those of `FACTS` that are wanted, each under a name that ends with its own.
 
         `listing`: one that other sources of the same folder and registry key use too.
 
@@ -210,7 +214,8 @@ class FolderSource(Source):
         self._options = options if options is not None else FolderOptions()
         self._file_schema = _checked_schema(format, schema)
         self._partitions = partitions or NO_PARTITIONS
-        self.schema = pa.schema([*self._file_schema, *self._partitions.schema])
+        self._facts = facts or pa.schema([])
+        self.schema = pa.schema([*self._file_schema, *self._partitions.schema, *self._facts])
         self._lines = _line_format(format, self._file_schema, self._options)
         self._registry, self._registry_key = registry, registry_key
         self._clock = clock if clock is not None else SystemClock()
@@ -269,7 +274,7 @@ class FolderSource(Source):
 
         What is wrong with a file, or with a line of it, is told there.
         """
-        if self._lines is None or self._lines.header or at.version is not None:
+        if self._lines is None or self._lines.header or at.version is not None or self._facts:
             return None
         contents: list[bytes] = []
         partition: tuple[str, ...] | None = None
@@ -323,6 +328,11 @@ class FolderSource(Source):
         names = [*rows.schema.names, *self._partitions.schema.names]
         return pa.RecordBatch.from_arrays([*rows.columns, *values], names)
 
+    def _with_facts(self, rows: pa.RecordBatch, file: OpenFile, piece: Piece) -> pa.RecordBatch:
+        names = tuple(name.rpartition(".")[2] for name in self._facts.names)
+        columns = [*rows.columns, *fact_columns(names, file, piece)]
+        return pa.RecordBatch.from_arrays(columns, [*rows.schema.names, *self._facts.names])
+
     def _whole(self, share: Share, bytes_max: int) -> bytes | None:
         """Return a file's content, None if it is too large or not to be read as it is."""
         name, bytes_max = share.file.name, min(bytes_max, self._options.line_bytes_max)
@@ -367,7 +377,7 @@ class FolderSource(Source):
             rejects += piece.rejects
             rows_left -= len(piece.rejects)
             if piece.batch is not None:
-                batches.append(self._with_partition(piece.batch, number))
+                batches.append(piece.batch)
                 rows_left -= piece.batch.num_rows
                 bytes_left -= piece.batch.nbytes
                 if piece.batch.num_rows >= PIECE_ROWS_ALONE:
@@ -401,6 +411,9 @@ class FolderSource(Source):
         piece = rows.read(at.byte, at.row, rows_max)
         if piece.rejects and self._options.mode == "fail":
             raise piece.rejects[0].error()
+        if piece.batch is not None:
+            whole = self._with_facts(self._with_partition(piece.batch, at.file), file, piece)
+            piece = replace(piece, batch=whole)
         if not piece.finished:
             return _At(at.file, piece.byte, piece.row, file.version), piece
         file.check(piece.byte, piece.row)  # what was added meanwhile would never be read
@@ -506,6 +519,7 @@ class FolderSource(Source):
             self._coded,
             None,
             self._partitions,
+            self._facts,
         )
         source._dealing = Dealing(self._known.shares, part, parts)
         source._cleaning = self._cleaning_for(parts)

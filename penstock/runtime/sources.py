@@ -100,13 +100,14 @@ def _folder(request: SourceRequest) -> Source:
     reading |= {"header", "delimiter", "escape", "check_header", "case_sensitive"}
     reading |= {"settle_ms", "changed", "latest_first", "files_max", "bytes_max"}
     reading |= {"age_ms_max", "name_only", "clean", "archive"}
-    known = {"format", "path", "glob", "columns", "partitions", "time_zone"}
+    known = {"format", "path", "glob", "columns", "partitions", "time_zone", "facts"}
     options = _taken(request, {*known, *reading})
     settling = {"settle_ms": FOLDER_SETTLE_MS, "done_ms": FOLDER_DONE_MS}
     if "settle_ms" in options:  # who says how long means it, also of files that are closed
         settling = {"settle_ms": options["settle_ms"]}
     partitions = _columns(options.get("partitions", ()))
-    names = {field.name for field in partitions}
+    facts = pa.schema([f for f in request.schema if f.name in options.get("facts", ())])
+    names = {*(field.name for field in partitions), *facts.names}
     schema = pa.schema([field for field in request.schema if field.name not in names])
     if options["format"] == "csv" and "columns" in options:  # by place: all of them are needed
         schema = arrow_schema(_columns(options["columns"]))
@@ -134,6 +135,7 @@ def _folder(request: SourceRequest) -> Source:
         request.coded,
         request.wake,
         partition_columns(partitions, request.schema.names, options.get("time_zone")),
+        facts,
     )
     request.listings[key] = whole.listing
     return _part(request, whole)

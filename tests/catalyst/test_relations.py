@@ -10,7 +10,8 @@ import pytest
 from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.translate import translate
 from penstock.errors import UnsupportedPlan
-from penstock.plan.nodes import StreamRef
+from penstock.operators.specs import ProjectSpec
+from penstock.plan.nodes import Step, StreamRef
 from tests.catalyst.conftest import stream
 from tests.plan.text import print_relation
 
@@ -318,13 +319,20 @@ def test_a_folder_that_is_gone_is_refused(spark: SparkSession, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("shape", ["parquet", "json", "csv", "text"])
-def test_what_spark_knows_of_a_file_is_refused_by_name(
+def test_what_spark_knows_of_a_file_is_columns_of_the_source(
     spark: SparkSession, tmp_path: Path, shape: str
 ) -> None:
     reader = spark.readStream.format(shape)
     reader = reader if shape == "text" else reader.schema("value string")
     frame = reader.load(str(tmp_path)).selectExpr("value", "_metadata.file_name AS f")
-    assert "column '_metadata': what Spark knows about a row's file" in refusal(frame)
+    facts = options(frame)["facts"]
+    assert "_metadata.file_name" in facts
+    assert ("_metadata.row_index" in facts) == (shape == "parquet")
+    project = translate(frame, query="files").relation
+    assert isinstance(project, Step)
+    assert isinstance(project.spec, ProjectSpec)
+    assert [str(column) for _, column in project.spec.columns] == ["value", "_metadata.file_name"]
+    assert options(reader.load(str(tmp_path)).select("value")).get("facts") is None
 
 
 @pytest.mark.parametrize("name", ["csv", "json"])

@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.catalyst.translate import translate
@@ -34,12 +37,17 @@ class Case:
     zone: str = "UTC"
     where: str = "true"
     select: str = "*"
+    format: str = "json"
 
 
 def _typed(name: str, kind: str, *texts: str, zone: str = "UTC") -> Case:
     return Case(name, tuple(f"k={text}/f" for text in texts), f"v bigint, k {kind}", zone=zone)
 
 
+FACTS = ", ".join(
+    f"_metadata.file_{name}"
+    for name in ("path", "name", "size", "block_start", "block_length", "modification_time")
+)
 DAYS = ("day=2024-01-01/h=3/f", "day=2024-01-02/h=04/f", "day=__HIVE_DEFAULT_PARTITION__/h=5/f")
 CASES = [
     Case("inferred types", DAYS),
@@ -73,6 +81,18 @@ CASES = [
     Case("times", ("k=2024-01-01 10%3A11%3A12.5/f", "k=2024-01-01 10%3A11%3A12/f")),
     Case("times elsewhere", ("k=2024-01-01 10%3A11%3A12/f",), zone="Asia/Tokyo"),
     Case("days and times", ("k=2024-07-01 10%3A11%3A12/f", "k=2024-07-02/f"), zone="Asia/Tokyo"),
+    Case("what is known of files", ("f", "a b/ü %41#f", "~x+y&z=,;@!$'()*.json"), select=FACTS),
+    Case("a pattern of what is known of files", ("a/f", "b/g?[1]"), path="*", select=FACTS),
+    Case("all that is known of files", ("f", "r/f"), select="v, _metadata", format="json"),
+    Case("some that is known of files", ("f", "g"), where="_metadata.file_name = 'f'"),
+    Case(
+        "rows of Parquet files",
+        ("f", "g"),
+        select=f"{FACTS}, _metadata.row_index",
+        format="parquet",
+    ),
+    Case("all that is known of Parquet files", ("f", "g"), select="_metadata.*", format="parquet"),
+    Case("what is known of CSV files", ("f", "g"), select=f"v, {FACTS}", format="csv"),
     _typed("decimals", "decimal(10,2)", "1.5", "2", "-3.25", "1.555", "-1.555", "1e2", "123456789"),
     _typed("small integers", "tinyint", "300", "-1", "+7"),
     _typed("booleans", "boolean", "True", "FALSE"),
@@ -95,8 +115,12 @@ def test_folders_are_what_they_are_to_spark(
     def put(number: int) -> None:
         path = folder / case.files[number]
         path.parent.mkdir(parents=True, exist_ok=True)
-        (path.parent / ".new").write_text(f'{{"v": {number}}}\n')
-        (path.parent / ".new").rename(path)
+        new = path.parent / ".new"
+        if case.format == "parquet":
+            pq.write_table(pa.table({"v": np.arange(number, 500)}), new, row_group_size=90)
+        else:
+            new.write_text(f'{{"v": {number}}}\n' if case.format == "json" else f"{number}\n")
+        new.rename(path)
 
     for number in range(len(case.files)):  # which columns there are is seen in what is there
         put(number)
@@ -104,11 +128,14 @@ def test_folders_are_what_they_are_to_spark(
     if case.has_base:
         given["basePath"] = str(folder)
     where = f"{folder}/{case.path}"
-    streaming = spark.readStream.schema(case.schema).options(**given).json(where)
-    batch = spark.read.schema(case.schema).options(**given).json(where)
+    reader = spark.readStream.schema(case.schema).options(**given).format(case.format)
+    streaming = reader.load(where)
+    batch = spark.read.schema(case.schema).options(**given).format(case.format).load(where)
     assert streaming.schema == batch.schema
-    translated = translate(streaming.where(case.where).selectExpr(case.select), query="files")
-    answer = batch.where(case.where).selectExpr(case.select).toArrow()
+    translated = translate(
+        streaming.where(case.where).selectExpr(*case.select.split(", ")), query="files"
+    )
+    answer = batch.where(case.where).selectExpr(*case.select.split(", ")).toArrow()
     feeds = [lambda: None]
     if case.files[-1].count("=") and rng.random() < 0.5:  # a file may also come later
         (folder / case.files[-1]).unlink()
