@@ -84,7 +84,8 @@ _MADE_OF: Mapping[str, str | None] = {
     "WeekDay": "day_of_week",
     "array_sort": "sort_array",
 }
-_AGGREGATES = {row.catalyst: row.name for row in AGGREGATES.values()}
+_AGGREGATES = {row.catalyst: row.name for row in reversed(AGGREGATES.values())}
+_AGGREGATES["PivotFirst"] = "last"
 # Read together with the node of the plan that they stand in, not as a value of one row.
 _WITH_THEIR_NODE = (
     frozenset({"Alias", "AggregateExpression", "WindowExpression"}) | GENERATOR_KINDS | OVER_KINDS

@@ -15,7 +15,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from penstock.catalyst.jvm import TEXT_CHARACTERS_MAX, JvmNode, new_attribute, scala_sequence
+from penstock.catalyst.jvm import TEXT_CHARACTERS_MAX, JvmNode, new_attribute
 from penstock.catalyst.place import AggregateCalls
 from penstock.catalyst.refusals import draws_lots, reason_for
 from penstock.catalyst.spark_types import spark_type
@@ -156,8 +156,7 @@ def _without_aggregates(
         below = [replaced(child) for child in part.children]
         if all(new is old for new, old in zip(below, part.children, strict=True)):
             return part
-        handles = scala_sequence(child.handle for child in below)
-        return JvmNode(part.handle.withNewChildren(handles))
+        return part.with_children(below)
 
     return replaced(node), given
 

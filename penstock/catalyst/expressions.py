@@ -155,7 +155,7 @@ def _unscaled_value(place: Place) -> Expression:
 def _make_decimal(place: Place) -> Expression:
     """Spark sums short decimals by their digits and puts the point back: the sum itself."""
     aggregates, child = place.reader.aggregates, place.node.children[0]
-    if aggregates is None or child.kind != "AggregateExpression":
+    if aggregates is None or child.kind not in ("AggregateExpression", "WindowExpression"):
         raise ExpressionError("MakeDecimal stands outside of a sum")
     return aggregates.column(place.node)
 
@@ -262,6 +262,7 @@ _BUILDERS: Mapping[str, Builder] = {
     "KnownNotContainsNull": _first_child,
     # over groups
     "AggregateExpression": _aggregate,
+    "WindowExpression": _aggregate,
     "MakeDecimal": _make_decimal,
     "UnscaledValue": _unscaled_value,
     # comparison

@@ -8,7 +8,7 @@ from functools import reduce
 
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions, culprit_of
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
-from penstock.catalyst.jvm import JvmNode, new_attribute, scala_option, scala_sequence
+from penstock.catalyst.jvm import JvmNode, new_attribute, scala_option
 from penstock.catalyst.refusals import reason_for, unsupported
 from penstock.catalyst.rows import Names, SparkRows, filtered, made, selected
 from penstock.errors import UnsupportedPlan
@@ -204,7 +204,7 @@ def _with_columns(
     if node.kind in _CHOOSING or not attribute_ids(node):
         return node  # what is not chosen is not computed: it might fail
     below = [_with_columns(child, sides, made_before) for child in node.children]
-    return JvmNode(node.handle.withNewChildren(scala_sequence(each.handle for each in below)))
+    return node.with_children(below)
 
 
 def decided_behind(

@@ -104,6 +104,11 @@ class JvmNode:
     def nodes(self, field: str) -> tuple[JvmNode, ...]:
         return tuple(JvmNode(item) for item in scala_items(self.read(field)))
 
+    def with_children(self, children: Iterable[JvmNode]) -> JvmNode:
+        """The same node of other children."""
+        handles = scala_sequence(child.handle for child in children)
+        return JvmNode(self.handle.withNewChildren(handles))
+
     def walk(self) -> Iterator[JvmNode]:
         """The node and everything below it, parents first."""
         waiting = [self]

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from penstock.catalyst.aggregates import CallCollector
+from penstock.catalyst.aggregates import CallCollector, is_aggregate
+from penstock.catalyst.interval_expressions import UTC_ZONES
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.literals import read_literal
+from penstock.catalyst.nested_expressions import member_of
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.rows import Names, SparkRows, is_watermarked, made, named
+from penstock.catalyst.spark_types import spark_type
 from penstock.errors import UnsupportedPlan
-from penstock.expressions.tree import Call, Column, Expression, Literal, call
+from penstock.expressions.tree import Column, Expression, Literal, call
+from penstock.expressions.types import INTERVAL_FIELDS_US
 from penstock.operators.specs import (
     RANKS,
     WHOLE,
@@ -43,6 +47,7 @@ class OverReader:
         self.inputs = rows.expressions(node.kind, session_zone)
         self.names = Names(rows.names)
         self.added: list[NamedExpression] = []
+        self.calls: list[OverCall] = []
         self.partition: list[Column] = []
         self.structs: dict[int, Expression] = {}  # windows, of columns that the rows have now
         self.time: Column | None = None
@@ -56,8 +61,11 @@ class OverReader:
         is_running = self.time is None
         if is_running:
             self._order_by_time(order)
-        results = self.node.nodes("windowExpressions")
-        calls = tuple(self._call(*named(result)) for result in results)
+        given = {
+            result.expr_id: self._result(*named(result))
+            for result in self.node.nodes("windowExpressions")
+        }
+        calls = tuple(self.calls)
         best = None if limit is None or is_running else self._best(limit, calls)
         assert self.time is not None
         parts = (tuple(self.partition), order, calls, self.time, self.after_us, is_running, best)
@@ -66,10 +74,6 @@ class OverReader:
             columns = (*column_refs(below.schema), *self.added)
             below = made(self.node, lambda: step(ProjectSpec(columns), below))
         relation = made(self.node, lambda: step(OverSpec(*parts), below))
-        given = {
-            result.expr_id: Column(each.name, each.field.type, each.field.nullable)
-            for result, each in zip(results, calls, strict=True)
-        }
         columns_now = {**self.rows.columns, **self.structs, **given}
         windows = {at: each for at, each in self.rows.windows.items() if at not in self.structs}
         return replace(self.rows, relation=relation, columns=columns_now, windows=windows)
@@ -100,7 +104,7 @@ class OverReader:
             raise unsupported(
                 self.node.kind, "rows are partitioned by a struct", expression=expression
             )
-        parts = [_member(found, field) for field in fields]
+        parts = [member_of(found, field) for field in fields]
         start, end = (
             self._column(part, f"{name}_{field}") for part, field in zip(parts, fields, strict=True)
         )
@@ -132,16 +136,44 @@ class OverReader:
             )
         self.time, self.after_us = first, INSTANT_US
 
-    def _call(self, name: str, value: JvmNode) -> OverCall:
-        if value.kind != "WindowExpression":
-            raise unsupported(self.node.kind, "it is no window function", expression=value)
-        function, definition = value.children
+    def _result(self, name: str, value: JvmNode) -> Expression:
+        """A window function, or what Spark's optimizer has made of some."""
+        if value.kind == "WindowExpression":
+            return self._given(value, name)
+        return replace(self.inputs, aggregates=self).read(value, name)
+
+    def column(self, node: JvmNode) -> Expression:
+        """What a window function gives, inside a larger expression."""
+        return self._given(node, "value")
+
+    def _given(self, node: JvmNode, name: str) -> Expression:
+        window = node.children[0] if node.kind == "MakeDecimal" else node
+        function, definition = window.children
+        frame = self._frame(definition)
+        if function.kind == "AggregateExpression":
+            inner = function.children[0]
+            if inner.kind not in _OF_FRAME or len(function.children) != 1:
+                asked = function if window is node else node.with_children([function])
+                return made(self.node, lambda: self._aggregate(asked, name, frame), function)
         given = self.names.give(name)
-        return made(
-            self.node,
-            lambda: self._made(function, given, _frame(definition.node("frameSpecification"))),
-            function,
-        )
+        found = made(self.node, lambda: self._made(function, given, frame), function)
+        self.calls.append(found)
+        return Column(given, found.field.type, found.field.nullable)
+
+    def _aggregate(self, node: JvmNode, name: str, frame: Frame) -> Expression:
+        collector = CallCollector(self.inputs, self.names.give)
+        found = collector.named(node, name) if is_aggregate(node) else collector.column(node)
+        for each in collector.calls:
+            asked = OverCall(
+                each.function, each.name, each.argument, frame,
+                ignores_nulls=each.ignores_nulls, second=each.second, options=each.options,
+            )  # fmt: skip
+            if asked.aggregate != each:
+                raise unsupported(
+                    self.node.kind, f"{each.function} is not run over partitions", expression=node
+                )
+            self.calls.append(asked)
+        return found
 
     def _made(self, function: JvmNode, name: str, frame: Frame) -> OverCall:
         if function.kind in _RANKS:
@@ -162,19 +194,37 @@ class OverReader:
                 self.node.kind, f"{function.kind} is not run over partitions", expression=function
             )
         inner = function.children[0]
-        if inner.kind in _OF_FRAME and len(function.children) == 1:
-            column = self._column(self.inputs.read(inner.children[0]), "value")
-            ignores = bool(inner.read("ignoreNulls"))
-            return OverCall(_OF_FRAME[inner.kind], name, column, frame, ignores_nulls=ignores)
-        collector = CallCollector(self.inputs, lambda _: name)
-        collector.named(function, name)
-        (found,) = collector.calls
-        made_call = OverCall(found.function, name, found.argument, frame)
-        if made_call.aggregate != found:
+        column = self._column(self.inputs.read(inner.children[0]), "value")
+        ignores = bool(inner.read("ignoreNulls"))
+        return OverCall(_OF_FRAME[inner.kind], name, column, frame, ignores_nulls=ignores)
+
+    def _frame(self, definition: JvmNode) -> Frame:
+        node = definition.node("frameSpecification")
+        rows = str(node.read("frameType").toString()) == "RowFrame"
+        low, high = (self._bound(node.node(end), rows) for end in ("lower", "upper"))
+        return Frame(rows, low, high)
+
+    def _bound(self, node: JvmNode, rows: bool) -> int | None:
+        kind = node.kind.rstrip("$")
+        if kind in ("UnboundedPreceding", "UnboundedFollowing"):
+            return None
+        if kind == "CurrentRow":
+            return 0
+        value = node.read("value") if node.kind == "Literal" else None
+        if not isinstance(value, int) or not (rows or self._is_distance(node, value)):
             raise unsupported(
-                self.node.kind, f"{found.function} is not run over partitions", expression=function
+                self.node.kind,
+                "frames count rows, or go by whole numbers, days or intervals of time",
+                expression=node,
             )
-        return made_call
+        return value
+
+    def _is_distance(self, node: JvmNode, value: int) -> bool:
+        """Whether values are as far away as their numbers: a day may be longer than another."""
+        if not spark_type(node.read("dataType")).is_interval:
+            return True
+        zone = self.inputs.session_zone
+        return zone in UTC_ZONES or abs(value) < INTERVAL_FIELDS_US["day"]
 
     def _number(self, node: JvmNode) -> int:
         sign = 1
@@ -205,30 +255,3 @@ def ordered(item: JvmNode, column: Column) -> Order:
     """A SortOrder by a column that has its value."""
     descending = str(item.read("direction").toString()) == "Descending"
     return Order(column, descending, str(item.read("nullOrdering").toString()) == "NullsFirst")
-
-
-def _member(struct: Expression, field: str) -> Expression:
-    if isinstance(struct, Call) and struct.function == "struct":
-        return struct.args[list(struct.option("names")).index(field)]
-    return call("get_field", struct, name=field)
-
-
-def _frame(node: JvmNode) -> Frame:
-    rows = str(node.read("frameType").toString()) == "RowFrame"
-    return Frame(rows, _bound(node.node("lower"), rows), _bound(node.node("upper"), rows))
-
-
-def _bound(node: JvmNode, rows: bool) -> int | None:
-    kind = node.kind.rstrip("$")
-    if kind in ("UnboundedPreceding", "UnboundedFollowing"):
-        return None
-    if kind == "CurrentRow":
-        return 0
-    value = node.read("value") if node.kind == "Literal" else None
-    if not rows or not isinstance(value, int):
-        raise unsupported(
-            "Window",
-            "frames count rows, or reach from an end of the partition to the current row",
-            expression=node,
-        )
-    return value

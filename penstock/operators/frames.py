@@ -3,12 +3,13 @@
 What can be taken away again is the difference of two running sums; of what may be counted twice a
 frame is two spans of a length of which there are few. Sums of doubles round with every row, so they
 are added in the order of the rows: once through a partition for frames that begin with it, and else
-frame by frame, as Spark does it.
+frame by frame, as Spark does it. All else is merged as groups are, equal frames as one: lines of
+accumulators by those of spans, of which few make a frame, and items row by row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,12 +19,20 @@ import pyarrow as pa
 from penstock.arrays import Mask, Numbers, Vector, fixed_column, validity_of, values_of
 from penstock.errors import StateOverflow
 from penstock.expressions.evaluate import evaluate
+from penstock.expressions.tree import Expression
+from penstock.expressions.types import arrow_type
 from penstock.kernels.columns import combined, plain
+from penstock.operators.items import merged_items, merged_lines, stored_items
 from penstock.operators.ordering import levels
-from penstock.operators.specs import Accumulator, AggregateCall, accumulators_of
+from penstock.operators.specs import PLACE, Accumulator, AggregateCall, accumulators_of
 
 Fold = Callable[[Vector, Vector], Vector]
 
+# What is not merged as in a group, but found for all frames together.
+_RUNNING = frozenset(
+    {"rows", "count", "sum", "sum_high", "sum_low", "min", "max", "bit_and", "bit_or", "bit_xor"}
+)
+_FEW = 4  # times as many members as rows are merged one by one sooner than by spans
 _SHORT = 32  # rows of a frame that are added one by one sooner than its partition
 _MEMBERS_MAX = 1 << 20  # of frames that are computed together, unless one row has more
 _SAFE_MAX = float(1 << 62)  # sums below it are far from the end of 64 bits
@@ -46,8 +55,14 @@ class Frames:
     def column(self, call: AggregateCall, rows: pa.RecordBatch) -> pa.Array:
         """The aggregate of each row's frame."""
         accumulators = accumulators_of((call,))
-        kept = [self._kept(each, _worth(each, rows)) for each in accumulators]
-        return call.finish(accumulators, kept)
+        if call.collection is None and {each.function for each in accumulators} <= _RUNNING:
+            kept = [self._kept(each, _worth(each, rows)) for each in accumulators]
+            return call.finish(accumulators, kept)
+        places = self.low * (rows.num_rows + 1) + self.high
+        frames, numbers = np.unique(places, return_inverse=True)
+        groups = _Groups(*np.divmod(frames, rows.num_rows + 1))
+        found = groups.gathered if call.collection is not None else groups.merged
+        return found(call, rows).take(pa.array(numbers))
 
     def _kept(self, accumulator: Accumulator, worth: pa.Array) -> pa.Array:
         function, there = accumulator.function, validity_of(worth)
@@ -147,19 +162,100 @@ class Frames:
         return found
 
     def _one_by_one(self, values: Vector, rows: Numbers) -> Vector:
-        lengths = self.high[rows] - self.low[rows]
-        owners = np.repeat(np.arange(rows.size), lengths)
-        begins = np.cumsum(lengths) - lengths
-        members = np.arange(owners.size) - begins[owners] + self.low[rows][owners]
+        owners, members = _members(self.low[rows], self.high[rows])
         return np.bincount(owners, values[members], minlength=rows.size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Frames, each once, as groups of the rows from a first place to the one before another."""
+
+    low: Numbers
+    high: Numbers
+
+    def merged(self, call: AggregateCall, rows: pa.RecordBatch) -> pa.Array:
+        """An aggregate of lines of accumulators."""
+        accumulators = accumulators_of((call,))
+        lines = [_worth(each, rows) for each in accumulators]
+        spans, starts, count = lines, [0], rows.num_rows
+        for _ in range(self._doublings(count)):
+            starts.append(starts[-1] + count)
+            count //= 2
+            pairs = np.repeat(np.arange(count), 2)
+            halves = [column.slice(0, 2 * count) for column in spans]
+            spans = merged_lines(accumulators, pairs, count, halves)
+            lines = [pa.concat_arrays(both) for both in zip(lines, spans, strict=True)]
+        owners, pieces = self._pieces(starts)
+        worth = [column.take(pa.array(pieces)) for column in lines]
+        return call.finish(accumulators, merged_lines(accumulators, owners, self.low.size, worth))
+
+    def _doublings(self, rows: int) -> int:
+        """How often spans are doubled: the longest are not longer than the longest frame."""
+        lengths = self.high - self.low
+        return int(lengths.max()).bit_length() - 1 if lengths.sum() > _FEW * rows else 0
+
+    def _pieces(self, starts: Sequence[int]) -> tuple[Numbers, Numbers]:
+        """Spans that make up each frame, in its order, and the frame of each.
+
+        Those of a length begin at its multiples; their numbers begin with its start.
+        """
+        low, high = self.low, self.high
+        owners, pieces, turns = [], [], []
+        for turn, start in enumerate(starts[:-1]):
+            for is_first in (True, False):
+                odd = (low < high) & ((low if is_first else high) & 1 == 1)
+                high = high if is_first else high - odd
+                owners.append(np.flatnonzero(odd))
+                pieces.append(start + (low if is_first else high)[odd])
+                turns.append(np.full(owners[-1].size, turn if is_first else 2 * len(starts) - turn))
+                low = low + odd if is_first else low
+            low, high = low >> 1, high >> 1
+        rest, members = _members(low, high)
+        owner = np.concatenate([*owners, rest])
+        turn_of = np.concatenate([*turns, np.full(rest.size, len(starts))])
+        order = np.lexsort((turn_of, owner))
+        return owner[order], np.concatenate([*pieces, starts[-1] + members])[order]
+
+    def gathered(self, call: AggregateCall, rows: pa.RecordBatch) -> pa.Array:
+        """An aggregate of items: those of the rows of each frame."""
+        collection, gather = call.collection, call.row.gather
+        assert collection is not None
+        assert gather is not None
+        columns = [_argument(each, rows) for each in collection.arguments]
+        there = np.logical_and.reduce([validity_of(column) for column in columns])
+        kept = [column.filter(pa.array(there)) for column in columns]
+        items = stored_items(collection, kept)
+        before = np.append(0, np.cumsum(there))
+        low, high = before[self.low], before[self.high]
+        found = [pa.array([], arrow_type(call.type))]
+        for some in _cuts(high - low):
+            owners, members = _members(low[some], high[some])
+            taken = [column.take(pa.array(members)) for column in items]
+            groups = merged_items(collection, owners, len(low[some]), taken)
+            found.append(gather(groups, call.options, call.type))
+        return pa.concat_arrays(found)
+
+
+def _members(low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
+    """The places of each span, in order, and the span of each."""
+    lengths = high - low
+    owners = np.repeat(np.arange(low.size), lengths)
+    begins = np.cumsum(lengths) - lengths
+    return owners, np.arange(owners.size) - begins[owners] + low[owners]
 
 
 def _worth(accumulator: Accumulator, rows: pa.RecordBatch) -> pa.Array:
     """What each row is worth by itself."""
     if not accumulator.arguments:
         return pa.array(np.ones(rows.num_rows, np.int64))
-    arguments = [plain(combined(evaluate(each, rows))) for each in accumulator.arguments]
+    arguments = [_argument(each, rows) for each in accumulator.arguments]
     return accumulator.row.rows(arguments, accumulator.type)
+
+
+def _argument(expression: Expression, rows: pa.RecordBatch) -> pa.Array:
+    if expression == PLACE:
+        return pa.array(np.arange(rows.num_rows))
+    return plain(combined(evaluate(expression, rows)))
 
 
 def _cuts(lengths: Numbers) -> Iterator[slice]:

@@ -24,6 +24,7 @@ from penstock.operators.groups import key_columns, of_no_rows, value_columns
 from penstock.operators.item_results import Items
 from penstock.operators.registers import registers_of
 from penstock.operators.specs import (
+    Accumulator,
     AggregateCall,
     AggregateSpec,
     Collection,
@@ -43,6 +44,8 @@ from penstock.state.keyed import KeyedState
 from penstock.state.loops import Hashes
 from penstock.state.overlaps import Overlap
 
+_GROUP = KeyColumn("group", pa.int64())
+
 
 class KeptItems:
     """The items of all groups of an aggregate, a state for each collection."""
@@ -55,7 +58,9 @@ class KeptItems:
         self._overlap = overlap
         self._collections = collections_of(spec.aggregates)
         self._own = [
-            KeyedState(f"{name}_items{at}", _schema(spec, collection), bytes_max=bytes_max)
+            KeyedState(
+                f"{name}_items{at}", _schema(key_columns(spec), collection), bytes_max=bytes_max
+            )
             for at, collection in enumerate(self._collections)
         ]
         self.states = {state.name: state for state in self._own}
@@ -79,7 +84,7 @@ class KeptItems:
             of_rows = [*keys, *own]
             if not there.all():
                 of_rows = [column.filter(pa.array(there)) for column in of_rows]
-            items = _stored(collection, of_rows[len(keys) :])
+            items = stored_items(collection, of_rows[len(keys) :])
             of_items = [*of_rows[: len(keys)], *items[:-1]]
             state.merge(of_items, panes[there], items[-1:], hashes[there])
 
@@ -147,13 +152,8 @@ class KeptItems:
         rows, owners = groups.members(state)
         own = owners >= 0
         columns = rows.drop_columns([PANE_NAME]).columns[len(self._spec.keys) :]
-        *keys, value = (column.filter(pa.array(own)) for column in columns)
-        owner = KeyColumn("group", pa.int64())
-        items = state.schema.keys[len(self._spec.keys) :]
-        merged = KeyedState("merged", StateSchema((owner, *items), state.schema.values))
-        merged.merge([pa.array(owners[own]), *keys], None, [value])
-        group, *found = merged.scan().drop_columns([PANE_NAME]).columns
-        return _read(collection, group.to_numpy(), count, found)
+        chosen = [column.filter(pa.array(own)) for column in columns]
+        return merged_items(collection, owners[own], count, chosen)
 
     def _column(self, call: AggregateCall, found: Sequence[Items]) -> pa.Array:
         assert call.collection is not None
@@ -202,6 +202,17 @@ class _SessionGroups:
         return rows, np.where(inside, self._order[at], -1)
 
 
+def merged_items(
+    collection: Collection, owners: Numbers, groups: int, columns: Sequence[pa.Array]
+) -> Items:
+    """Stored items of so many groups, those of a group with equal keys as one; in their order."""
+    *keys, value = columns
+    merged = KeyedState("merged", _schema((_GROUP,), collection))
+    merged.merge([pa.array(owners), *keys], None, [value])
+    group, *found = merged.scan().drop_columns([PANE_NAME]).columns
+    return _read(collection, group.to_numpy(), groups, found)
+
+
 def _read(
     collection: Collection, owners: Numbers, groups: int, columns: Sequence[pa.Array]
 ) -> Items:
@@ -215,17 +226,22 @@ def _of_distinct(call: AggregateCall, items: Items) -> pa.Array:
     """An aggregate over the distinct values of each group, of which each counts once."""
     every = replace(call, is_distinct=False, more=())
     accumulators = accumulators_of((every,))
-    owner = KeyColumn("group", pa.int64())
-    lines = KeyedState("distinct", StateSchema((owner,), value_columns(accumulators)))
-    numbers = pa.array(np.arange(items.groups))
-    lines.put([numbers], None, of_no_rows(accumulators, items.groups))
-    if items.owners.size:
-        worth = [each.row.rows(items.keys[:1], each.type) for each in accumulators]
-        lines.merge([pa.array(items.owners)], None, worth)
-    return every.finish(accumulators, lines.scan().columns[2:])
+    worth = [each.row.rows(items.keys[:1], each.type) for each in accumulators]
+    return every.finish(accumulators, merged_lines(accumulators, items.owners, items.groups, worth))
 
 
-def _stored(collection: Collection, columns: Sequence[pa.Array]) -> list[pa.Array]:
+def merged_lines(
+    accumulators: Sequence[Accumulator], owners: Numbers, groups: int, worth: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """The accumulators of so many groups, of what each of their rows is worth, in their order."""
+    lines = KeyedState("lines", StateSchema((_GROUP,), value_columns(accumulators)))
+    lines.put([pa.array(np.arange(groups))], None, of_no_rows(accumulators, groups))
+    if owners.size:
+        lines.merge([pa.array(owners)], None, worth)
+    return list(lines.scan().columns[2:])
+
+
+def stored_items(collection: Collection, columns: Sequence[pa.Array]) -> list[pa.Array]:
     """The keys and the value of an item for each row, as a state holds them."""
     if collection.kind == "registers":
         return [*registers_of(columns[0], collection.bits)]
@@ -239,11 +255,11 @@ def _stored(collection: Collection, columns: Sequence[pa.Array]) -> list[pa.Arra
 _RULES = {"values": MergeRule.COUNT, "places": MergeRule.FIRST, "registers": MergeRule.MAX}
 
 
-def _schema(spec: AggregateSpec, collection: Collection) -> StateSchema:
+def _schema(groups: tuple[KeyColumn, ...], collection: Collection) -> StateSchema:
     own = tuple(
         KeyColumn(f"i{at}", arrow_type(stored_type(kind)))
         for at, kind in enumerate(collection.keys)
     )
     kind = arrow_type(stored_type(collection.value))
     value = ValueColumn("value", kind, _RULES[collection.kind])
-    return StateSchema((*key_columns(spec), *own), (value,))
+    return StateSchema((*groups, *own), (value,))

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from penstock.arrays import Mask, Numbers, validity_of
-from penstock.expressions.tree import Literal
+from penstock.arrays import Mask, Numbers, validity_of, values_of
+from penstock.errors import StateOverflow
+from penstock.expressions.tree import Literal as Constant
 from penstock.expressions.types import arrow_schema, arrow_type
 from penstock.kernels.columns import plain, plain_rows
 from penstock.kernels.hashing import column_words, hash_columns
@@ -19,7 +20,7 @@ from penstock.operators.contract import Batches, Prepared, Tools, in_pieces
 from penstock.operators.frames import Frames
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import levels, order_levels, sorted_places
-from penstock.operators.specs import OverCall, OverSpec
+from penstock.operators.specs import Order, OverCall, OverSpec
 from penstock.operators.timed import TimedOperator
 from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
@@ -150,10 +151,21 @@ class Sorted:
     `order` says where each row was before.
     """
 
-    def __init__(self, rows: pa.RecordBatch, order: Numbers, partition: Mask, peers: Mask) -> None:
-        """`partition` and `peers` say which rows begin one, in the new order."""
+    def __init__(
+        self,
+        rows: pa.RecordBatch,
+        order: Numbers,
+        partition: Mask,
+        peers: Mask,
+        by: Order | None = None,
+    ) -> None:
+        """`partition` and `peers` say which rows begin one, in the new order.
+
+        `by` is what their values are away by from each other.
+        """
         self.batch = rows.take(pa.array(order))
         self.order = order
+        self.by = by
         self.places = np.arange(order.size)
         self.numbers = np.cumsum(partition) - 1
         self.starts, self.ends = _spans(partition)
@@ -170,9 +182,37 @@ class Sorted:
             if frame.high is not None:
                 high = np.minimum(high, self.places + frame.high + 1)
         else:
-            low = low if frame.low is None else self.peer_starts
-            high = high if frame.high is None else self.peer_ends
+            low = low if frame.low is None else self._away(frame.low, self.peer_starts, "left")
+            high = high if frame.high is None else self._away(frame.high, self.peer_ends, "right")
         return np.minimum(low, self.ends), np.maximum(high, np.minimum(low, self.ends))
+
+    def _away(self, distance: int, peers: Numbers, side: Literal["left", "right"]) -> Numbers:
+        """Where values begin or end that are so far away; nulls have their peers alone."""
+        if not distance:
+            return peers
+        assert self.by is not None
+        column = plain(self.batch.column(self.by.column.name))
+        there, values = validity_of(column), values_of(column)
+        away = -distance if self.by.descending else distance
+        room = np.iinfo(values.dtype)
+        fits = values <= room.max - away if away > 0 else values >= room.min - away
+        if not fits[there].all():
+            raise StateOverflow(
+                f"a frame reaches {away:,} from a value of {self.by.column}, which leaves its type "
+                f"{self.by.column.type}. Cast the column to a wider type",
+                column=self.by.column.name,
+            )
+        own = values[there].astype(np.int64)
+        known, codes = np.unique(np.append(own, own + away), return_inverse=True)
+        if self.by.descending:
+            codes = known.size - 1 - codes
+        width = known.size + 2
+        ranks = np.full(values.size, -1 if self.by.nulls_first else known.size)
+        ranks[there] = codes[: own.size]
+        asked = self.numbers[there] * width + codes[own.size :]
+        found: Numbers = peers.copy()
+        found[there] = np.searchsorted(self.numbers * width + ranks, asked, side)
+        return found
 
 
 class Functions:
@@ -190,7 +230,7 @@ class Functions:
         order = sorted_places(both, count)
         partition = _changes([level[order] for level in keys], count)
         peers = _changes([level[order] for level in both], count)
-        return Sorted(rows, order, partition, peers)
+        return Sorted(rows, order, partition, peers, *spec.order[:1])
 
     def column(self, call: OverCall, rows: Sorted) -> pa.Array:
         if call.is_rank:
@@ -221,17 +261,18 @@ class Functions:
     def _value(self, call: OverCall, rows: Sorted) -> pa.Array:
         assert call.argument is not None
         column = plain(rows.batch.column(str(call.argument)))
+        some = np.flatnonzero(validity_of(column)) if call.ignores_nulls else rows.places
         at: Numbers
         if call.function in ("lag", "lead"):
             away = call.number if call.function == "lead" else -call.number
-            at = rows.places + away
-            there = (at >= rows.starts) & (at < rows.ends)
+            low, high = (np.searchsorted(some, edge) for edge in (rows.starts, rows.ends))
+            # A row that is passed over is between two: those behind it begin with the next.
+            at = np.searchsorted(some, rows.places + (away > 0)) + away - (away > 0)
         else:
-            low, high = rows.frame(call)
-            if call.ignores_nulls:
-                low, high = _between_values(column, low, high)
+            low, high = (np.searchsorted(some, edge) for edge in rows.frame(call))
             at = high - 1 if call.function == "last" else low + call.number - 1
-            there = (at >= low) & (at < high)
+        there = (at >= low) & (at < high)
+        at = some[np.where(there, at, 0)] if some.size else at
         taken = column.take(pa.array(np.where(there, at, 0), mask=~there))
         if call.default is None:
             return taken
@@ -266,21 +307,7 @@ def _part(numbers: Numbers, sizes: Numbers, parts: int) -> Numbers:
     return np.where(numbers < in_longer, of_longer, of_others) + 1
 
 
-def _between_values(column: pa.Array, low: Numbers, high: Numbers) -> tuple[Numbers, Numbers]:
-    """Frames that begin and end with a value; of one without any nothing is left."""
-    there = validity_of(column) if column.null_count else np.ones(len(column), np.bool_)
-    values = np.flatnonzero(there)
-    first = np.searchsorted(values, low)
-    last = np.searchsorted(values, high) - 1
-    some = first <= last
-    padded = np.append(values, len(column))
-    return (
-        np.where(some, padded[first], low),
-        np.where(some, padded[np.maximum(last, 0)] + 1, low),
-    )
-
-
-def _scalar(default: Literal) -> pa.Scalar:
+def _scalar(default: Constant) -> pa.Scalar:
     kind = arrow_type(default.type)
     if pa.types.is_timestamp(kind):
         return pa.scalar(default.value, pa.int64()).cast(kind)

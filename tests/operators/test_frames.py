@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from decimal import Decimal
 from functools import reduce
 from typing import Any
 
@@ -12,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from penstock.errors import ExpressionError, StateOverflow
+from penstock.errors import StateOverflow
 from penstock.expressions.tree import Column
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.operators import frames
 from penstock.operators.frames import Frames
 from penstock.operators.over import Sorted
-from penstock.operators.specs import Frame, OverCall
+from penstock.operators.specs import Frame, Order, OverCall
 
 ROWS: Schema = (
     Field("whole", parse_type("bigint")),
@@ -204,7 +205,112 @@ def test_the_work_of_running_frames_does_not_grow_with_their_length(
     assert count < worked < 20 * 2 * count * math.log2(count)
 
 
-@pytest.mark.parametrize("function", ["stddev_pop", "collect_list", "mode", "kurtosis"])
-def test_what_is_not_kept_row_by_row_is_refused(function: str) -> None:
-    with pytest.raises(ExpressionError, match=f"{function} does not run over partitions"):
-        OverCall(function, "x", COLUMNS["ratio"])
+def stddev(values: Values) -> float:
+    """Of whole numbers, so near to what any order of rows gives."""
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+
+
+OF_GROUPS: dict[str, tuple[str, tuple[Any, ...], Callable[[Values], Any]]] = {
+    "stddev_pop": ("ratio", (), stddev),
+    "collect_list": ("text", (), lambda values: values),
+    "collect_set": ("small", (), lambda values: sorted(set(values))),
+    "mode": ("text", (), lambda values: min(values, key=lambda v: (-values.count(v), v))),
+    "percentile_disc": (
+        "small", (False, False, 0.4),
+        lambda values: float(sorted(values)[max(math.ceil(0.4 * len(values)), 1) - 1]),
+    ),
+    "listagg": ("text", ("|",), "|".join),
+    "sum": ("wide", (), added),
+}  # fmt: skip
+WIDE_FRAMES = (*FRAMES, Frame(True, -100, 100))
+
+
+@pytest.mark.parametrize("function", OF_GROUPS)
+@pytest.mark.parametrize("few", [0, 1000], ids=["spans", "members"])
+def test_what_groups_keep_runs_over_frames(
+    function: str, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both by spans of rows and row by row; empty lists are not null."""
+    monkeypatch.setattr(frames, "_FEW", few)
+    monkeypatch.setattr(frames, "_MEMBERS_MAX", 500)
+    name, options, fold = OF_GROUPS[function]
+    rows = random_sorted(random.Random(5), 200)
+    rng = random.Random(6)
+    doubles = [rng.choice([None, float(rng.randrange(100))]) for _ in range(200)]
+    wide = [None if each is None else Decimal(int(each)) * 10**25 for each in doubles]
+    rows.batch = rows.batch.set_column(3, "ratio", pa.array(doubles, pa.float64()))
+    rows.batch = rows.batch.append_column("wide", pa.array(wide, pa.decimal128(28, 0)))
+    column = Column(name, parse_type("decimal(28,0)") if name == "wide" else COLUMNS[name].type)
+    given = rows.batch.column(name).to_pylist()
+    for frame in WIDE_FRAMES:
+        call = OverCall(function, "x", column, frame, options=options)
+        found = over(rows, call).to_pylist()
+        for at, (low, high) in enumerate(zip(*rows.frame(call), strict=True)):
+            values = [value for value in given[low:high] if value is not None]
+            nothing = [] if function.startswith("collect") else None
+            wanted = fold(values) if values else nothing
+            if function == "stddev_pop" and wanted is not None:
+                wanted = pytest.approx(wanted, abs=1e-9)
+            assert found[at] == wanted, (frame, at)
+
+
+@pytest.mark.parametrize("name", ["min_by", "max_by"])
+def test_the_value_of_an_extreme_runs_over_frames(name: str) -> None:
+    rows = random_sorted(random.Random(7), 150)
+    keys = list(range(150))
+    random.Random(8).shuffle(keys)
+    rows.batch = rows.batch.set_column(1, "small", pa.array(keys, pa.int32()))
+    texts = rows.batch.column("text").to_pylist()
+    for frame in WIDE_FRAMES:
+        call = OverCall(name, "x", COLUMNS["text"], frame, second=COLUMNS["small"])
+        found = over(rows, call).to_pylist()
+        for at, (low, high) in enumerate(zip(*rows.frame(call), strict=True)):
+            places = range(low, high)
+            best = (min if name == "min_by" else max)(places, key=keys.__getitem__, default=None)
+            assert found[at] == (None if best is None else texts[best])
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("nulls_first", [False, True])
+@pytest.mark.parametrize(("low", "high"), [(-3, 0), (-5, -1), (2, 9), (None, 4), (-2, None)])
+def test_frames_go_by_how_far_values_are_away(
+    low: int | None, high: int | None, descending: bool, nulls_first: bool
+) -> None:
+    rng = random.Random(9)
+    partitions = sorted(rng.randrange(4) for _ in range(120))
+    values = [rng.choice([None, rng.randrange(30)]) for _ in range(120)]
+
+    def place(at: int) -> tuple[int, int, int]:
+        value = values[at]
+        if value is None:
+            return partitions[at], -1 if nulls_first else 1, 0
+        return partitions[at], 0, -value if descending else value
+
+    order = sorted(range(120), key=place)
+    batch = random_batch(rng, 120).set_column(1, "small", pa.array(values, pa.int32()))
+    begins = np.array([at == 0 or partitions[at] != partitions[at - 1] for at in range(120)])
+    peers = np.array([at == 0 or place(order[at]) != place(order[at - 1]) for at in range(120)])
+    by = Order(COLUMNS["small"], descending, nulls_first)
+    rows = Sorted(batch, np.array(order), begins, peers, by)
+    lows, highs = rows.frame(OverCall("count", "x", None, Frame(False, low, high)))
+    for at in range(120):
+        part, rank, value = place(order[at])
+        inside = []
+        for other in range(120):
+            its, its_rank, its_value = place(order[other])
+            behind = low is None or (its_rank, its_value) >= (rank, value + low * (rank == 0))
+            before = high is None or (its_rank, its_value) <= (rank, value + high * (rank == 0))
+            if its == part and behind and before:
+                inside.append(other)
+        assert list(range(lows[at], highs[at])) == inside
+
+
+def test_a_frame_that_leaves_the_type_of_its_values_is_an_error() -> None:
+    batch = random_batch(random.Random(1), 1).set_column(
+        1, "small", pa.array([2**31 - 1], pa.int32())
+    )
+    one = np.ones(1, bool)
+    rows = Sorted(batch, np.arange(1), one, one, Order(COLUMNS["small"]))
+    with pytest.raises(StateOverflow, match="reaches 5 from a value of small"):
+        rows.frame(OverCall("count", "x", None, Frame(False, None, 5)))

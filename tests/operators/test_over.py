@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import ExpressionError
-from penstock.expressions.tree import Column, column
+from penstock.expressions.tree import Column, column, literal
 from penstock.expressions.types import BIGINT, STRING, TIMESTAMP, Field, Schema, arrow_schema
 from penstock.operators import over
 from penstock.operators.chain import Chain
@@ -171,4 +171,35 @@ def test_values_are_of_columns() -> None:
     with pytest.raises(ExpressionError, match="takes a column"):
         OverCall("lag", "l")
     with pytest.raises(ExpressionError, match="passes over nulls"):
-        OverCall("lead", "l", column("v", BIGINT), ignores_nulls=True)
+        OverCall("lead", "l", column("v", BIGINT), number=0, ignores_nulls=True)
+
+
+def test_frames_by_value_have_one_order_of_values_that_have_a_distance() -> None:
+    call = OverCall("count", "n", None, Frame(False, -2, 0))
+    for order in ((), (Order(K),), (Order(V), Order(ID))):
+        with pytest.raises(ExpressionError, match="how far values are away"):
+            OverSpec((UNTIL,), order, (call,), UNTIL)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_other_rows_whose_value_is_not_null(seed: int) -> None:
+    rng = random.Random(seed)
+    calls = (
+        OverCall("lag", "back", V, number=2, ignores_nulls=True),
+        OverCall("lead", "on", V, default=literal(-7, BIGINT), ignores_nulls=True),
+        OverCall("nth", "third", V, number=3, ignores_nulls=True),
+    )
+    spec = OverSpec((UNTIL,), (Order(ID),), calls, UNTIL)
+    chain = linear((WatermarkSpec("at", 0), spec), ROWS, None)
+    rows = [row for first in range(0, 300, 50) for row in random_rows(rng, 10_000 * SECOND, first)]
+    chain.process(batch_of(rows))
+    wanted = []
+    for row in rows:
+        part = [r for r in rows if r["until"] == row["until"] and r["v"] is not None]
+        before = [r["v"] for r in part if r["id"] < row["id"]]
+        behind = [r["v"] for r in part if r["id"] > row["id"]]
+        third = part[2]["v"] if len(part) > 2 else None
+        back = before[-2] if len(before) > 1 else None
+        wanted.append((row["id"], back, behind[0] if behind else -7, third))
+    found = shown(chain.on_watermark(20_000 * SECOND), "id", "back", "on", "third")
+    assert sorted(found) == sorted(wanted)

@@ -124,6 +124,18 @@ KEPT_AGGREGATES = (
     "percentile(n, 0.3)", "percentile(price, array(0.0, 0.5, 1.0))", "median(tiny)",
     "percentile_approx(price, 0.4)", "percentile_approx(at, array(0.1, 0.9), 200)",
     "mode(url, true)", "sort_array(collect_list(id) FILTER (WHERE flag))",
+    "listagg(url, ', ') WITHIN GROUP (ORDER BY url)", "length(string_agg(url))",
+    "listagg(url) WITHIN GROUP (ORDER BY url DESC)", "sort_array(array_agg(n) RESPECT NULLS)",
+    "listagg(cast(id AS string), '/') WITHIN GROUP (ORDER BY url DESC NULLS LAST, id)",
+    "listagg(url, ',') WITHIN GROUP (ORDER BY ratio NULLS LAST, id) FILTER (WHERE flag)",
+    "sort_array(collect_set(tiny) RESPECT NULLS)",
+    "sort_array(transform(array_agg(st) RESPECT NULLS, s -> s.w))",
+    "sort_array(collect_list(url) FILTER (WHERE flag) RESPECT NULLS)",
+    "percentile_disc(0.3) WITHIN GROUP (ORDER BY n)",
+    "percentile_disc(0) WITHIN GROUP (ORDER BY n)",
+    "percentile_disc(array(0.1, 0.5, 1.0)) WITHIN GROUP (ORDER BY price DESC)",
+    "percentile_cont(0.1) WITHIN GROUP (ORDER BY n DESC)",
+    "percentile_cont(array(0.3, 0.7)) WITHIN GROUP (ORDER BY ratio)",
     # The last bits depend on the order of rows: Spark's own do.
     "cast(round(var_pop(price % 100), 6) AS float)", "cast(round(var_samp(n % 7), 6) AS float)",
     "cast(round(stddev_pop(small), 6) AS float)", "cast(round(stddev_samp(n % 9), 6) AS float)",
@@ -407,6 +419,32 @@ def _unbounded() -> dict[str, Judged]:
         ),
         "distinct values that are wide": Judged(
             lambda df: df.groupBy("auction").agg(*_columns(*WIDE_DISTINCT)), "update", keys=1
+        ),
+        "distinct texts as one": Judged(
+            lambda df: df.groupBy("auction").agg(
+                *_columns("listagg(DISTINCT url, ',') WITHIN GROUP (ORDER BY url DESC)")
+            ),
+            "update",
+            keys=1,
+        ),
+        "products": Judged(
+            lambda df: df.groupBy("auction").agg(
+                F.round(F.product(1 + F.col("tiny") / 1000), 6).cast("float").alias("p"),
+                F.product(F.lit(None).cast("double")).alias("q"),
+            ),
+            "complete",
+        ),
+        "pivot": Judged(
+            lambda df: df.groupBy("auction").pivot("tiny", [1, 2, 3]).agg(F.sum("n"), F.max("url")),
+            "complete",
+        ),
+        "pivot by texts, in windows": Judged(
+            lambda df: (
+                _behind(df)
+                .groupBy(F.window("ts", "20 seconds"), "flag")
+                .pivot("url", ["a", "b", None])
+                .agg(F.max_by("fee", "id"))
+            )
         ),
         "best groups, sorted": Judged(
             lambda df: (
@@ -1224,6 +1262,49 @@ def _over_partitions() -> dict[str, Judged]:
             "w", "flag", "id", *(value.alias(f"c{at}") for at, value in enumerate(values))
         )
 
+    def aggregated(df: DataFrame) -> DataFrame:
+        """What groups keep, over whole partitions, running and moving frames."""
+        part = Window.partitionBy("w", "flag")
+        by_id = part.orderBy("id")
+        near = by_id.rowsBetween(-3, 2)
+        ranged = part.orderBy(F.col("id").cast("long")).rangeBetween(-7, 2)
+        down = part.orderBy(F.col("tiny").cast("int").desc()).rangeBetween(-2, 0)
+        timed = "(partition by w, flag order by ts range between interval 3 seconds preceding and "
+        timed += "interval 1 second following)"
+        rounded = [
+            F.stddev("n").over(part), F.var_pop(F.col("price") % 100).over(by_id),
+            F.corr(F.col("n") % 5, F.col("price") % 9).over(near),
+            F.skewness(F.col("n") % 11).over(by_id), F.kurtosis(F.col("n") % 13).over(near),
+            F.covar_samp(F.col("n") % 5, F.col("price") % 9).over(part),
+            F.regr_slope(F.col("n") % 5, F.col("price") % 9).over(by_id),
+        ]  # fmt: skip
+        values = [
+            *(F.round(each, 6).cast("float") for each in rounded),
+            F.collect_list("url").over(by_id), F.collect_list("st").over(near),
+            F.sort_array(F.collect_set("tiny").over(by_id)), F.median("n").over(part),
+            F.percentile("price", [0.0, 0.3, 1.0]).over(by_id),
+            F.percentile_approx("at", 0.4).over(near), F.mode("url", True).over(by_id),
+            F.min_by("url", "id").over(near), F.max_by("st", "id").over(by_id),
+            F.approx_count_distinct("url").over(by_id), F.sum("fee").over(by_id),
+            F.avg("fee").over(near), F.sum(F.col("rate").cast("decimal(38,1)")).over(part),
+            F.avg(F.col("rate").cast("decimal(30,4)")).over(by_id), F.max("st").over(near),
+            F.min("tags").over(by_id), F.sum(F.col("gap") / 1000).over(by_id),
+            F.avg(F.col("gap") / 1000).over(near), F.try_sum("price").over(part),
+            F.bool_or("flag").over(near), F.count_if("flag").over(by_id),
+            F.listagg("url", F.lit("-")).over(by_id), F.sum("n").over(ranged),
+            F.count("url").over(ranged), F.count("*").over(down), F.max("price").over(down),
+            F.expr(f"count(*) over {timed}"), F.expr(f"size(collect_set(tiny) over {timed})"),
+            F.lag("price", 2).over(by_id), F.lead("n", 1, 0).over(by_id),
+            F.expr("lag(url, 2) ignore nulls over (partition by w, flag order by id)"),
+            F.expr("lead(url, 1, 'x') ignore nulls over (partition by w, flag order by id)"),
+            F.nth_value("url", 2, True).over(by_id),
+        ]  # fmt: skip
+        windowed = _behind(df).withColumn("w", F.window("ts", "20 seconds"))
+        windowed = windowed.withColumn("gap", F.expr("at - ts"))
+        return windowed.select(
+            "w", "flag", "id", *(value.alias(f"c{at}") for at, value in enumerate(values))
+        )
+
     def best(df: DataFrame) -> DataFrame:
         counted = _behind(df).groupBy(F.window("ts", "20 seconds"), "auction")
         sums = counted.agg(F.count("*").alias("n"))
@@ -1237,12 +1318,16 @@ def _over_partitions() -> dict[str, Judged]:
             F.sum("n").over(order.rowsBetween(-3, -1)),
             F.lag("url", 2).over(order),
             F.first("price").over(order.rowsBetween(-4, 0)),
+            F.round(F.stddev("price").over(order.rowsBetween(-9, 0)), 6).cast("float"),
+            F.collect_list("url").over(order.rowsBetween(-2, 0)),
+            F.max_by("url", "n").over(order.rowsBetween(0, 0)),
         ]
         named = [value.alias(f"c{at}") for at, value in enumerate(values)]
         return _behind(df).where("ts is not null").select("id", "auction", *named)
 
     return {
         "functions over windows": Judged(ranked),
+        "aggregates over windows": Judged(aggregated),
         "the best of each window": Judged(best),
         "the last rows of each key": Judged(last_rows),
     }

@@ -25,16 +25,14 @@ _TYPES: dict[str, DataType] = {
     "cume_dist": DOUBLE,
 }
 _VALUES = ("lag", "lead", "first", "last", "nth")
-# What an aggregate may keep, to run over frames.
-_KEPT = frozenset({"rows", "count", "sum", "sum_high", "sum_low", "min", "max"})
-_KEPT |= {"bit_and", "bit_or", "bit_xor"}
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """The rows around a row, both ends included; None: to the end of the partition.
 
-    Those of `rows` are so many rows away; others count rows of equal order as one, 0 the row's own.
+    Those of `rows` are so many rows away; of others the value that they are ordered by is so far
+    away, in its unit (days, microseconds), and 0 are rows of equal order.
     """
 
     rows: bool
@@ -42,8 +40,9 @@ class Frame:
     high: int | None
 
     @property
-    def is_whole(self) -> bool:
-        return self.low is None and self.high is None
+    def by_value(self) -> bool:
+        """Whether it goes by how far values are apart."""
+        return not self.rows and any((self.low, self.high))
 
 
 WHOLE = Frame(True, None, None)
@@ -72,19 +71,16 @@ class OverCall:
     number: int = 1
     default: Literal | None = None
     ignores_nulls: bool = False
+    second: Expression | None = None  # of an aggregate, as its options
+    options: tuple[Any, ...] = ()
 
     def __post_init__(self) -> None:
         if self.function in _VALUES and not isinstance(self.argument, Column):
             raise refuse(f"{self.function} takes a column here, not {self.argument}")
-        if self.ignores_nulls and self.function in ("lag", "lead", "nth"):
-            raise refuse(f"{self.function} that passes over nulls is not run here")
+        if self.ignores_nulls and self.function in ("lag", "lead") and not self.number:
+            raise refuse(f"{self.function} that passes over nulls is that of another row")
         if self.is_aggregate:
-            kept = {each.function for each in self.aggregate.accumulators}
-            if not kept or kept - _KEPT:
-                raise refuse(
-                    f"{self.function} does not run over partitions: group the rows, and join the "
-                    "groups with them"
-                )
+            _ = self.aggregate  # one of the table, or it is refused there
 
     @property
     def is_rank(self) -> bool:
@@ -96,13 +92,14 @@ class OverCall:
 
     @property
     def aggregate(self) -> AggregateCall:
-        return AggregateCall(self.function, self.argument, self.name)
+        asked = (self.function, self.argument, self.name, self.second, self.ignores_nulls)
+        return AggregateCall(*asked, options=self.options)
 
     @property
     def back(self) -> int | None:
         """How many rows before a row it looks at; None: all, or some behind it too."""
         if self.function == "lag":
-            return self.number if self.number >= 0 else None
+            return self.number if self.number >= 0 and not self.ignores_nulls else None
         if self.is_rank or self.function == "lead" or not self.frame.rows:
             return None
         if self.frame.low is None or self.frame.high is None or self.frame.high > 0:
@@ -119,7 +116,14 @@ class OverCall:
         return Field(self.name, self.argument.type, True)
 
     def bound(self, bind: Binder) -> OverCall:
-        return self if self.argument is None else replace(self, argument=bind(self.argument))
+        if self.argument is None:
+            return self
+        second = None if self.second is None else bind(self.second)
+        return replace(self, argument=bind(self.argument), second=second)
+
+    def expressions(self) -> list[Expression]:
+        """What it reads of a row."""
+        return [each for each in (self.argument, self.second) if each is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,13 @@ class OverSpec(Spec):
     best: tuple[str, int] | None = None
 
     def __post_init__(self) -> None:
+        for call in self.calls:
+            if call.frame.by_value and not (len(self.order) == 1 and _has_distance(self.order[0])):
+                raise refuse(
+                    f"{call.name}: a frame that goes by how far values are away needs rows that "
+                    "are ordered by one whole number, date or timestamp; order by one, or use "
+                    "rowsBetween()"
+                )
         if not self.is_running:
             return
         for call in self.calls:
@@ -180,7 +191,7 @@ class OverSpec(Spec):
 
     def expressions(self) -> list[Expression]:
         read: list[Expression] = [*self.partition, *(each.column for each in self.order)]
-        read += [call.argument for call in self.calls if call.argument is not None]
+        read += [each for call in self.calls for each in call.expressions()]
         return [*read, self.time]
 
     def bound(self, bind: Binder) -> OverSpec:
@@ -212,6 +223,11 @@ class OverSpec(Spec):
         schema = (*input_schema, *(call.field for call in self.calls))
         check_distinct(tuple(field.name for field in schema))
         return schema
+
+
+def _has_distance(order: Order) -> bool:
+    kind = order.column.type
+    return kind.is_integer or kind.kind in ("date", "timestamp", "timestamp_ntz")
 
 
 def _column(expression: Expression) -> Column:
