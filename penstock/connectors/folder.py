@@ -274,7 +274,7 @@ class FolderSource(Source):
 
         What is wrong with a file, or with a line of it, is told there.
         """
-        if self._lines is None or self._lines.header or at.version is not None or self._facts:
+        if self._lines is None or self._lines.header or at.version is not None or len(self._facts):
             return None
         contents: list[bytes] = []
         partition: tuple[str, ...] | None = None
@@ -329,6 +329,9 @@ class FolderSource(Source):
         return pa.RecordBatch.from_arrays([*rows.columns, *values], names)
 
     def _with_facts(self, rows: pa.RecordBatch, file: OpenFile, piece: Piece) -> pa.RecordBatch:
+        """Rows of a piece with what is known of its file."""
+        if not len(self._facts):
+            return rows
         names = tuple(name.rpartition(".")[2] for name in self._facts.names)
         columns = [*rows.columns, *fact_columns(names, file, piece)]
         return pa.RecordBatch.from_arrays(columns, [*rows.schema.names, *self._facts.names])
