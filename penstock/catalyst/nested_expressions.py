@@ -12,8 +12,8 @@ from penstock.catalyst.place import Builder, Place
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
 from penstock.expressions.lambdas import closed_over
-from penstock.expressions.tree import Call, Column, Expression, call, literal
-from penstock.expressions.types import INT, STRING, DataType
+from penstock.expressions.tree import Call, Column, Expression, Literal, call, literal
+from penstock.expressions.types import INT, INTERVAL_FIELDS_US, STRING, DataType
 
 # --- structs --------------------------------------------------------------------------------------
 
@@ -214,6 +214,26 @@ def _array_sort(place: Place) -> Expression:
     return call("sort_array", array, nulls_last=True)
 
 
+def _arrays_zip(place: Place) -> Expression:
+    fields = _element(spark_type(place.read("dataType"))).fields
+    return call("arrays_zip", *place.args(), names=[field.name for field in fields])
+
+
+def _sequence(place: Place) -> Expression:
+    """Of whole numbers, or of dates by days."""
+    start, stop, *step = place.node.children
+    ends = [place.read_node(start), place.read_node(stop)]
+    if not step or ends[0].type.kind != "date":
+        return call("sequence", *ends, *map(place.read_node, step))
+    length = place.read_node(step[0])
+    if not isinstance(length, Literal) or not length.type.is_interval or length.value is None:
+        raise ExpressionError("dates follow each other by a constant number of days here")
+    days, rest = divmod(length.value, INTERVAL_FIELDS_US["day"])
+    if rest or not days:
+        raise ExpressionError("dates follow each other by whole days here")
+    return call("sequence", *ends, literal(days, INT))
+
+
 # --- JSON -----------------------------------------------------------------------------------------
 
 # Settings under which Spark reads JSON otherwise than here: their names, and their defaults.
@@ -292,4 +312,7 @@ NESTED_BUILDERS: Mapping[str, Builder] = {
     "zip_with": _over("zip_with", 2, "x", "y"),
     "map_filter": _over("map_filter", 1, "x", "y"),
     "transform_values": _over("transform_values", 1, "x", "y"),
+    "transform_keys": _over("transform_keys", 1, "x", "y"),
+    "ArraysZip": _arrays_zip,
+    "Sequence": _sequence,
 }

@@ -151,6 +151,12 @@ def _static(place: Place) -> Expression:
     return builder(place)
 
 
+def _unbase64(place: Place) -> Expression:
+    if place.read("failOnError"):
+        raise ExpressionError("to_binary() of what may not be Base64 is not known here")
+    return call("unbase64", place.arg(0))
+
+
 def _base64(place: Place) -> Expression:
     return call("base64", place.arg(0), lines=bool(place.constant(1, "whether it has lines")))
 
@@ -186,6 +192,7 @@ TEXT_BUILDERS: Mapping[str, Builder] = {
     "RegExpReplace": _regexp_replace,
     "RegExpExtract": _regexp_extract,
     "Unhex": _unhex,
+    "UnBase64": _unbase64,
     "Sha2": _sha2,
     "Murmur3Hash": _hash("hash"),
     "XxHash64": _hash("xxhash64"),

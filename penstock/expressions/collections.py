@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -217,6 +220,51 @@ def array_join(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     return joined
 
 
+def arrays_zip(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """The first items of all arrays as a struct, then the second ones; the shorter end in nulls."""
+    valid = both_valid(args)
+    whole, columns = zipped(args, valid)
+    names = list(node.option("names"))
+    return replace(whole, values=pa.StructArray.from_arrays(columns, names)).array(node.type)
+
+
+def zipped(args: Sequence[pa.Array], valid: Mask) -> tuple[Items, list[pa.Array]]:
+    """Rows as long as the longest array of each, and of each array the items in their places."""
+    parts = [items_of(arg) for arg in args]
+    lengths = np.where(valid, np.maximum.reduce([part.lengths for part in parts]), 0)
+    whole = Items(pa.nulls(int(lengths.sum())), lengths, valid)
+    rows, places = whole.rows, whole.places
+    columns = [
+        part.values.take(pa.array(part.begins[rows] + places, mask=places >= part.lengths[rows]))
+        for part in parts
+    ]
+    return whole, columns
+
+
+def sequence(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    """From a number to another, both included if a step meets it; by ones if no step is given."""
+    start, stop = (values_of(arg).astype(np.int64) for arg in args[:2])
+    valid = both_valid(args)
+    up = start <= stop
+    step = values_of(args[2]).astype(np.int64) if len(args) > 2 else np.where(up, 1, -1)
+    never = np.where(up, step < 0, step > 0) & (start != stop) | (step == 0) & (start != stop)
+    frame.fail(never & valid, "a step that leads away from the end of the sequence", node)
+    # Far apart they leave 64 bits: as numbers without a sign their distance has room.
+    apart = np.where(up, stop.view(np.uint64) - start.view(np.uint64), 0)
+    apart = np.where(up, apart, start.view(np.uint64) - stop.view(np.uint64))
+    width = np.where(step == 0, 1, np.abs(step)).view(np.uint64)
+    lengths = np.where(start == stop, 0, apart // width)
+    too_long = (lengths >= ITEMS_MAX) & ~never
+    frame.fail(too_long & valid, f"an array of more than {ITEMS_MAX} items", node)
+    bad = ~valid | never | too_long
+    counts = np.where(bad, 0, lengths.astype(np.int64) + 1)
+    items = Items(pa.nulls(int(counts.sum())), counts, valid)
+    assert node.type.element is not None
+    values = start[items.rows] + step[items.rows] * items.places
+    column = arrow_column(values, np.ones(len(values), np.bool_), node.type.element)
+    return replace(items, values=column).array(node.type)
+
+
 def struct_fields(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     """A field of each struct in an array."""
     items = items_of(args[0])
@@ -268,7 +316,7 @@ def make_map(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     order = pa.array(np.arange(rows * pairs).reshape(pairs, rows).T.reshape(-1))
     keys, values = (pa.concat_arrays(part).take(order) for part in (args[0::2], args[1::2]))
     lengths = np.full(rows, pairs, np.int64)
-    return _checked_map(node, Items(keys, lengths, np.ones(rows, np.bool_)), values, frame)
+    return checked_map(node, Items(keys, lengths, np.ones(rows, np.bool_)), values, frame)
 
 
 def map_from_arrays(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
@@ -278,7 +326,17 @@ def map_from_arrays(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     frame.fail(uneven, "as many keys as values were expected", node)
     valid = valid & ~uneven
     kept = Items(*_of_rows(keys, valid), valid)
-    return _checked_map(node, kept, _of_rows(values, valid)[0], frame)
+    return checked_map(node, kept, _of_rows(values, valid)[0], frame)
+
+
+def map_from_entries(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    """Null where an entry is."""
+    entries = items_of(args[0])
+    missing = ~validity_of(entries.values)
+    valid = entries.valid & ~entries.any_of(missing)
+    kept = Items(*_of_rows(entries, valid), valid)
+    keys, values = kept.values.flatten()
+    return checked_map(node, Items(keys, kept.lengths, valid), values, frame)
 
 
 def map_concat(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
@@ -286,10 +344,10 @@ def map_concat(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     parts = [entries_of(arg) for arg in args]
     keys = side_by_side([part[0] for part in parts], valid)
     values = side_by_side([part[1] for part in parts], valid)
-    return _checked_map(node, keys, values.values, frame)
+    return checked_map(node, keys, values.values, frame)
 
 
-def _checked_map(node: Call, keys: Items, values: pa.Array, frame: Frame) -> pa.Array:
+def checked_map(node: Call, keys: Items, values: pa.Array, frame: Frame) -> pa.Array:
     """A map whose keys are there and differ."""
     missing = ~validity_of(keys.values)
     frame.fail(keys.any_of(missing), "a key of a map is null", node)

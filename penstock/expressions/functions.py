@@ -414,6 +414,10 @@ _TEXTS: tuple[Function, ...] = (
         "base64", (1, 1), gives(STRING, "binary"), texts.to_base64,
         options={"lines": OptionRule(check_flag, True)},
     ),
+    Function(
+        "unbase64", (1, 1), gives(BINARY, "string"), texts.from_base64, fails=always,
+        catalyst="UnBase64",
+    ),
 )  # fmt: skip
 
 _HASHES: tuple[Function, ...] = (
@@ -520,6 +524,13 @@ _MATHEMATICS: tuple[Function, ...] = (
         catalyst="Log",
     ),
     Function(
+        "expm1", (1, 1), gives(DOUBLE, "double"), mathematics.real_function, catalyst="Expm1"
+    ),
+    Function(
+        "log1p", (1, 1), gives(DOUBLE, "double"), mathematics.real_function, always_nullable,
+        catalyst="Log1p",
+    ),
+    Function(
         "log10", (1, 1), gives(DOUBLE, "double"), mathematics.logarithm, always_nullable,
         catalyst="Log10",
     ),
@@ -549,6 +560,10 @@ _MATHEMATICS: tuple[Function, ...] = (
     Function(
         "factorial", (1, 1), gives(BIGINT, "int"), mathematics.factorial, always_nullable,
         catalyst="Factorial",
+    ),
+    Function(
+        "width_bucket", (4, 4), signatures.width_bucket, mathematics.width_bucket,
+        always_nullable, catalyst="WidthBucket",
     ),
     Function("pow", (2, 2), gives(DOUBLE, "double"), mathematics.power, catalyst="Pow"),
 )  # fmt: skip
@@ -886,6 +901,18 @@ _COLLECTIONS: tuple[Function, ...] = (
         fails=always, catalyst="MapFromArrays",
     ),
     Function(
+        "map_from_entries", (1, 1), signatures.map_of_entries, collections.map_from_entries,
+        always_nullable, fails=always, catalyst="MapFromEntries",
+    ),
+    Function(
+        "arrays_zip", (1, None), signatures.zipped_arrays, collections.arrays_zip,
+        options={"names": OptionRule(check_names, REQUIRED)}, catalyst="ArraysZip",
+    ),
+    Function(
+        "sequence", (2, 3), signatures.sequence, collections.sequence, fails=always,
+        catalyst="Sequence",
+    ),
+    Function(
         "map_concat", (1, None), signatures.maps_of_one_type, collections.map_concat,
         fails=always, catalyst="MapConcat",
     ),
@@ -941,6 +968,11 @@ _LAMBDAS: tuple[Function, ...] = (
         "transform_values", (1, None), lambdas.map_of_new_values, lambdas.map_entries_changed,
         _first_nullable, _BODY, arguments=Arguments.ALL, fails=_body_may_fail,
         sql="transform_values({...}, (x, y) -> {body})", catalyst="transform_values",
+    ),
+    Function(
+        "transform_keys", (1, None), lambdas.map_of_new_keys, lambdas.map_entries_changed,
+        _first_nullable, _BODY, arguments=Arguments.ALL, fails=always,
+        sql="transform_keys({...}, (x, y) -> {body})", catalyst="transform_keys",
     ),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,10 +19,12 @@ import pyarrow.compute as pc
 from penstock.arrays import Mask, Vector, true_rows, validity_of
 from penstock.errors import ExpressionError
 from penstock.expressions.arithmetic import both_valid
+from penstock.expressions.collections import checked_map
+from penstock.expressions.collections import zipped as both_zipped
 from penstock.expressions.frame import Frame
 from penstock.expressions.lists import Items, entries_of, items_of, map_array
 from penstock.expressions.nodes import Call, Column, Expression, columns_of, may_fail
-from penstock.expressions.signatures import Operands
+from penstock.expressions.signatures import Operands, new_key
 from penstock.expressions.types import BOOLEAN, INT, DataType, array_type, map_type
 from penstock.expressions.vectors import arrow_column
 
@@ -132,6 +135,13 @@ def map_of_new_values(operands: Operands) -> DataType:
     return map_type(key, value)
 
 
+def map_of_new_keys(operands: Operands) -> DataType:
+    key, value = _of_entries(operands), operands.types[0].value
+    new_key(operands, key)
+    assert value is not None
+    return map_type(key, value)
+
+
 def _variable_types(body: str) -> dict[str, DataType]:
     """The types of what a body reads."""
     return {column.name: column.type for column in columns_of(body_of(body))}
@@ -233,28 +243,21 @@ def _spread(valid: Mask) -> pa.Array:
 
 def zip_with(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     """Item by item; the shorter array is filled up with nulls."""
-    left, right = items_of(args[0]), items_of(args[1])
-    valid = both_valid(args[:2])
-    lengths = np.where(valid, np.maximum(left.lengths, right.lengths), 0)
-    frame_items = Items(pa.nulls(int(lengths.sum())), lengths, valid)
-    rows, places = frame_items.rows, frame_items.places
-    variables = {
-        name: side.values.take(
-            pa.array(side.begins[rows] + places, mask=places >= side.lengths[rows])
-        )
-        for name, side in (("x", left), ("y", right))
-    }
-    values = _on_items(frame, node.option("body"), rows, variables, args[2:])
-    return Items(values, lengths, valid).array(node.type)
+    items, columns = both_zipped(args[:2], both_valid(args[:2]))
+    variables = dict(zip("xy", columns, strict=True))
+    values = _on_items(frame, node.option("body"), items.rows, variables, args[2:])
+    return Items(values, items.lengths, items.valid).array(node.type)
 
 
 def map_entries_changed(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
-    """A map with other values, or with some of its entries."""
+    """A map with other values or keys, or with some of its entries."""
     keys, values = entries_of(args[0])
     variables = {"x": keys.values, "y": values.values}
     found = _on_items(frame, node.option("body"), keys.rows, variables, args[1:])
     if node.function == "transform_values":
         return map_array(keys, found, node.type)
+    if node.function == "transform_keys":
+        return checked_map(node, replace(keys, values=found), values.values, frame)
     wanted = true_rows(found)
     return map_array(keys.kept(wanted), values.kept(wanted).values, node.type)
 

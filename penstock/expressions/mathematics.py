@@ -118,6 +118,10 @@ def real_function(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
             return arrow_column(np.sqrt(values), valid, node.type)
         if node.function == "exp":
             return arrow_column(strict_math.exp(values), valid, node.type)
+        if node.function == "expm1":
+            return arrow_column(strict_math.expm1(values), valid, node.type)
+        if node.function == "log1p":
+            return arrow_column(strict_math.log1p(values), valid & ~(values <= -1), node.type)
         # ln of zero or less is null, not an error
         return arrow_column(strict_math.ln(values), valid & ~(values <= 0), node.type)
 
@@ -165,6 +169,22 @@ def factorial(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     known = (values >= 0) & (values < len(_FACTORIALS))
     found = _FACTORIALS[np.where(known, values, 0)]
     return arrow_column(found, validity_of(args[0]) & known, node.type)
+
+
+def width_bucket(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """Which of so many equal parts between two bounds a value lies in; null without any."""
+    value, one, other, count = (values_of(arg) for arg in args)
+    is_known = np.isfinite(one) & np.isfinite(other) & (one != other) & ~np.isnan(value)
+    valid = both_valid(args) & is_known & (count > 0) & (count < np.iinfo(np.int64).max)
+    with np.errstate(all="ignore"):
+        upwards = one < other
+        along = np.where(upwards, value - one, one - value)  # from the first bound on
+        span = np.where(upwards, other - one, one - other)
+        within = saturated(count.astype(np.float64) * along / span) + 1
+        before = np.where(upwards, value < one, value > one)
+        behind = np.where(upwards, value >= other, value <= other)
+    found = np.where(before, 0, np.where(behind, count + 1, within))
+    return arrow_column(found, valid, node.type)
 
 
 def power(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

@@ -669,7 +669,7 @@ def entries_of(operands: Operands) -> DataType:
     return array_type(struct_type([Field("key", key), Field("value", value)]))
 
 
-def _new_key(operands: Operands, key: DataType) -> None:
+def new_key(operands: Operands, key: DataType) -> None:
     """Spark tells the keys of maps that are floats apart in ways of its own."""
     _comparable(operands, key)
     if key.is_fractional:
@@ -681,18 +681,48 @@ def map_of(operands: Operands) -> DataType:
     if len(types) % 2:
         operands.refuse("keys and values in turns")
     key = operands.require_equal(types[0::2])
-    _new_key(operands, key)
+    new_key(operands, key)
     return map_type(key, operands.require_equal(types[1::2]))
 
 
 def map_of_arrays(operands: Operands) -> DataType:
     key, value = _array(operands), _array(operands, 1)
-    _new_key(operands, key)
+    new_key(operands, key)
     return map_type(key, value)
 
 
+def map_of_entries(operands: Operands) -> DataType:
+    fields = _array(operands).fields
+    if len(fields) != 2:
+        operands.refuse("an array of structs of a key and a value")
+    new_key(operands, fields[0].type)
+    return map_type(fields[0].type, fields[1].type)
+
+
+def zipped_arrays(operands: Operands) -> DataType:
+    names = operands.options["names"]
+    if len(names) != len(operands.types) or len(set(names)) != len(names):
+        operands.refuse(f"one array for each of the distinct names {list(names)!r:.200}")
+    items = [_array(operands, index) for index in range(len(names))]
+    return array_type(struct_type([Field(n, t) for n, t in zip(names, items, strict=True)]))
+
+
+def sequence(operands: Operands) -> DataType:
+    kind, *_ = operands.types
+    steps = operands.types[2:]
+    expected = INT if kind.kind == "date" else kind
+    is_known = kind.is_integer or kind.kind == "date"
+    if not is_known or operands.types[1] != kind or any(step != expected for step in steps):
+        operands.refuse("two whole numbers, or dates, and a step")
+    return array_type(kind)
+
+
+def width_bucket(operands: Operands) -> DataType:
+    return takes(DOUBLE, DOUBLE, DOUBLE, BIGINT)(operands) and BIGINT
+
+
 def maps_of_one_type(operands: Operands) -> DataType:
-    _new_key(operands, _map(operands)[0])
+    new_key(operands, _map(operands)[0])
     return operands.require_equal(operands.types)
 
 

@@ -1,4 +1,4 @@
-"""exp, ln, log10 and pow to the last bit of Java's StrictMath, which Spark computes with.
+"""exp, ln and their kin, and pow, to the last bit of Java's StrictMath, which Spark computes with.
 
 StrictMath is fdlibm by definition: these are its algorithms over whole columns. Every operation is
 one of IEEE 754 and stands in fdlibm's order; where that branches, each branch is computed for all
@@ -7,6 +7,7 @@ rows and the right one is chosen. High and low words are the halves of a double'
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,88 @@ def ln(x: Doubles) -> Doubles:
     far = np.where(((top - 0x6147A) | (0x6B851 - top)) > 0, upper, lower)
     result = np.where((0xFFFFF & (2 + top)) < 3, close, far)
     result = np.where(x == 0, -np.inf, np.where(x < 0, np.nan, result))
+    return np.where(np.isnan(x) | (x == np.inf), x, result)
+
+
+_EXPM1 = (
+    1.0, -3.33333333333331316428e-02, 1.58730158725481460165e-03, -7.93650757867487942473e-05,
+    4.00821782732936239552e-06, -2.01099218183624371326e-07,
+)  # fmt: skip
+_EXPM1_FAR = 56  # beyond so many powers of 2 one more or less is not seen
+
+
+def expm1(x: Doubles) -> Doubles:
+    """e to the power of each number, less 1."""
+    top = _high(np.abs(x))
+    is_far = top > 0x3FD62E42  # beyond half of ln 2
+    is_near_one = top < 0x3FF0A2B2  # within one and a half of it
+    times = np.where(is_near_one, np.sign(x), np.trunc(_INVERSE_LN2 * x + np.copysign(0.5, x)))
+    times = np.where(is_far & (top < 0x40862E43), times, 0.0)
+    high, low = x - times * _LN2_HIGH, times * _LN2_LOW
+    rest = np.where(is_far, high - low, x)
+    lost = np.where(is_far, (high - rest) - low, 0.0)
+    half = 0.5 * rest
+    square = rest * half
+    r = _polynomial(square, _EXPM1)
+    t = 3.0 - r * half
+    e = square * ((r - t) / (6.0 - rest * t))
+    near = rest - (rest * e - square)
+    e = (rest * (e - lost) - lost) - square
+    power = _scaled(np.ones_like(x), -times)
+    few = _scaled((1.0 - power) - (e - rest), times)
+    many = _scaled((rest - (e + power)) + 1.0, times)
+    most = _scaled(1.0 - (e - rest), times) - 1.0
+    result = np.where(times < 20, few, many)
+    result = np.where((times <= -2) | (times > _EXPM1_FAR), most, result)
+    once = np.where(rest < -0.25, -2.0 * (e - (rest + 0.5)), 1.0 + 2.0 * (rest - e))
+    result = np.where(times == 1, once, np.where(times == -1, 0.5 * (rest - e) - 0.5, result))
+    result = np.where(times == 0, near, result)
+    result = np.where(top < 0x3C900000, x, result)  # so small that it is itself
+    result = np.where((top >= 0x4043687A) & (x < 0), -1.0, result)
+    result = np.where(x > _EXP_OVERFLOWS, np.inf, result)
+    return np.where(np.isnan(x), x, result)
+
+
+_LN = (*chain.from_iterable(zip(_LN_ODD, _LN_EVEN, strict=False)), _LN_ODD[-1])
+
+
+def log1p(x: Doubles) -> Doubles:
+    """The natural logarithm of each number and 1."""
+    signed, size = _high(x), _high(np.abs(x))
+    is_itself = (signed < 0x3FDA827A) & ((signed > 0) | (signed <= 0xBFD2BEC3 - (1 << 32)))
+    is_wide = signed >= 0x43400000  # one more is not seen
+    u = np.where(is_wide, x, 1.0 + x)
+    top = _high(u)
+    power = (top >> 20) - 1023
+    lost = np.where(power > 0, 1.0 - (u - x), x - (u - 1.0)) / u
+    lost = np.where(is_wide | is_itself, 0.0, lost)
+    top = top & 0xFFFFF
+    goes_up = top >= 0x6A09E
+    rest = _with_high(u, top | np.where(goes_up, 0x3FE00000, 0x3FF00000))
+    power = np.where(is_itself, 0, power + goes_up)
+    top = np.where(is_itself, 1, np.where(goes_up, (0x00100000 - top) >> 2, top))
+    f = np.where(is_itself, x, rest - 1.0)
+    k = power.astype(np.float64)
+    half = 0.5 * f * f
+    added = k * _LN2_LOW + lost
+    # so near to 1 that two terms are enough
+    r = half * (1.0 - 0.66666666666666666 * f)
+    close = np.where(power == 0, f - r, k * _LN2_HIGH - ((r - added) - f))
+    close = np.where(
+        f == 0, np.where(power == 0, 0.0, k * _LN2_HIGH + (lost + k * _LN2_LOW)), close
+    )
+    s = f / (2.0 + f)
+    z = s * s
+    r = z * _polynomial(z, _LN)
+    far = np.where(
+        power == 0,
+        f - (half - s * (half + r)),
+        k * _LN2_HIGH - ((half - (s * (half + r) + added)) - f),
+    )
+    result = np.where(top == 0, close, far)
+    small = np.where(size < 0x3C900000, x, x - x * x * 0.5)
+    result = np.where(size < 0x3E200000, small, result)
+    result = np.where(x == -1, -np.inf, np.where(x < -1, np.nan, result))
     return np.where(np.isnan(x) | (x == np.inf), x, result)
 
 

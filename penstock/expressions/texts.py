@@ -270,6 +270,30 @@ def to_base64(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     return pa.array(encoded, pa.string()).take(codes.indices)
 
 
+def from_base64(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
+    codes = args[0].dictionary_encode()
+    decoded = [_of_base64(text) for text in codes.dictionary.to_pylist()]
+    found = pa.array(decoded, pa.binary()).take(codes.indices)
+    broken = validity_of(args[0]) & ~validity_of(found)
+    frame.fail(broken, "a text that is not Base64", node)
+    return found
+
+
+_NOT_BASE64, _IS_BASE64 = re.compile("[^A-Za-z0-9+/]"), re.compile("[A-Za-z0-9+/]")
+
+
+def _of_base64(text: str) -> bytes | None:
+    """As Java reads MIME: what is none of the 64 is passed over; None: the end is broken."""
+    letters, padding, rest = text.partition("=")
+    own = _NOT_BASE64.sub("", letters)
+    last = len(own) % 4
+    if last == 1 or (padding and not last) or _IS_BASE64.search(rest):
+        return None
+    if padding and last == 2 and not rest.startswith("="):
+        return None
+    return base64.b64decode(own + "=" * (-last % 4))
+
+
 def _base64_text(data: bytes, lines: bool) -> str:
     text = base64.b64encode(data).decode("ascii")
     if not lines:

@@ -90,6 +90,42 @@ NESTED_CASES: tuple[tuple[str, str], ...] = (
     ("map('a', i, 'b', s)", "map('a', i, 'b', CAST(s AS int))"),
     ("map(u, i, 'a', s)", "map(u, i, 'a', CAST(s AS int))"),
     ("map_from_arrays(us, us)", "map_from_arrays(us, us)"),
+    ("map_from_entries(map_entries(m))", "map_from_entries(map_entries(m))"),
+    (
+        "map_from_entries(transform(xs, (e, n) -> if(e % 3 = 0, null, struct(n, e))))",
+        "map_from_entries(transform(xs, x -> if(((x % 3) = 0), NULL, struct(i, x))))",
+    ),
+    ("map_from_entries(pts)", "map_from_entries(pts)"),
+    ("arrays_zip(xs, us)", "arrays_zip(xs, us)"),
+    ("arrays_zip(xs, ys, pts, xss)", "arrays_zip(xs, ys, pts, xss)"),
+    ("arrays_zip(xs)", "arrays_zip(xs)"),
+    ("arrays_zip(transform(xs, e -> e), us)", "arrays_zip(transform(xs, x -> x), us)"),
+    ("sequence(t, cast(t + 3 as tinyint))", "sequence(t, CAST((CAST(t AS int) + 3) AS tinyint))"),
+    ("sequence(i % 7, t)", "sequence((i % 7), CAST(t AS int))"),
+    ("sequence(a % 90, b % 90)", "sequence((a % 90L), (b % 90L))"),
+    (
+        "sequence(i % 50, s % 50, cast(t as int))",
+        "sequence((i % 50), (CAST(s AS int) % 50), CAST(t AS int))",
+    ),
+    ("sequence(a % 7, a % 7 + 20, 3L)", "sequence((a % 7L), ((a % 7L) + 20L), 3L)"),
+    ("sequence(a, a - 1)", "sequence(a, (a - 1L))"),
+    (
+        "sequence(date'2020-01-01', date'2020-01-01' + s % 100)",
+        "sequence(DATE '2020-01-01', date_add(DATE '2020-01-01', (CAST(s AS int) % 100)))",
+    ),
+    (
+        "sequence(day, date_add(day, t), interval 7 days)",
+        "sequence(day, date_add(day, CAST(t AS int)), 7)",
+    ),
+    (
+        "sequence(date_add(day, 30), day, interval '-10' day)",
+        "sequence(date_add(day, 30), day, -10)",
+    ),
+    ("transform_keys(m, (k, w) -> concat(k, '!'))", "transform_keys(m, (x, y) -> concat(x, '!'))"),
+    (
+        "transform_keys(m, (k, w) -> w % 3 + i % 2)",
+        "transform_keys(m, i, (x, y) -> ((y % 3) + (c0 % 2)))",
+    ),
     (
         "map_from_arrays(array('p', 'q'), array(i, i))",
         "map_from_arrays(array('p', 'q'), array(i, i))",

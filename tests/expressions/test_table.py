@@ -60,7 +60,8 @@ WITHOUT_FUNCTION = {
     "NamedLambdaVariable", "NotLikeAll", "NotLikeAny",
     "PreciseTimestampConversion", "StaticInvoke", "StringLocate", "StringSpace", "SubtractDates",
     "SubtractTimestamps", "TimestampAdd",
-    "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay", "array_sort",
+    "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay", "WindowExpression",
+    "array_sort",
 }  # fmt: skip
 
 

@@ -70,19 +70,25 @@ def test_exp_ln_and_pow_to_the_last_bit(spark: SparkSession) -> None:
     bits = random_.integers(-(2**63), 2**63 - 1, 2 * ROWS_MANY, np.int64).view(np.float64)
     near_one = 1 + random_.normal(0, 1e-7, ROWS_MANY)
     a = np.concatenate([bits[:ROWS_MANY], random_.uniform(-750, 720, ROWS_MANY), near_one])
+    small = random_.normal(0, 1, ROWS_MANY) * 10.0 ** random_.integers(-20, 2, ROWS_MANY)
     b = np.concatenate(
         [bits[ROWS_MANY:], random_.uniform(-9, 9, ROWS_MANY), random_.normal(0, 1e9, ROWS_MANY)]
     )
-    table = pa.table({"a": a, "b": b})
-    asked = ("exp(a)", "ln(a)", "pow(a, b)", "pow(abs(a), b / 100)")
+    c = np.concatenate([near_one - 1, small, np.abs(bits[:ROWS_MANY])])
+    table = pa.table({"a": a, "b": b, "c": c})
+    asked = (
+        "exp(a)", "ln(a)", "pow(a, b)", "pow(abs(a), b / 100)", "log1p(a)", "log1p(b)", "log1p(c)",
+        "expm1(a)", "expm1(b)", "expm1(c)",
+    )  # fmt: skip
     theirs = spark.createDataFrame(table).selectExpr(*asked).toArrow()
-    x, y = column("a", "double"), column("b", "double")
+    x, y, z = (column(name, "double") for name in "abc")
     hundredth = call("divide", y, literal(100.0, "double"))
     trees = (
         call("exp", x),
         call("ln", x),
         call("pow", x, y),
         call("pow", call("abs", x), hundredth),
+        *(call(function, each) for function in ("log1p", "expm1") for each in (x, y, z)),
     )
     (batch,) = table.to_batches()
     for name, tree, found in zip(asked, trees, theirs.columns, strict=True):
