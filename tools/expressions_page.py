@@ -44,6 +44,7 @@ NODE_NAMES: Mapping[str, str] = {
     "BitXorAgg": "bit_xor",
     "MakeTimestamp": "make_timestamp",
     "MapFilter": "map_filter",
+    "TransformKeys": "transform_keys",
     "TransformValues": "transform_values",
     "ZipWith": "zip_with",
 }
@@ -59,6 +60,7 @@ _MADE_OF: Mapping[str, str | None] = {
     "ExtractANSIIntervalMinutes": "int_divide",
     "ExtractANSIIntervalSeconds": "remainder",
     "InSet": "in",
+    "InputFileName": None,
     "Invoke": "to_json",
     "KnownNotContainsNull": None,
     "KnownNullable": None,

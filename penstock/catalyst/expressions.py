@@ -23,7 +23,7 @@ from penstock.catalyst.interval_expressions import (
 from penstock.catalyst.jvm import JvmNode, scala_set
 from penstock.catalyst.literals import internal_value, read_literal
 from penstock.catalyst.nested_expressions import NESTED_BUILDERS
-from penstock.catalyst.place import AggregateCalls, Builder, Place
+from penstock.catalyst.place import INPUT_FILE, AggregateCalls, Builder, Place
 from penstock.catalyst.refusals import reason_for, unsupported
 from penstock.catalyst.spark_types import spark_type
 from penstock.catalyst.text_expressions import TEXT_BUILDERS
@@ -103,6 +103,16 @@ def _attribute(place: Place) -> Expression:
     if found is None:
         reason = place.reader.hidden.get(expr_id, "the column is not in reach here")
         raise ExpressionError(reason)
+    return found
+
+
+def _input_file_name(place: Place) -> Expression:
+    found = place.reader.columns.get(INPUT_FILE)
+    if found is None:
+        raise ExpressionError(
+            "it is known right behind the source: select it there, or use the column "
+            "_metadata.file_path"
+        )
     return found
 
 
@@ -258,6 +268,7 @@ _BUILDERS: Mapping[str, Builder] = {
     "AttributeReference": _attribute,
     "NamedLambdaVariable": _attribute,
     "Literal": _literal,
+    "InputFileName": _input_file_name,
     "KnownNullable": _first_child,
     "KnownNotContainsNull": _first_child,
     # over groups

@@ -14,6 +14,9 @@ from penstock.expressions.tree import Expression
 _NOT_ANSI = "it was written without ANSI mode; set spark.sql.ansi.enabled to true"
 
 
+INPUT_FILE = -1  # no exprId: what stands for the name of the file that a row is from
+
+
 class AggregateCalls(Protocol):
     """Where an expression over groups finds the columns of its aggregates."""
 

@@ -20,9 +20,16 @@ from penstock.catalyst.joins import read_join
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
 from penstock.catalyst.literals import read_literal
 from penstock.catalyst.over import OverReader, ordered
+from penstock.catalyst.place import INPUT_FILE
 from penstock.catalyst.python_functions import PythonBundle, PythonReader
 from penstock.catalyst.refusals import refused_node, unsupported
-from penstock.catalyst.relations import ScanOrigin, SubstreamCount, attribute_value, read_relation
+from penstock.catalyst.relations import (
+    ScanOrigin,
+    SubstreamCount,
+    attribute_value,
+    input_file,
+    read_relation,
+)
 from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.static_sides import StaticSide, static_join
@@ -68,6 +75,7 @@ from penstock.plan.nodes import (
 DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
 _WITHIN = frozenset({"DeduplicateWithinWatermark"})
+_NAMING = frozenset({"Project", "Filter"})  # where Spark's users ask for the names of files
 
 
 class PlanReader:
@@ -82,11 +90,14 @@ class PlanReader:
         self.statics: dict[str, StaticSide] = {}
         self.python = PythonBundle()
         self._functions = PythonReader(session, self.spark, self.python)
+        self._names_files = False  # whether somebody above asks for the names of files
 
     def read(self, node: JvmNode) -> SparkRows:
         reader = _READERS.get(node.kind)
         if reader is None:
             raise refused_node(node)
+        if node.kind in _NAMING and "input_file_name()" in str(node.read("expressions").toString()):
+            self._names_files = True
         return reader(self, node)
 
     def exact(self, rows: SparkRows, output: Sequence[JvmNode], names: Sequence[str]) -> Relation:
@@ -109,12 +120,14 @@ class PlanReader:
     # --- leaves and what changes no row ---
 
     def relation(self, node: JvmNode) -> SparkRows:
-        origin = read_relation(node, self.session, self.substreams)
+        origin = read_relation(node, self.session, self.substreams, self._names_files)
         self.scans.append(origin)
         columns = {
             attribute.expr_id: attribute_value(node, attribute, origin.scan)
             for attribute in node.output
         }
+        if self._names_files:
+            columns[INPUT_FILE] = input_file(origin.scan)
         if (table := origin.table) is not None:
             return SparkRows(made(node, lambda: step(table, origin.scan)), columns)
         return SparkRows(origin.scan, columns)
@@ -251,6 +264,8 @@ class PlanReader:
             columns[item.expr_id] = Column(given, expression.type, expression.nullable)
             if value.kind == "AttributeReference" and value.expr_id in rows.spans:
                 spans[item.expr_id] = rows.spans[value.expr_id]
+        if INPUT_FILE in rows.columns:
+            columns[INPUT_FILE] = _carried(rows.columns[INPUT_FILE], outputs, names)
         for expr_id, window in windows.items():
             windows[expr_id] = replace(window, time=_carried(window.time, outputs, names))
             _show_window(columns, expr_id, windows[expr_id])

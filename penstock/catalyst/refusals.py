@@ -78,7 +78,6 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "LocalTimestampNanos": _NOT_REPEATABLE,
     "CurrentBatchTimestamp": _NOT_REPEATABLE,
     "CurrentDateExpressionBuilder": _NOT_REPEATABLE,
-    "InputFileName": "it is not known here behind the source: use the column _metadata.file_path",
     "HistogramNumeric": (
         "its bins depend on how Spark's tasks have dealt and merged the rows, so there is no one "
         "answer to be equal to: use percentile(), or count groups of width_bucket()"

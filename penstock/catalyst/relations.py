@@ -33,8 +33,8 @@ from penstock.connectors.file_facts import FACTS
 from penstock.connectors.folder_paths import is_pattern, name_pattern, split_pattern
 from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
 from penstock.expressions.durations import parse_duration
-from penstock.expressions.tree import Column, Expression, call
-from penstock.expressions.types import BOOLEAN, Field, Schema
+from penstock.expressions.tree import Column, Expression, call, literal
+from penstock.expressions.types import BOOLEAN, STRING, Field, Schema
 from penstock.names import check_name
 from penstock.operators.specs import TableSpec, column_of
 from penstock.options import Option, Options, choice, flag, names, whole
@@ -55,6 +55,7 @@ _SHORT_UNITS_MS: Mapping[str, int] = {
     "": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000,
 }  # fmt: skip
 _METADATA_MARK = "__metadata_col"
+_INPUT_FILE = Field("__file.input_file_name", STRING, False)
 
 SubstreamCount = Callable[[str], int]
 
@@ -81,10 +82,15 @@ class ScanOrigin:
         return relation.spec if isinstance(relation, SourceRef) else None
 
 
-def read_relation(node: JvmNode, session: SessionFacts, substreams: SubstreamCount) -> ScanOrigin:
-    """The scan of a leaf; a refusal that names the source if it is not known."""
+def read_relation(
+    node: JvmNode, session: SessionFacts, substreams: SubstreamCount, names_files: bool = False
+) -> ScanOrigin:
+    """The scan of a leaf; a refusal that names the source if it is not known.
+
+    With `names_files` it has a column of the names of files, if it reads any.
+    """
     if node.kind == "StreamingRelation":
-        return _folder(node, session)
+        return _folder(node, session, names_files)
     source = str(node.read("sourceName"))
     given = dict(node.read("extraOptions").asCaseSensitiveMap())
     if source == "penstock":
@@ -154,6 +160,12 @@ def attribute_value(node: JvmNode, attribute: JvmNode, found: Scan) -> Expressio
         return known[field.name]
     names = [member.name for member in field.type.fields]
     return call("struct", *(known[f"{field.name}.{name}"] for name in names), names=names)
+
+
+def input_file(found: Scan) -> Expression:
+    """The name of the file of each row; it is empty where rows are of none."""
+    is_there = any(field.name == _INPUT_FILE.name for field in found.schema)
+    return column_of(_INPUT_FILE) if is_there else literal("", STRING)
 
 
 def _schema(node: JvmNode) -> Schema:
@@ -331,7 +343,7 @@ _FORMAT_OPTIONS: Mapping[str, tuple[Option[Any], ...]] = {
 _ALWAYS_SAID = {"csv": {"header": False, "delimiter": ","}}  # in the programs that are stored
 
 
-def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
+def _folder(node: JvmNode, session: SessionFacts, names_files: bool) -> ScanOrigin:
     data_source = node.read("dataSource")
     source = str(data_source.className()).lower()
     file_format = _FOLDER_FORMATS.get(source)
@@ -365,7 +377,7 @@ def _folder(node: JvmNode, session: SessionFacts) -> ScanOrigin:
             said["base"] = _local_path(options, _BASE)
     if session.case_sensitive:
         said["case_sensitive"] = True
-    facts = _facts(node, source)
+    facts = (*_facts(node, source), *([_INPUT_FILE] if names_files else []))
     if facts:
         said["facts"] = [field.name for field in facts]
     spec = connector_spec(

@@ -1,4 +1,4 @@
-"""What is known of the file that a row is from: the columns that Spark has behind `_metadata`."""
+"""What is known of the file that a row is from: what Spark has behind `_metadata`, and its name."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def _nothing(_file: OpenFile) -> int:
 _OF_FILES: Mapping[str, _Fact] = MappingProxyType(
     {
         "file_path": _Fact(pa.string(), lambda file: f"file:{_quoted(str(file.path))}"),
+        "input_file_name": _Fact(pa.string(), lambda file: f"file://{_quoted(str(file.path))}"),
         "file_name": _Fact(pa.string(), lambda file: _quoted(file.path.name)),
         "file_size": _Fact(pa.int64(), lambda file: file.size_bytes),
         "file_block_start": _Fact(pa.int64(), _nothing),

@@ -252,7 +252,7 @@ def _order_text(order: tuple[Order, ...]) -> str:
 
 def _over_text(spec: OverSpec) -> str:
     calls = ", ".join(
-        f"{call.function}({'' if call.argument is None else call.argument}) as {call.name}"
+        f"{call.function}({', '.join(map(str, call.expressions()))}) as {call.name}"
         for call in spec.calls
     )
     order = _order_text(spec.order)

@@ -23,6 +23,7 @@ TEXT_CASES: tuple[tuple[str, str], ...] = (
     ("ascii(u)", "ascii(u)"),
     ("chr(a)", "chr(a)"),
     ("chr(t)", "chr(CAST(t AS bigint))"),
+    ("input_file_name()", "''"),
     ("base64(bytes)", "base64(bytes)"),
     ("unbase64(base64(bytes))", "unbase64(base64(bytes))"),
     ("unbase64(u)", "unbase64(u)"),

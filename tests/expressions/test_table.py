@@ -54,7 +54,7 @@ WITHOUT_CLASS = {
 WITHOUT_FUNCTION = {
     "AggregateExpression", "AtLeastNNonNulls", "AttributeReference", "ConvertTimezone",
     "DateAddYMInterval", "DateSub", "ExtractANSIIntervalDays", "ExtractANSIIntervalHours",
-    "ExtractANSIIntervalMinutes", "ExtractANSIIntervalSeconds", "InSet", "Invoke",
+    "ExtractANSIIntervalMinutes", "ExtractANSIIntervalSeconds", "InSet", "InputFileName", "Invoke",
     "KnownNotContainsNull",
     "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDTInterval", "MakeDecimal", "NaNvl",
     "NamedLambdaVariable", "NotLikeAll", "NotLikeAny",

@@ -32,6 +32,7 @@ _OPTIONS: dict[str, tuple[dict[str, Any], ...]] = {
 # Read by name in SQL, and printed by another: `struct(…)` calls its fields col1, col2, ….
 _NOT_PRINTED_AS_SQL = frozenset(
     {"struct", "get_field", "lookup", "nullif", "null_on_error", "try_eval"}
+    | {"sequence"}  # between the extremes it would fill Spark's memory
     # the engine's own
     | {"key_bytes", "of_key_bytes", "interval_micros", "interval_of_micros"}
     | {"multiply_micros", "divide_micros"}

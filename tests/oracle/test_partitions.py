@@ -92,6 +92,8 @@ CASES = [
         format="parquet",
     ),
     Case("all that is known of Parquet files", ("f", "g"), select="_metadata.*", format="parquet"),
+    Case("names of files", ("f", "a b/ü %41#f"), select="v, upper(input_file_name())"),
+    Case("some names of files", ("f", "g"), where="input_file_name() like '%/g'", format="csv"),
     Case("what is known of CSV files", ("f", "g"), select=f"v, {FACTS}", format="csv"),
     _typed("decimals", "decimal(10,2)", "1.5", "2", "-3.25", "1.555", "-1.555", "1e2", "123456789"),
     _typed("small integers", "tinyint", "300", "-1", "+7"),
