@@ -9,11 +9,28 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import ExpressionError
-from penstock.expressions.tree import Column, column, literal
-from penstock.expressions.types import BIGINT, STRING, TIMESTAMP, Field, Schema, arrow_schema
+from penstock.expressions.tree import Column, cast, column, literal
+from penstock.expressions.types import (
+    BIGINT,
+    DOUBLE,
+    STRING,
+    TIMESTAMP,
+    Field,
+    Schema,
+    array_type,
+    arrow_schema,
+)
+from penstock.json_codec import canonical_json, parse
 from penstock.operators import over
 from penstock.operators.chain import Chain
-from penstock.operators.specs import Frame, Order, OverCall, OverSpec, WatermarkSpec
+from penstock.operators.specs import (
+    Frame,
+    Order,
+    OverCall,
+    OverSpec,
+    WatermarkSpec,
+    spec_from_json,
+)
 from tests.operators.chains import linear
 
 SECOND = 1_000_000
@@ -179,6 +196,21 @@ def test_frames_by_value_have_one_order_of_values_that_have_a_distance() -> None
     for order in ((), (Order(K),), (Order(V), Order(ID))):
         with pytest.raises(ExpressionError, match="how far values are away"):
             OverSpec((UNTIL,), order, (call,), UNTIL)
+
+
+def test_what_an_aggregate_is_told_is_in_the_program() -> None:
+    calls = (
+        OverCall("corr", "c", cast(V, DOUBLE), Frame(False, -5, 5), second=cast(ID, DOUBLE)),
+        OverCall("percentile", "p", V, options=(True, False, 0.25, 0.5)),
+        OverCall("listagg", "l", K, Frame(True, None, 0), ignores_nulls=True, options=(", ",)),
+        OverCall("lead", "on", V, default=literal(-7, BIGINT), ignores_nulls=True),
+    )
+    spec = OverSpec((UNTIL,), (Order(ID),), calls, UNTIL)
+    again = spec_from_json(parse(canonical_json(spec)))
+    assert again == spec
+    assert [field.type for field in again.output_schema(ROWS)[len(ROWS) :]] == [
+        DOUBLE, array_type(DOUBLE), STRING, BIGINT,
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(3))
