@@ -59,6 +59,7 @@ _MADE_OF: Mapping[str, str | None] = {
     "ExtractANSIIntervalHours": "int_divide",
     "ExtractANSIIntervalMinutes": "int_divide",
     "ExtractANSIIntervalSeconds": "remainder",
+    "FormatString": "concat",
     "InSet": "in",
     "InputFileName": None,
     "Invoke": "to_json",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import reduce
 
@@ -70,6 +71,39 @@ def _concat_ws(place: Place) -> Expression:
     if not args:
         return literal("", STRING)
     return call("concat_ws", *args, separator=text)
+
+
+def _format_string(place: Place) -> Expression:
+    """Values in a constant text, by %s, %d, %5d and %05d: as the texts that they are."""
+    pattern = place.constant(0, "the format")
+    waiting = [place.arg(index) for index in range(1, len(place.node.children))]
+    parts: list[Expression] = []
+    for plain, percent, zeros, width, kind in _CONVERSIONS.findall(pattern):
+        if plain:
+            parts.append(literal("%" if percent else plain, STRING))
+        elif not kind or not waiting:
+            raise ExpressionError(
+                f"the format {pattern!r} is not known here, or has too few values"
+            )
+        else:
+            parts.append(_formatted(waiting.pop(0), zeros, width, kind))
+    return call("concat", *parts) if parts else literal("", STRING)
+
+
+_CONVERSIONS = re.compile(r"([^%]+|%(%))|%(0?)([1-9][0-9]{0,3})?([sd])|%", re.DOTALL)
+
+
+def _formatted(value: Expression, zeros: str, width: str, kind: str) -> Expression:
+    """One value; null is a word."""
+    is_text = value.type == STRING or value.type.kind == "boolean"
+    if not (value.type.is_integer or (is_text and kind == "s")):
+        raise ExpressionError(f"a {value.type} is not written by %{kind} here")
+    if (zeros and not width) or (kind == "s" and (zeros or width)):
+        raise ExpressionError(f"%{zeros}{width}{kind} is not known here")
+    if width:
+        return call("padded_number", value, width=int(width), zeros=bool(zeros))
+    text = value if value.type == STRING else cast(value, STRING)
+    return call("coalesce", text, literal("null", STRING)) if text.nullable else text
 
 
 def _instr(place: Place) -> Expression:
@@ -172,6 +206,7 @@ _STATIC: Mapping[str, Builder] = {"Base64.encode": _base64, "Encode.encode": _en
 
 TEXT_BUILDERS: Mapping[str, Builder] = {
     "ConcatWs": _concat_ws,
+    "FormatString": _format_string,
     "StringTrim": _trim("trim"),
     "StringTrimLeft": _trim("ltrim"),
     "StringTrimRight": _trim("rtrim"),

@@ -415,6 +415,11 @@ _TEXTS: tuple[Function, ...] = (
         options={"lines": OptionRule(check_flag, True)},
     ),
     Function(
+        "padded_number", (1, 1), gives(STRING, *_INTEGERS), texts.padded_number, never_null,
+        {"width": OptionRule(check_whole, REQUIRED), "zeros": OptionRule(check_flag, False)},
+        arguments=Arguments.ALL, sql="padded_number({0}, {width}, {zeros})",
+    ),
+    Function(
         "unbase64", (1, 1), gives(BINARY, "string"), texts.from_base64, fails=always,
         catalyst="UnBase64",
     ),

@@ -270,6 +270,16 @@ def to_base64(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     return pa.array(encoded, pa.string()).take(codes.indices)
 
 
+def padded_number(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """A whole number at least so long; zeros stand between sign and digits, and null is a word."""
+    text, width = args[0].cast(pa.string()), int(node.option("width"))
+    if node.option("zeros"):
+        digits, is_negative = pc.utf8_ltrim(text, "-"), pc.starts_with(text, "-")
+        negative = pc.binary_join_element_wise("-", pc.utf8_lpad(digits, width - 1, "0"), "")
+        text = pc.if_else(is_negative, negative, pc.utf8_lpad(digits, width, "0"))
+    return pc.utf8_lpad(text.fill_null("null"), width, " ")
+
+
 def from_base64(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     codes = args[0].dictionary_encode()
     decoded = [_of_base64(text) for text in codes.dictionary.to_pylist()]

@@ -54,7 +54,7 @@ EXPRESSIONS = (
     "months_between(ts, timestamp'2020-01-31 00:00:00')",
     "make_dt_interval(0, 1) + ts",
     "format_number(d, 2)",
-    "format_string('%5d|%s', a, u)",
+    "format_string('%,5d|%s', a, u)",
     "levenshtein(u, 'json')",
     "try_divide(a, 0)",
     "try_to_number(u, '999')",
@@ -214,7 +214,7 @@ def test_it_may_stand_anywhere(bids: DataFrame) -> None:
 
 def test_many_rows_and_none(planned: Any, rows: DataFrame) -> None:
     """More rows than one batch of the JVM holds keep their order."""
-    evaluator, columns = planned("format_string('%s', a)")
+    evaluator, columns = planned("format_string('%1$s', a)")
     many = pa.record_batch({"a": pa.array(range(150_000))})
     (found,), bad = evaluator.compute(columns, many)
     assert not bad.any()
@@ -296,12 +296,12 @@ def test_keys_arguments_and_results_of_an_aggregate(bids: DataFrame) -> None:
 
     grouped = bids.groupBy(F.xpath_string("url", F.lit("a")).alias("k")).agg(
         F.sum(F.xpath_long("url", F.lit("b"))).alias("s"),
-        F.format_string("%d", F.max("price") + F.count("*")).alias("n"),
+        F.format_string("%1$d", F.max("price") + F.count("*")).alias("n"),
     )
     translated = translate(grouped, output_mode="update", query="grouped")
     texts = [column.text for column in spark_columns(translated)]
     assert len(texts) == 3
-    assert "format_string('%d', (max(price) + count(1)))" in texts
+    assert "format_string('%1$d', (max(price) + count(1)))" in texts
     assert [field.name for field in translated.relation.schema] == ["k", "s", "n"]
 
 

@@ -25,6 +25,21 @@ TEXT_CASES: tuple[tuple[str, str], ...] = (
     ("chr(t)", "chr(CAST(t AS bigint))"),
     ("input_file_name()", "''"),
     ("base64(bytes)", "base64(bytes)"),
+    (
+        "format_string('%s-%s%%', u, i)",
+        "concat(coalesce(u, 'null'), '-', coalesce(CAST(i AS string), 'null'), '%')",
+    ),
+    (
+        "format_string('a%d|%5d|%03d', t, i, i)",
+        "concat('a', coalesce(CAST(t AS string), 'null'), '|', padded_number(i, 5, False), '|', "
+        "padded_number(i, 3, True))",
+    ),
+    (
+        "printf('%020d %s %s', a, p, num)",
+        "concat(padded_number(a, 20, True), ' ', coalesce(CAST(p AS string), 'null'), ' ', "
+        "coalesce(num, 'null'))",
+    ),
+    ("format_string('none')", "'none'"),
     ("unbase64(base64(bytes))", "unbase64(base64(bytes))"),
     ("unbase64(u)", "unbase64(u)"),
     ("unbase64(num)", "unbase64(num)"),

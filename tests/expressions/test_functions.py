@@ -281,7 +281,8 @@ ltrim_characters make_date make_timestamp map map_concat map_entries map_filter 
 map_from_entries
 map_keys map_value map_values md5 month_name months_between multiply_micros next_day
 null_on_error octet_length
-of_key_bytes overlay parse_time quarter radians regexp_extract regexp_replace repeat reverse rint
+of_key_bytes overlay padded_number
+parse_time quarter radians regexp_extract regexp_replace repeat reverse rint
 rtrim_characters second_with_fraction sequence sha1 sha2 shift_left shift_right shift_right_unsigned
 signum slice sort_array split_at struct_fields substring_index timestamp_diff to_json
 to_utc_timestamp

@@ -47,14 +47,15 @@ WITHOUT_CLASS = {
     "array_concat", "array_prepend", "array_reverse", "base64", "binary_substring",
     "interval_micros", "interval_of_micros", "json_field", "key_bytes",
     "ltrim_characters", "map_value", "ne", "null_on_error", "nullif",
-    "of_key_bytes", "rtrim_characters", "to_json", "trim_characters", "try_cast",
+    "of_key_bytes", "padded_number", "rtrim_characters", "to_json", "trim_characters", "try_cast",
     "try_parse_time",
 }  # fmt: skip
 # Classes that are no function: leaves, what stands over groups, and what others are made from.
 WITHOUT_FUNCTION = {
     "AggregateExpression", "AtLeastNNonNulls", "AttributeReference", "ConvertTimezone",
     "DateAddYMInterval", "DateSub", "ExtractANSIIntervalDays", "ExtractANSIIntervalHours",
-    "ExtractANSIIntervalMinutes", "ExtractANSIIntervalSeconds", "InSet", "InputFileName", "Invoke",
+    "ExtractANSIIntervalMinutes", "ExtractANSIIntervalSeconds", "FormatString", "InSet",
+    "InputFileName", "Invoke",
     "KnownNotContainsNull",
     "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDTInterval", "MakeDecimal", "NaNvl",
     "NamedLambdaVariable", "NotLikeAll", "NotLikeAny",

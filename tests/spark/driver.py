@@ -54,7 +54,7 @@ class Driver:
         paced = more.pop("paced", True)
         rows = self._bids(events, rate, paced)
         if more.pop("by_spark", False):  # the same number, by a way that only Spark knows
-            same = F.expr("cast(format_string('%d', auction) AS bigint)")
+            same = F.expr("cast(format_string('%1$d', auction) AS bigint)")
             rows = rows.withColumn("auction", same)
         if kind == "windows":
             grouped = rows.withWatermark("dateTime", "1 second").groupBy(

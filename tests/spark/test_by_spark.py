@@ -68,7 +68,7 @@ def queries() -> dict[str, tuple[str, Callable[[DataFrame], DataFrame]]]:
                 df.groupBy(b.alias("b"))
                 .agg(
                     F.sum(F.expr("xpath_long(xml, 'a/b') + n")).alias("s"),
-                    F.format_string("%d of them", F.count("n")).alias("many"),
+                    F.format_string("%1$d of them", F.count("n")).alias("many"),
                 )
                 .where("xpath_boolean(concat('<x>', many, '</x>'), 'x')")
             ),
@@ -120,7 +120,7 @@ def joins() -> dict[str, Callable[[DataFrame, DataFrame], DataFrame]]:
         return define
 
     same = "xpath_int(xml, 'a/b') = xpath_int(with, 'a/b')"
-    of_pairs = "length(format_string('%s:%s', n, m)) < 5"
+    of_pairs = "length(format_string('%1$s:%2$s', n, m)) < 5"
     return {
         "keys": joined(same),
         "of one side": joined("n % 5 = m % 5 and m > n + xpath_int(xml, 'a/b')"),
@@ -150,7 +150,7 @@ def test_what_reads_both_sides_of_an_outer_join_is_refused_by_name(rows: DataFra
 
     timed = rows.withWatermark("at", "1 second")
     other = timed.selectExpr("n AS m", "at AS then")
-    on = F.expr("n = m and at = then and length(format_string('%s:%s', n, m)) < 5")
+    on = F.expr("n = m and at = then and length(format_string('%1$s:%2$s', n, m)) < 5")
     refused = penstock.writeStream(timed.join(other, on, "left_outer")).queryName("refused")
     with pytest.raises(penstock.errors.UnsupportedPlan, match="only Spark can compute it of two"):
         refused.toStream("refused_out").start()
