@@ -706,6 +706,34 @@ def test_a_parquet_value_that_is_none_is_set_aside_alone(
         strict.read(strict.initial_offset(), 10)
 
 
+@pytest.mark.parametrize("part_bytes", [1, 400, 1 << 20])
+def test_the_row_of_a_parquet_file_is_known_past_what_is_set_aside(
+    tmp_path: Path, part_bytes: int
+) -> None:
+    """Of whichever part, and wherever a read begins; a file is read as the version that it was."""
+    column = pa.concat_arrays([_TEXTS] * 8)
+    path = tmp_path / "a b"
+    write_parquet(path, pa.table({"n": range(40), "a": column}), row_group_size=7)
+    os.utime(path, ns=(0, 1_700_000_000_123_456_789))
+    facts = pa.schema(
+        [
+            ("m.row_index", pa.int64()),
+            ("m.file_name", pa.string()),
+            ("m.file_size", pa.int64()),
+            ("m.file_modification_time", pa.timestamp("us", "UTC")),
+        ]
+    )
+    options = FolderOptions(mode="deadletter", bounded=True, part_bytes=part_bytes)
+    schema = pa.schema([("n", pa.int64()), ("a", pa.string())])
+    whole = FolderSource(tmp_path, "parquet", MemoryLog(), schema, options, facts=facts)
+    rows = [row for part in whole.split(2) for row in read_through(part, lambda: 3).rows]
+    assert sorted(int(row[0]) for row in rows) == [n for n in range(40) if n % 5 not in (1, 3)]
+    assert all(row[0] == row[2] for row in rows)
+    ((name, size, changed),) = {row[3:] for row in rows}
+    assert (name, size) == ("'a%20b'", str(path.stat().st_size))
+    assert "(2023, 11, 14, 22, 13, 20, 123000," in changed
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
