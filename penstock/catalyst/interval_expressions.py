@@ -42,14 +42,15 @@ def interval_of(micros: Expression, data_type: DataType) -> Expression:
     return call("interval_of_micros", micros, to=str(data_type))
 
 
-def _whole(number: Expression) -> Expression:
+def whole(number: Expression) -> Expression:
+    """A whole number as one of 64 bits."""
     if isinstance(number, Literal):
         return literal(number.value, BIGINT)
     return number if number.type == BIGINT else cast(number, BIGINT)
 
 
 def _units(number: Expression, field: str) -> Expression:
-    return call("multiply", _whole(number), literal(INTERVAL_FIELDS_US[field], BIGINT))
+    return call("multiply", whole(number), literal(INTERVAL_FIELDS_US[field], BIGINT))
 
 
 # --- times and intervals --------------------------------------------------------------------------
@@ -97,7 +98,7 @@ def _multiplied(place: Place) -> Expression:
     interval, number = place.args()
     micros = micros_of(interval)
     if number.type.is_integer:
-        product = call("multiply", micros, _whole(number))
+        product = call("multiply", micros, whole(number))
     else:
         product = call("multiply_micros", micros, _fraction(number))
     return interval_of(product, spark_type(place.read("dataType")))
@@ -105,7 +106,7 @@ def _multiplied(place: Place) -> Expression:
 
 def _divided(place: Place) -> Expression:
     interval, number = place.args()
-    divisor = _whole(number) if number.type.is_integer else _fraction(number)
+    divisor = whole(number) if number.type.is_integer else _fraction(number)
     quotient = call("divide_micros", micros_of(interval), divisor)
     return interval_of(quotient, spark_type(place.read("dataType")))
 

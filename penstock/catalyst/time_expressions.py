@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.catalyst.interval_expressions import UTC_ZONES, micros_of
+from penstock.catalyst.interval_expressions import UTC_ZONES, micros_of, whole
 from penstock.catalyst.jvm import JvmNode, java_number
 from penstock.catalyst.literals import constant_value
 from penstock.catalyst.place import Builder, Place
@@ -87,11 +87,23 @@ def _constant_interval(node: JvmNode) -> int | None:
     return sign * length if isinstance(length, int) else None
 
 
-def _months(place: Place) -> Expression:
-    months = _constant_interval(place.node.children[1])
-    if months is None:
-        raise ExpressionError("only constant intervals of months are added here")
-    return literal(months, INT)
+def _months(place: Place, node: JvmNode) -> Expression:
+    """The months of an interval of years and months, which is arithmetic with whole numbers."""
+    known = _constant_interval(node)
+    if known is not None:
+        return literal(known, INT)
+    if node.kind == "MakeYMInterval":
+        years, months = (whole(place.read_node(child)) for child in node.children)
+        of_years = call("multiply", years, literal(_UNIT_MONTHS["YEAR"], BIGINT))
+        return cast(call("add", of_years, months), INT)
+    if node.kind == "MultiplyYMInterval":
+        interval, number = node.children
+        times = place.read_node(number)
+        if times.type.is_integer:
+            return cast(call("multiply", whole(_months(place, interval)), whole(times)), INT)
+    if node.kind == "UnaryMinus":
+        return call("negate", _months(place, node.children[0]))
+    raise ExpressionError("this interval of years and months is not known here")
 
 
 def _add_interval(place: Place) -> Expression:
@@ -173,11 +185,13 @@ def shifted_time(time: Expression, by_us: int) -> Expression:
 
 def _add_months_to_time(place: Place) -> Expression:
     arg = place.arg(0)
-    return call("add_months_to_time", arg, _months(place), **place.zone_for(arg))
+    return call(
+        "add_months_to_time", arg, _months(place, place.node.children[1]), **place.zone_for(arg)
+    )
 
 
 def _add_months_to_date(place: Place) -> Expression:
-    return call("add_months", place.arg(0), _months(place))
+    return call("add_months", place.arg(0), _months(place, place.node.children[1]))
 
 
 def _timestamp_add(place: Place) -> Expression:

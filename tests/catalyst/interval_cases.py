@@ -4,6 +4,28 @@ from __future__ import annotations
 
 # (Spark's SQL, the text that our plan shows for it)
 INTERVAL_CASES: tuple[tuple[str, str], ...] = (
+    (
+        "day + make_ym_interval(t, s)",
+        "add_months(day, CAST(((CAST(CAST(t AS int) AS bigint) * 12L) + "
+        "CAST(CAST(s AS int) AS bigint)) AS int))",
+    ),
+    (
+        "day - make_ym_interval(1, i % 99)",
+        "add_months(day, (- CAST(((1L * 12L) + CAST((i % 99) AS bigint)) AS int)))",
+    ),
+    ("day + interval '1' month * t", "add_months(day, CAST((1L * CAST(t AS bigint)) AS int))"),
+    (
+        "ts + interval '1-2' year to month * (a % 40)",
+        "(ts + CAST((14L * (a % 40L)) AS int) months)",
+    ),
+    (
+        "ntz - make_ym_interval(0, t)",
+        "(ntz + (- CAST(((0L * 12L) + CAST(CAST(t AS int) AS bigint)) AS int)) months)",
+    ),
+    (
+        "day + make_ym_interval(i, i)",
+        "add_months(day, CAST(((CAST(i AS bigint) * 12L) + CAST(i AS bigint)) AS int))",
+    ),
     ("gap", "gap"),
     ("gap + gap2", "interval((micros(gap) + micros(gap2)))"),
     ("gap - gap2", "interval((micros(gap) - micros(gap2)))"),
