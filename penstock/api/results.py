@@ -39,7 +39,7 @@ def streams_of(
     query: str, sinks: Sequence[SinkChoice], stored: StoredQuery | None
 ) -> Iterator[str]:
     """The stream of each result: of a sink that is known the one that has fed it so far."""
-    known = {} if stored is None else {text: stream for stream, text in stored.sinks.items()}
+    known = {} if stored is None else {text: name for name, text in stored.sinks_ever.items()}
     taken = set(known.values())
     for sink in sinks:
         text, stream = sink.text(query), sink.stream(query)

@@ -444,7 +444,9 @@ class DataStreamWriter:
             query_id, location = before.id, location or before.location
         texts = {result.stream: result.sink.text(name) for result in results}
         (output, text), *beside = texts.items()
-        return StoredQuery(query_id, name, program, output, location, text, dict(beside))
+        ever = {} if before is None else before.sinks_ever
+        gone = {stream: sink for stream, sink in ever.items() if stream not in texts}
+        return StoredQuery(query_id, name, program, output, location, text, dict(beside), gone)
 
 
 def say(writer: Any, options: Mapping[str, Any], words: Mapping[str, Any]) -> None:

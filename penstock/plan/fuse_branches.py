@@ -41,7 +41,8 @@ def fuse_branches(query: Query) -> Query:
     is a stream already. Shared streams that nobody reads any more are not written.
     """
     writes = query.writes
-    for stream in (write.target for write in query.writes if is_shared(write.target)):
+    shared = [write.target for write in query.writes if is_shared(write.target)]
+    for stream in () if query.times_apart else shared:
         writes = _timed_together(writes, stream)
     done: list[Write] = []
     for write in writes:  # writers before readers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from penstock.plan.combine_filters import combine_filters
 from penstock.plan.cut_vertices import cut_vertices
@@ -18,6 +19,7 @@ from penstock.plan.prune_columns import prune_columns
 from penstock.plan.query import Query
 from penstock.plan.share_subplans import share_subplans
 from penstock.plan.weigh_changes import weigh_changes
+from penstock.stages.compare import compare
 from penstock.stages.program import Program
 
 Rule = Callable[[Query], Query]
@@ -46,5 +48,13 @@ def optimize(query: Query, rules: Sequence[Rule] = RULES) -> Query:
 
 
 def plan_program(query: Query, rules: Sequence[Rule] = RULES) -> Program:
-    """The program that runs a query."""
-    return lower(optimize(query, rules))
+    """The program that runs a query.
+
+    Where a result is gone for which watermarks were kept apart, the others could have theirs
+    together now. Which it was only the stored program tells: what goes on from it is what fits.
+    """
+    planned = lower(optimize(query, rules))
+    if query.stored is None or compare(query.stored, planned).is_compatible:
+        return planned
+    apart = lower(optimize(replace(query, times_apart=True), rules))
+    return apart if compare(query.stored, apart).is_compatible else planned

@@ -63,6 +63,7 @@ class Query:
     parallelism: int = 1
     settings: Settings = field(default_factory=Settings)
     stored: Program | None = None  # which it goes on from
+    times_apart: bool = False  # who reads what is shared keeps his watermark to himself
 
     def __post_init__(self) -> None:
         check_name(self.name, "query")

@@ -102,7 +102,9 @@ def _shared_before(
         and not any(isinstance(spec, WatermarkSpec) for spec in stage.ports[0].front[1:])
     }
     for write in writes:
-        for node in walk(write.child) if not is_shared(write.target) else ():
+        for node in walk(write.child):
+            if is_shared(write.target) and node == write.child:
+                continue  # it is so already
             if isinstance(node, Scan) and isinstance(node.relation, SourceRef):
                 identity = canonical_json(source_identity(node.relation.spec))
                 if (write.cohort, identity) in kept:

@@ -39,11 +39,17 @@ class StoredQuery:
     location: str | None
     sink: str | None = None  # its kind and where it is; None if it was stored without
     beside: Mapping[str, str] = field(default_factory=dict)  # of more results: streams, and sinks
+    gone: Mapping[str, str] = field(default_factory=dict)  # the same, of those it had earlier
 
     @property
     def sinks(self) -> dict[str, str | None]:
         """By stream: the sink of each result."""
         return {self.output: self.sink, **self.beside}
+
+    @property
+    def sinks_ever(self) -> dict[str, str]:
+        """The same, with results that are gone: their streams hold rows, and are nobody else's."""
+        return {**self.gone, **{name: sink for name, sink in self.sinks.items() if sink}}
 
     def encode(self) -> bytes:
         return spaced_json(self)

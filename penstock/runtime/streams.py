@@ -240,7 +240,7 @@ def check_new_results(log: Log, stored: Program, program: Program) -> None:
             raise StreamConflict(
                 f"stream {name} holds rows that query {program.query} wrote before it was "
                 "started without this result, which would begin anew and write them twice: choose "
-                "another stream",
+                "another stream, or another place for its sink",
                 stream=name,
                 query=program.query,
             )

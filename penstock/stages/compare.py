@@ -18,7 +18,13 @@ from penstock.operators.specs import (
     accumulators_of,
     collections_of,
 )
-from penstock.stages.identity import IDENTITY_OPTIONS, identity, output_kind
+from penstock.stages.identity import (
+    IDENTITY_OPTIONS,
+    identity,
+    output_kind,
+    results_behind,
+    results_of,
+)
 from penstock.stages.program import (
     ConnectorSpec,
     Port,
@@ -182,7 +188,7 @@ def _compare_stage(stored: Program, before: int, new: Program, after: int) -> St
         *_input_refusals(old, fresh),
         *_state_refusals(old.stateful, fresh.stateful),
         *_output_refusals(old, fresh),
-        *_twin_output_refusals(old, fresh),
+        *_twin_output_refusals(stored, old, new, fresh),
         *_vertex_refusals(stored, before, new, after),
     ]
     if refusals:
@@ -195,19 +201,22 @@ def _twin_refusals(stored: Program, old: Stage, new: Program, fresh: Stage) -> I
     """Of stages that differ in expressions or options alone, only the order says which is which.
 
     So where one changes, or one comes before others or goes, it may be another one's state; unless
-    it still reads a source with options that no other one has.
+    it still reads a source with options that no other one has, or results tell them apart.
     """
     known = {output.stream: old.way_to(output) for output in old.outputs}
     same = all(known.get(o.stream, ()) == fresh.way_to(o) for o in fresh.outputs)
     if same and old.source == fresh.source:
         return
+    results = [results_of(program.stages) for program in (stored, new)]
+    own = [results_behind(old, results[0]), results_behind(fresh, results[1])]
     twins = [
         each.name
-        for program in (stored, new)
+        for program, its, other in ((stored, results[0], own[1]), (new, results[1], own[0]))
         for each in program.stages
         if each.name != fresh.name
         and identity(each) == identity(fresh)
         and (each.source == fresh.source or old.source != fresh.source)
+        and not (own[1] <= own[0] and other.isdisjoint(results_behind(each, its)))
     ]
     if twins:
         yield (
@@ -312,18 +321,30 @@ def _other_stream(old: Stage, new: Stage, stream: str) -> str:
     return f"it did not write {stream} before, which would begin in the middle of its input"
 
 
-def _twin_output_refusals(old: Stage, new: Stage) -> Iterator[str]:
+def _twin_output_refusals(stored: Program, old: Stage, new: Program, fresh: Stage) -> Iterator[str]:
     """Of inner streams of one kind, only their order and what is done for them say which is which.
 
-    So where that changes for one, it may be the rows of another that its reader has got so far.
+    So where that changes for one, it may be the rows of another that its reader has got so far;
+    unless they lead to other results.
     """
-    kinds = [output_kind(old, output) for output in old.outputs if is_inner(output.stream)]
+    led_to, leads_to = results_of(stored.stages), results_of(new.stages)
     before = {output.stream: output for output in old.outputs}
-    for after in new.outputs:
+    for after in fresh.outputs:
         known = before.get(after.stream)
-        if known is None or kinds.count(output_kind(old, known)) < 2:
+        if known is None or not is_inner(after.stream):
             continue
-        if old.way_to(known) != new.way_to(after):
+        if old.way_to(known) == fresh.way_to(after):
+            continue
+        own = leads_to[after.stream]
+        twins = [
+            output.stream
+            for output in old.outputs
+            if is_inner(output.stream)
+            and output.stream != after.stream
+            and output_kind(old, output) == output_kind(old, known)
+        ]
+        apart = own <= led_to[after.stream] and not any(own & led_to[name] for name in twins)
+        if twins and not apart:
             yield (
                 f"{after.stream} is one of several streams that differ only in expressions, and "
                 "these have changed: whose rows are whose cannot be told"

@@ -93,13 +93,13 @@ class _Naming:
         taken = set(self._names.values())
         named = [None if o.stream in self._internal else o.stream for o in stage.outputs]
         fresh = _unused(_called(_word(stage), (identity(stage), named)), taken)
-        reached = _reached(stage, self._reach)
+        reached = results_behind(stage, self._reach)
         there = [
             old
             for old in self._stored
             if old.name not in taken
             and position_of(old) == position_of(stage)
-            and reached <= _reached(old, self._stored_reach)
+            and reached <= results_behind(old, self._stored_reach)
         ]
         return _of_these(fresh, [old.name for old in there])
 
@@ -147,7 +147,7 @@ def results_of(stages: Sequence[Stage]) -> dict[str, frozenset[str]]:
     for stage in reversed(stages):  # readers before writers
         behind = {
             name: frozenset().union(
-                *(_reached(each, found) for each in stages if name in each.streams)
+                *(results_behind(each, found) for each in stages if name in each.streams)
             )
             for name in stage.written
         }
@@ -155,7 +155,8 @@ def results_of(stages: Sequence[Stage]) -> dict[str, frozenset[str]]:
     return found
 
 
-def _reached(stage: Stage, found: Mapping[str, frozenset[str]]) -> frozenset[str]:
+def results_behind(stage: Stage, found: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """The streams for others that a stage's rows lead to; `found` are those of each stream."""
     return frozenset().union(*(found[name] for name in stage.written))
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 import penstock
 from penstock.api.session import Attached
@@ -229,3 +230,99 @@ def test_a_result_added_later_has_all_rows_and_the_state_of_the_others_goes_on(
     assert max(row["count"] for row in found[:3]) < 67  # it had state to go on from
     ids = StreamReader(attached.log, "even_ids").read_all().column("id").to_pylist()
     assert sorted(ids) == list(range(0, 200, 2))
+
+
+def test_a_result_added_after_another_went_has_a_stream_of_its_own(
+    attached: Attached, numbers: DataFrame, publish: Callable[[int], None], tmp_path: Path
+) -> None:
+    """The query remembers sinks that it had, though a start without them came between."""
+
+    def run(*names: str) -> None:
+        writers = (
+            penstock.writeStream(numbers).format("parquet").option("path", str(tmp_path / name))
+            for name in names
+        )
+        together = penstock.writeStreams(*writers).queryName("in_turn").option("standbySlots", 0)
+        assert together.trigger(availableNow=True).start().awaitTermination(120)
+
+    def there(name: str) -> list[int]:
+        return sorted(pq.read_table(tmp_path / name).column("n").to_pylist())
+
+    publish(2)
+    run("a", "b")
+    left = there("a")
+    publish(2)
+    run("b")
+    publish(2)
+    run("b", "c")
+    publish(1)
+    run("d", "c", "b")
+    everything = StreamReader(attached.log, "numbers").read_all().column("n").to_pylist()
+    for name in ("b", "c", "d"):
+        assert there(name) == sorted(everything)
+    assert there("a") == left
+    for names in (("b", "a"), ("a", "b", "c", "d")):
+        with pytest.raises(StreamConflict, match="another place for its sink"):
+            run(*names)
+
+
+@pytest.mark.parametrize("late", [None, "late_rows"])
+@pytest.mark.parametrize("source", ["stream", "folder"])
+def test_results_with_watermarks_go_one_by_one_and_the_others_keep_their_state(
+    attached: Attached, spark: SparkSession, tmp_path: Path, source: str, late: str | None
+) -> None:
+    """One goes by a watermark of all rows, one by that of some; late rows come in every round."""
+    name, folder = f"timed_{source}_{late}", tmp_path / "rows"
+    create_stream(attached.log, name, schema_from_arrow(NUMBERS))
+    writer = StreamWriter(attached.log, name, "test")
+    if source == "stream":
+        rows = spark.readStream.format("penstock").option("stream", name).load()
+    else:
+        folder.mkdir()
+        rows = spark.readStream.schema("n bigint").parquet(str(folder))
+
+    def publish(first: int) -> None:
+        """A hundred seconds, and one row that is late in all rounds but the first."""
+        batch = pa.RecordBatch.from_pydict({"n": [*range(first, first + 100), 7]}, NUMBERS)
+        writer.write(batch)
+        if source == "folder":
+            pq.write_table(pa.Table.from_batches([batch]), folder / f"{first}.parquet")
+
+    timed = rows.selectExpr("timestamp_seconds(n) AS t", "n % 5 AS k", "n").withWatermark(
+        "t", "10 seconds"
+    )
+    by = [F.window("t", "20 seconds"), "k"]
+    frames = {
+        "counts": timed.groupBy(*by).count(),
+        "sums": timed.groupBy(*by).agg(F.sum("n").alias("s")),
+        "some": timed.where("k > 2").groupBy(*by).agg(F.max("n").alias("top")),
+    }
+
+    def run(*wanted: str) -> list[str]:
+        writers = [penstock.writeStream(frames[w]).toStream(f"{name}_{w}") for w in wanted]
+        together = penstock.writeStreams(*writers).queryName(name)
+        options: dict[str, Any] = {"parallelism": 2, "standbySlots": 0}
+        if late is not None:
+            options["lateStream"] = f"{name}_late"
+        query = together.options(**options).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+        return [stage.name for stage in query.request.program.stages]
+
+    publish(0)
+    stages = run("some", "counts", "sums")
+    publish(100)
+    assert set(run("counts", "sums")) < set(stages)  # what was there before
+    publish(200)
+    assert set(run("sums")) < set(stages)
+    found = StreamReader(attached.log, f"{name}_sums").read_all().to_pylist()
+    ends = {row["window"]["end"].timestamp() for row in found}
+    assert max(ends) == 280
+    wanted = {
+        (end, k): sum(range(end - 20 + k, end, 5)) for end in range(20, 300, 20) for k in range(5)
+    }
+    wanted[20, 2] += 7  # of the first round
+    assert {(row["window"]["end"].timestamp(), row["k"]): row["s"] for row in found} == wanted
+    assert len(found) == len(wanted)
+    if late is not None:
+        kept = StreamReader(attached.log, f"{name}_late").read_all().column("n").to_pylist()
+        assert set(kept) == {7, None}  # who counts does not read the number

@@ -12,6 +12,7 @@ from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Write, going_on
 from penstock.stages.compare import Comparison, compare
 from penstock.stages.program import Program
+from penstock.stages.settings import Settings
 from penstock.testing.columns import ColumnExpression
 from penstock.testing.plans import Draft, avg, col, count, max_, query, scan_source, window
 from tests.stages.programs import bids, hot, rich
@@ -277,6 +278,61 @@ def test_a_result_that_goes_leaves_the_others_their_state() -> None:
             assert {stage.name for stage in program.stages} <= {s.name for s in stored.stages}
             states = {v.name for v in program.vertices if program.stage_of(v).stateful}
             assert len(states) == parallelism * sum(number > 0 for number in left)
+
+
+def timed(rows: Draft) -> Draft:
+    return rows.with_watermark("ts", "1 second")
+
+
+# Three sorts of rows for each: some have a watermark of their own rows, or columns of their own.
+ROWS_OF_RESULTS: dict[str, Callable[[Draft], tuple[Draft, ...]]] = {
+    "filtered": lambda rows: (timed(rows), timed(rows), timed(rows.filter(col("price") > 9))),
+    "selected below": lambda rows: tuple(
+        timed(rows.select("name", "ts", *more)) for more in ((), ("price",), ("auction",))
+    ),
+    "selected above": lambda rows: tuple(
+        timed(rows).select("name", "ts", *more) for more in ((), ("price",), ("auction",))
+    ),
+}
+
+
+@pytest.mark.parametrize("late", [None, "late_rows"])
+@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("kind", ["stream", "source"])
+@pytest.mark.parametrize("rows", ROWS_OF_RESULTS)
+def test_whose_rows_are_whose_is_told_by_the_results_that_are_left(
+    rows: str, kind: str, parallelism: int, late: str | None
+) -> None:
+    """Under watermarks, as partials or as rows, which late ones need."""
+    columns, settings = bids().schema, Settings(late_stream=late)
+    source = bids() if kind == "stream" else scan_source("folder", columns, 2, path="/in")
+    size = window("ts", "10 seconds", "10 seconds")
+    one, two, three = ROWS_OF_RESULTS[rows](source)
+    writes = (
+        one.group_by("name", window=size).agg(count().alias("n")).to_stream("one"),
+        two.group_by("name", window=size).agg(max_("ts").alias("last")).to_stream("two"),
+        three.group_by("name", window=size).agg(count().alias("n")).to_stream("three"),
+    )
+    stored = plan_program(query("q", *writes, parallelism=parallelism, settings=settings))
+    for left in ((0, 1), (1, 2), (2, 0), (0,), (1,), (2,)):
+        chosen = (writes[number] for number in left)
+        fewer = query("q", *chosen, parallelism=parallelism, settings=settings)
+        program = plan_program(going_on(fewer, stored))
+        found = compare(stored, program)
+        assert found.is_compatible, str(found)
+        assert {"added"}.isdisjoint(stage.verdict for stage in found.stages), str(found)
+        for number in left:  # each reads what it read, into the state that it had
+            assert readers(program, writes[number]) == readers(stored, writes[number])
+
+
+def readers(program: Program, write: Write) -> list[tuple[str, tuple[str, ...]]]:
+    """The stages that lead to a result, and what each reads."""
+    found, wanted = [], {write.stream}
+    for stage in reversed(program.stages):
+        if not wanted.isdisjoint(stage.written):
+            found.append((stage.name, stage.streams))
+            wanted.update(stage.streams)
+    return found
 
 
 def test_results_of_later_starts_share_stages_among_themselves_only() -> None:
