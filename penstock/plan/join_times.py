@@ -225,7 +225,8 @@ def _origin_of_column(
         if isinstance(spec, ProjectSpec):
             assert isinstance(relation, Step)
             inner = as_is(dict(spec.columns)[column.name])
-            return _origin(graph, path, depth + 1, relation.child, inner)
+            found = _origin(graph, path, depth + 1, relation.child, inner)
+            return found or ((path, depth, str(as_is(column))), 0, False)  # it came to be here
         if isinstance(spec, JoinSpec):
             assert isinstance(relation, Step)
             for number, below in enumerate(relation.inputs):

@@ -72,6 +72,20 @@ def test_a_column_of_the_other_side_may_end_a_row() -> None:
     assert (found.times, found.behind_us) == (("ts", "expires"), 0)
 
 
+def test_a_time_may_be_computed_before_its_watermark() -> None:
+    read = """
+watermark ts 1 second
+  project auction as auction, timestamp_micros(micros) as ts
+    scan stream bids (auction bigint, micros bigint)
+"""
+    found = spec(
+        f"full join on auction = id where ((opened >= ts) AND (opened <= {later('ts', SECOND_US)}))",
+        read,
+    )
+    assert (limits(found.left), limits(found.right)) == ({"ts": SECOND_US}, {"opened": 0})
+    assert str(found.left.time) == "ts"
+
+
 def test_rows_that_match_nothing_have_only_their_own_times() -> None:
     found = spec("right join on auction = id where ((ts >= opened) AND (ts <= expires))")
     assert limits(found.right) == {"expires": 0}
