@@ -13,7 +13,7 @@ from penstock.catalyst.refusals import reason_for, unsupported
 from penstock.catalyst.rows import Names, SparkRows, filtered, made, selected
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Column, Expression, call, transform
-from penstock.operators.specs import NamedExpression
+from penstock.operators.specs import NamedExpression, SparkColumn
 from penstock.plan.joins import Equality, join
 from penstock.plan.nodes import Relation, column_refs
 
@@ -28,9 +28,9 @@ _HOWS: Mapping[str, str] = {
 }
 _NORMALIZED = frozenset({"KnownFloatingPointNormalized", "NormalizeNaNAndZero"})
 _CHOOSING = frozenset({"If", "CaseWhen", "Coalesce"})
-_OF_PAIRS = (
-    "only Spark can compute it of two rows, which it does behind a join, and only an inner join "
-    "can wait for that; compute what reads one side in a column before the join"
+_NO_COLUMNS = (
+    "only Spark can compute it of two rows, and it reads what is no column of theirs; compute that "
+    "in a column before the join"
 )
 _EQUALITIES: Mapping[str, bool] = {"EqualTo": False, "EqualNullSafe": True}
 
@@ -42,12 +42,15 @@ def read_join(
     how = join_type(node)
     left = shown(left) if how in ("right", "full") else left
     right = apart(left, shown(right) if how in ("left", "full") else right)
-    reader = _ConditionReader(node, (left, right), session_zone, known, how == "inner")
+    reader = _ConditionReader(node, (left, right), session_zone, known)
     equal, condition = reader.read()
+    decided = () if how == "inner" else reader.decided()
     left, right = reader.sides()
-    relation = made(node, lambda: join(how, left.relation, right.relation, equal, condition))
+    relation = made(
+        node, lambda: join(how, left.relation, right.relation, equal, condition, decided)
+    )
     rows = joined(relation, left, right if how not in ("semi", "anti") else None)
-    return decided_behind(node, rows, reader.of_pairs, session_zone, known)
+    return rows if decided else decided_behind(node, rows, reader.of_pairs, session_zone, known)
 
 
 def join_type(node: JvmNode) -> str:
@@ -92,8 +95,8 @@ def apart(left: SparkRows, right: SparkRows) -> SparkRows:
 class _ConditionReader:
     """Reads the condition of a join.
 
-    What is not known here and reads one side is computed by Spark before the join. Of what reads
-    both, an inner join can let Spark decide behind it: that are the parts `of_pairs`.
+    What is not known here and reads one side is computed by Spark before the join. What reads both
+    Spark decides, behind an inner join and within others: that are the parts `of_pairs`.
     """
 
     def __init__(
@@ -102,7 +105,6 @@ class _ConditionReader:
         sides: tuple[SparkRows, SparkRows],
         session_zone: str,
         known: SparkExpressions,
-        is_inner: bool,
     ) -> None:
         left, right = sides
         both = SparkRows(
@@ -112,7 +114,6 @@ class _ConditionReader:
         )
         self._node = node
         self._sides = sides
-        self._is_inner = is_inner
         self._ids = [frozenset(item.expr_id for item in side.output) for side in node.children]
         self._by_spark = [SparkColumns(known) for _ in sides]
         self._readers = [
@@ -120,6 +121,7 @@ class _ConditionReader:
             for side, by_spark in zip(sides, self._by_spark, strict=True)
         ]
         self._pairs = both.expressions(node.kind, session_zone)
+        self._known = known
         self.of_pairs: list[JvmNode] = []
 
     def read(self) -> tuple[list[Equality], Expression | None]:
@@ -160,19 +162,23 @@ class _ConditionReader:
     def _other(self, part: JvmNode) -> Expression | None:
         """What must hold of two rows, None if it is decided behind the join."""
         sides = list(zip(self._readers, self._ids, strict=True))
-        found = pair_condition(part, self._pairs, sides, self._is_inner)
+        found = pair_condition(part, self._pairs, sides)
         if found is None:
             self.of_pairs.append(part)
         return found
+
+    def decided(self) -> tuple[SparkColumn, ...]:
+        """The parts that Spark decides, of columns that both sides have."""
+        return decided_by_spark(self.of_pairs, self._pairs, self._known)
 
 
 Side = tuple[ExpressionReader, Set[int]]  # who reads it, and the attributes that it has
 
 
 def pair_condition(
-    part: JvmNode, pairs: ExpressionReader, sides: Sequence[Side], is_inner: bool
+    part: JvmNode, pairs: ExpressionReader, sides: Sequence[Side]
 ) -> Expression | None:
-    """What must hold of two rows; None if only Spark can tell, behind an inner join.
+    """What must hold of two rows; None if only Spark can tell.
 
     What is not known here and reads one of the sides becomes a column of it.
     """
@@ -187,8 +193,6 @@ def pair_condition(
         except UnsupportedPlan:
             if (culprit := culprit_of(part)) is not None:
                 raise pairs.refuse(culprit, reason_for(culprit)) from refusal
-            if not is_inner:
-                raise pairs.refuse(part, _OF_PAIRS) from refusal
     return None
 
 
@@ -205,6 +209,19 @@ def _with_columns(
         return node  # what is not chosen is not computed: it might fail
     below = [_with_columns(child, sides, made_before) for child in node.children]
     return node.with_children(below)
+
+
+def decided_by_spark(
+    parts: Sequence[JvmNode], pairs: ExpressionReader, known: SparkExpressions
+) -> tuple[SparkColumn, ...]:
+    """Parts of a condition as flags that Spark computes of two rows."""
+    by_spark = SparkColumns(known)
+    reader = replace(pairs, by_spark=by_spark)
+    for part in parts:
+        reader.read(part)
+        if by_spark.inputs:
+            raise pairs.refuse(part, _NO_COLUMNS)
+    return tuple(by_spark.columns)
 
 
 def decided_behind(

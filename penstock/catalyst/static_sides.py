@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
-from penstock.catalyst.joins import decided_behind, pair_condition
+from penstock.catalyst.joins import decided_behind, decided_by_spark, pair_condition
 from penstock.catalyst.jvm import (
     JvmNode,
     java_classes,
@@ -29,6 +29,7 @@ from penstock.expressions.types import BOOLEAN, Field, Schema, parse_type
 from penstock.operators.specs import (
     JoinKey,
     NamedExpression,
+    SparkColumn,
     StaticJoinSpec,
     can_be_looked_up,
     column_of,
@@ -85,6 +86,35 @@ def static_join(
     return decided_behind(node, found, reader.of_pairs, zone, known), side
 
 
+def static_value(
+    node: JvmNode, rows: SparkRows, subquery: JvmNode, column: str | None
+) -> tuple[SparkRows, StaticSide]:
+    """The rows of a stream with the one value of a static subquery; null where it gives no row.
+
+    `column` is the one that it is asked for, if it has a name.
+    """
+    static = subquery.node("plan")
+    count = scala_option(static.read("maxRows"))
+    if count is None or int(count) > 1:
+        raise unsupported(
+            node.kind,
+            "this subquery may give more than one row: let it aggregate them, as by max(), or end "
+            "in LIMIT 1",
+            expression=subquery,
+            column=column,
+        )
+    (item,) = static.output
+    field = field_of_attribute(static, item)
+    kind = parse_type(str(field.type))
+    field = Field(Names().give(field.name), kind, field.nullable)
+    side = _static_side(static.handle, (field,))
+    name = Names(rows.names).give(field.name)
+    spec = StaticJoinSpec(side.name, "left", (), ((name, column_of(field)),))
+    relation = made(node, lambda: step(spec, rows.relation), subquery)
+    value = Column(name, kind, True)
+    return replace(rows, relation=relation, columns={**rows.columns, subquery.expr_id: value}), side
+
+
 def _kind(node: JvmNode, is_left: bool) -> str:
     name = str(node.read("joinType").toString()).partition("(")[0]
     kind = _KINDS.get(name, (None, None))[0 if is_left else 1]
@@ -127,7 +157,8 @@ class _Reader:
             number: Column(added[number], field.type, field.nullable)
             for number, field in self._fields.items()
         }
-        keys, condition = self._condition(columns, kind == "inner")
+        keys, condition = self._condition(columns)
+        decided = () if kind == "inner" else self._decided(columns)
         rows = self._rows.with_columns(self._by_spark)
         shown: tuple[NamedExpression, ...] = tuple(
             (added[number], column_of(field)) for number, field in self._fields.items()
@@ -143,7 +174,7 @@ class _Reader:
             flag = JvmNode(self._node.read("joinType").exists())
             exists = names.give(str(flag.read("name")))
         side = self._side()
-        spec = StaticJoinSpec(side.name, kind, keys, shown, condition, exists)
+        spec = StaticJoinSpec(side.name, kind, keys, shown, condition, exists, decided)
         relation = made(self._node, lambda: step(spec, rows.relation))
         found = {field.name: field for field in relation.schema}
         visible: dict[int, Expression] = dict(self._rows.columns)
@@ -153,15 +184,22 @@ class _Reader:
             visible |= {number: column_of(found[name]) for number, name in added.items()}
         return replace(self._rows, relation=relation, columns=visible), side
 
+    def _decided(self, columns: Mapping[int, Column]) -> tuple[SparkColumn, ...]:
+        """What only Spark can tell of pairs, within the join; of an inner one it is told behind."""
+        parts, self.of_pairs = self.of_pairs, []
+        return decided_by_spark(parts, self._pairs(columns), self._by_spark.known)
+
+    def _pairs(self, columns: Mapping[int, Column]) -> ExpressionReader:
+        rows = self._rows.expressions(self._node.kind, self._zone)
+        return replace(rows, columns={**rows.columns, **columns})
+
     def _condition(
-        self, columns: Mapping[int, Column], is_inner: bool
+        self, columns: Mapping[int, Column]
     ) -> tuple[tuple[JoinKey, ...], Expression | None]:
         """The equalities by which static rows are found, and what else must hold."""
         given = scala_option(self._node.read("condition"))
         reader = self._rows.expressions(self._node.kind, self._zone, self._by_spark)
-        pairs = ExpressionReader(
-            self._node.kind, {**reader.columns, **columns}, self._zone, reader.hidden
-        )
+        pairs = self._pairs(columns)
         keys: list[JoinKey] = []
         rest: Expression | None = None
         for part in () if given is None else conjuncts(JvmNode(given)):
@@ -169,7 +207,7 @@ class _Reader:
             if key is not None:
                 keys.append(key)
                 continue
-            read = pair_condition(part, pairs, [(reader, self._rows.columns.keys())], is_inner)
+            read = pair_condition(part, pairs, [(reader, self._rows.columns.keys())])
             if read is None:
                 self.of_pairs.append(part)
             else:
@@ -209,10 +247,13 @@ class _Reader:
         plan = self._static.handle
         if self._computed:
             plan = _with_columns(self._static, [(f.name, node) for f, node in self._computed])
-        schema = (*self._fields.values(), *(field for field, _ in self._computed))
-        facts = [*_described(JvmNode(plan)), *(f"{f.name} {f.type}" for f in schema)]
-        digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
-        return StaticSide(f"static_{digest[:8]}", plan, schema)
+        return _static_side(plan, (*self._fields.values(), *(f for f, _ in self._computed)))
+
+
+def _static_side(plan: Any, schema: Schema) -> StaticSide:
+    facts = [*_described(JvmNode(plan)), *(f"{f.name} {f.type}" for f in schema)]
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+    return StaticSide(f"static_{digest[:8]}", plan, schema)
 
 
 def _without_normalizing(node: JvmNode) -> JvmNode:

@@ -164,7 +164,7 @@ class Front:
             return Explode(spec, there, read, spec.output in _keys(after, self.schema))
         if isinstance(spec, PythonRowsSpec):
             return PythonRows(spec, there, read, tools)
-        return StaticJoin(spec, there, read)
+        return StaticJoin(spec, there, read, tools.spark)
 
     def close(self) -> None:
         """Nothing behind will fuse with the last filters and projections."""

@@ -10,24 +10,27 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.arrays import Mask, Numbers, validity_of, values_of
+from penstock.arrays import Mask, Numbers, true_rows, validity_of, values_of
 from penstock.errors import RowError
 from penstock.expressions.evaluate import evaluate
 from penstock.expressions.tree import Expression, columns_of
 from penstock.expressions.types import BIGINT, Field, Schema, arrow_schema
 from penstock.kernels.block import Block, BlockSpec
-from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain, plain_rows
 from penstock.kernels.hashing import column_words, hash_columns
 from penstock.operators.contract import ROWS_AT_ONCE_MAX, Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion, failures
+from penstock.operators.spark_step import SparkStep
 from penstock.operators.specs import (
     LEFT,
     RIGHT,
     JoinMatch,
     JoinSide,
     JoinSpec,
+    SparkColumn,
+    SparkSpec,
     column_of,
+    inputs_of,
     without_weight,
 )
 from penstock.operators.timed import TimedOperator
@@ -35,6 +38,7 @@ from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
 _PAIR = "__pair"
+_PAIR_FIELD = Field(_PAIR, BIGINT, False)
 _EXACT_DIGITS_MAX = 18  # of decimals: of longer ones a word is only the lower half
 
 _NO_ROWS: Numbers = np.empty(0, np.int64)
@@ -59,7 +63,7 @@ class TwoSided(Operator):
         schemas = [without_weight(fusion.schema) for fusion in fusions]
         self._schemas = [arrow_schema(schema) for schema in schemas]
         self._output = arrow_schema(without_weight(spec.output_schema(*schemas)))
-        self._pairs = Pairs(spec.match, schemas, tools.cache)
+        self._pairs = Pairs(spec.match, schemas, tools, spec.decided)
         self._stores = [
             RowStore(
                 f"{name}_{side}",
@@ -194,21 +198,29 @@ class Pairs:
     """Finds the rows of two sides that belong together."""
 
     def __init__(
-        self, match: JoinMatch, schemas: Sequence[Schema], cache: KernelCache | None
+        self,
+        match: JoinMatch,
+        schemas: Sequence[Schema],
+        tools: Tools,
+        decided: tuple[SparkColumn, ...] = (),
     ) -> None:
         self._match = match
         self._null_safe = any(key.null_safe for key in match.keys)
         # A word stands for these keys, but other values may have the same one.
         self._inexact = [key for key in match.keys if not _is_exact(key.left)]
         self.blocks: list[Block] = []
+        self._tests: list[_Test] = []
         if match.condition is not None:
-            read = {column.name for column in columns_of(match.condition)}
-            self._read = [[f.name for f in schema if f.name in read] for schema in schemas]
-            columns = [field for schema in schemas for field in schema if field.name in read]
-            pair = Field(_PAIR, BIGINT, False)
-            spec = BlockSpec((*columns, pair), (match.condition,), ((_PAIR, column_of(pair)),))
-            self.blocks = [Block(spec, cache)]
-            self._columns = arrow_schema((*columns, pair))
+            read, columns = _read([match.condition], schemas)
+            pair = column_of(_PAIR_FIELD)
+            block = Block(BlockSpec(columns, (match.condition,), ((_PAIR, pair),)), tools.cache)
+            self.blocks.append(block)
+            self._tests.append(_Test(block, read, arrow_schema(columns)))
+        if decided:  # of pairs that hold so far: what Spark sees costs most
+            read, columns = _read(inputs_of(decided), schemas)
+            step = SparkStep(SparkSpec(decided), columns, tools.spark)
+            flags = tuple(each.result.name for each in decided)
+            self._tests.append(_Test(step, read, arrow_schema(columns), flags))
 
     def readers(self, side: int) -> tuple[Any, Any]:
         """What gives the keys of a side's rows, and their hashes."""
@@ -251,8 +263,8 @@ class Pairs:
             same = self._same(side, rows, ats, others, found)
             if same is not None:
                 ats, found = ats[same], found[same]
-            if self.blocks and ats.size:
-                passed = self._passed(side, rows, ats, others, found, collect_bad, bad)
+            for test in self._tests if ats.size else ():
+                passed = test.passed(side, rows, ats, others, found, collect_bad, bad)
                 ats, found = ats[passed], found[passed]
             yield ats, found
 
@@ -271,7 +283,17 @@ class Pairs:
             same &= values_of(pc.fill_null(equal, True))  # nulls have words of their own
         return same
 
-    def _passed(
+
+@dataclass(frozen=True, slots=True)
+class _Test:
+    """A step that pairs must pass: those pass that come out of it, with all its flags true."""
+
+    step: Block | SparkStep
+    read: Sequence[Sequence[str]]  # of each side
+    columns: pa.Schema
+    flags: tuple[str, ...] = ()
+
+    def passed(
         self,
         side: int,
         rows: pa.RecordBatch,
@@ -281,25 +303,38 @@ class Pairs:
         collect_bad: bool,
         bad: dict[int, RowError],
     ) -> Numbers:
-        own = rows.select(self._read[side]).take(pa.array(ats)).columns if self._read[side] else []
-        their_names = self._read[1 - side]
+        """The places of the pairs that pass."""
+        own = rows.select(self.read[side]).take(pa.array(ats)).columns if self.read[side] else []
+        their_names = self.read[1 - side]
         theirs = others.take(found, their_names).columns if their_names else []
         both = [*own, *theirs] if side == LEFT else [*theirs, *own]
         pairs = pa.RecordBatch.from_arrays(
-            [*both, pa.array(np.arange(ats.size))], schema=self._columns
+            [*both, pa.array(np.arange(ats.size))], schema=self.columns
         )
-        block = self.blocks[0]
         try:
-            made = block.run(pairs, collect_bad)
+            made = self.step.run(pairs, collect_bad)
         except RowError as error:
             row = error.details.get("row")
             if not isinstance(row, int):
                 raise
             raise RowError(error.message, **(error.details | {"row": int(ats[row])})) from error
-        for pair, problem in failures(block, pairs, made.bad_rows).items():
+        for pair, problem in failures(self.step, pairs, made.bad_rows).items():
             bad.setdefault(int(ats[pair]), problem)
-        passed: Numbers = made.batch.column(0).to_numpy()
-        return passed
+        holds = np.ones(made.batch.num_rows, np.bool_)
+        for flag in self.flags:
+            holds &= true_rows(made.batch.column(flag))
+        passed: Numbers = made.batch.column(_PAIR).to_numpy()
+        return passed[holds] if self.flags else passed
+
+
+def _read(
+    expressions: Sequence[Expression], schemas: Sequence[Schema]
+) -> tuple[list[list[str]], Schema]:
+    """What these read of each side; and the columns of pairs for them, with the pair's number."""
+    read = {column.name for each in expressions for column in columns_of(each)}
+    columns = [field for schema in schemas for field in schema if field.name in read]
+    names = [[field.name for field in schema if field.name in read] for schema in schemas]
+    return names, (*columns, _PAIR_FIELD)
 
 
 # --- times ----------------------------------------------------------------------------------------

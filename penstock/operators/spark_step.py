@@ -13,7 +13,7 @@ from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import StepRows
 from penstock.kernels.columns import plain
 from penstock.operators.contract import SparkEvaluator
-from penstock.operators.specs import SparkSpec
+from penstock.operators.specs import SparkColumn, SparkSpec
 
 
 class SparkStep:
@@ -66,8 +66,13 @@ class SparkStep:
     @property
     def _evaluator(self) -> SparkEvaluator:
         if self._spark is None:
-            raise ExpressionError(
-                f"{self._spec.columns[0].text:.200} is computed by Spark, and there is no session "
-                "here: only the driver that planned the query can host it"
-            )
+            raise no_session(self._spec.columns)
         return self._spark
+
+
+def no_session(columns: Sequence[SparkColumn]) -> ExpressionError:
+    """Nobody is here who could compute these columns."""
+    return ExpressionError(
+        f"{columns[0].text:.200} is computed by Spark, and there is no session here: only the "
+        "driver that planned the query can host it"
+    )

@@ -16,11 +16,13 @@ from penstock.arrays import Mask, Numbers, true_rows
 from penstock.errors import RowError, StaticSideTooLarge
 from penstock.expressions.evaluate import evaluate_with_failures
 from penstock.expressions.frame import row_error
-from penstock.expressions.tree import Column, columns_of
+from penstock.expressions.tree import Column, Expression, columns_of
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import StepRows
 from penstock.kernels.columns import plain
-from penstock.operators.specs import StaticJoinSpec
+from penstock.operators.contract import SparkEvaluator
+from penstock.operators.spark_step import no_session
+from penstock.operators.specs import StaticJoinSpec, inputs_of
 from penstock.operators.static_rows import StaticIndex, StaticKeys, StaticRows
 
 PAIRS_MAX = 1 << 20  # that are looked at together
@@ -42,7 +44,13 @@ class _Pairs:
 class StaticJoin:
     """Adds the columns of the static side that are read behind it, or keeps rows by it."""
 
-    def __init__(self, spec: StaticJoinSpec, input_schema: Schema, read: Set[str]) -> None:
+    def __init__(
+        self,
+        spec: StaticJoinSpec,
+        input_schema: Schema,
+        read: Set[str],
+        spark: SparkEvaluator | None = None,
+    ) -> None:
         self.side = spec.side
         self._spec = spec
         kept = tuple(field for field in input_schema if field.name in read)
@@ -51,9 +59,7 @@ class StaticJoin:
         self.made = spec.added_to(kept)  # the columns that come out
         self._schema = arrow_schema(self.made)
         self._static = StaticRows.none_of(spec.side_schema)
-        self._conditional = (
-            [] if spec.condition is None else [c.name for c in columns_of(spec.condition)]
-        )
+        self._spark = spark
 
     def use(self, static: StaticRows) -> None:
         """Go on with this version of the static side."""
@@ -86,7 +92,8 @@ class StaticJoin:
 
     def explain(self) -> list[tuple[str, str]]:
         shown = [str(expression) for expression in self._spec.expressions()]
-        return [(text, "arrow") for text in shown]
+        by_spark = [(each.text, "spark") for each in self._spec.decided]
+        return [*((text, "arrow") for text in shown), *by_spark]
 
     def ask_for_kernels(self) -> None:
         """It has none."""
@@ -103,6 +110,7 @@ class StaticJoin:
         rows_out = 0
         for met in self._met(columns, failures.bad):
             rows, statics = self._that_hold(batch, *met, causes)
+            rows, statics = self._decided(batch, rows, statics, causes)
             has_one[rows] = True
             if spec.adds_columns:
                 rows_found.append(rows)
@@ -150,22 +158,50 @@ class StaticJoin:
         condition = self._spec.condition
         if condition is None or not rows.size:
             return rows, statics
-        added = {name: _name(column) for name, column in self._spec.columns}
-        columns = [
-            self._static.batch.column(added[name]).take(pa.array(statics))
-            if name in added
-            else plain(batch.column(name)).take(pa.array(rows))
-            for name in self._conditional
-        ]
-        fields = [pa.field(n, c.type) for n, c in zip(self._conditional, columns, strict=True)]
-        pairs = pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
-        if not columns:  # a condition without columns is one of every pair
-            pairs = pa.RecordBatch.from_arrays([pa.nulls(rows.size)], ["row"])
+        pairs = self._columns([condition], batch, rows, statics)
         (held,), failures = evaluate_with_failures([condition], pairs)
         for pair in np.flatnonzero(failures.bad):
             causes.setdefault(int(rows[pair]), failures.cause(int(pair)))
         kept = true_rows(held) & ~failures.bad
         return rows[kept], statics[kept]
+
+    def _decided(
+        self, batch: pa.RecordBatch, rows: Numbers, statics: Numbers, causes: dict[int, Cause]
+    ) -> tuple[Numbers, Numbers]:
+        """Of these pairs those for which Spark decides."""
+        decided = self._spec.decided
+        if not decided or not rows.size:
+            return rows, statics
+        pairs, spark = self._columns(inputs_of(decided), batch, rows, statics), self._spark
+        if spark is None:
+            raise no_session(decided)
+        flags, bad = spark.compute(decided, pairs)
+        for pair in np.flatnonzero(bad):
+            causes.setdefault(int(rows[pair]), spark.failure(decided, pairs.slice(pair, 1)))
+        kept = ~bad
+        for flag in flags:
+            kept &= true_rows(flag)
+        return rows[kept], statics[kept]
+
+    def _columns(
+        self,
+        expressions: Sequence[Expression],
+        batch: pa.RecordBatch,
+        rows: Numbers,
+        statics: Numbers,
+    ) -> pa.RecordBatch:
+        """Of pairs the columns that these read; without any, what says how many pairs there are."""
+        read = list(dict.fromkeys(c.name for each in expressions for c in columns_of(each)))
+        if not read:
+            return pa.RecordBatch.from_arrays([pa.nulls(rows.size)], ["row"])
+        added = {name: _name(column) for name, column in self._spec.columns}
+        columns = [
+            self._static.batch.column(added[name]).take(pa.array(statics))
+            if name in added
+            else plain(batch.column(name)).take(pa.array(rows))
+            for name in read
+        ]
+        return pa.RecordBatch.from_arrays(columns, names=read)
 
     # --- what comes out ---------------------------------------------------------------------------
 

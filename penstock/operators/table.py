@@ -32,7 +32,7 @@ class Table(Operator):
         schema = fusions[0].schema
         self._schema = arrow_schema(schema)
         match = JoinMatch(tuple(JoinKey(key, key, null_safe=True) for key in spec.keys))
-        self._pairs = Pairs(match, [schema, schema], tools.cache)
+        self._pairs = Pairs(match, [schema, schema], tools)
         kind = RowKind(self._schema, *self._pairs.readers(LEFT))
         self._store = RowStore(name, kind, bytes_max=tools.state_bytes_max)
         self.states = {name: self._store}

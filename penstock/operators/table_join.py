@@ -58,7 +58,8 @@ class TableJoin(TwoSided):
         both = zip(self._stores, spec.tables, strict=True)
         self.states = {store.name: store for store, is_table in both if is_table}
         # Only between tables: rows of one that meets a stream are looked at when that one's come.
-        self._may_fail = all(spec.tables) and spec.match.condition is not None
+        has_condition = spec.match.condition is not None or bool(spec.decided)
+        self._may_fail = all(spec.tables) and has_condition
 
     # --- rows -------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.operators.specs import SparkSpec, is_stateful
+from penstock.operators.specs import is_stateful
 from penstock.plan.nodes import (
     Relation,
     Scan,
@@ -52,7 +52,7 @@ def _vertices(write: Write, parallelism: int, substreams: dict[str, int], by_key
     scans = scans_of(trunk)
     parts = max(_parts(scan, parallelism, substreams) for scan in scans)
     specs = [spec for spec in map(spec_of, walk(trunk)) if spec is not None]
-    if any(isinstance(spec, SparkSpec) for spec in specs):
+    if any(spec.is_on_driver for spec in specs):
         return 1  # there is one driver
     if any(map(is_stateful, specs)):
         return parts if all(_is_by_key(scan, by_key) for scan in scans) else 1

@@ -28,6 +28,7 @@ from penstock.operators.specs import (
     SessionSpec,
     SortSpec,
     SortStep,
+    SparkColumn,
     SparkSpec,
     StatefulSpec,
     StaticJoinSpec,
@@ -273,7 +274,7 @@ def _calls(calls: tuple[AggregateCall, ...]) -> str:
 
 def _engine_text(spec: OperatorSpec, schema: Schema, engine: Engine | None) -> str:
     """Where the operator's expressions run; those outside the fused loop are named."""
-    if isinstance(spec, SparkSpec):
+    if spec.is_on_driver:
         return "[spark]"
     if isinstance(spec, PythonSpec | PythonRowsSpec):
         return "[python]"
@@ -524,7 +525,12 @@ def show_join(spec: JoinSpec) -> str:
     signs = {True: "<=>", False: "="}
     keys = [f"{key.left} {signs[key.null_safe]} {key.right}" for key in spec.keys]
     text = f"{spec.how} join" + (f" on {', '.join(keys)}" if keys else "")
-    return text + ("" if spec.match.condition is None else f" where {spec.match.condition}")
+    text += "" if spec.match.condition is None else f" where {spec.match.condition}"
+    return text + _decided_text(spec.decided)
+
+
+def _decided_text(decided: tuple[SparkColumn, ...]) -> str:
+    return "".join(f", if Spark's {each.text} holds" for each in decided)
 
 
 def show_call(call: AggregateCall) -> str:
@@ -541,4 +547,4 @@ def show_static_join(spec: StaticJoinSpec) -> str:
     on = f" on {' and '.join(equal)}" if equal else " with every row"
     where = "" if spec.condition is None else f" where {spec.condition}"
     adds = f", adds {show_named(spec.columns)}" if spec.adds_columns and spec.columns else ""
-    return f"{spec.how} join {spec.side}{on}{where}{adds}"
+    return f"{spec.how} join {spec.side}{on}{where}{_decided_text(spec.decided)}{adds}"

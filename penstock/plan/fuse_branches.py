@@ -20,6 +20,7 @@ from penstock.plan.nodes import (
     StreamRef,
     children,
     in_one_stage,
+    is_on_driver,
     rewrite,
     scans_of,
     spec_of,
@@ -159,11 +160,11 @@ def _is_shared(scan: Scan) -> bool:
 
 def _is_branch(node: Relation, writer: Write) -> bool:
     """Whether what lies above a scan can be done where the rows that it reads are made."""
-    on_driver = any(isinstance(spec_of(each), SparkSpec) for each in in_one_stage(writer.child))
+    on_driver = any(map(is_on_driver, in_one_stage(writer.child)))
     while isinstance(node, Step):
-        elsewhere = (PythonSpec, PythonRowsSpec) if on_driver else (SparkSpec,)
-        refused = (StatefulSpec, WatermarkSpec, *elsewhere)
-        if isinstance(node.spec, refused):
+        if isinstance(node.spec, StatefulSpec | WatermarkSpec):
+            return False
+        if isinstance(node.spec, PythonSpec | PythonRowsSpec) if on_driver else is_on_driver(node):
             return False
         (node,) = node.inputs
     return isinstance(node, Scan) and len(stream_names(node)) == 1

@@ -7,7 +7,6 @@ from penstock.operators.specs import (
     GenerateSpec,
     PythonRowsSpec,
     PythonSpec,
-    SparkSpec,
     is_stateful,
 )
 from penstock.plan.nodes import (
@@ -18,7 +17,7 @@ from penstock.plan.nodes import (
     Step,
     UnionAll,
     in_one_stage,
-    spec_of,
+    is_on_driver,
     step,
 )
 from penstock.plan.query import Query, rewrite_query
@@ -38,21 +37,21 @@ def host_spark_steps(query: Query) -> Query:
 def _hosted(node: Relation) -> Relation:
     if isinstance(node, Step) and isinstance(node.spec, PythonSpec | PythonRowsSpec):
         return step(node.spec, Exchange(node.child, ())) if _is_hosted(node.child) else node
-    if not isinstance(node, Step) or not isinstance(node.spec, SparkSpec):
-        return node
+    if not isinstance(node, Step) or not node.spec.is_on_driver or is_stateful(node.spec):
+        return node  # a state has exchanges of its own
     return step(node.spec, Exchange(node.child, ())) if _is_for_executors(node.child) else node
 
 
 def _is_hosted(below: Relation) -> bool:
     """Whether the driver hosts the stage of a relation."""
-    return any(isinstance(spec_of(node), SparkSpec) for node in in_one_stage(below))
+    return any(is_on_driver(node) for node in in_one_stage(below))
 
 
 def _is_for_executors(below: Relation) -> bool:
     """Whether there is anything between the driver's stage and the log that others can do."""
     thrown_away = False
     while isinstance(below, Step):
-        if isinstance(below.spec, SparkSpec):
+        if below.spec.is_on_driver:
             return False
         if is_stateful(below.spec):
             return below.spec.mode == "append"

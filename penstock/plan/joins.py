@@ -14,6 +14,7 @@ from penstock.operators.specs import (
     JoinSpec,
     NamedExpression,
     ProjectSpec,
+    SparkColumn,
 )
 from penstock.plan.join_times import join_times
 from penstock.plan.keys import NESTED_KEYS, as_key
@@ -29,10 +30,12 @@ def join(
     right: Relation,
     equal: Sequence[Equality],
     condition: Expression | None = None,
+    decided: tuple[SparkColumn, ...] = (),
 ) -> Relation:
     """The join of two relations, whose columns have names of their own.
 
-    Keys that are computed become columns. The result may have them, too.
+    Keys that are computed become columns. The result may have them, too. Of pairs that meet the
+    condition Spark has `decided` which belong together.
     """
     sides, match = keyed(left, right, equal, condition)
     one, other = (changing(side) is not None for side in sides)
@@ -40,10 +43,12 @@ def join(
         if one or other:
             # Rows of a stream go on at once, as those of their time; what two tables give has none.
             timed = () if one and other else sides[one].event_time
-            spec = JoinSpec(how, match, times=timed, tables=(one, other))
+            spec = JoinSpec(how, match, times=timed, tables=(one, other), decided=decided)
         else:
             times = join_times(how, match, *sides)
-            spec = JoinSpec(how, match, times.left, times.right, times.times, times.behind_us)
+            spec = JoinSpec(
+                how, match, times.left, times.right, times.times, times.behind_us, decided=decided
+            )
     except ExpressionError as error:
         hint = "" if one or other else "; Structured Streaming asks for the same"
         message = f"{how} join: {error.message}{hint}"

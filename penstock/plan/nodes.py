@@ -298,6 +298,11 @@ def spec_of(relation: Relation) -> OperatorSpec | None:
     return relation.spec if isinstance(relation, Step) else None
 
 
+def is_on_driver(relation: Relation) -> bool:
+    """Whether it is a step of which Spark computes a part."""
+    return isinstance(relation, Step) and relation.spec.is_on_driver
+
+
 def scans_of(relation: Relation) -> list[Scan]:
     return [node for node in walk(relation) if isinstance(node, Scan)]
 

@@ -12,7 +12,6 @@ from penstock.operators.specs import (
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
-    SparkSpec,
     StatefulSpec,
     is_stateful,
 )
@@ -24,6 +23,7 @@ from penstock.plan.nodes import (
     aggregate,
     column_refs,
     in_one_stage,
+    is_on_driver,
     producers,
     spec_of,
     step,
@@ -88,7 +88,7 @@ def _has_a_place(relation: Relation) -> bool:
 
 
 def _is_on_driver(relation: Relation) -> bool:
-    return any(isinstance(spec, SparkSpec) for spec in map(spec_of, in_one_stage(relation)))
+    return any(map(is_on_driver, in_one_stage(relation)))
 
 
 def _stateful(relation: Relation) -> bool:

@@ -22,7 +22,6 @@ from penstock.names import PRODUCER_KINDS, check_name, check_own_name, own_name
 from penstock.operators.specs import (
     JoinSpec,
     OperatorSpec,
-    SparkSpec,
     StatefulSpec,
     StatelessSpec,
     WatermarkSpec,
@@ -284,7 +283,7 @@ class Stage:
     @property
     def is_on_driver(self) -> bool:
         """Whether the driver hosts it, as Spark computes a part of it."""
-        return any(isinstance(spec, SparkSpec) for spec in self.specs)
+        return any(spec.is_on_driver for spec in self.specs)
 
     @property
     def stateful(self) -> tuple[StatefulSpec, ...]:

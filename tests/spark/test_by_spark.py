@@ -145,15 +145,72 @@ def test_a_join_gives_what_spark_gives(
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
 
 
-def test_what_reads_both_sides_of_an_outer_join_is_refused_by_name(rows: DataFrame) -> None:
+def outer_join(how: str, of_pairs: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
+    """Rows that are near each other and of which Spark says that they belong together."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    timed = rows.withWatermark("at", "1 second")
-    other = timed.selectExpr("n AS m", "at AS then")
-    on = F.expr("n = m and at = then and length(format_string('%1$s:%2$s', n, m)) < 5")
-    refused = penstock.writeStream(timed.join(other, on, "left_outer")).queryName("refused")
-    with pytest.raises(penstock.errors.UnsupportedPlan, match="only Spark can compute it of two"):
-        refused.toStream("refused_out").start()
+    def define(one: DataFrame, other: DataFrame) -> DataFrame:
+        left, right = one.where("n < 80"), other.where("n > 30").selectExpr("n AS m", "at AS then")
+        on = "n % 5 = m % 5 AND then BETWEEN at AND at + INTERVAL 40 MINUTES"
+        return left.join(right, F.expr(f"{on} AND {of_pairs}"), how)
+
+    return define
+
+
+def faster(rows: DataFrame) -> DataFrame:
+    """A thousand times: of days, a zone's clock makes more or less than 24 hours."""
+    faster = rows.selectExpr("n", "timestamp_millis(unix_seconds(at)) AS at")
+    return faster.withWatermark("at", "1 second")
+
+
+OF_PAIRS = "length(format_string('%1$s:%2$s', n * n, m)) < 7"
+
+
+@pytest.mark.parametrize("how", some(["full", "anti", "left", "right", "semi"], every=4))
+@pytest.mark.parametrize("is_static", some([False, True], every=2))
+def test_spark_decides_of_pairs_within_an_outer_join(
+    attached: Attached, rows: DataFrame, how: str, is_static: bool
+) -> None:
+    if is_static and how in ("right", "full"):
+        return  # static rows that match nothing: no stream can tell
+    define, label = outer_join(how, OF_PAIRS), f"decided_{how}_{is_static}".lower()
+    standing, timed = faster(attached.spark.createDataFrame(ROWS)), faster(rows)
+    asked = define(timed, standing if is_static else timed)
+    query = penstock.writeStream(asked).queryName(label).option("parallelism", 2)
+    assert query.toStream(f"{label}_out").start().awaitTermination(END_S)
+    found = StreamReader(attached.log, f"{label}_out").read_all().to_pylist()
+    wanted = define(standing, standing).toArrow().to_pylist()
+    on_keys = outer_join(how, "true")(standing, standing).toArrow().to_pylist()
+    assert sorted(map(repr, wanted)) != sorted(map(repr, on_keys))  # it makes a difference
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+@pytest.mark.parametrize("is_static", [False, True])
+def test_of_a_pair_that_fails_in_spark_one_row_is_the_dead_letter(
+    attached: Attached, rows: DataFrame, is_static: bool
+) -> None:
+    define, label = (
+        outer_join("left", "length(format_string('%1$s', 1 div (n - m))) > 0"),
+        "dead_pair",
+    )
+    label = f"{label}_{is_static}".lower()
+    standing, timed = faster(attached.spark.createDataFrame(ROWS)), faster(rows)
+    asked = define(timed, standing if is_static else timed)
+    query = penstock.writeStream(asked).queryName(label).option("deadLetterStream", f"{label}_bad")
+    assert query.toStream(f"{label}_out").start().awaitTermination(END_S)
+    bad = StreamReader(attached.log, f"{label}_bad").read_all().to_pylist()
+    assert len(bad) == sum(n is not None and 30 < n < 80 for n in ROWS.column("n").to_pylist())
+    assert all("[DIVIDE_BY_ZERO]" in row["error"] for row in bad)
+
+
+def test_what_spark_decides_within_a_join_is_explained(
+    rows: DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = outer_join("left", OF_PAIRS)(faster(rows), faster(rows))
+    penstock.writeStream(asked).queryName("decided").toStream("decided_out").explain()
+    shown = capsys.readouterr().out
+    assert "if Spark's (length(format_string(" in shown
+    assert "hosted by the driver" in shown
 
 
 def test_it_is_explained_where_spark_computes(

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard, get_args
 from penstock.expressions.tree import Column, Expression, Literal, from_json
 from penstock.expressions.types import Schema
 from penstock.json_codec import record_of
-from penstock.operators.specs.by_spark import SparkColumn, SparkSpec
+from penstock.operators.specs.by_spark import SparkColumn, SparkSpec, inputs_of
 from penstock.operators.specs.deduplicate import DeduplicateSpec
 from penstock.operators.specs.grouping import (
     BEGIN_COLUMN,
@@ -146,6 +146,7 @@ __all__ = [
     "counts_only",
     "cut_at_state",
     "field_named",
+    "inputs_of",
     "is_running",
     "is_stateful",
     "is_weighted",

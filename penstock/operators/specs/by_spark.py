@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -35,21 +36,31 @@ class SparkColumn:
     def input_names(self) -> tuple[str, ...]:
         return column_names(self.inputs)
 
+    def bound(self, bind: Binder) -> SparkColumn:
+        return replace(self, inputs=tuple(map(bind, self.inputs)))
+
+
+def inputs_of(columns: Sequence[SparkColumn]) -> list[Expression]:
+    """All that Spark is given for these columns."""
+    return [column for each in columns for column in each.inputs]
+
 
 @dataclass(frozen=True, slots=True)
 class SparkSpec(Spec):
-    """Adds columns to a row that Spark computes, in the driver: it is where the vertex must be."""
+    """Adds columns to a row that Spark computes."""
 
     op: ClassVar[str] = "spark"
     columns: tuple[SparkColumn, ...]
 
     def expressions(self) -> list[Expression]:
-        return [column for each in self.columns for column in each.inputs]
+        return inputs_of(self.columns)
 
     def bound(self, bind: Binder) -> SparkSpec:
-        return SparkSpec(
-            tuple(replace(each, inputs=tuple(map(bind, each.inputs))) for each in self.columns)
-        )
+        return SparkSpec(tuple(each.bound(bind) for each in self.columns))
+
+    @property
+    def is_on_driver(self) -> bool:
+        return True
 
     def output_schema(self, input_schema: Schema) -> Schema:
         for column in self.expressions():

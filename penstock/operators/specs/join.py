@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from penstock.expressions.tree import Expression
 from penstock.expressions.types import BOOLEAN, Field, Schema
+from penstock.operators.specs.by_spark import SparkColumn, inputs_of
 from penstock.operators.specs.spec import (
     KEY_KINDS_REFUSED,
     WEIGHT_FIELD,
@@ -118,8 +119,9 @@ class JoinSpec(Spec):
     is sure. The output has the left columns, then the right ones; of semi and anti the left ones.
     It may have the columns `times` as event time, `behind_us` behind the watermark.
 
-    Sides that are `tables` have rows that come and go. Rows of a stream meet those that a table has
-    when they come; of two tables pairs come and go, and are emitted so with `changes`.
+    Of pairs that match, Spark has the last word where parts of the condition are `decided` by it.
+    Sides that are `tables` have rows that come and go. Rows of a stream meet those that a table
+    has when they come; of two tables pairs come and go, and are emitted so with `changes`.
     """
 
     op: ClassVar[str] = "join"
@@ -135,6 +137,7 @@ class JoinSpec(Spec):
     behind_us: int = 0
     tables: tuple[bool, bool] = (False, False)
     changes: bool = False
+    decided: tuple[SparkColumn, ...] = ()
 
     def __post_init__(self) -> None:
         if self.how not in HOWS:
@@ -181,11 +184,17 @@ class JoinSpec(Spec):
     def expressions(self) -> list[Expression]:
         return [
             *self.match.expressions(), *self.left.expressions(), *self.right.expressions(),
+            *inputs_of(self.decided),
         ]  # fmt: skip
 
     def bound(self, bind: Binder) -> JoinSpec:
         left, right = self.left.bound(bind), self.right.bound(bind)
-        return replace(self, match=self.match.bound(bind), left=left, right=right)
+        decided = tuple(each.bound(bind) for each in self.decided)
+        return replace(self, match=self.match.bound(bind), left=left, right=right, decided=decided)
+
+    @property
+    def is_on_driver(self) -> bool:
+        return bool(self.decided)
 
     @property
     def keys(self) -> tuple[JoinKey, ...]:
@@ -208,11 +217,14 @@ class JoinSpec(Spec):
     def meaning(self) -> dict[str, Any]:
         """What its states stand for; which columns their rows have, the stage says."""
         facts = {"join": self.how, "match": self.match, "sides": [self.left, self.right]}
-        return facts | ({"tables": self.tables} if any(self.tables) else {})
+        more = {"tables": self.tables} if any(self.tables) else {}
+        return facts | more | ({"decided": self.decided} if self.decided else {})
 
     def output_schema(self, *inputs: Schema) -> Schema:
         left, right = map(without_weight, inputs)
         self.match.check(left, right)
+        for column in inputs_of(self.decided):
+            check_columns(column, (*left, *right))
         for side, schema in ((self.left, left), (self.right, right)):
             for expression in side.expressions():
                 check_columns(expression, schema)

@@ -45,6 +45,11 @@ class Spec:
         """The same, with each of these expressions as `bind` gives it."""
         return self
 
+    @property
+    def is_on_driver(self) -> bool:
+        """Whether Spark computes a part of it, in the driver, which must host it then."""
+        return False
+
 
 def refuse(message: str, **details: Any) -> ExpressionError:
     return ExpressionError(message, **details)

@@ -8,6 +8,7 @@ from typing import ClassVar
 from penstock.expressions.tree import Column, Expression, transform
 from penstock.expressions.types import BOOLEAN, DataType, Field, Schema
 from penstock.kernels.columns import is_fixed_width
+from penstock.operators.specs.by_spark import SparkColumn, inputs_of
 from penstock.operators.specs.join import JoinKey
 from penstock.operators.specs.spec import (
     Binder,
@@ -43,6 +44,7 @@ class StaticJoinSpec(Spec):
     columns: tuple[NamedExpression, ...]
     condition: Expression | None = None
     exists: str | None = None
+    decided: tuple[SparkColumn, ...] = ()  # parts of the condition, by Spark, of pairs that meet it
 
     def __post_init__(self) -> None:
         if self.how not in STATIC_HOWS:
@@ -55,7 +57,7 @@ class StaticJoinSpec(Spec):
                 raise refuse(f"{each} is not a column of static side {self.side}")
 
     def expressions(self) -> list[Expression]:
-        read = [key.left for key in self.keys]
+        read = [*(key.left for key in self.keys), *inputs_of(self.decided)]
         return read if self.condition is None else [*read, self.condition]
 
     def bound(self, bind: Binder) -> StaticJoinSpec:
@@ -67,7 +69,12 @@ class StaticJoinSpec(Spec):
 
         keys = tuple(replace(key, left=bind(key.left)) for key in self.keys)
         condition = None if self.condition is None else transform(self.condition, change)
-        return replace(self, keys=keys, condition=condition)
+        decided = tuple(each.bound(change) for each in self.decided)
+        return replace(self, keys=keys, condition=condition, decided=decided)
+
+    @property
+    def is_on_driver(self) -> bool:
+        return bool(self.decided)
 
     @property
     def adds_columns(self) -> bool:
@@ -90,6 +97,8 @@ class StaticJoinSpec(Spec):
                 )
         pairs = (*input_schema, *(Field(n, e.type, e.nullable) for n, e in self.columns))
         check_distinct(tuple(field.name for field in pairs))
+        for column in inputs_of(self.decided):
+            check_columns(column, pairs)
         if self.condition is not None:
             check_columns(self.condition, pairs)
             if self.condition.type != BOOLEAN:
