@@ -91,7 +91,9 @@ _AGGREGATES = {row.catalyst: row.name for row in reversed(AGGREGATES.values())}
 _AGGREGATES["PivotFirst"] = "last"
 # Read together with the node of the plan that they stand in, not as a value of one row.
 _WITH_THEIR_NODE = (
-    frozenset({"Alias", "AggregateExpression", "WindowExpression"}) | GENERATOR_KINDS | OVER_KINDS
+    frozenset({"Alias", "AggregateExpression", "ScalarSubquery", "WindowExpression"})
+    | GENERATOR_KINDS
+    | OVER_KINDS
 )
 # What the analyser has replaced before a plan is read.
 _REPLACED = frozenset({"Cube", "GeneratorOuter", "GroupingSets", "LambdaFunction", "Rollup"})

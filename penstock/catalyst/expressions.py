@@ -24,7 +24,7 @@ from penstock.catalyst.jvm import JvmNode, scala_set
 from penstock.catalyst.literals import internal_value, read_literal
 from penstock.catalyst.nested_expressions import NESTED_BUILDERS
 from penstock.catalyst.place import INPUT_FILE, AggregateCalls, Builder, Place
-from penstock.catalyst.refusals import reason_for, unsupported
+from penstock.catalyst.refusals import SUBQUERY, reason_for, unsupported
 from penstock.catalyst.spark_types import spark_type
 from penstock.catalyst.text_expressions import TEXT_BUILDERS
 from penstock.catalyst.time_expressions import TIME_BUILDERS
@@ -113,6 +113,14 @@ def _input_file_name(place: Place) -> Expression:
             "it is known right behind the source: select it there, or use the column "
             "_metadata.file_path"
         )
+    return found
+
+
+def _subquery(place: Place) -> Expression:
+    """The value of a static one is a column beside those of the stream."""
+    found = place.reader.columns.get(place.node.expr_id)
+    if found is None:
+        raise ExpressionError(SUBQUERY)
     return found
 
 
@@ -267,6 +275,7 @@ _BUILDERS: Mapping[str, Builder] = {
     # leaves and what only passes on
     "AttributeReference": _attribute,
     "NamedLambdaVariable": _attribute,
+    "ScalarSubquery": _subquery,
     "Literal": _literal,
     "InputFileName": _input_file_name,
     "KnownNullable": _first_child,

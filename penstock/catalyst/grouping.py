@@ -14,6 +14,7 @@ from penstock.catalyst.rows import (
     SparkRows,
     filtered,
     is_session,
+    is_struct,
     is_watermarked,
     made,
     named,
@@ -22,14 +23,16 @@ from penstock.catalyst.rows import (
 from penstock.catalyst.time_expressions import shifted_time
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import UnsupportedPlan
-from penstock.expressions.tree import Call, Column, Expression, call
+from penstock.expressions.tree import Column, Expression, call
 from penstock.operators.specs import (
     AggregateCall,
+    DeduplicateSpec,
     NamedExpression,
     PartialAggregateSpec,
     ProjectSpec,
     SessionSpec,
     WindowSpec,
+    column_of,
 )
 from penstock.plan.event_time import watermark_ends
 from penstock.plan.keys import as_key, of_key
@@ -79,7 +82,7 @@ class AggregateReader:
 
     def _group_by_session(self, expression: JvmNode) -> None:
         found = self.inputs.read(expression)
-        if isinstance(found, Call) and found.function == "struct":
+        if is_struct(found):
             begin, end = found.args
         else:
             begin, end = (call("get_field", found, name=name) for name in ("start", "end"))
@@ -189,7 +192,8 @@ class AggregateReader:
             result.expr_id: expressions.read(value, str(result.read("name")))
             for result, value in others
         }
-        rows = SparkRows(self._aggregate(), {**self.columns, **outputs})
+        relation = self._first_rows() if self._is_distinct else self._aggregate()
+        rows = SparkRows(relation, {**self.columns, **outputs})
         rows = self._window_as_shown(rows)
         rows = self._with_conditions(rows)
         return self._with_results(rows.with_columns(by_spark), computed)
@@ -205,6 +209,19 @@ class AggregateReader:
             elif result.expr_id not in self.columns:
                 others.append((result, value))
         return direct, others
+
+    @property
+    def _is_distinct(self) -> bool:
+        """Whether nothing is aggregated in groups that never end: they never change either."""
+        is_plain = self.window is None and not self.calls.calls and bool(self.keys)
+        return is_plain and self.mode == "append" and not self.is_watermarked
+
+    def _first_rows(self) -> Relation:
+        """Distinct rows, each when it comes first."""
+        rows = self.by_spark.added_to(self.rows.relation)
+        keys = made(self.node, lambda: selected(rows, tuple(self.keys)))
+        spec = DeduplicateSpec(tuple(map(column_of, keys.schema)))
+        return made(self.node, lambda: step(spec, keys))
 
     def _aggregate(self) -> Relation:
         if not self.calls.calls:  # grouping alone: count something, so that there is a state

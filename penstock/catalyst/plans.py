@@ -30,9 +30,18 @@ from penstock.catalyst.relations import (
     input_file,
     read_relation,
 )
-from penstock.catalyst.rows import Names, SparkRows, filtered, is_session, made, named, selected
+from penstock.catalyst.rows import (
+    Names,
+    SparkRows,
+    filtered,
+    is_session,
+    is_struct,
+    made,
+    named,
+    selected,
+)
 from penstock.catalyst.session import SessionFacts
-from penstock.catalyst.static_sides import StaticSide, static_join
+from penstock.catalyst.static_sides import StaticSide, static_join, static_value
 from penstock.catalyst.tables import read_mark, table_by
 from penstock.catalyst.windows import (
     PendingWindow,
@@ -91,6 +100,7 @@ class PlanReader:
         self.python = PythonBundle()
         self._functions = PythonReader(session, self.spark, self.python)
         self._names_files = False  # whether somebody above asks for the names of files
+        self._sessions: set[int] = set()  # attributes that are some and are not marked so
 
     def read(self, node: JvmNode) -> SparkRows:
         reader = _READERS.get(node.kind)
@@ -169,12 +179,25 @@ class PlanReader:
 
     # --- rows one by one ---
 
+    def _below(self, node: JvmNode) -> SparkRows:
+        """The rows that a node reads, with the values of static subqueries that it asks for."""
+        rows = self.read(node.children[0])
+        if not scala_items(node.read("subqueries")):
+            return rows
+        for each in node.nodes("expressions"):
+            column = str(each.read("name")) if each.kind == "Alias" else None
+            for part in each.walk():
+                if part.kind == "ScalarSubquery" and part.expr_id not in rows.columns:
+                    rows, side = static_value(node, rows, part, column)
+                    self.statics[side.name] = side
+        return rows
+
     def filter(self, node: JvmNode) -> SparkRows:
         """As a whole if all of it is known; else part by part, in their order.
 
         One may be there to keep rows away from the next.
         """
-        rows = self.read(node.children[0])
+        rows = self._below(node)
         overlapping = rows.overlapping
         if not overlapping:
             with suppress(UnsupportedPlan):
@@ -231,8 +254,7 @@ class PlanReader:
         return replace(window, bounded=window.bounded or ordinal == 1)
 
     def project(self, node: JvmNode) -> SparkRows:
-        rows = self.read(node.children[0])
-        return self._projected(node, rows, node.nodes("projectList"))
+        return self._projected(node, self._below(node), node.nodes("projectList"))
 
     def _projected(self, node: JvmNode, rows: SparkRows, items: Sequence[JvmNode]) -> SparkRows:
         by_spark = SparkColumns(self.spark)
@@ -246,7 +268,7 @@ class PlanReader:
             if item.expr_id in columns or item.expr_id in windows:
                 continue
             name, value = named(item)
-            if value.kind == "CreateNamedStruct" and is_session(item):
+            if value.kind == "CreateNamedStruct" and self._is_session(item):
                 # begin and end apart, because Spark may have to compute one of them
                 fields = [str(field.read("value").toString()) for field in value.children[0::2]]
                 parts = [expressions.read(part, name) for part in value.children[1::2]]
@@ -257,6 +279,9 @@ class PlanReader:
                 windows[item.expr_id] = window
                 continue
             expression = expressions.read(value, name)
+            if self._is_session(item) and is_struct(expression):
+                sessions[item.expr_id] = expression  # passed on: not grouped by yet
+                continue
             if item is value and isinstance(expression, Column):
                 name = expression.name  # passed on: it keeps the name that it has here
             given = names.give(name)
@@ -314,38 +339,60 @@ class PlanReader:
         return replace(rows, relation=relation, columns=columns)
 
     def union(self, node: JvmNode) -> SparkRows:
-        names = Names()
-        given = [names.give(str(item.read("name"))) for item in node.output]
+        """Where all sides have the same windows, or sessions, these are made of their times."""
+        self._note_sessions(node)
         sides = [(self.read(child), child.output) for child in node.children]
-        pending = [_common_window(sides, index) for index in range(len(given))]
-        inputs = tuple(self._side(*side, given, pending) for side in sides)
-        relation = made(node, lambda: UnionAll(inputs))
+        names, inputs = Names(), [list[NamedExpression]() for _ in sides]
+
+        def united(name: str, values: Sequence[Expression]) -> Column:
+            given = names.give(name)
+            for side, value in zip(inputs, values, strict=True):
+                side.append((given, value))
+            return Column(given, values[0].type, any(value.nullable for value in values))
+
         columns: dict[int, Expression] = {}
         windows: dict[int, PendingWindow] = {}
-        shown = relation.schema[: len(given)]
-        for item, found, window in zip(node.output, shown, pending, strict=True):
-            column = Column(found.name, found.type, found.nullable)
-            if window is None:
-                columns[item.expr_id] = column
-            else:
-                windows[item.expr_id] = replace(window, time=column)
+        spans: dict[int, Span] = {}
+        for index, item in enumerate(node.output):
+            name = str(item.read("name"))
+            items = [(rows, output[index]) for rows, output in sides]
+            window = _common_window(items)
+            sessions = _sessions(items) if self._is_session(item) else None
+            if window is not None:
+                times = [rows.windows[each.expr_id].time for rows, each in items]
+                windows[item.expr_id] = replace(window, time=united(name, times))
                 _show_window(columns, item.expr_id, windows[item.expr_id])
-        return SparkRows(relation, columns, windows)
-
-    def _side(
-        self,
-        rows: SparkRows,
-        output: Sequence[JvmNode],
-        names: Sequence[str],
-        pending: Sequence[PendingWindow | None],
-    ) -> Relation:
-        """One input of a union: where all have the same windows, the times of its own."""
-        columns = tuple(
-            (name, self._visible(rows, item) if window is None else rows.windows[item.expr_id].time)
-            for name, item, window in zip(names, output, pending, strict=True)
+            elif sessions is not None:
+                fields = sessions[0].option("names")
+                members = zip(fields, *(struct.args for struct in sessions), strict=True)
+                parts = [united(f"session_{field}", values) for field, *values in members]
+                columns[item.expr_id] = call("struct", *parts, names=fields)
+            else:
+                columns[item.expr_id] = united(name, [self._visible(*each) for each in items])
+                closed = {rows.spans.get(each.expr_id) for rows, each in items}
+                if len(closed) == 1 and (span := closed.pop()) is not None:
+                    spans[item.expr_id] = span
+        if not node.output:  # only the number of rows matters
+            united("column", [literal(1, INT)] * len(sides))
+        relation = made(
+            node,
+            lambda: UnionAll(
+                tuple(
+                    selected(rows.relation, tuple(its))
+                    for (rows, _), its in zip(sides, inputs, strict=True)
+                )
+            ),
         )
-        # Where only the number of rows matters, Spark has no column left.
-        return selected(rows.relation, columns or (("column", literal(1, INT)),))
+        return SparkRows(relation, columns, windows, spans)
+
+    def _note_sessions(self, union: JvmNode) -> None:
+        """Where Spark computes sessions below a union, it marks those of the first input alone."""
+        for child in union.children:
+            both = zip(union.output, child.output, strict=True)
+            self._sessions.update(its.expr_id for item, its in both if self._is_session(item))
+
+    def _is_session(self, item: JvmNode) -> bool:
+        return item.expr_id in self._sessions or is_session(item)
 
     def watermark(self, node: JvmNode) -> SparkRows:
         rows = self.read(node.children[0])
@@ -543,7 +590,7 @@ class PlanReader:
     def aggregate(self, node: JvmNode) -> SparkRows:
         rewritten = SeveralDistinct.found(node)
         if rewritten is None:
-            several, rows = None, self.read(node.children[0])
+            several, rows = None, self._below(node)
         else:
             several, rows = rewritten[0], self._before_expanding(rewritten[1])
         grouping = AggregateReader(
@@ -614,16 +661,21 @@ def _show_window(columns: dict[int, Expression], expr_id: int, window: PendingWi
         columns[expr_id] = window_struct(window)
 
 
-def _common_window(
-    sides: Sequence[tuple[SparkRows, Sequence[JvmNode]]], index: int
-) -> PendingWindow | None:
+def _common_window(items: Sequence[tuple[SparkRows, JvmNode]]) -> PendingWindow | None:
     """The windows that a column stands for on every side of a union, if they are the same."""
-    found = [rows.windows.get(output[index].expr_id) for rows, output in sides]
+    found = [rows.windows.get(item.expr_id) for rows, item in items]
     first = found[0]
     if first is None or first.conditions:
         return None
     same = all(window and replace(window, time=first.time) == first for window in found)
     return first if same else None
+
+
+def _sessions(items: Sequence[tuple[SparkRows, JvmNode]]) -> list[Call] | None:
+    """The sessions that rows begin on every side of a union, if a column stands for these."""
+    found = [rows.columns.get(item.expr_id) for rows, item in items]
+    structs = [each for each in found if is_struct(each)]
+    return structs if len(structs) == len(items) else None
 
 
 def _is_never_null(part: JvmNode) -> bool:

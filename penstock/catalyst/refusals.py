@@ -71,6 +71,10 @@ _SKETCH = (
     "no one answer to be equal to: aggregate the values (approx_count_distinct, percentile_approx, "
     "mode)"
 )
+SUBQUERY = (
+    "the value of a subquery is known here in filters, columns and aggregates that need nothing "
+    "else of Spark: compute it in a column of its own first"
+)
 # Catalyst's expressions that are refused for a reason that deserves its own words.
 EXPRESSION_REASONS: Mapping[str, str] = {
     "CurrentTime": "type time is not known here; use current_timestamp()",
@@ -118,7 +122,7 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "PythonUDTF": _PYTHON,
     "PythonUDF": _PYTHON,
     "PythonUDAF": _PYTHON,
-    "ScalarSubquery": "subqueries are not run here",
+    "ScalarSubquery": SUBQUERY,
     "InSubquery": "subqueries are not run here",
     "Exists": "subqueries are not run here",
     "Collate": "only the default collation (UTF8_BINARY) is known here",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from penstock.catalyst.by_spark import SparkColumns
 from penstock.catalyst.expressions import ExpressionReader
@@ -13,7 +13,7 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import ExpressionError, PlanError, UnsupportedPlan
-from penstock.expressions.tree import Expression
+from penstock.expressions.tree import Call, Expression
 from penstock.operators.specs import FilterSpec, NamedExpression, ProjectSpec
 from penstock.plan.nodes import Relation, column_refs, step
 
@@ -119,6 +119,11 @@ def is_watermarked(attribute: JvmNode) -> bool:
 def is_session(column: JvmNode) -> bool:
     """Whether Spark's analyser marked a column as a session window."""
     return bool(column.read("metadata").contains(_SESSION_MARK))
+
+
+def is_struct(expression: Expression | None) -> TypeGuard[Call]:
+    """Whether an expression makes a struct of its members, which are known so."""
+    return isinstance(expression, Call) and expression.function == "struct"
 
 
 def selected(relation: Relation, columns: tuple[NamedExpression, ...]) -> Relation:

@@ -42,7 +42,8 @@ EXPRESSIONS = (
     ("null", "NULL", "type void is not known"),
     ("aes_encrypt(u, '0000111122223333')", "aesEncrypt", "without an iv of its own"),
     ("java_method('java.lang.Math', 'abs', i)", "java.lang.Math", "each time"),
-    ("(SELECT max(id) FROM range(3)) + a", "scalarsubquery", "subqueries"),
+    ("(SELECT id FROM range(3)) + a", "scalarsubquery", "more than one row"),
+    ("format_string('%s', (SELECT max(id) FROM range(3)))", "scalarsubquery", "of its own first"),
 )  # fmt: skip
 
 

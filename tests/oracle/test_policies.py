@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -49,6 +49,10 @@ def definitions() -> dict[str, Define]:
         grouped = rows.groupBy(F.window(time, "4 seconds"))
         return grouped.agg(F.count("*").alias("c"), F.sum("n").alias("s"))
 
+    def sessions(rows: DataFrame, gap: Any = "2 seconds") -> DataFrame:
+        grouped = rows.groupBy(F.session_window("at", gap).alias("w"), "k")
+        return grouped.agg(F.count("*").alias("c"), F.sum("n").alias("s"))
+
     def paired(how: str, a: DataFrame, b: DataFrame) -> DataFrame:
         near = F.expr("a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 3 SECONDS")
         joined = timed(a).alias("a").join(timed(b, delay="1 second").alias("b"), near, how)
@@ -67,6 +71,17 @@ def definitions() -> dict[str, Define]:
         "first rows of a union": lambda a, b: (
             timed(a).union(timed(b)).dropDuplicates(["k", "at"]).select("k", "n", "at")
         ),
+        "sessions of a union": lambda a, b: sessions(timed(a).union(timed(b, delay="5 seconds"))),
+        # No row is late here: Spark puts the rows of a batch together before it looks for those,
+        # and whoever writes rows of his own has batches of his own. Nor does one side rest in a
+        # round: Spark forgets at a restart how far it was.
+        "sessions of a union of other times and gaps": lambda a, b: sessions(
+            timed(a, delay="9 seconds")
+            .where("n % 3 > 0")
+            .select("k", "n", "at")
+            .union(timed(b, "then", "9 seconds").select("k", "n", "then")),
+            F.expr("CASE WHEN n % 2 = 0 THEN '1 second' ELSE '3 seconds' END"),
+        ),
         "inner join": lambda a, b: paired("inner", a, b),
         "left join": lambda a, b: paired("left", a, b),
         "join with what has no watermark": lambda a, b: (
@@ -77,6 +92,7 @@ def definitions() -> dict[str, Define]:
 
 NAMES = ["union", "union of other times", "union of which one has a watermark",
          "watermark above a union", "watermark above a union, and another", "first rows of a union",
+         "sessions of a union", "sessions of a union of other times and gaps",
          "inner join", "left join", "join with what has no watermark"]  # fmt: skip
 
 
