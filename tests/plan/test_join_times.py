@@ -79,7 +79,8 @@ watermark ts 1 second
     scan stream bids (auction bigint, micros bigint)
 """
     found = spec(
-        f"full join on auction = id where ((opened >= ts) AND (opened <= {later('ts', SECOND_US)}))",
+        "full join on auction = id where "
+        f"((opened >= ts) AND (opened <= {later('ts', SECOND_US)}))",
         read,
     )
     assert (limits(found.left), limits(found.right)) == ({"ts": SECOND_US}, {"opened": 0})
