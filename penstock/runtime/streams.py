@@ -278,18 +278,29 @@ def _mode(program: Program, stream: StreamSpec) -> Mode:
 
 def _describe(log: Log, wanted: StreamFacts) -> None:
     """Describe a stream. Of another writer's description, which fits, only the writers change, the
-    number of substreams if that is too small, and the mode if nobody has written by now."""
+    number of substreams if that is too small, and the mode if nobody has written by now. In one's
+    own the rows that are there can still be read."""
     while True:
         if log.compare_and_set(stream_key(wanted.name), 0, _encode_facts(wanted)):
             return
         stored = describe_stream(log, wanted.name)
-        facts = wanted if _check_written(log, wanted) else stored
+        facts = _with_rows_of(stored, wanted) if _check_written(log, wanted) else stored
         if not stored.writers:
             facts = replace(facts, mode=wanted.mode)
         count = max(stored.substreams, wanted.substreams)
         writers = {**stored.writers, **wanted.writers}
         if _replaced(log, stored, replace(facts, substreams=count, writers=writers)):
             return
+
+
+def _with_rows_of(stored: StreamFacts, wanted: StreamFacts) -> StreamFacts:
+    """The new description, in which a column may be null that was null, or not there, before."""
+    before = {field.name: field.nullable for field in stored.schema}
+    schema = tuple(
+        replace(field, nullable=field.nullable or before.get(field.name, True))
+        for field in wanted.schema
+    )
+    return replace(wanted, schema=schema)
 
 
 def _check_input(facts: StreamFacts, wanted: StreamSpec) -> None:

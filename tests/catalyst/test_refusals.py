@@ -43,7 +43,7 @@ EXPRESSIONS = (
     ("aes_encrypt(u, '0000111122223333')", "aesEncrypt", "without an iv of its own"),
     ("java_method('java.lang.Math', 'abs', i)", "java.lang.Math", "each time"),
     ("(SELECT id FROM range(3)) + a", "scalarsubquery", "more than one row"),
-    ("format_string('%s', (SELECT max(id) FROM range(3)))", "scalarsubquery", "of its own first"),
+    ("format_string('%1$s', (SELECT max(id) FROM range(3)))", "scalarsubquery", "of its own first"),
 )  # fmt: skip
 
 
