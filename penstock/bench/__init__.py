@@ -19,6 +19,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "latency": "penstock.bench.latency",
         "log": "penstock.bench.log",
         "nexmark": "penstock.bench.nexmark",
+        "python": "penstock.bench.python",
         "recovery": "penstock.bench.recovery",
         "restore": "penstock.bench.restore",
         "sink": "penstock.bench.sink",

@@ -26,10 +26,9 @@ Pickled = Callable[[int], bytes]
 
 def digest_of(code: PythonCode, pickled: Pickled) -> str:
     """The digest of code; `pickled` gives what a broadcast variable holds."""
-    facts = canonical_json(
-        [code.eval_type, code.arguments, code.input_type, code.result_type, code.settings]
-    )
-    digest = hashlib.sha256(facts.encode())
+    facts: list[Any] = [code.eval_type, code.arguments, code.input_type, code.result_type]
+    kept = [] if code.variables == "{}" else [code.variables]
+    digest = hashlib.sha256(canonical_json([*facts, code.settings, *kept]).encode())
     for part in (*code.commands, code.analysed or b""):
         digest.update(hashlib.sha256(_told_apart(part, pickled)).digest())
     return digest.hexdigest()[:DIGEST_CHARACTERS]
@@ -38,15 +37,21 @@ def digest_of(code: PythonCode, pickled: Pickled) -> str:
 def _told_apart(command: bytes, pickled: Pickled) -> bytes:
     """A text of what was pickled that another pickling of the same has too, as far as that goes."""
     try:
-        found = _Unpickler(io.BytesIO(command)).load()
-        if isinstance(found, _Variable):
-            found = _Unpickler(io.BytesIO(pickled(found.number))).load()
+        found = unpickled(command, pickled)
         target = io.BytesIO()
         pickler: Any = _Pickler(target)  # type: ignore[no-untyped-call]
         pickler.dump(found)
         return target.getvalue()
     except Exception:  # of any kind: it is user code that is put together
         return command
+
+
+def unpickled(command: bytes, pickled: Pickled) -> Any:
+    """What this very process has pickled a moment ago; large code is in a broadcast variable."""
+    found = _Unpickler(io.BytesIO(command)).load()
+    if isinstance(found, _Variable):
+        found = _Unpickler(io.BytesIO(pickled(found.number))).load()
+    return found
 
 
 class _Variable:

@@ -41,6 +41,7 @@ from penstock.catalyst.rows import (
     selected,
 )
 from penstock.catalyst.session import SessionFacts
+from penstock.catalyst.state_variables import STATE, Variable, variables_of
 from penstock.catalyst.static_sides import StaticSide, static_join, static_value
 from penstock.catalyst.tables import read_mark, table_by
 from penstock.catalyst.windows import (
@@ -52,7 +53,7 @@ from penstock.catalyst.windows import (
 )
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Call, Column, Expression, Literal, call, literal
-from penstock.expressions.types import BOOLEAN, INT
+from penstock.expressions.types import BOOLEAN, INT, Field
 from penstock.operators.specs import (
     DeduplicateSpec,
     GenerateSpec,
@@ -60,6 +61,8 @@ from penstock.operators.specs import (
     NamedExpression,
     Order,
     ProjectSpec,
+    PythonCall,
+    PythonGroupsSpec,
     SortSpec,
     SortStep,
     WatermarkSpec,
@@ -85,6 +88,15 @@ DAYS_PER_MONTH = 31  # Spark's, for the delay of a watermark
 DAY_US = 86_400_000_000
 _WITHIN = frozenset({"DeduplicateWithinWatermark"})
 _NAMING = frozenset({"Project", "Filter"})  # where Spark's users ask for the names of files
+# Spark's words for what a function over groups goes by.
+_CLOCKS: Mapping[str, str] = {
+    "NoTimeout": "none",
+    "ProcessingTimeTimeout": "processing",
+    "EventTimeTimeout": "event",
+    "NoTime": "none",
+    "ProcessingTime": "processing",
+    "EventTime": "event",
+}
 
 
 class PlanReader:
@@ -488,6 +500,90 @@ class PlanReader:
 
     # --- groups ---
 
+    def python_groups(self, node: JvmNode) -> SparkRows:
+        """A function with a state for each key, or a processor with states of its own."""
+        rows = self.read(node.children[0])
+        is_processor = node.kind == "TransformWithStateInPySpark"
+        self._check_function(node, rows, is_processor)
+        if is_processor:
+            keys = node.children[0].output[: int(node.read("groupingAttributesLen"))]
+            found = self._functions.processor(node)
+            variables = variables_of(node, found, self.session.handle)
+        else:
+            keys = node.nodes("groupingAttributes")
+            variables = {STATE: Variable("value", str(node.read("stateType").json()))}
+        clock = _CLOCKS[str(node.read("timeMode" if is_processor else "timeout").toString())]
+        declared = made(
+            node, lambda: tuple(each.declared(name) for name, each in variables.items())
+        )
+        if clock != "processing" and any(each.ttl_ms is not None for each in declared):
+            raise unsupported(
+                node.kind, "states with a time to live go by the clock: use timeMode ProcessingTime"
+            )
+        time = _time_of(rows.relation, []) if clock == "event" else None
+
+        def spec(
+            by: tuple[Expression, ...], function: PythonCall, outputs: tuple[Field, ...]
+        ) -> PythonGroupsSpec:
+            return PythonGroupsSpec(
+                by,
+                function,
+                outputs,
+                declared,
+                clock,
+                is_processor,
+                watermarked=bool(rows.relation.event_time),
+                time=time,
+            )
+
+        return self._functions.groups(node, rows, keys, variables, spec)
+
+    def python_maps(self, node: JvmNode) -> SparkRows:
+        """The rows of each key to a function, batch by batch as they come: it keeps nothing."""
+        rows = self.read(node.children[0])
+
+        def spec(
+            by: tuple[Expression, ...], function: PythonCall, outputs: tuple[Field, ...]
+        ) -> PythonGroupsSpec:
+            return PythonGroupsSpec(by, function, outputs, ())
+
+        keys = node.nodes("groupingAttributes")
+        return self._functions.groups(node, rows, keys, {}, spec, "output")
+
+    def _check_function(self, node: JvmNode, rows: SparkRows, is_processor: bool) -> None:
+        """What Spark refuses too, and what is not run here."""
+        function = node.node("functionExpr")
+        mode = str(node.read("outputMode").toString()).lower()
+        if mode != self.output_mode and not (mode == "append" and self.output_mode == "complete"):
+            reason = f"the function is for {mode} mode and the query is in {self.output_mode} mode"
+            raise unsupported(
+                node.kind, f"{reason}; Structured Streaming asks for the same", expression=function
+            )
+        if is_processor and node.read("hasInitialState"):
+            raise unsupported(
+                node.kind, "an initial state is not read here yet", expression=function
+            )
+        clock = _CLOCKS[str(node.read("timeMode" if is_processor else "timeout").toString())]
+        if clock == "event" and not rows.relation.event_time:
+            raise unsupported(
+                node.kind,
+                "it goes by event time, and no watermark speaks of its rows: use withWatermark()",
+                expression=function,
+            )
+
+    def event_time_column(self, node: JvmNode) -> SparkRows:
+        """The column of what a processor gives of which the watermark speaks further on."""
+        rows = self.read(node.children[0])
+        attribute = node.node("eventTime")
+        column = self._expressions(node, rows).read(attribute, str(attribute.read("name")))
+        spec = spec_of(rows.relation)
+        if not isinstance(spec, PythonGroupsSpec) or not isinstance(column, Column):
+            raise refused_node(node)
+        assert isinstance(rows.relation, Step)
+        told = replace(spec, event_time=column.name)
+        below = rows.relation.child
+        return replace(rows, relation=made(node, lambda: step(told, below), attribute))
+
     def deduplicate(self, node: JvmNode) -> SparkRows:
         """The first row of each key. Rows behind the watermark are late, whatever the keys are."""
         rows = self.read(node.children[0])
@@ -759,6 +855,11 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "ArrowEvalPythonUDTF": PlanReader.python_table,
     "MapInPandas": PlanReader.python_batches,
     "MapInArrow": PlanReader.python_batches,
+    "FlatMapGroupsInPandas": PlanReader.python_maps,
+    "FlatMapGroupsInArrow": PlanReader.python_maps,
+    "FlatMapGroupsInPandasWithState": PlanReader.python_groups,
+    "TransformWithStateInPySpark": PlanReader.python_groups,
+    "UpdateEventTimeWatermarkColumn": PlanReader.event_time_column,
     "Aggregate": PlanReader.aggregate,
     "Join": PlanReader.join,
     "Window": PlanReader.window,

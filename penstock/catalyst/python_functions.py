@@ -6,28 +6,33 @@ The code of a function goes with the tasks of slots and nowhere else; the plan h
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
-from penstock.catalyst.function_digest import digest_of
+from penstock.catalyst.function_digest import digest_of, unpickled
 from penstock.catalyst.jvm import JvmNode, java_classes, scala_map, scala_object, scala_option
 from penstock.catalyst.refusals import unsupported
 from penstock.catalyst.rows import Names, SparkRows, made
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.spark_types import spark_type
+from penstock.catalyst.state_variables import Variable
 from penstock.expressions.tree import Column, Expression
 from penstock.expressions.types import Field
+from penstock.json_codec import canonical_json
 from penstock.operators.python_functions import ARROW_ROWS, ROWS_PER_BATCH, PythonCode
 from penstock.operators.specs import (
     NamedExpression,
     ProjectSpec,
     PythonCall,
     PythonColumn,
+    PythonGroupsSpec,
     PythonRowsSpec,
     PythonSpec,
 )
+from penstock.plan.keys import as_key
 from penstock.plan.nodes import Relation, column_refs, step
 
 _SCALAR = frozenset({100, 101, 200, 204, 250, 251})  # Spark's numbers for functions of rows
@@ -52,11 +57,11 @@ class PythonBundle:
             variables = function.broadcastVars()
             for index in range(variables.size()):
                 self.variables[int(variables.get(index).id())] = variables.get(index)
-        digest = digest_of(code, self._pickled)
+        digest = digest_of(code, self.pickled)
         self.codes[digest] = code
         return digest
 
-    def _pickled(self, variable: int) -> bytes:
+    def pickled(self, variable: int) -> bytes:
         """What a broadcast variable holds: Spark sends large functions as one."""
         with open(str(self.variables[variable].value().path()), "rb") as file:
             return file.read()
@@ -119,6 +124,67 @@ class PythonReader:
         given = replace(call, arguments=node.children[0].output, names=(None,) * len(names))
         return self._rows(node, rows, given, False, "output", names)
 
+    def groups(
+        self,
+        node: JvmNode,
+        rows: SparkRows,
+        keys: Sequence[JvmNode],
+        variables: Mapping[str, Variable],
+        spec: Callable[[tuple[Expression, ...], PythonCall, tuple[Field, ...]], PythonGroupsSpec],
+        results: str = "outputAttrs",
+    ) -> SparkRows:
+        """The rows of each key to a function, which keeps something for it; `spec` puts together
+        the keys, the call and its columns."""
+        call = _Call.read(node, node.node("functionExpr"))
+        given = replace(
+            call,
+            arguments=(*keys, *call.arguments),
+            names=(None,) * (len(keys) + len(call.arguments)),
+        )
+        relation, (inputs,) = self._with_inputs(node, rows, [given])
+        names = Names({column.name for column in relation.schema})
+        computed: list[NamedExpression] = []
+        by = tuple(
+            _column(made(node, partial(as_key, column)), computed, names)
+            for column in inputs[: len(keys)]
+        )
+        if computed:
+            columns = (*column_refs(relation.schema), *computed)
+            relation = made(node, partial(step, ProjectSpec(columns), relation))
+        outputs, found = self._outputs(node, results, Names())
+        shown = [str(each.read("name")) for each in given.arguments]
+        facts = canonical_json({name: each.to_json() for name, each in variables.items()})
+        made_spec = spec(by, self._call(given, inputs, shown, facts), outputs)
+        return SparkRows(made(node, partial(step, made_spec, relation)), found)
+
+    def processor(self, node: JvmNode) -> Any:
+        """The object of a query whose methods are the function, as the driver has it."""
+        (function,) = _Call.read(node, node.node("functionExpr")).functions
+        command = bytes(function.command().unsafeArray())
+        variables = function.broadcastVars()
+        known = {int(variables.get(at).id()): variables.get(at) for at in range(variables.size())}
+        bundle = PythonBundle(variables=known)
+        method, _ = unpickled(command, bundle.pickled)
+        return method.__self__._stateful_processor
+
+    def _outputs(
+        self, node: JvmNode, attributes: str, names: Names
+    ) -> tuple[tuple[Field, ...], dict[int, Expression]]:
+        """The columns that a function makes, and which attribute each is."""
+        found = node.nodes(attributes)
+        outputs = tuple(
+            Field(
+                names.give(str(attribute.read("name"))),
+                self._type(node, attribute),
+                bool(attribute.read("nullable")),
+            )
+            for attribute in found
+        )
+        return outputs, {
+            attribute.expr_id: Column(output.name, output.type, output.nullable)
+            for attribute, output in zip(found, outputs, strict=True)
+        }
+
     def _rows(
         self,
         node: JvmNode,
@@ -130,20 +196,8 @@ class PythonReader:
     ) -> SparkRows:
         relation, (given,) = self._with_inputs(node, rows, [call])
         names = Names({column.name for column in relation.schema} if repeats else None)
-        attributes = node.nodes(results)
-        outputs = tuple(
-            Field(
-                names.give(str(attribute.read("name"))),
-                self._type(node, attribute),
-                bool(attribute.read("nullable")),
-            )
-            for attribute in attributes
-        )
+        outputs, found = self._outputs(node, results, names)
         spec = PythonRowsSpec(self._call(call, given, shown), outputs, repeats)
-        found = {
-            attribute.expr_id: Column(output.name, output.type, output.nullable)
-            for attribute, output in zip(attributes, outputs, strict=True)
-        }
         relation = made(node, lambda: step(spec, relation))
         if not repeats:
             return SparkRows(relation, found)
@@ -166,7 +220,11 @@ class PythonReader:
         return relation, inputs
 
     def _call(
-        self, call: _Call, inputs: Sequence[Column], shown: Sequence[str] | None = None
+        self,
+        call: _Call,
+        inputs: Sequence[Column],
+        shown: Sequence[str] | None = None,
+        variables: str = "{}",
     ) -> PythonCall:
         """The call over columns; `shown` are the names under which the function sees them."""
         if self._settings is None:
@@ -181,6 +239,7 @@ class PythonReader:
             result_type=call.result_type,
             settings=self._settings,
             analysed=call.analysed,
+            variables=variables,
         )
         digest = self._bundle.add(code, call.functions)
         return PythonCall(tuple(inputs), call.text, digest, call.deterministic)

@@ -16,10 +16,11 @@ OTHER_WAYS_OUT: Mapping[str, str] = {
 }
 
 _PYTHON = (
-    "Python functions that aggregate groups are not run here yet; write the aggregate with Spark's "
-    "own functions, or collect_list() the values and give them to a function of rows"
+    "Python functions that aggregate groups are run over no stream, in Structured Streaming too; "
+    "write the aggregate with Spark's own functions, or collect_list() the values and give them to "
+    "a function of rows"
 )
-_GROUPED = "functions over groups with their own state are not run here yet"
+_GROUPED = "functions of the JVM over groups are not run here"
 _STATIC = (
     "rows that do not stream are not read here yet; put them into a stream, or join them in "
     "Structured Streaming"
@@ -41,12 +42,10 @@ NODE_REASONS: Mapping[str, str] = {
     "TypedFilter": "functions on typed rows are not run here",
     "DeserializeToObject": "functions on typed rows are not run here",
     "SerializeFromObject": "functions on typed rows are not run here",
-    "FlatMapGroupsInPandas": _GROUPED,
-    "FlatMapGroupsInArrow": _GROUPED,
-    "FlatMapGroupsInPandasWithState": _GROUPED,
     "FlatMapGroupsWithState": _GROUPED,
+    "FlatMapCoGroupsInPandas": "groups of two streams together are not run here",
+    "FlatMapCoGroupsInArrow": "groups of two streams together are not run here",
     "TransformWithState": _GROUPED,
-    "TransformWithStateInPySpark": _GROUPED,
     "Sort": _ORDER,
     "GlobalLimit": _LIMIT,
     "Offset": _LIMIT,

@@ -38,6 +38,7 @@ from penstock.operators.front import Front, Fusion, RowStep, note_bad
 from penstock.operators.join import Join
 from penstock.operators.over import Over
 from penstock.operators.python_functions import PythonFunctions
+from penstock.operators.python_groups import PythonGroups
 from penstock.operators.sessions import Sessions
 from penstock.operators.sort import Limit, Sort
 from penstock.operators.specs import (
@@ -49,6 +50,7 @@ from penstock.operators.specs import (
     OperatorSpec,
     OverSpec,
     PartialAggregateSpec,
+    PythonGroupsSpec,
     SessionSpec,
     SortSpec,
     StatefulSpec,
@@ -94,6 +96,7 @@ OPERATORS: Mapping[type[StatefulSpec], Build] = MappingProxyType(
         JoinSpec: _joined,
         LimitSpec: Limit,
         OverSpec: Over,
+        PythonGroupsSpec: PythonGroups,
         SortSpec: Sort,
         TableSpec: Table,
     }
@@ -339,6 +342,24 @@ class Chain:
                 emitted += self._follow(index, rows, on_bad_row == "reject")
             watermark_us = moved_back(watermark_us, operator.behind_us)
             given = (watermark_us,)
+        return self._counted(emitted)
+
+    def tell_time(self, now_us: int) -> None:
+        """What the clock shows, for what is processed from here on."""
+        for operator in self._operators:
+            operator.now_us = max(now_us, operator.now_us)  # it never goes back
+
+    def due_us(self) -> int | None:
+        """When `on_time` is to be called; None: not by the clock."""
+        dues = [operator.due_us() for operator in self._operators]
+        return min((due for due in dues if due is not None), default=None)
+
+    def on_time(self, on_bad_row: OnBadRow = "raise") -> Batches:
+        """Emit what is due by the time that was told last."""
+        emitted: list[pa.RecordBatch] = []
+        for index, operator in enumerate(self._operators):
+            for rows in operator.on_time():
+                emitted += self._follow(index, rows, on_bad_row == "reject")
         return self._counted(emitted)
 
     def owes_whole_result(self) -> bool:

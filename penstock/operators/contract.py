@@ -81,14 +81,15 @@ class Operator(ABC):
     """A step of a chain that keeps state between batches.
 
     Between two markers it is called in this order: `prepare` and `process` for each batch of each
-    port, `on_watermark` when event time has come further, `on_commit`; then the runtime takes the
-    changes of `states` and stores `progress`. To come back it restores the states and calls
-    `restore_progress`. An operator has no clock, no thread and no file, so the same calls always
-    give the same rows.
+    port, `on_watermark` when event time has come further, `on_time` when something is due,
+    `on_commit`; then the runtime takes the changes of `states` and stores `progress`. To come back
+    it restores the states and calls `restore_progress`. An operator has no clock, no thread and no
+    file, so the same calls always give the same rows.
     """
 
     states: Mapping[str, State]
     behind_us: int = 0  # how far behind event time its rows may be
+    now_us: int = 0  # what the clock shows, for what is processed from here on
 
     def is_late(
         self, port: int, batch: pa.RecordBatch, watermark_us: int | None
@@ -116,6 +117,14 @@ class Operator(ABC):
 
     def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
         """Emit what event time finishes, in order: that of all ports together, and of each."""
+        return ()
+
+    def due_us(self) -> int | None:
+        """When `on_time` is to be called; None: not by the clock."""
+        return None
+
+    def on_time(self) -> Batches:
+        """Emit what is due by `now_us`."""
         return ()
 
     def on_commit(self) -> Batches:

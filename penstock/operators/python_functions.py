@@ -27,6 +27,12 @@ BATCHED = 100  # a row at a time, its values pickled
 ROW_BY_ROW = 101  # a row at a time, of Arrow's columns
 TABLE, ARROW_TABLE, ARROW_ROWS = 300, 301, 302  # table functions
 MAP_PANDAS, MAP_ARROW = 205, 207
+STATE_PANDAS = 208  # groups with a state
+TRANSFORM_PANDAS, TRANSFORM_ROWS = 211, 213  # groups with an object that has states
+STATE = "state"  # the one variable of a function with a state
+ARROW_GROUP_MAPS = frozenset({209, 215})
+GROUP_MAPS = frozenset({201, 216, *ARROW_GROUP_MAPS})  # groups of one batch
+GROUPED = frozenset({STATE_PANDAS, TRANSFORM_PANDAS, TRANSFORM_ROWS, *GROUP_MAPS})
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 ZONE = "spark.sql.session.timeZone"
 TRACE_CHARACTERS_MAX = 4_000
@@ -49,6 +55,7 @@ class PythonCode:
     result_type: str
     settings: tuple[tuple[str, str], ...]
     analysed: bytes | None = None  # of a table function that looked at its arguments first
+    variables: str = "{}"  # of a function that keeps something for each key: JSON, by their names
 
 
 PythonCodes = Mapping[str, PythonCode]  # by digest
@@ -88,12 +95,21 @@ class PythonFunctions:
         if digest not in self._loaded:
             code = self._codes[digest]
             try:
-                self._loaded[digest] = PythonFunction(code)
+                self._loaded[digest] = _class_for(code)(code)
             except (Exception, SystemExit) as error:
                 if isinstance(error, StreamError):
                     raise
                 _cannot_load(code, error)
         return self._loaded[digest]
+
+
+def _class_for(code: PythonCode) -> type[PythonFunction]:
+    if code.eval_type not in GROUPED:
+        return PythonFunction
+    # It loads pandas, and much of PySpark.
+    from penstock.operators.group_functions import GroupFunction  # noqa: PLC0415
+
+    return GroupFunction
 
 
 def _cannot_load(code: PythonCode, error: BaseException) -> NoReturn:
@@ -133,10 +149,14 @@ class PythonFunction:
         rows_max = int(settings.get(ROWS_PER_BATCH, 10_000))
         self._rows_max = rows_max if rows_max > 0 else sys.maxsize
         self._pid = os.getpid()
+        self._load(code, given)
+
+    def _load(self, code: PythonCode, given: Any) -> None:
         self._noted = _Noted(len(code.commands) if _notes_rows(code) else 0)
         self._prepare = _preparation(code, given, self._noted)
         self._apply = self._prepare()
-        self._to_rows = _to_rows(given, settings) if code.eval_type in (BATCHED, TABLE) else None
+        by_values = code.eval_type in (BATCHED, TABLE)
+        self._to_rows = _to_rows(given, dict(code.settings)) if by_values else None
 
     # --- columns: a value for each row ------------------------------------------------------------
 
@@ -149,7 +169,7 @@ class PythonFunction:
         which row it failed for: the batch is tried in halves, down to single rows, of which a
         bounded number may fail. `first_only`: nobody needs the rest if one fails.
         """
-        given = self._as_given(rows)
+        given = self.as_given(rows)
         failures: dict[int, Failure] = {}
         if self._to_rows is not None:
             made = [self._values(self._to_rows(given), failures, first_only)]
@@ -170,11 +190,11 @@ class PythonFunction:
         pending = iter(rows)  # a row that fails is taken: the next call goes on behind it
         while len(values) < len(rows):
             try:
-                with self._guarded():
+                with self.guarded():
                     for value in self._apply(0, pending):
                         values.append(value)
             except (Exception, SystemExit) as error:
-                self._check_imports(error)
+                self.check_imports(error)
                 failures[len(values)] = failure_of(error)
                 values.append(None)
                 if first_only:
@@ -205,25 +225,25 @@ class PythonFunction:
         self, rows: pa.RecordBatch, schema: pa.Schema, first_only: bool
     ) -> tuple[pa.RecordBatch, Ends, dict[int, Failure]]:
         """The rows that a table function gives of each row, and where those of each end."""
-        given = self._as_given(rows)
+        given = self.as_given(rows)
         failures: dict[int, Failure] = {}
         counts: Ends = np.zeros(rows.num_rows, np.int64)
         made: list[pa.RecordBatch] = []
         for start, (batch, found) in self._in_halves(given, self._tables, failures, first_only):
-            made.append(_as_schema(batch, schema))
+            made.append(as_schema(batch, schema))
             counts[start : start + found.size] = found
-        return _together(made, schema), np.cumsum(counts), failures
+        return together(made, schema), np.cumsum(counts), failures
 
     def _tables(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Ends]:
         apply = self._prepare()  # an object of its own for each batch, which may count on that
         if self._to_rows is not None:
             tables = [self._table_of(each) for each in apply(0, iter(self._to_rows(rows)))]
         else:
-            tables = [_members(each) for each in apply(0, self._pieces(rows))]
+            tables = [members(each) for each in apply(0, self._pieces(rows))]
         counts: Ends = np.zeros(rows.num_rows, np.int64)
         for number, table in enumerate(tables):  # what it gives at its end is the last row's
             counts[min(number, rows.num_rows - 1)] += table.num_rows
-        return _together(tables, tables[0].schema), counts
+        return together(tables, tables[0].schema), counts
 
     def _table_of(self, values: Sequence[Any]) -> pa.RecordBatch:
         from penstock.operators.java_values import column_of_values  # noqa: PLC0415
@@ -232,7 +252,7 @@ class PythonFunction:
 
     def batches(self, rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """What the function makes of a batch as a whole; FunctionFailed if it fails."""
-        given = self._as_given(rows)
+        given = self.as_given(rows)
         if self._code.eval_type in (MAP_ARROW, MAP_PANDAS):  # these take whole rows
             structs = [
                 pa.RecordBatch.from_arrays([piece.to_struct_array()], ["_0"])
@@ -243,11 +263,11 @@ class PythonFunction:
             pieces = self._pieces(given)
         apply = self._prepare() if self._code.eval_type == ARROW_ROWS else self._apply
         try:
-            with self._guarded():
-                made = [_members(each) for each in apply(0, pieces)]
-            return _together([_as_schema(each, schema) for each in made], schema)
+            with self.guarded():
+                made = [members(each) for each in apply(0, pieces)]
+            return together([as_schema(each, schema) for each in made], schema)
         except (Exception, SystemExit) as error:
-            self._check_imports(error)
+            self.check_imports(error)
             found = failure_of(error)
             raise FunctionFailed(
                 f"Python function {self.name} fails for a batch of {rows.num_rows:,} rows: "
@@ -277,10 +297,10 @@ class PythonFunction:
                 continue
             self._noted.begin(first_only)
             try:
-                with self._guarded():
+                with self.guarded():
                     found.append((start, run(rows.slice(start, count))))
             except (Exception, SystemExit) as error:
-                self._check_imports(error)
+                self.check_imports(error)
                 if count > 1:
                     half = count // 2
                     waiting += [(start + half, count - half), (start, half)]
@@ -293,7 +313,7 @@ class PythonFunction:
                     found.append((start, pa.nulls(1)))
                 continue
             for row, raised in self._noted.raised.items():
-                self._check_imports(raised)
+                self.check_imports(raised)
                 failures[start + row] = failure_of(raised)
             if first_only and failures:
                 return found
@@ -313,7 +333,7 @@ class PythonFunction:
             ) from error
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def guarded(self) -> Iterator[None]:
         """A function that forks comes back twice: the copy must not go on as the slot."""
         try:
             yield
@@ -321,12 +341,12 @@ class PythonFunction:
             if os.getpid() != self._pid:
                 os._exit(1)
 
-    def _check_imports(self, error: BaseException) -> None:
+    def check_imports(self, error: BaseException) -> None:
         """A module that is missing is no fault of a row."""
         if isinstance(error, ModuleNotFoundError):
             _missing_module(self.name, error)
 
-    def _as_given(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def as_given(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The columns with the types and names that Spark gives them."""
         if not self._given.names:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
@@ -482,7 +502,7 @@ def _to_rows(
 # --- what comes back ------------------------------------------------------------------------------
 
 
-def _members(batch: pa.RecordBatch) -> pa.RecordBatch:
+def members(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows inside the one column of structs that the worker hands out."""
     return pa.RecordBatch.from_struct_array(batch.column(0))
 
@@ -491,7 +511,7 @@ def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column if column.type.equals(kind) else column.cast(kind)
 
 
-def _as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Rows under the declared columns, whose types they must have, in this order."""
     from pyspark.sql.pandas.types import from_arrow_type  # noqa: PLC0415
 
@@ -519,7 +539,7 @@ def _none_of(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
-def _together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+def together(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """Batches as one."""
     if len(batches) == 1:
         return batches[0]

@@ -10,6 +10,7 @@ from penstock.operators.specs import (
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    PythonGroupsSpec,
     PythonRowsSpec,
     SessionSpec,
     SortSpec,
@@ -34,6 +35,8 @@ def event_time_after(spec: OperatorSpec, before: EventTime) -> EventTime:
         return (spec.window.output,) if spec.forgets and spec.window is not None else ()
     if isinstance(spec, OverSpec):  # its rows are behind the watermark, but for the windows' ends
         return () if spec.is_running or spec.after_us else (spec.time.name,)
+    if isinstance(spec, PythonGroupsSpec):
+        return () if spec.event_time is None else (spec.event_time,)
     if isinstance(spec, PythonRowsSpec) and not spec.repeats:
         return ()  # who knows what it does to times
     return () if isinstance(spec, SortSpec | TableSpec) else before

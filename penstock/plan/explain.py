@@ -23,6 +23,7 @@ from penstock.operators.specs import (
     PartialAggregateSpec,
     ProjectSpec,
     PythonCall,
+    PythonGroupsSpec,
     PythonRowsSpec,
     PythonSpec,
     SessionSpec,
@@ -203,6 +204,10 @@ def _operator_text(spec: OperatorSpec) -> str:
         names = ", ".join(field.name for field in spec.outputs)
         kind = "rows of" if spec.repeats else "batches of"
         return f"{kind} Python {_call(spec.call)} as {names}"
+    if isinstance(spec, PythonGroupsSpec):
+        by = f" of each {', '.join(spec.key_names)}" if spec.keys else ""
+        names = ", ".join(field.name for field in spec.outputs)
+        return f"groups{by} to Python {_call(spec.call)} as {names}"
     if isinstance(spec, PartialAggregateSpec):
         return f"partial aggregate {_grouping(spec)}, where it saves rows"
     if isinstance(spec, DeduplicateSpec):
@@ -276,7 +281,7 @@ def _engine_text(spec: OperatorSpec, schema: Schema, engine: Engine | None) -> s
     """Where the operator's expressions run; those outside the fused loop are named."""
     if spec.is_on_driver:
         return "[spark]"
-    if isinstance(spec, PythonSpec | PythonRowsSpec):
+    if isinstance(spec, PythonSpec | PythonRowsSpec | PythonGroupsSpec):
         return "[python]"
     if engine is None or (isinstance(spec, AggregateSpec) and spec.merge_partials):
         return ""
@@ -304,6 +309,23 @@ def _state_lines(program: Program, stage: Stage) -> list[str]:
     ]
 
 
+def _state_of_function(spec: PythonGroupsSpec, settings: Settings) -> list[str]:
+    kept = [
+        f"{each.kind} {each.name} ({', '.join(f'{f.name} {f.type}' for f in each.value)})"
+        + ("" if each.ttl_ms is None else f" for {show_duration(each.ttl_ms * 1_000)}")
+        for each in spec.variables
+    ]
+    columns = ", ".join(f"{key} {key.type}" for key in spec.keys) or "one group"
+    if not kept:
+        return ["none: the groups of a batch are complete when it is"]
+    called = {
+        "none": "kept until the function removes it",
+        "processing": "the function is called again when the clock has come as far as it asked for",
+        "event": "the function is called again when the watermark is as far as it asked for",
+    }
+    return [f"by {columns}", *kept, f"{_bound_text(settings)}, {called[spec.clock]}"]
+
+
 def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
     if isinstance(spec, DeduplicateSpec):
         by = "" if spec.within_us is None else f" by {show_duration(spec.within_us)}"
@@ -319,6 +341,8 @@ def _state_of(spec: StatefulSpec, settings: Settings) -> list[str]:
         best = f", the best {spec.best[1]:,} of a partition" if spec.best else ""
         waits = f"rows wait until the watermark has passed their {spec.time}{last}{best}"
         return ["whole rows", f"{_bound_text(settings)}, {waits}"]
+    if isinstance(spec, PythonGroupsSpec):
+        return _state_of_function(spec, settings)
     if isinstance(spec, JoinSpec):
         return [*_rows_of_sides(spec), _bound_text(settings)]
     if isinstance(spec, SortSpec):

@@ -27,6 +27,7 @@ from penstock.operators.specs import (
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    PythonGroupsSpec,
     SessionSpec,
     SortSpec,
     TableSpec,
@@ -200,6 +201,8 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         check_appended(child, f"limit {spec.rows}")
     if isinstance(spec, OverSpec):
         check_appended(child, f"window function {spec.calls[0].name}")
+    if isinstance(spec, PythonGroupsSpec):
+        check_appended(child, f"Python function {spec.call.text:.200} over groups")
     if isinstance(spec, ProjectSpec) and not spec.columns:
         raise PlanError("project: a relation needs at least one column", node="project")
     return Step(inputs, spec.bound(_binder(inputs, spec.op)))

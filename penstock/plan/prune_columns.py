@@ -19,6 +19,7 @@ from penstock.operators.specs import (
     OverSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    PythonGroupsSpec,
     PythonRowsSpec,
     PythonSpec,
     SortSpec,
@@ -119,7 +120,7 @@ def _needed_below(
 ) -> set[str]:
     """The columns of its input that an operator reads or hands on."""
     read = _read(*spec.expressions())
-    if isinstance(spec, DeduplicateSpec | JoinSpec | OverSpec) and keep_late:
+    if isinstance(spec, DeduplicateSpec | JoinSpec | OverSpec | PythonGroupsSpec) and keep_late:
         return _names(schema)
     if isinstance(spec, JoinSpec | LimitSpec | SortSpec):
         return (needed | read | {WEIGHT_COLUMN}) & _names(schema) or {_narrowest(schema).name}
@@ -127,7 +128,7 @@ def _needed_below(
         return (needed | read) & _names(schema)
     if isinstance(spec, WatermarkSpec):
         return needed | {spec.column}
-    if isinstance(spec, ProjectSpec):
+    if isinstance(spec, ProjectSpec | PythonGroupsSpec):
         return read
     if isinstance(spec, StaticJoinSpec):
         return (needed | read) & _names(schema)

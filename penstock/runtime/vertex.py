@@ -301,6 +301,9 @@ class Vertex:
         dues = [self.commit_due_in_s(), self._parts.input.ask_again_in_s()]
         if self._is_held_back or self.is_copying:
             dues.append(REST_S)
+        due_us = self._parts.chain.due_us()
+        if due_us is not None:
+            dues.append(max(0.0, (due_us - self._parts.clock.now_us()) / 1e6))
         silence_ms = self._parts.settings.idle_timeout_ms
         if silence_ms is not None and not self._parts.input.is_source:
             dues.append(max(REST_S, silence_ms / 8_000))  # it is heard in several looks
@@ -333,6 +336,8 @@ class Vertex:
         if self._is_held_back:
             self._say_that_it_waits()
             return False  # what was processed before is still committed when it is due
+        now_us = self._parts.clock.now_us()
+        self._parts.chain.tell_time(now_us)
         rows_max = rows_left = self._parts.settings.step_rows_max
         worked = False
         while rows_left > 0 and (delivery := self._parts.input.take(rows_left)) is not None:
@@ -343,7 +348,16 @@ class Vertex:
             worked = True
             if self._parts.input.has_paused():
                 break
-        return self._pass_time() or worked
+        return self._do_what_is_due(now_us) or self._pass_time() or worked
+
+    def _do_what_is_due(self, now_us: int) -> bool:
+        """What operators have to do by the clock, behind the rows that came by then."""
+        due_us = self._parts.chain.due_us()
+        if due_us is None or due_us > now_us or self._is_within_delivery:
+            return False
+        self._emit_rows(self._parts.chain.on_time(self._on_bad_row))
+        self._mark_dirty()
+        return True
 
     def _say_that_it_waits(self) -> None:
         """Commit nothing now and then, where readers go on without those who are silent.

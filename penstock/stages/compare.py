@@ -11,6 +11,7 @@ from penstock.expressions.durations import show_duration
 from penstock.operators.specs import (
     AggregateSpec,
     OperatorSpec,
+    PythonGroupsSpec,
     PythonRowsSpec,
     PythonSpec,
     SessionSpec,
@@ -406,8 +407,9 @@ def _changed_functions(old: Stage, new: Stage) -> Iterator[str]:
             yield f"Python function {other.text:.200} has changed: new rows are computed with it"
 
 
-def _python(stage: Stage) -> list[PythonSpec | PythonRowsSpec]:
-    return [spec for spec in stage.specs if isinstance(spec, PythonSpec | PythonRowsSpec)]
+def _python(stage: Stage) -> list[PythonSpec | PythonRowsSpec | PythonGroupsSpec]:
+    kinds = PythonSpec | PythonRowsSpec | PythonGroupsSpec
+    return [spec for spec in stage.specs if isinstance(spec, kinds)]
 
 
 def _keys(spec: AggregateSpec) -> str:

@@ -107,9 +107,33 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
             "MapInArrow",
             lambda df: df.mapInArrow(_same, "auction bigint", barrier=True),
         ),
-        "applyInPandas": (
-            "FlatMapGroupsInPandas",
-            lambda df: df.groupBy("auction").applyInPandas(_same, "auction bigint"),
+        "groups of two streams": (
+            "FlatMapCoGroupsInPandas",
+            lambda df: (
+                df.groupBy("auction")
+                .cogroup(df.groupBy("auction"))
+                .applyInPandas(lambda left, right: left, "auction bigint")
+            ),
+        ),
+        "a function with a state for another mode": (
+            "FlatMapGroupsInPandasWithState",
+            lambda df: _with_state(df, "append", "NoTimeout"),
+        ),
+        "timeouts by event time without a watermark": (
+            "FlatMapGroupsInPandasWithState",
+            lambda df: _with_state(df, "update", "EventTimeTimeout"),
+        ),
+        "a processor with an initial state": (
+            "TransformWithStateInPySpark",
+            lambda df: _processed(df, "None", df.sparkSession.range(3).groupBy("id")),
+        ),
+        "a time to live without a clock": (
+            "TransformWithStateInPySpark",
+            lambda df: _processed(df, "None", ttl_ms=5),
+        ),
+        "a processor whose states have no columns": (
+            "TransformWithStateInPySpark",
+            lambda df: _processed(df, "None", schema="bigint"),
         ),
         "sort": ("Sort", lambda df: df.orderBy("price")),
         "limit": ("GlobalLimit", lambda df: df.limit(3)),
@@ -121,6 +145,36 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
             lambda df: df.selectExpr("json_tuple(url, url)"),
         ),
     }
+
+
+def _with_state(df: DataFrame, mode: str, timeout: str) -> DataFrame:
+    def nothing(key: Any, frames: Any, state: Any) -> Any:
+        return iter([])
+
+    groups: Any = df.groupBy("auction")
+    found: DataFrame = groups.applyInPandasWithState(nothing, "n bigint", "n bigint", mode, timeout)
+    return found
+
+
+def _processed(
+    df: DataFrame,
+    clock: str,
+    initial: Any = None,
+    schema: str = "n bigint",
+    ttl_ms: int | None = None,
+) -> DataFrame:
+    from pyspark.sql.streaming import StatefulProcessor  # noqa: PLC0415
+
+    class Nothing(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.kept = handle.getValueState("kept", schema, ttl_ms)
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            return iter([])
+
+    groups: Any = df.groupBy("auction")
+    found: DataFrame = groups.transformWithState(Nothing(), "n bigint", "update", clock, initial)
+    return found
 
 
 @pytest.mark.parametrize("name", sorted(nodes()))

@@ -10,6 +10,7 @@ from penstock.operators.chain import Chain
 from penstock.operators.contract import SparkEvaluator
 from penstock.operators.python_functions import PythonFunctions
 from penstock.operators.specs import OperatorSpec, cut_at_state
+from penstock.state.keyed import BYTES_MAX_DEFAULT
 
 
 def linear(
@@ -21,6 +22,7 @@ def linear(
     spark: SparkEvaluator | None = None,
     python: PythonFunctions | None = None,
     is_rehearsal: bool = False,
+    state_bytes_max: int = BYTES_MAX_DEFAULT,
 ) -> Chain:
     """The operators over the rows of one port, those before the first state as its front."""
     front, operators = cut_at_state(specs)
@@ -32,4 +34,5 @@ def linear(
         spark=spark,
         python=python,
         is_rehearsal=is_rehearsal,
+        state_bytes_max=state_bytes_max,
     )

@@ -48,6 +48,7 @@ from tests.oracle.edges import EDGE_SCHEMA, PAIRS
 from tests.oracle.planned import Planned
 from tests.oracle.queries import queries
 from tests.oracle.test_sources import COLUMNS as FILE_COLUMNS
+from tests.spark.group_cases import GROUP_NODES
 from tests.spark.python_cases import PYTHON_NODES
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def test_every_expression_of_spark_that_is_read(reached: Reached) -> None:
 
 def test_every_node_of_spark_that_is_read(reached: Reached) -> None:
     tables = {"CollectMetrics"}  # which as_table writes: test_tables.py
-    assert NODE_KINDS - reached.node_kinds == PYTHON_NODES | tables
+    assert NODE_KINDS - reached.node_kinds == PYTHON_NODES | GROUP_NODES | tables
 
 
 def test_every_function_of_ours(reached: Reached) -> None:

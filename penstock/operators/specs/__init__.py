@@ -48,6 +48,7 @@ from penstock.operators.specs.python import (
     PythonRowsSpec,
     PythonSpec,
 )
+from penstock.operators.specs.python_groups import PythonGroupsSpec, StateVariable
 from penstock.operators.specs.rows import (
     SPAN_US_MAX,
     FilterSpec,
@@ -119,6 +120,7 @@ __all__ = [
     "ProjectSpec",
     "PythonCall",
     "PythonColumn",
+    "PythonGroupsSpec",
     "PythonRowsSpec",
     "PythonSpec",
     "SessionSpec",
@@ -127,6 +129,7 @@ __all__ = [
     "SparkColumn",
     "SparkSpec",
     "Spec",
+    "StateVariable",
     "StatefulSpec",
     "StatelessSpec",
     "StaticJoinSpec",
@@ -169,7 +172,14 @@ StatelessSpec = (
     | PartialAggregateSpec
 )
 StatefulSpec = (
-    AggregateSpec | DeduplicateSpec | JoinSpec | LimitSpec | OverSpec | SortSpec | TableSpec
+    AggregateSpec
+    | DeduplicateSpec
+    | JoinSpec
+    | LimitSpec
+    | OverSpec
+    | PythonGroupsSpec
+    | SortSpec
+    | TableSpec
 )
 OperatorSpec = StatelessSpec | StatefulSpec
 

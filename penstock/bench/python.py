@@ -1,0 +1,300 @@
+"""The benchmark of Python functions: what they cost per row, and how long a row is on its way.
+
+The same DataFrame runs on Penstock and on Structured Streaming. Throughput: over the same files,
+from `start()` to the end, each engine once before it counts. Latency: over the same events at a
+rate, as `bench latency` takes it. Functions over groups count per key, of ten thousand keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.api.session import attach
+from penstock.api.writer import writeStream
+from penstock.bench import arguments
+from penstock.bench.arrivals import RowsDiffer, journeys_of_counts, journeys_of_rows
+from penstock.bench.latency import Measured, Run
+from penstock.bench.report import QueriesReport, machine_facts, rounded, say
+from penstock.bench.sessions import local_session, wait_compiled
+
+TITLE = "Python functions beside Structured Streaming"
+KEYS = 10_000
+THREADS = 8
+SLOTS = 2
+FILES = 4
+ROWS = 200_000
+RATE = 10_000
+TURN_S_MAX = 900
+TIMES_MIN: Mapping[str, int] = {"scalar": 3, "grouped": 10, "latency": 10}
+STATE_STORE = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    )
+}
+
+
+@dataclass(frozen=True)
+class PythonQuery:
+    """A query with a function; its rows are (seq) or (auction, count)."""
+
+    rows: Callable[[DataFrame], DataFrame]
+    kind: str  # of goal
+    meaning: str
+
+    @property
+    def counts(self) -> bool:
+        return self.kind == "grouped"
+
+    def measured(self) -> Measured:
+        """The same for `bench latency`."""
+        columns = ("auction", "count") if self.counts else ("seq",)
+        journeys = journeys_of_counts if self.counts else journeys_of_rows
+        return Measured(
+            "bids", "seq,auction", self.over, "append", columns, journeys, 1, 0, 0, self.meaning
+        )
+
+    def over(self, bids: DataFrame) -> DataFrame:
+        return self.rows(bids.selectExpr("seq", f"auction % {KEYS} AS auction"))
+
+
+def _pandas(bids: DataFrame) -> DataFrame:
+    import pandas as pd  # noqa: PLC0415 (pickled with the function)
+    from pyspark.sql.pandas.functions import pandas_udf  # noqa: PLC0415
+
+    def mixed(auction):  # type: ignore[no-untyped-def]
+        return auction * 31 % 1_009
+
+    mixed.__annotations__ = {"auction": pd.Series, "return": pd.Series}
+    function: Any = pandas_udf
+    return bids.withColumn("mixed", function(mixed, "bigint")("auction"))
+
+
+def _pickled(bids: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import udf  # noqa: PLC0415
+
+    mixed = udf(lambda auction: auction * 31 % 1_009, "bigint", useArrow=False)
+    return bids.withColumn("mixed", mixed("auction"))
+
+
+def _arrow(bids: DataFrame) -> DataFrame:
+    def mixed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow.compute as pc  # noqa: PLC0415
+
+        for batch in batches:
+            yield batch.append_column("mixed", pc.multiply(batch.column("auction"), 31))
+
+    return bids.mapInArrow(mixed, "seq bigint, auction bigint, mixed bigint")
+
+
+def _state(bids: DataFrame) -> DataFrame:
+    def count(key: Any, frames: Any, state: Any) -> Any:
+        import pandas as pd  # noqa: PLC0415
+
+        total = sum(map(len, frames)) + (state.get[0] if state.exists else 0)
+        state.update((total,))
+        yield pd.DataFrame({"auction": [key[0]], "count": [total]})
+
+    return bids.groupBy("auction").applyInPandasWithState(
+        count, "auction bigint, count bigint", "n bigint", "append", "NoTimeout"
+    )
+
+
+def _processor(bids: DataFrame) -> DataFrame:
+    from pyspark.sql import Row  # noqa: PLC0415
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor  # noqa: PLC0415
+
+    class Counting(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.count = handle.getValueState("count", "n bigint")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            (before,) = self.count.get() or (0,)
+            total = before + sum(1 for _ in rows)
+            self.count.update((total,))
+            yield Row(auction=key[0], count=total)
+
+    return bids.groupBy("auction").transformWithState(
+        Counting(), "auction bigint, count bigint", "append", "None"
+    )
+
+
+QUERIES: Mapping[str, PythonQuery] = {
+    "pandas_udf": PythonQuery(_pandas, "scalar", "a pandas_udf of a column"),
+    "udf": PythonQuery(_pickled, "scalar", "a pickled udf of a column"),
+    "mapInArrow": PythonQuery(_arrow, "scalar", "batches of Arrow"),
+    "applyInPandasWithState": PythonQuery(_state, "grouped", "counts per key, in frames"),
+    "transformWithState": PythonQuery(_processor, "grouped", "counts per key, in rows"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--queries", type=_chosen, default=list(QUERIES), help=f"of {','.join(QUERIES)}"
+    )
+    parser.add_argument(
+        "--rows", type=arguments.whole, default=ROWS, help=f"of the files (default {ROWS})"
+    )
+    parser.add_argument(
+        "--rate", type=arguments.whole, default=RATE, help=f"events/s (default {RATE})"
+    )
+    parser.add_argument(
+        "--measure", choices=("all", "throughput", "latency"), default="all", help="(default all)"
+    )
+    arguments.add_comparison(parser, seconds_default=10.0, warmup_default=5.0)
+
+
+def _chosen(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in QUERIES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: known are {', '.join(QUERIES)}")
+    return names
+
+
+def measure(args: argparse.Namespace) -> QueriesReport:
+    """Measure query by query on one session, and report."""
+    report = QueriesReport(TITLE, {**machine_facts(), "rows": args.rows, "rate": args.rate})
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
+        work = Path(name).absolute()
+        write_rows(work / "rows", args.rows)
+        with local_session("python", THREADS, STATE_STORE) as spark:
+            for query in args.queries:
+                report.queries[query] = figures_of(spark, query, args, work)
+    report.judge(goals)
+    return report
+
+
+def figures_of(
+    spark: SparkSession, name: str, args: argparse.Namespace, work: Path
+) -> dict[str, float]:
+    query, figures = QUERIES[name], dict[str, float]()
+    with_spark = args.against == "spark" and _runs_on_spark(name)
+    if args.measure != "latency":
+        say(f"{name}: Penstock over {args.rows:,} rows")
+        figures["rows_per_s"] = rounded(args.rows / _own_seconds(spark, query, name, work))
+        if with_spark:
+            say(f"{name}: Structured Streaming over {args.rows:,} rows")
+            taken_s = _spark_seconds(spark, query, work / f"spark_{name}")
+            figures["spark_rows_per_s"] = rounded(args.rows / taken_s)
+    if args.measure != "throughput":
+        run = Run(query.measured(), args.rate, args.warmup, args.seconds)
+        if query.counts:
+            run.bids = replace(run.bids, auction=run.bids.auction % KEYS)
+        say(f"{name}: Penstock at {args.rate:,} rows/s")
+        attached = attach(spark, work / f"log_{name}_latency")
+        _add_latency(figures, "", run.on_penstock(attached, f"{name}_latency").ms)
+        attached.log.close()
+        if with_spark:
+            say(f"{name}: Structured Streaming at {args.rate:,} rows/s")
+            _add_latency(
+                figures, "spark_", run.on_spark(spark, work / f"spark_{name}_latency")[0].ms
+            )
+    return figures
+
+
+def _add_latency(figures: dict[str, float], whose: str, ms: Any) -> None:
+    for key, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
+        figures[f"{whose}{key}"] = rounded(float(np.quantile(ms, share)))
+
+
+def _runs_on_spark(name: str) -> bool:
+    """Spark's own processors talk to its JVM by protobuf, which may not be there."""
+    if name != "transformWithState" or find_spec("google.protobuf") is not None:
+        return True
+    say(f"{name}: not on Structured Streaming, which needs the package protobuf for it")
+    return False
+
+
+# --- throughput -----------------------------------------------------------------------------------
+
+
+def write_rows(folder: Path, rows: int) -> None:
+    """Files with so many rows in all, of keys without order."""
+    folder.mkdir()
+    for number, seq in enumerate(np.array_split(np.arange(rows), FILES)):
+        auction = seq * 7_919 % (KEYS * 3)
+        pq.write_table(pa.table({"seq": seq, "auction": auction}), folder / f"{number}.parquet")
+
+
+def _own_seconds(spark: SparkSession, query: PythonQuery, name: str, work: Path) -> float:
+    attached = attach(spark, work / f"log_{name}")
+    try:
+        for turn in range(2):
+            called, result = f"{name}_{turn}", work / f"own_{name}_{turn}"
+            writer = writeStream(query.over(_stream(spark, work / "rows"))).queryName(called)
+            writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
+            taken_s = _seconds(writer.format("parquet").option("path", str(result)))
+            _check(query, result, work / "rows")
+            wait_compiled(None)
+    finally:
+        attached.log.close()
+    return taken_s
+
+
+def _spark_seconds(spark: SparkSession, query: PythonQuery, work: Path) -> float:
+    for turn in range(2):
+        result = work / f"result_{turn}"
+        writer = query.over(_stream(spark, work.parent / "rows")).writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", str(work / f"checkpoint_{turn}"))
+        taken_s = _seconds(writer.option("path", str(result)))
+        _check(query, result, work.parent / "rows")
+    return taken_s
+
+
+def _stream(spark: SparkSession, rows: Path) -> DataFrame:
+    return spark.readStream.schema("seq BIGINT, auction BIGINT").parquet(str(rows))
+
+
+def _seconds(writer: Any) -> float:
+    start_s = time.perf_counter()
+    running = writer.trigger(availableNow=True).start()
+    try:
+        is_over = running.awaitTermination(TURN_S_MAX)
+    finally:
+        running.stop()
+    if not is_over:
+        raise TimeoutError(f"not through in {TURN_S_MAX} s")
+    return time.perf_counter() - start_s
+
+
+def _check(query: PythonQuery, result: Path, rows: Path) -> None:
+    """Raise unless each row was counted, or is there, once."""
+    wanted = pq.read_table(rows)
+    found = pq.read_table(result)
+    if not query.counts:
+        if not np.array_equal(np.sort(found["seq"].to_numpy()), np.arange(wanted.num_rows)):
+            raise RowsDiffer(f"{found.num_rows} rows were written for {wanted.num_rows}")
+        return
+    last: dict[int, int] = {}
+    for key, count in zip(*(found[each].to_pylist() for each in ("auction", "count")), strict=True):
+        last[key] = max(count, last.get(key, 0))
+    keys, counts = np.unique(wanted["auction"].to_numpy() % KEYS, return_counts=True)
+    if last != dict(zip(keys.tolist(), counts.tolist(), strict=True)):
+        raise RowsDiffer(f"the counts add up to {sum(last.values())} rows of {wanted.num_rows}")
+
+
+# --- goals ----------------------------------------------------------------------------------------
+
+
+def goals(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    if "spark_rows_per_s" in figures:
+        times = TIMES_MIN[QUERIES[name].kind]
+        reached = figures["rows_per_s"] >= times * figures["spark_rows_per_s"]
+        yield f"{times}_times_spark", reached
+    for key in ("p50", "p99"):
+        if f"spark_{key}_ms" in figures:
+            times = TIMES_MIN["latency"]
+            reached = figures[f"{key}_ms"] * times <= figures[f"spark_{key}_ms"]
+            yield f"{key}_{times}_times_below_spark", reached

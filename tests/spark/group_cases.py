@@ -1,0 +1,261 @@
+"""Functions over groups with states of their own, and the rows that they are given, file by file.
+
+Everything is inside functions, so that it is pickled whole.
+"""
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+Rows = list[tuple[str | None, int, int]]  # key, number, second
+
+SCHEMA = "k string, n bigint, ts timestamp"
+# The watermark is 2 seconds behind: some rows are late, some keys come back after their time.
+FILES: list[Rows] = [
+    [("a", 1, 10), ("b", 2, 11), ("a", 3, 12), (None, 4, 12)],
+    [("a", 5, 15), ("d", 6, 16)],
+    [("c", 7, 30), ("c", 8, 30)],
+    [("a", 9, 31), ("d", 10, 5), (None, 11, 32)],
+    [("e", 12, 60)],
+    [("e", 13, 61), ("b", 14, 75)],
+]
+START_S = int(datetime.datetime(2024, 3, 1, tzinfo=datetime.UTC).timestamp())
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is made of the rows, and in which mode."""
+
+    define: Callable[[DataFrame], DataFrame]
+    mode: str = "append"
+
+
+def _counts(df: DataFrame) -> DataFrame:
+    import pandas as pd  # noqa: PLC0415
+
+    def count(key: Any, frames: Any, state: Any) -> Any:
+        # In Structured Streaming no such state holds arrays.
+        numbers = list(map(int, state.get[1].split())) if state.exists else []
+        for frame in frames:
+            assert list(frame.columns) == ["k", "n", "ts"]
+            assert list(frame.index) == list(range(len(frame)))
+            numbers = [*numbers, *frame["n"].tolist()]
+        state.update((len(numbers), " ".join(map(str, numbers)), frame["ts"].max()))
+        shown = f"{numbers} {state.get[2].isoformat()} {type(key[0]).__name__}"
+        yield pd.DataFrame({"k": [key[0]], "shown": [shown]})
+
+    return df.groupBy("k").applyInPandasWithState(
+        count, "k string, shown string", "n int, numbers string, last timestamp",
+        "append", "NoTimeout",
+    )  # fmt: skip
+
+
+def _timeouts(df: DataFrame) -> DataFrame:
+    import pandas as pd  # noqa: PLC0415
+
+    def watch(key: Any, frames: Any, state: Any) -> Any:
+        passed = state.getCurrentWatermarkMs()
+        if state.hasTimedOut:
+            (nothing,) = frames
+            assert nothing.empty
+            found = state.getOption
+            if key[0] == "d":
+                state.update((found[0] + 100,))  # and no timeout: it is not asked again
+            elif key[0] == "a":
+                state.remove()
+            # "b" leaves all as it is, and is asked again each time
+            yield pd.DataFrame({"k": [key[0]], "what": ["over"], "n": [found[0]], "at": [passed]})
+            return
+        count = state.get[0] if state.exists else 0
+        for frame in frames:
+            count += len(frame)
+            last = frame["ts"].max()
+        if key[0] == "c":
+            state.remove()
+            state.setTimeoutTimestamp(int(last.timestamp() * 1000) + 1_000)
+        else:
+            state.update((count,))
+            state.setTimeoutTimestamp(last.to_pydatetime() + pd.Timedelta(seconds=5))
+        for what in ("rows", "more"):
+            yield pd.DataFrame({"k": [key[0]], "what": [what], "n": [count], "at": [passed]})
+
+    def guarded(key: Any, frames: Any, state: Any) -> Any:
+        if state.hasTimedOut and not state.exists:
+            yield pd.DataFrame({"k": [key[0]], "what": ["gone"], "n": [0], "at": [0]})
+            return
+        yield from watch(key, frames, state)
+
+    timed = df.withWatermark("ts", "2 seconds")
+    return timed.groupBy("k").applyInPandasWithState(
+        guarded, "k string, what string, n bigint, at bigint", "n bigint", "update",
+        "EventTimeTimeout",
+    )  # fmt: skip
+
+
+def _processor(
+    make: Callable[[list[dict[str, Any]]], Any], numbers: Callable[[Any], list[int]]
+) -> Any:
+    """A processor that uses everything there is; `make` makes what it gives, of rows."""
+    from pyspark.sql.streaming import StatefulProcessor  # noqa: PLC0415
+
+    class Everything(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.total = handle.getValueState("total", "n bigint, last string")
+            self.list = handle.getListState("seen", "n bigint")
+            value = "count bigint, names array<string>"
+            self.parts = handle.getMapState("parts", "part int", value)
+            self.calls = 0
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            self.calls += 1
+            found = numbers(rows)
+            before = self.total.get()
+            total = (before[0] if before is not None else 0) + sum(found)
+            self.total.update((total, f"last {found[-1]}"))
+            if found[0] % 3 == 0:
+                self.list.put([(n,) for n in found])
+            else:
+                self.list.appendList([(n,) for n in found])
+                self.list.appendValue((-found[0],))
+            for n in found:
+                part = (n % 4,)
+                count, names = self.parts.getValue(part) or (0, [])
+                self.parts.updateValue(part, (count + 1, [*names, str(n)]))
+            if total > 20 and self.parts.containsKey((1,)):
+                self.parts.removeKey((1,))
+            passed = timerValues.getCurrentWatermarkInMs()
+            if passed >= 0:
+                for timer in self.handle.listTimers():
+                    if timer % 2 == 0:
+                        self.handle.deleteTimer(timer)
+                self.handle.registerTimer(passed + 4_000)
+                self.handle.registerTimer(passed + 20_001)
+            yield make([self.shown(key, "rows", passed)])
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            expired = expiredTimerInfo.getExpiryTimeInMs()
+            if expired % 2:
+                shown = self.shown(key, "clears", expired)
+                self.total.clear()
+                self.list.clear()
+                self.parts.clear()
+                yield make([shown])
+            else:
+                self.total.update((-1, None))
+                yield make([self.shown(key, "timer", expired)])
+
+        def shown(self, key: Any, what: str, at: int) -> dict[str, Any]:
+            assert self.total.exists() == (self.total.get() is not None)
+            parts = sorted((k, v[0], list(v[1])) for k, v in self.parts.iterator())
+            assert sorted(self.parts.keys()) == [k for k, *_ in parts]
+            assert self.parts.exists() == bool(parts)
+            total, seen = self.total.get(), list(self.list.get())
+            timers = []
+            if at >= 0:
+                timers = sorted(self.handle.listTimers())
+            text = f"{what} {at} {total} {seen} {parts} {timers}"
+            return {"k": key[0], "text": text}
+
+        def close(self) -> None:
+            self.handle = None
+
+    return Everything()
+
+
+def _pandas_processor(mode: str) -> Callable[[DataFrame], DataFrame]:
+    def define(df: DataFrame) -> DataFrame:
+        import pandas as pd  # noqa: PLC0415
+
+        def numbers(frames: Any) -> list[int]:
+            return [n for frame in frames for n in frame["n"].tolist()]
+
+        timed = df.withWatermark("ts", "2 seconds")
+        return timed.groupBy("k").transformWithStateInPandas(
+            _processor(pd.DataFrame, numbers), "k string, text string", "append", mode
+        )
+
+    return define
+
+
+def _row_processor(mode: str) -> Callable[[DataFrame], DataFrame]:
+    def define(df: DataFrame) -> DataFrame:
+        from pyspark.sql import Row  # noqa: PLC0415
+
+        def numbers(rows: Any) -> list[int]:
+            return [row.n for row in rows]
+
+        timed = df.withWatermark("ts", "2 seconds")
+        return timed.groupBy("k").transformWithState(
+            _processor(lambda rows: Row(**rows[0]), numbers), "k string, text string", "append",
+            mode,
+        )  # fmt: skip
+
+    return define
+
+
+def _chained(df: DataFrame) -> DataFrame:
+    """A processor whose rows have times of their own, which are grouped by windows."""
+    import pandas as pd  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
+    from pyspark.sql.streaming import StatefulProcessor  # noqa: PLC0415
+
+    class Later(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.count = handle.getValueState("count", "n bigint")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            for frame in rows:
+                count = (self.count.get() or (0,))[0] + len(frame)
+                self.count.update((count,))
+                at = frame["ts"].max() + pd.Timedelta(seconds=3)
+                yield pd.DataFrame({"k": [key[0]], "count": [count], "at": [at]})
+
+    timed = df.withWatermark("ts", "2 seconds")
+    later = timed.groupBy("k").transformWithStateInPandas(
+        Later(), "k string, count bigint, at timestamp", "append", "EventTime",
+        eventTimeColumnName="at",
+    )  # fmt: skip
+    return later.groupBy(F.window("at", "10 seconds")).agg(
+        F.sum("count").alias("total"), F.count("*").alias("rows")
+    )
+
+
+def _maps(df: DataFrame) -> DataFrame:
+    """Groups of a batch, by functions that keep nothing."""
+    import pandas as pd  # noqa: PLC0415
+    import pyarrow as pa  # noqa: PLC0415
+
+    def largest(key: Any, frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(of=f"{key[0]} {len(frame)}").nlargest(1, "n")[["of", "n"]]
+
+    def counted(table: pa.Table) -> pa.Table:
+        return pa.table({"of": table["k"].slice(0, 1), "n": pa.array([-table.num_rows])})
+
+    one = df.groupBy("k").applyInPandas(largest, "of string, n bigint")
+    return one.unionByName(df.groupBy("k").applyInArrow(counted, "of string, n bigint"))
+
+
+def cases() -> dict[str, Case]:
+    return {
+        "maps": Case(_maps),
+        "counts": Case(_counts),
+        "timeouts": Case(_timeouts, "update"),
+        "pandas": Case(_pandas_processor("EventTime")),
+        "rows": Case(_row_processor("EventTime")),
+        "pandas_none": Case(_pandas_processor("None")),
+        "rows_none": Case(_row_processor("None")),
+        "chained": Case(_chained),
+    }
+
+
+NAMES = ("counts", "timeouts", "pandas", "rows", "maps")
+MORE_NAMES = ("pandas_none", "rows_none", "chained")
+PROCESSORS = ("pandas", "rows", "pandas_none", "rows_none", "chained")
+GROUP_NODES = {
+    "FlatMapGroupsInArrow", "FlatMapGroupsInPandas", "FlatMapGroupsInPandasWithState",
+    "TransformWithStateInPySpark", "UpdateEventTimeWatermarkColumn",
+}  # fmt: skip

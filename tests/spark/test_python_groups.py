@@ -1,0 +1,191 @@
+"""Python functions over groups with states: beside Structured Streaming, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import penstock
+from penstock.api.session import Attached
+from penstock.catalyst.session import plans_of
+from penstock.runtime.streams import StreamReader
+from tests.spark import group_cases
+from tests.spark_session import shared_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+Steps = list[list[str]]  # the rows that each file gave
+ANSWERS = Path(__file__).parent / "group_answers.json"  # what Structured Streaming gave
+
+
+@pytest.fixture(scope="module")
+def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
+    shared = shared_session()
+    session = shared.newSession()
+    found = penstock.attach(session, tmp_path_factory.mktemp("groups") / "log")
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+    yield found
+    session._jvm.SparkSession.setActiveSession(shared._jsparkSession)
+
+
+def put(folder: Path, number: int, rows: group_cases.Rows) -> None:
+    keys, numbers, seconds = zip(*rows, strict=True)
+    times = [(group_cases.START_S + second) * 1_000_000 for second in seconds]
+    columns = {
+        "k": pa.array(keys, pa.string()),
+        "n": pa.array(numbers, pa.int64()),
+        "ts": pa.array(times, pa.timestamp("us", "UTC")),
+    }
+    pq.write_table(pa.table(columns), folder.parent / "new")
+    os.rename(folder.parent / "new", folder / f"{number}.parquet")
+
+
+def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
+    folder.mkdir()
+    return spark.readStream.schema(group_cases.SCHEMA).parquet(str(folder))
+
+
+def shown(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+def by_spark(spark: SparkSession, case: group_cases.Case, place: Path) -> Steps:
+    """What each file gives, batches without data included, which follow it."""
+    found: list[dict[str, Any]] = []
+
+    def keep(batch: DataFrame, number: int) -> None:
+        found.extend(row.asDict(recursive=True) for row in batch.collect())
+
+    place.mkdir()
+    df = case.define(stream_of(spark, place / "in"))
+    writer = df.writeStream.outputMode(case.mode).foreachBatch(keep)
+    query = writer.option("checkpointLocation", str(place / "checkpoint")).start()
+    steps: Steps = []
+    try:
+        for number, rows in enumerate(group_cases.FILES):
+            put(place / "in", number, rows)
+            query.processAllAvailable()
+            steps.append(shown(found))
+            found.clear()
+    finally:
+        query.stop()
+    return steps
+
+
+def by_penstock(
+    attached: Attached,
+    name: str,
+    case: group_cases.Case,
+    place: Path,
+    after: Callable[[int, list[dict[str, Any]]], None] = lambda number, rows: None,
+    **options: Any,
+) -> Steps:
+    place.mkdir()
+    df = case.define(stream_of(attached.spark, place / "in"))
+    writer = penstock.writeStream(df).queryName(name).outputMode(case.mode).options(**options)
+    query = writer.toStream(f"{name}_out").start()
+    reader = StreamReader(attached.log, f"{name}_out")
+    steps: Steps = []
+    try:
+        for number, rows in enumerate(group_cases.FILES):
+            put(place / "in", number, rows)
+            query.processAllAvailable()
+            found = [row for batch in reader.read() for row in in_session(batch)]
+            after(number, found)
+            steps.append(shown([{k: v for k, v in row.items() if k != "pid"} for row in found]))
+    finally:
+        query.stop()
+    return steps
+
+
+def in_session(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows as `collect()` shows them: times without a zone, in that of this process."""
+    return [_naive(row) for row in batch.to_pylist()]
+
+
+def _naive(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _naive(each) for name, each in value.items()}
+    if hasattr(value, "astimezone"):
+        return value.astimezone().replace(tzinfo=None)
+    return value
+
+
+def answers() -> dict[str, Steps]:
+    found: dict[str, Steps] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *group_cases.NAMES,
+        *(pytest.param(name, marks=pytest.mark.slow) for name in group_cases.MORE_NAMES),
+    ],
+)
+def test_each_file_gives_what_spark_gave(attached: Attached, tmp_path: Path, name: str) -> None:
+    case = group_cases.cases()[name]
+    assert by_penstock(attached, name, case, tmp_path / "penstock") == answers()[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", group_cases.cases())
+def test_spark_still_gives_these_answers(attached: Attached, tmp_path: Path, name: str) -> None:
+    """Where Structured Streaming can run them: processors need protobuf there."""
+    if name in group_cases.PROCESSORS:
+        pytest.importorskip("google.protobuf.descriptor")
+    attached.spark.conf.set(
+        "spark.sql.streaming.stateStore.providerClass",
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    )
+    case = group_cases.cases()[name]
+    assert by_spark(attached.spark, case, tmp_path / "spark") == answers()[name]
+
+
+def test_every_node_of_the_plan_is_judged(attached: Attached, tmp_path: Path) -> None:
+    rows = stream_of(attached.spark, tmp_path / "in")
+    kinds = set()
+    for case in group_cases.cases().values():
+        kinds |= {node.kind for node in plans_of(case.define(rows)).optimized.walk()}
+    assert kinds >= group_cases.GROUP_NODES
+
+
+def test_keys_are_shared_by_vertices(attached: Attached, tmp_path: Path) -> None:
+    case = group_cases.cases()["counts"]
+    found = by_penstock(attached, "shared", case, tmp_path / "penstock", parallelism=2)
+    assert found == answers()["counts"]
+
+
+@pytest.mark.parametrize("name", ["timeouts", "pandas"])
+def test_a_killed_slot_goes_on_with_the_states(
+    attached: Attached, tmp_path: Path, name: str
+) -> None:
+    from pyspark.sql.functions import udf  # noqa: PLC0415
+
+    case = group_cases.cases()[name]
+    where = udf(lambda k: os.getpid(), "bigint", useArrow=False)
+    with_pid = group_cases.Case(lambda df: case.define(df).withColumn("pid", where("k")), case.mode)
+    pids: set[int] = set()
+
+    def kill(number: int, rows: list[dict[str, Any]]) -> None:
+        pids.update(row["pid"] for row in rows)
+        if rows and number < len(group_cases.FILES) - 1:
+            os.kill(rows[-1]["pid"], signal.SIGKILL)
+
+    wanted = by_penstock(attached, f"{name}_whole", case, tmp_path / "whole")
+    found = by_penstock(
+        attached, f"{name}_killed", with_pid, tmp_path / "killed", kill, standbySlots=1
+    )
+    assert found == wanted
+    assert len(pids) > 2
