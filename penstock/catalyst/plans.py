@@ -554,7 +554,8 @@ class PlanReader:
         """What Spark refuses too, and what is not run here."""
         function = node.node("functionExpr")
         mode = str(node.read("outputMode").toString()).lower()
-        if mode != self.output_mode and not (mode == "append" and self.output_mode == "complete"):
+        is_other = mode != self.output_mode and (mode, self.output_mode) != ("append", "complete")
+        if is_other and not is_processor:
             reason = f"the function is for {mode} mode and the query is in {self.output_mode} mode"
             raise unsupported(
                 node.kind, f"{reason}; Structured Streaming asks for the same", expression=function

@@ -99,7 +99,7 @@ class _Noting(processors.StatefulProcessorHandle):
         return iter(())
 
     def deleteIfExists(self, stateName: str) -> None:
-        self.found.pop(stateName, None)
+        """A processor may ask for a state and give it up again: it asks for it in slots too."""
 
     def _note(self, name: str, variable: Variable) -> None:
         if name in self.found:

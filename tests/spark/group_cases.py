@@ -108,6 +108,8 @@ def _processor(
             self.list = handle.getListState("seen", "n bigint")
             value = "count bigint, names array<string>"
             self.parts = handle.getMapState("parts", "part int", value)
+            handle.getValueState("given_up", "n bigint")
+            handle.deleteIfExists("given_up")
             self.calls = 0
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
