@@ -131,8 +131,8 @@ def find_state(log: Log, name: str) -> FoundState:
     raise StreamNotFound(
         f"query {name!r} keeps {len(found)} states: name one of the vertices {vertices}"
         if found
-        else f"there is no query or vertex {name!r} with state in this log; vertices with state: "
-        f"{vertices or 'none'}",
+        else f"there is no query or vertex {name!r} in this log whose state can be read, which is "
+        f"that of groups, sessions and duplicates; vertices with state: {vertices or 'none'}",
         state=name,
     )
 

@@ -131,7 +131,7 @@ class OverReader:
             raise UnsupportedPlan(
                 f"{self.node.kind}: rows are ranked once no more of their partition can come: "
                 "partition by a window() over the column of withWatermark, or order by that column "
-                "first. Structured Streaming runs neither",
+                "first, and use append mode. Structured Streaming runs neither",
                 node=self.node.kind,
             )
         self.time, self.after_us = first, INSTANT_US

@@ -8,11 +8,13 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.errors import UnsupportedPlan
 
 WAY_OUT = "Structured Streaming can run it: start it with df.writeStream"
-# Catalyst's nodes that Structured Streaming refuses too, always or nearly so.
+# Catalyst's nodes and expressions that Structured Streaming refuses too, always or nearly so.
 OTHER_WAYS_OUT: Mapping[str, str] = {
     "Sort": "Structured Streaming sorts only behind an aggregate, in complete mode",
     "Offset": "Structured Streaming leaves out no first rows at all",
     "Window": "Structured Streaming does not run window functions at all",
+    "DeduplicateWithinWatermark": "Structured Streaming asks for the same",
+    "PythonUDAF": "Structured Streaming does not run them on a stream either",
 }
 
 _PYTHON = (
@@ -145,13 +147,15 @@ def unsupported(
         where += f", column {column!r}"
     if shown is not None:
         where += f", expression {shown}"
+    way_out = OTHER_WAYS_OUT.get(node, WAY_OUT)
     if isinstance(expression, JvmNode):
         site = expression.call_site
+        way_out = OTHER_WAYS_OUT.get(expression.kind, way_out)
     if site is not None:
         where += f" (written at {site})"
     details = {"node": node, "expression": shown, "column": column, "call_site": site}
     return UnsupportedPlan(
-        f"{where}: {reason}. {OTHER_WAYS_OUT.get(node, WAY_OUT)}",
+        f"{where}: {reason}. {way_out}",
         **{name: value for name, value in details.items() if value is not None},
     )
 

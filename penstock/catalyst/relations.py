@@ -107,8 +107,13 @@ def read_relation(
 
 
 def _options(source: str, declared: tuple[Option[Any], ...], given: Mapping[str, str]) -> Options:
-    def refuse(message: str, _option: str, _given: str) -> UnsupportedPlan:
-        return unsupported(f"source {source}", message)
+    def refuse(message: str, option: str, _given: str) -> UnsupportedPlan:
+        place = f"source {source}"
+        if option in (TABLE.name, DELETE_FLAG.name):
+            return UnsupportedPlan(
+                f"{place}: {message}. Structured Streaming reads no tables", node=place
+            )
+        return unsupported(place, message)
 
     return Options("this source", declared, given, refuse)
 

@@ -84,7 +84,7 @@ def _add_record_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tag", action="append", default=[], help="only this tag; may be repeated (all tags)"
     )
-    parser.add_argument("--rows", action="store_true", help="print the rows of p-units")
+    parser.add_argument("--rows", action="store_true", help="print rows of streams")
     parser.add_argument(
         "--payload", action="store_true", help="print the beginning of other bodies"
     )
@@ -167,7 +167,7 @@ def show_records(args: argparse.Namespace) -> int:
             _print_record(record, args)
             shown += 1
         if shown == 0 and not args.json:
-            print("no records")
+            print("no records" + ("; `penstock log ls DIR` lists the tags" if args.tag else ""))
     return 0
 
 

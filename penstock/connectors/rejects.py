@@ -38,7 +38,7 @@ class Reject:
         return MalformedInput(
             f"{where} does not fit the schema: {self.reason}"
             + (f": {shown!r}" if shown else "")
-            + "; mend the input, or set a dead-letter stream to go on without it",
+            + "; mend the input, or set the option deadLetterStream to go on without it",
             file=self.file,
             line=self.line,
             text=shown,

@@ -396,7 +396,7 @@ class Vertex:
             ((origin, _),) = piece.origins[:1]
             raise RowError(
                 f"vertex {self.name}: row {row} of {origin} fails: {error.message}. Fix the query, "
-                "or set a dead-letter stream to go on without such rows",
+                "or set the option deadLetterStream to go on without such rows",
                 **(error.details | {"vertex": self.name, "origin": origin}),
             ) from error
 

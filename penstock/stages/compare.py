@@ -85,7 +85,8 @@ class Comparison:
             reasons = "; ".join(f"{s.stage}: {reason}" for s in refused for reason in s.reasons)
             raise ProgramIncompatible(
                 f"query {self.query} cannot go on from what is stored: {reasons}. "
-                "Start it under a new name, or run the stored query",
+                "Start it under a new name and with a new sink, and it begins at the beginning of "
+                "its input, or run the stored query",
                 query=self.query,
                 stages=[stage.stage for stage in refused],
             )

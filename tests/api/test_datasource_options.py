@@ -62,7 +62,7 @@ def test_what_is_not_there_is_named(scenario: Scenario, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotALog):
         source(path=tmp_path, stream="events").schema()
-    with pytest.raises(StreamNotFound, match="no query or vertex 'q' with state"):
+    with pytest.raises(StreamNotFound, match="no query or vertex 'q' in this log whose state"):
         source(path=scenario.path, state="q").schema()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pytest
 
 from penstock.catalyst.refusals import NODE_REASONS
@@ -219,6 +220,21 @@ def test_an_aggregate_is_refused_by_name(
     assert error.details["node"] == "Aggregate"
     assert expression in error.details["expression"]
     assert reason in str(error)
+
+
+def test_what_structured_streaming_refuses_too_is_not_sent_there(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def mean_of(prices: pd.Series) -> float:
+        return float(prices.mean())
+
+    mean = F.pandas_udf(mean_of, "double")
+    error = refusal(bids.groupBy("auction").agg(mean("price").alias("x")), "update")
+    assert "collect_list() the values" in str(error)
+    assert "does not run them on a stream either" in str(error)
+    unique = str(refusal(bids.dropDuplicatesWithinWatermark(["auction"])))
+    assert "needs withWatermark() in the same query" in unique
+    assert unique.endswith("Structured Streaming asks for the same")
 
 
 def test_more_aggregates_than_a_state_holds_are_refused(bids: DataFrame) -> None:

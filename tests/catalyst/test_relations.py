@@ -39,6 +39,14 @@ def refusal(df: DataFrame) -> str:
     return str(caught.value)
 
 
+def test_a_table_that_is_refused_is_not_sent_to_structured_streaming(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedPlan, match="option 'table' names 'absent'") as caught:
+        translate(files(spark, "parquet", tmp_path, table="absent"), query="read")
+    assert str(caught.value).endswith("Structured Streaming reads no tables")
+
+
 def source(spark: SparkSession, name: str, **given: Any) -> DataFrame:
     return spark.readStream.format(name).options(**given).load()
 

@@ -137,7 +137,8 @@ def test_cat_by_tag_and_position(folder: Path, capsys: pytest.CaptureFixture[str
     assert positions("--tag", "orders", "--limit", 2) == [1, 2]
     assert positions("--tag", "orders", "--tag", "notes", "--after", 2) == [3, 4]
     assert positions("--limit", 0) == []
-    assert run(capsys, "log", "cat", folder, "--tag", "absent") == "no records\n"
+    absent = run(capsys, "log", "cat", folder, "--tag", "absent")
+    assert absent == "no records; `penstock log ls DIR` lists the tags\n"
 
 
 def test_tail(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
