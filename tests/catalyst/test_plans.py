@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.catalyst.translate import translate
 from penstock.errors import InvalidArgument, InvalidName
-from penstock.plan.nodes import StreamRef
+from penstock.plan.nodes import Relation, Scan, SourceRef, StreamRef, rewrite
 from penstock.plan.optimizer import plan_program
-from penstock.plan.query import Query, Write
+from penstock.plan.query import Query, Write, going_on
+from penstock.stages.program import connector_spec
 from tests.catalyst.conftest import BIDS, stream
 from tests.catalyst.plan_cases import GOLDEN, plan_cases
 from tests.plan.text import print_relation
@@ -43,6 +45,22 @@ def test_the_plan_of_a_data_frame(bids: DataFrame, name: str) -> None:
     # What is translated must also be what the planner takes.
     write = Write(translated.relation, StreamRef("shown"))
     plan_program(Query("shown", (write,), parallelism=2))
+
+
+@pytest.mark.parametrize("name", sorted(plan_cases()))
+def test_a_query_goes_on_from_what_it_stored(bids: DataFrame, name: str) -> None:
+    case = plan_cases()[name]
+    relation = translate(case.define(bids), output_mode=case.mode, query="shown").relation
+    files = SourceRef(connector_spec("folder", path="in", format="parquet"))
+
+    def of_files(node: Relation) -> Relation:
+        return replace(node, relation=files) if isinstance(node, Scan) else node
+
+    for rows in (relation, rewrite(relation, of_files)):
+        for parallelism in (1, 2):
+            query = Query("shown", (Write(rows, StreamRef("shown")),), parallelism=parallelism)
+            stored = plan_program(query)
+            assert plan_program(going_on(query, stored)) == stored
 
 
 def test_the_result_has_the_names_that_the_user_sees(bids: DataFrame) -> None:
