@@ -90,6 +90,7 @@ def attach(
     except InvalidConfig:
         log.close()
         raise
+    prepare_session(spark, kept)  # first: a source keeps the interpreter it is registered with
     with active_session(spark):  # else Spark looks for these names among another one's sources
         spark.dataSource.register(data_source_for(str(folder)))
         spark.dataSource.register(NexmarkDataSource)
@@ -97,7 +98,6 @@ def attach(
     spark.conf.set(_LOG_SETTING, str(folder))
     spark.conf.set(_KERNELS_SETTING, kept or "")
     _ATTACHMENTS[spark] = _Attachment(folder, log, kept)
-    prepare_session(spark, kept)
     return Attached(spark, folder, log, kept)
 
 

@@ -28,7 +28,7 @@ from penstock.errors import (
 )
 from penstock.kernels.cache import KernelCache
 from penstock.log import open_log
-from tests.spark_session import shared_session
+from tests.spark_session import own_session, shared_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +131,21 @@ def test_sparks_python_becomes_this_one_unless_one_was_chosen(
         assert context.pythonExec == "/chosen/python"
     finally:
         context.pythonExec = chosen
+
+
+@pytest.mark.spark
+def test_streams_are_read_with_the_interpreter_that_became_sparks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = str(tmp_path / "python3")  # as a python3 of the PATH that has no Penstock
+    monkeypatch.setattr("penstock.api.session._PYTHON_DEFAULT", missing)
+    with own_session() as session:
+        monkeypatch.setattr(session.sparkContext, "pythonExec", missing)
+        penstock.attach(session, tmp_path / "log")
+        writer = session.range(5).write.format("penstock").option("stream", "numbers")
+        writer.mode("append").save()
+        rows = session.read.format("penstock").option("stream", "numbers").load()
+        assert sorted(row.id for row in rows.collect()) == [0, 1, 2, 3, 4]
 
 
 def _executable_of_a_task(session: SparkSession) -> str:
