@@ -139,9 +139,9 @@ def refused_plans() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
             "computed once for each row here: use one of these",
             lambda df: df.select(F.spark_partition_id().alias("x")),
         ),
-        "applyInPandas": (
-            "functions over groups",
-            lambda df: df.groupBy("auction").applyInPandas(lambda frame: frame, "auction bigint"),
+        "observe()": (
+            "the query's progress has its own metrics",
+            lambda df: df.observe("seen", F.count(F.lit(1)).alias("rows")),
         ),
     }
 

@@ -59,7 +59,7 @@ WITHOUT_FUNCTION = {
     "KnownNotContainsNull",
     "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDTInterval", "MakeDecimal", "NaNvl",
     "NamedLambdaVariable", "NotLikeAll", "NotLikeAny",
-    "PreciseTimestampConversion", "StaticInvoke", "StringLocate", "StringSpace", "SubtractDates",
+    "PreciseTimestampConversion", "ScalarSubquery", "StaticInvoke", "StringLocate", "StringSpace", "SubtractDates",
     "SubtractTimestamps", "TimestampAdd",
     "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay", "WindowExpression",
     "array_sort",

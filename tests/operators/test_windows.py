@@ -65,7 +65,7 @@ KEPT = (
     AggregateCall("sum", value, "sum_of_different", is_distinct=True),
     AggregateCall("collect_list", word, "words"),
     AggregateCall("collect_set", value, "all_values"),
-    AggregateCall("percentile", price, "quartiles", options=(True, 0.25, 0.5)),
+    AggregateCall("percentile", price, "quartiles", options=(True, False, 0.25, 0.5)),
     AggregateCall("percentile_approx", value, "middle", options=(False, 10_000, 0.5)),
     AggregateCall("mode", word, "mode"),
 )
