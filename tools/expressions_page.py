@@ -174,6 +174,8 @@ def status_of(name: str, ancestors: frozenset[str]) -> tuple[str, str]:
         return "Python", "once for each row"
     if kind == "PythonUDF":
         return "Python", "but for aggregates of groups: [docs/python.md](python.md)"
+    if kind == "PythonUDTF":
+        return "Python", "rows for each row: [docs/python.md](python.md)"
     if kind in _AGGREGATES:
         return "aggregate", f"`{_AGGREGATES[kind]}`"
     if "RuntimeReplaceable" in ancestors or name in _REPLACED:

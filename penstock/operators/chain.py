@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.arrays import no_rows
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.types import Schema, arrow_schema
+from penstock.expressions.types import Schema, arrow_schema, from_arrow
 from penstock.kernels.block import StepRows
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.columns import plain
@@ -69,7 +69,7 @@ from penstock.state.keyed import BYTES_MAX_DEFAULT
 
 OnBadRow = Literal["raise", "reject"]
 # Of a rejected row: why it failed, and which operator of the chain had made it, if one had.
-OPERATOR_COLUMN, ERROR_COLUMN = "operator", "error"
+TOLD_OF_ROWS = OPERATOR_COLUMN, ERROR_COLUMN = "operator", "error"
 _INPUT = -1  # where no operator stands before
 
 PortRows = tuple[Schema, Sequence[StatelessSpec]]  # columns, and what stands before the operators
@@ -469,13 +469,21 @@ class Chain:
             rows = [row for row, weight in zip(rows, weights, strict=True) if weight > 0]
         self._counts["rejected"] += len(rows)
         failed = batch.take(pa.array(rows, pa.int64()))
-        columns = dict(zip(failed.schema.names, map(plain, failed.columns), strict=True))
+        columns = {
+            told_apart(name, column.type) if name in TOLD_OF_ROWS else name: column
+            for name, column in zip(failed.schema.names, map(plain, failed.columns), strict=True)
+        }
         columns.pop(WEIGHT_COLUMN, None)
         if operator is not None:
             columns[OPERATOR_COLUMN] = pa.array([operator] * len(rows), pa.string())
         columns[ERROR_COLUMN] = pa.array([bad[row].message for row in rows], pa.string())
         rejected = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
         return batch.filter(pa.array(mask)), rejected
+
+
+def told_apart(name: str, type: pa.DataType) -> str:
+    """What a column of a rejected row is called where another one has its name."""
+    return f"{name}#{from_arrow(type)}"
 
 
 def _makes_one_group(specs: Sequence[OperatorSpec]) -> bool:

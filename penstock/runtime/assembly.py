@@ -45,7 +45,7 @@ from penstock.runtime.pushed_filters import pushed_condition
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.static_sides import StaticSides
-from penstock.runtime.streams import describe_stream, register_streams
+from penstock.runtime.streams import dead_letter_names, describe_stream, register_streams
 from penstock.runtime.substreams import stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.runtime.vertex import (
@@ -180,6 +180,7 @@ class Assembly:
             change_tag=vertex.change_tag,
             late_tag=None if late is None else substream_tag(late, 0),
             dead_letter_tag=None if dead is None else substream_tag(dead, 0),
+            dead_letter_names={} if dead is None else dead_letter_names(self.program),
             checkpointer=self.checkpointer,
             trim=trim,
             trim_commits=self.trim_commits,

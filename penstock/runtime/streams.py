@@ -29,6 +29,7 @@ from penstock.expressions.types import (
     Field,
     Schema,
     arrow_schema,
+    arrow_type,
     from_arrow,
     schema_from_arrow,
 )
@@ -38,7 +39,7 @@ from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name, check_own_name
-from penstock.operators.chain import ERROR_COLUMN, OPERATOR_COLUMN
+from penstock.operators.chain import TOLD_OF_ROWS, told_apart
 from penstock.operators.specs import KEY_KINDS_REFUSED, without_weight
 from penstock.runtime.inputs import rows_gone
 from penstock.runtime.instances import COUNTER_MAX, next_run_instance
@@ -391,18 +392,36 @@ def _dead_letter_schema(program: Program) -> Schema:
     """What may be found in a dead letter: a row that came into some stage, or that an operator made
     there, and the error, or a line that a source could not read. Each has its own columns, and the
     others are null."""
-    own = tuple(Field(found.name, from_arrow(found.type), True) for found in REJECTED_SCHEMA)
-    columns: dict[str, Field] = {}
-    clashing: set[str] = set()
-    schemas = (schema for stage in program.stages for schema in stage.row_schemas())
-    rows = (column for schema in schemas for column in without_weight(schema))
-    for column in (*rows, *own):
-        known = columns.setdefault(column.name, Field(column.name, column.type, True))
-        if known.type != column.type:
-            clashing.add(column.name)  # no one type would do: such a column cannot be shown
-    kept = {name: column for name, column in columns.items() if name not in clashing}
-    kept |= {name: Field(name, STRING, True) for name in (OPERATOR_COLUMN, ERROR_COLUMN)}
-    return tuple(kept.values())
+    names = dead_letter_names(program)
+    columns = {name: Field(name, STRING, True) for name in TOLD_OF_ROWS}
+    for column in _dead_letter_columns(program):
+        type = arrow_type(column.type)
+        name = names.get((column.name, type), column.name)
+        if column.name in TOLD_OF_ROWS:
+            name = told_apart(column.name, type)
+        columns[name] = Field(name, column.type, True)
+    return tuple(columns.values())
+
+
+def dead_letter_names(program: Program) -> dict[tuple[str, pa.DataType], str]:
+    """What columns are called in dead letters that have several types in a query."""
+    types: dict[str, set[pa.DataType]] = {}
+    for column in _dead_letter_columns(program):
+        types.setdefault(column.name, set()).add(arrow_type(column.type))
+    return {
+        (name, type): told_apart(name, type)
+        for name, several in types.items()
+        if len(several) > 1 and name not in TOLD_OF_ROWS
+        for type in several
+    }
+
+
+def _dead_letter_columns(program: Program) -> Iterator[Field]:
+    for stage in program.stages:
+        for schema in stage.row_schemas():
+            yield from without_weight(schema)
+    for found in REJECTED_SCHEMA:
+        yield Field(found.name, from_arrow(found.type), True)
 
 
 def _encode_facts(facts: StreamFacts) -> bytes:

@@ -13,6 +13,7 @@ to hand checkpoints to, which is why the simulator can run exactly this code.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -106,6 +107,7 @@ class VertexParts:
     change_tag: str
     late_tag: str | None
     dead_letter_tag: str | None
+    dead_letter_names: Mapping[tuple[str, pa.DataType], str]  # of columns, where not their own
     checkpointer: Checkpointer
     trim: TrimJob
     trim_commits: int
@@ -436,7 +438,10 @@ class Vertex:
     def _reject(self, rejected: pa.RecordBatch) -> None:
         self._rejected_rows += rejected.num_rows
         if rejected.num_rows and self._parts.dead_letter_tag is not None:
-            self._parts.outputs.add(RecordKind.DATA, self._parts.dead_letter_tag, rejected)
+            others = self._parts.dead_letter_names
+            names = [others.get((field.name, field.type), field.name) for field in rejected.schema]
+            letters = rejected.rename_columns(names)
+            self._parts.outputs.add(RecordKind.DATA, self._parts.dead_letter_tag, letters)
 
     def _pass_time(self) -> bool:
         """Let event time go on without those who have nothing to say, once all was heard."""

@@ -59,8 +59,8 @@ WITHOUT_FUNCTION = {
     "KnownNotContainsNull",
     "KnownNullable", "LikeAll", "LikeAny", "Literal", "MakeDTInterval", "MakeDecimal", "NaNvl",
     "NamedLambdaVariable", "NotLikeAll", "NotLikeAny",
-    "PreciseTimestampConversion", "ScalarSubquery", "StaticInvoke", "StringLocate", "StringSpace", "SubtractDates",
-    "SubtractTimestamps", "TimestampAdd",
+    "PreciseTimestampConversion", "ScalarSubquery", "StaticInvoke", "StringLocate", "StringSpace",
+    "SubtractDates", "SubtractTimestamps", "TimestampAdd",
     "ToUnixTimestamp", "UnixTimestamp", "UnscaledValue", "WeekDay", "WindowExpression",
     "array_sort",
 }  # fmt: skip

@@ -229,6 +229,36 @@ def test_each_row_is_processed_or_dead_lettered_exactly_once(
     assert found == {b: sum(row[2] == b for row in rows) for b in (1, 2)}
 
 
+def test_a_dead_letter_has_all_columns_of_its_row_whatever_else_has_their_names(
+    lab: Laboratory,
+) -> None:
+    """A column of another type elsewhere, and one that is called as what is told of the row."""
+    schema = "id bigint not null, b bigint, word string, error string"
+    divided = scan_source("rows", schema, partitions=None).select(
+        "b", "word", "error", apply("int_divide", col("id"), col("b")).alias("r")
+    )
+    counts = divided.group_by("b", "error", "r").agg(count("word").alias("word"), mode="update")
+    failing = counts.select(
+        "b", apply("int_divide", col("word"), apply("subtract", col("b"), 1)).alias("x")
+    )
+    tested = query(
+        "letters", failing.to_stream("out"), settings=Settings(dead_letter_stream="dead")
+    )
+    rows = table(
+        [(1, 0, "zero", "e"), (2, 1, "one", "f")],
+        id=pa.int64(), b=pa.int64(), word=pa.string(), error=pa.string(),
+    )  # fmt: skip
+    with lab.open(tested, {"rows": table_source(rows)}) as process:
+        process.run_available()
+    found = [{k: v for k, v in row.items() if v is not None} for row in lab.rows("dead")]
+    came, made = sorted(found, key=lambda row: row["b"])
+    assert "in (id div b)" in came.pop("error")
+    assert "in (word div (b - 1L))" in made.pop("error")
+    assert came == {"id": 1, "b": 0, "word#string": "zero", "error#string": "e"}
+    assert made.pop("operator").startswith("aggregate")
+    assert made == {"b": 1, "word#bigint": 1, "error#string": "f", "r": 2}
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
