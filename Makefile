@@ -55,7 +55,8 @@ test-deep: java ## Run what takes longer: kills, many seeds, every value against
 		-m "(slow or hypothesis) and not campaign" $(ARGS)
 
 campaign: java ## Compare every expression and query with Spark over many more rows (hours)
-	@$(WITH_JAVA) $(BIN)/pytest -n $(WORKERS) --dist loadscope -m campaign $(ARGS)
+	@$(WITH_JAVA) PENSTOCK_TESTS=campaign $(BIN)/pytest -n $(WORKERS) --dist loadscope \
+		-m campaign $(ARGS)
 
 # Where apache/spark is checked out: make pyspark-tests SPARK=../spark
 pyspark-tests: java ## Run PySpark's own streaming tests here; SPARK=path to a checkout of apache/spark

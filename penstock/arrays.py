@@ -175,3 +175,20 @@ def text_column(
     begins = np.ascontiguousarray(offsets.astype(width, copy=False))
     buffers = [validity_buffer(valid), pa.py_buffer(begins), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
+
+
+def python_values(column: pa.Array) -> list[Any]:
+    """The values of a column as `to_pylist` has them; of simple types at once, not one by one."""
+    kind = column.type
+    is_float = pa.types.is_floating(kind) and not pa.types.is_float16(kind)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_float:
+        if not column.null_count:
+            return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        filled = column.fill_null(False if pa.types.is_boolean(kind) else 0)
+        values: list[Any] = filled.to_numpy(zero_copy_only=False).tolist()
+        for at in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            values[at] = None
+        return values
+    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+        return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+    return column.to_pylist()  # type: ignore[no-any-return]

@@ -155,8 +155,8 @@ def read_as(kind: type[T], node: Any, where: str) -> T:
     """JSON values as a value of a type; `where` is what they are called in errors.
 
     The types are those of records: texts, numbers, flags, what may be null, tuples, dictionaries,
-    named tuples, and dataclasses, whose fields may be absent if they have a default. A class that
-    has its own `from_json` is asked.
+    named tuples, whose last items may be absent if they have a default, as may fields of
+    dataclasses. A class that has its own `from_json` is asked.
     """
     try:
         found: T = _reader(cast(Hashable, kind))(node)
@@ -233,7 +233,8 @@ def _reader(kind: Any, own: Readers = ()) -> Reader:
     if hasattr(kind, "from_json"):
         return cast(Reader, kind.from_json)
     if issubclass(kind, tuple):
-        return _tuple(kind._make, tuple(type_hints(kind).values()), own)
+        kinds, absent = tuple(type_hints(kind).values()), len(kind._field_defaults)
+        return _tuple(lambda values: kind(*values), kinds, own, absent)
     return record_of(kind, own=own)
 
 
@@ -246,13 +247,15 @@ def _exactly(kind: Any) -> Reader:
     return read
 
 
-def _tuple(make: Callable[[list[Any]], Any], kinds: tuple[Any, ...], own: Readers) -> Reader:
+def _tuple(
+    make: Callable[[list[Any]], Any], kinds: tuple[Any, ...], own: Readers, absent: int = 0
+) -> Reader:
     readers = [_reader(kind, own) for kind in kinds]
 
     def read(node: Any) -> Any:
-        if type(node) is not list or len(node) != len(readers):
+        if type(node) is not list or not len(readers) - absent <= len(node) <= len(readers):
             raise _unexpected(node, f"a list of {len(readers)}")
-        return make([reader(each) for reader, each in zip(readers, node, strict=True)])
+        return make([reader(each) for reader, each in zip(readers, node, strict=False)])
 
     return read
 

@@ -6,6 +6,7 @@ what it is and its number, joined by dots, which no name of theirs can hold:
     hot.count_by_user_3fa0c1d2.1   vertex 1 of that stage of query hot
     hot.out                        the stream that feeds the sink of query hot
     hot.by_user_77ab01c9           a stream between two stages
+    hot.fed_0c1d23fa               the stream of a source that Spark reads for query hot
     <id>.write.3                   who appends partition 3 of a write of Spark's
     <id>.sink                      who appends what a query of Spark's writes
 

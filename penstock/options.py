@@ -69,6 +69,15 @@ class Options:
             reason = error.message if isinstance(error, StreamError) else error
             raise self.refusal(option, f"is {text[:GIVEN_MAX]!r}; {reason}") from error
 
+    def knows(self, name: str) -> bool:
+        """Whether an option of this name is declared."""
+        return name.lower() in self._declared
+
+    def texts(self, options: Iterable[Option[Any]]) -> dict[str, str]:
+        """Of these options those that were given, as they were written."""
+        found = ((option.name, self._texts.get(option.name)) for option in options)
+        return {name: text for name, text in found if text is not None}
+
     def __getitem__(self, option: Option[T]) -> T:
         value: T = self.values.get(option.name, option.default)
         return value

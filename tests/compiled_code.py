@@ -6,7 +6,6 @@ import pytest
 
 from penstock.kernels.cache import KernelCache
 from penstock.testing.uncompiled import Uncompiled
-from tests.thoroughness import IS_DEEP
 
 COMPILED = pytest.param(True, id="compiled", marks=pytest.mark.slow)
 
@@ -18,6 +17,6 @@ def without_and_with(request: pytest.FixtureRequest, kernels: KernelCache) -> Ke
 
 
 @pytest.fixture(scope="session", name="kernels")
-def only_where_it_pays(kernels: KernelCache) -> KernelCache:
-    """Kernels are worth their compiling where the deep part runs them a thousand times."""
-    return kernels if IS_DEEP else Uncompiled(kernels.folder)
+def without(kernels: KernelCache) -> KernelCache:
+    """Of a few hundred rows a loop saves less than loading it costs, compiling apart."""
+    return Uncompiled(kernels.folder)

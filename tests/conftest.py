@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import settings
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
 from penstock.kernels.cache import KernelCache
-from tests.thoroughness import IS_DEEP, examples
+from tests.thoroughness import IS_CAMPAIGN, IS_DEEP, examples
 
 # A Java process of a test lives for seconds: it is not worth the best machine code, nor a collector
 # with threads of its own. Whatever starts Spark inherits this.
@@ -26,9 +27,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Folders of tests that start Spark, and who shares a session; files elsewhere share another one.
-SPARK_GROUPS = {"spark": "killed"}
-if IS_DEEP:  # enough for a session of its own
-    SPARK_GROUPS |= {"oracle": "oracle", "catalyst": "oracle"}
+# Three sessions for three processes: the one that has its share done takes of the rest.
+SPARK_GROUPS = {"oracle": "oracle", "catalyst": "oracle", "spark": "spark"}
+# In the deep part each process has a session before long, and takes so many tests of a file at a
+# time. Only what kills and waits stays with one, so that the others have the cores meanwhile.
+SHARE = 30
+WAITING, APART = "spark", "tests/spark/test_nexmark.py"  # the longest would make it last
 # Folders whose tests of one file need the same compiled code: one process makes it, not three.
 COMPILING = {"bench", "connectors", "kernels", "operators", "state"}
 
@@ -57,9 +61,26 @@ class SharedTogether(LoadScopeScheduling):
     That is a Spark session, or compiled code.
     """
 
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        config.option.loadscopereorder = False  # how many tests it has says nothing of its time
+        super().__init__(config, log)
+        self._scopes: dict[str, str] = {}  # by test
+        self._tests = Counter[str]()  # by file
+
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", maxsplit=1)[0]
-        return _group(file) or (file if file.split("/")[1] in COMPILING else nodeid)
+        if nodeid not in self._scopes:
+            file = nodeid.split("::", maxsplit=1)[0]
+            self._scopes[nodeid] = self._scope(nodeid, file)
+            self._tests[file] += 1
+        return self._scopes[nodeid]
+
+    def _scope(self, nodeid: str, file: str) -> str:
+        group = _group(file)
+        if group is None:
+            return file if file.split("/")[1] in COMPILING else nodeid
+        if not (IS_DEEP or IS_CAMPAIGN) or (group == WAITING and file != APART):
+            return group
+        return f"{file} {self._tests[file] // SHARE}"
 
 
 @cache
@@ -76,8 +97,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what starts Spark, so that the short tests fill the end."""
-    items.sort(key=lambda item: _group(item.nodeid.split("::")[0]) is None)
+    """Begin with what waits, then what starts Spark or compiles: short tests fill the end."""
+
+    def place(item: pytest.Item) -> int:
+        file = item.nodeid.split("::")[0]
+        group = _group(file)
+        if group is not None:
+            return 0 if group == WAITING else 1
+        return 2 if file.split("/")[1] in COMPILING else 3
+
+    items.sort(key=place)
 
 
 @pytest.fixture

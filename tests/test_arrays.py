@@ -13,6 +13,7 @@ import pytest
 from penstock.arrays import (
     fixed_column,
     is_text,
+    python_values,
     storage,
     text_column,
     texts_of,
@@ -91,3 +92,20 @@ def test_codes_are_valid_where_their_texts_are() -> None:
     codes = pa.array([0, None, 1], pa.int32())
     column = pa.DictionaryArray.from_arrays(codes, pa.array(["a", "b"]))
     assert validity_of(column).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        *FIXED,
+        *((kind, [b"\0ab" if "binary" in str(kind) else "ä", None]) for kind in TEXTS),
+        (pa.uint64(), [(1 << 64) - 1, None]),
+        (pa.list_(pa.int32()), [[1, None], None, []]),
+        (pa.null(), [None, None]),
+    ],
+)
+def test_values_for_python_are_those_that_arrow_gives(kind: pa.DataType, values: list[Any]) -> None:
+    column = pa.array(values, kind)
+    for part in (column, column.slice(1), column.slice(1, 0), column.drop_null()):
+        found, wanted = python_values(part), part.to_pylist()
+        assert list(map(repr, found)) == list(map(repr, wanted))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 IS_DEEP = os.environ.get("PENSTOCK_TESTS") == "deep"
+IS_CAMPAIGN = os.environ.get("PENSTOCK_TESTS") == "campaign"
 
 
 def examples(many: int) -> int:
@@ -22,6 +23,12 @@ def some(values: Sequence[Any], *, every: int) -> list[Any]:
         value if at % every == 0 else pytest.param(value, marks=pytest.mark.slow)
         for at, value in enumerate(values)
     ]
+
+
+def of_campaign(values: Sequence[Any]) -> Sequence[Any]:
+    """Parameters of a test of `make campaign`; elsewhere one stands for thousands, which each
+    process would gather only to leave them out."""
+    return values if IS_CAMPAIGN else values[:1]
 
 
 # Of a sweep over many places, each fourth is enough for `make test`: `places[part::SWEEP_PARTS]`.

@@ -1,4 +1,4 @@
-"""Run apache/spark's own Python streaming tests with their queries on Penstock.
+"""Run apache/spark's own Python streaming tests, and its examples, with their queries on Penstock.
 
     python tools/pyspark_tests.py PATH_TO_A_CHECKOUT [--json FILE] [--only WORD] [--spark]
 
@@ -7,6 +7,8 @@ has one of three outcomes: it passes with every query on Penstock, it passes wit
 Structured Streaming, or it fails. What does not pass on Penstock alone must be among EXPECTED, with
 its reason; the exit code is 1 if an outcome is not the expected one. `--spark` runs the same tests
 on Structured Streaming, to see what this machine can pass at all.
+
+The examples (`--only examples`) are programs of their own: `penstock run --takeover` runs them.
 """
 
 from __future__ import annotations
@@ -19,24 +21,73 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+from pyspark_examples import EXAMPLES, run_example
+
 MODULES = (
     "sql.tests.streaming.test_streaming",
     "sql.tests.streaming.test_streaming_foreach",
     "sql.tests.streaming.test_streaming_foreach_batch",
     "sql.tests.streaming.test_streaming_listener",
+    "sql.tests.test_observation",
+    "sql.tests.pandas.test_pandas_grouped_map_with_state",
+    "sql.tests.pandas.streaming.test_pandas_transform_with_state",
+    "sql.tests.pandas.streaming.test_pandas_transform_with_state_checkpoint_v2",
+    "sql.tests.pandas.streaming.test_pandas_transform_with_state_state_variable",
+    "sql.tests.pandas.streaming.test_pandas_transform_with_state_state_variable_checkpoint_v2",
+    "sql.tests.pandas.streaming.test_transform_with_state",
+    "sql.tests.pandas.streaming.test_transform_with_state_checkpoint_v2",
+    "sql.tests.pandas.streaming.test_transform_with_state_state_variable",
+    "sql.tests.pandas.streaming.test_transform_with_state_state_variable_checkpoint_v2",
+    "sql.tests.pandas.streaming.test_tws_tester",
 )
 PASSED, FELL_BACK, FAILED, SKIPPED = "passed", "fell back", "failed", "skipped"
-_STREAMING = "sql.tests.streaming.test_streaming.StreamingTests."
-_LISTENER = "sql.tests.streaming.test_streaming_listener.StreamingListenerTests."
-_PYTHON = "one of its queries calls a Python function, which is left to Spark"
-_OBSERVE = "df.observe() is left to Spark: its metrics are those of one micro-batch"
+_METADATA = "it reads state-metadata: the files of Spark's state store, of which there are none"
+_EMPTY = "it counts on batches without rows, which foreachBatch is not given here"
+_EVOLUTION = "the columns of its output and state change, which is refused with the name of both"
+_LATE = "without batches that have no data, Spark knows rows to be late one batch later than here"
+_CLOCK = "it has timers wait for the next batch: here they fire when their time has come"
+# Of the modules of processors, by what they are about: test → why it fails.
+_OF_PROCESSORS: dict[str, dict[str, str]] = {
+    "": {
+        "test_schema_evolution_fails": _EVOLUTION,
+        "test_schema_evolution_scenarios": _EVOLUTION,
+        "test_transform_with_state_chaining_ops": _EMPTY,
+        "test_transform_with_state_event_time": _LATE,
+        "test_transform_with_state_proc_timer": _CLOCK,
+        "test_transform_with_state_with_timers_single_partition": _LATE,
+    },
+    "_state_variable": {
+        "test_transform_with_list_state_metadata": _METADATA,
+        "test_transform_with_value_state_metadata": _METADATA,
+    },
+}
+
+
+def _of_processors() -> dict[str, tuple[str, str]]:
+    """Each runs with frames and with rows, and with two forms of Spark's checkpoints."""
+    return {
+        f"sql.tests.pandas.streaming.test_{kind}{about}{version}.{name}{word}{tests}.{test}": (
+            FAILED,
+            why,
+        )
+        for about, found in _OF_PROCESSORS.items()
+        for kind, name in (
+            ("pandas_transform_with_state", "TransformWithStateInPandas"),
+            ("transform_with_state", "TransformWithStateInPySpark"),
+        )
+        for version, tests in (("", "Tests"), ("_checkpoint_v2", "WithCheckpointV2Tests"))
+        for word in ("StateVariable" if about else "",)
+        for test, why in found.items()
+    }
+
+
 # Test → (outcome, why it does not pass on Penstock alone).
 EXPECTED: dict[str, tuple[str, str]] = {
-    f"{_STREAMING}test_stream_exception": (FELL_BACK, _PYTHON),
-    f"{_STREAMING}test_stream_status_and_progress": (FELL_BACK, _PYTHON),
-    f"{_LISTENER}test_listener_events": (FELL_BACK, _PYTHON),
-    f"{_LISTENER}test_listener_observed_metrics": (FELL_BACK, _OBSERVE),
-    f"{_LISTENER}test_streaming_progress": (FELL_BACK, _OBSERVE),
+    "examples.structured_sessionization": (
+        FAILED,
+        "sessions in update mode: Structured Streaming refuses the example too",
+    ),
+    **_of_processors(),
 }
 
 
@@ -144,7 +195,13 @@ def main() -> int:
     args = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     target = None if args.json is None else args.json.absolute()
-    outcomes = run(load(args.checkout.absolute(), args.only), on_spark=args.spark)
+    checkout = args.checkout.absolute()
+    outcomes = {
+        name: run_example(checkout, example, on_spark=args.spark)
+        for example in EXAMPLES
+        if (name := f"examples.{example.file.removesuffix('.py')}") and (args.only or "") in name
+    }
+    outcomes |= run(load(checkout, args.only), on_spark=args.spark)
     if target is not None:
         target.write_text(json.dumps(outcomes, indent=1), encoding="utf-8")
     surprises = report(outcomes)

@@ -32,10 +32,11 @@ from pyspark.sql.types import StructType
 from penstock.api import datasource_options as known
 from penstock.api.datasource_schema import spark_schema
 from penstock.errors import UnsupportedPlan
-from penstock.names import check_name
+from penstock.names import check_name, check_own_name
 from penstock.options import Option, Options, format_refusal
 
 FORMAT = "penstock"
+ENDS_FORMAT = "penstock-ends"
 
 
 class PenstockDataSource(DataSource):
@@ -58,8 +59,9 @@ class PenstockDataSource(DataSource):
         if known.STATE in options:
             from penstock.api.datasource_state import state_schema  # noqa: PLC0415
 
-            return spark_schema(state_schema(self._path(options), _state_name(options)))
-        facts = describe_for(self._path(options), _stream(options))
+            wanted = {"variable": options[known.STATE_VARIABLE], "flatten": options[known.FLATTEN]}
+            return spark_schema(state_schema(self._path(options), _state_name(options), wanted))
+        facts = describe_for(self._path(options), self._stream(options))
         return spark_schema(readable_schema(facts, options[known.INCLUDE_METADATA]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -72,8 +74,9 @@ class PenstockDataSource(DataSource):
 
             state = _state_name(options)
             self._options("reading state", known.STATE_READ)  # no other means anything
-            return StateReader(path, state, schema)
-        return StreamBatchReader(path, _stream(options), options, schema)
+            wanted = {"variable": options[known.STATE_VARIABLE], "flatten": options[known.FLATTEN]}
+            return StateReader(path, state, schema, wanted)
+        return StreamBatchReader(path, self._stream(options), options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from penstock.api.datasource_stream_read import StreamMicroBatchReader  # noqa: PLC0415
@@ -83,7 +86,7 @@ class PenstockDataSource(DataSource):
             raise options.refusal(
                 known.TABLE, "is for queries of penstock.writeStream: Spark knows no such tables"
             )
-        return StreamMicroBatchReader(self._path(options), _stream(options), options, schema)
+        return StreamMicroBatchReader(self._path(options), self._stream(options), options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.api.datasource_append import StreamAppender  # noqa: PLC0415
@@ -94,7 +97,7 @@ class PenstockDataSource(DataSource):
                 "a stream cannot be overwritten, it only grows: use .mode('append'), or write to a "
                 "new stream"
             )
-        return StreamAppender(self._path(options), _stream(options), options, schema)
+        return StreamAppender(self._path(options), self._stream(options), options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from penstock.api.datasource_sink import StreamMicroBatchWriter  # noqa: PLC0415
@@ -105,13 +108,36 @@ class PenstockDataSource(DataSource):
                 "outputMode('complete') replaces what was written, and a stream only grows: use "
                 "outputMode('append') or 'update'"
             )
-        return StreamMicroBatchWriter(self._path(options), _stream(options), options, schema)
+        return StreamMicroBatchWriter(self._path(options), self._stream(options), options, schema)
 
     def _options(self, doing: str, declared: tuple[Option[Any], ...]) -> Options:
         return Options(doing, declared, self.options, format_refusal(FORMAT))
 
+    def _stream(self, options: Options) -> str:
+        return check_name(options.needed(known.STREAM, "name"), "stream")
+
     def _path(self, options: Options) -> str:
         return options[known.PATH] or self.default_path or options.needed(known.PATH, "path/to/log")
+
+
+class EndsDataSource(PenstockDataSource):
+    """The streams that a query has for itself, for what Spark reads and writes for it.
+
+    Only sessions know it that are made for this: names with dots are nobody else's.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return ENDS_FORMAT
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from penstock.api.datasource_sink import FeedingWriter  # noqa: PLC0415
+
+        options = self._options("a streaming write", known.STREAM_WRITE)
+        return FeedingWriter(self._path(options), self._stream(options), options, schema)
+
+    def _stream(self, options: Options) -> str:
+        return check_own_name(options.needed(known.STREAM, "query.out"), "stream")
 
 
 def data_source_for(path: str) -> type[PenstockDataSource]:
@@ -121,10 +147,6 @@ def data_source_for(path: str) -> type[PenstockDataSource]:
         default_path = path
 
     return AttachedDataSource
-
-
-def _stream(options: Options) -> str:
-    return check_name(options.needed(known.STREAM, "name"), "stream")
 
 
 def _state_name(options: Options) -> str:

@@ -47,6 +47,8 @@ def _start(text: str) -> int | str:
 PATH = Option("path", log_folder, None)
 STREAM = Option("stream", str, None)
 STATE = Option("state", str, None)
+STATE_VARIABLE = Option("stateVarName", str, None, "variable")  # this and the next are Spark's own
+FLATTEN = Option("flattenCollectionTypes", flag, True, "flatten")
 AS_OF = Option("asOf", _position_or_moment, None)
 AFTER = Option("after", whole(0), None)
 STARTING_POSITION: Option[int | str] = Option("startingPosition", _start, "earliest")
@@ -58,14 +60,16 @@ SUBSTREAMS_BY: Option[tuple[str, ...]] = Option("substreamsBy", names, ())
 TABLE = Option("table", names, None)
 DELETE_FLAG = Option("deleteFlag", str, None)
 
-STATE_READ = (PATH, STATE)
-BATCH_READ = (PATH, STREAM, STATE, AS_OF, AFTER, INCLUDE_METADATA, NUM_PARTITIONS, TIME_ZONE)
+STATE_READ = (PATH, STATE, STATE_VARIABLE, FLATTEN)
+BATCH_READ = (
+    PATH, STREAM, STATE, STATE_VARIABLE, FLATTEN, AS_OF, AFTER, INCLUDE_METADATA, NUM_PARTITIONS,
+    TIME_ZONE,
+)  # fmt: skip
 STREAM_READ = (
     PATH, STREAM, STARTING_POSITION, MAX_ROWS_PER_TRIGGER, INCLUDE_METADATA, NUM_PARTITIONS,
     TABLE, DELETE_FLAG,
 )  # fmt: skip
 BATCH_WRITE = (PATH, STREAM, COMPRESSION, SUBSTREAMS, SUBSTREAMS_BY)
 # What belongs to the query, Spark hands to its sink as well.
-STREAM_WRITE = (
-    *BATCH_WRITE, Option("checkpointLocation", str, None), Option("queryName", str, None),
-)  # fmt: skip
+CHECKPOINT_LOCATION: Option[str | None] = Option("checkpointLocation", str, None)
+STREAM_WRITE = (*BATCH_WRITE, CHECKPOINT_LOCATION, Option("queryName", str, None))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.api import datasource_options as known
-from penstock.api.datasource_filters import as_expression
 from penstock.api.datasource_ranges import (
     LogRange,
     lowest_needed,
@@ -20,7 +18,7 @@ from penstock.api.datasource_ranges import (
     rows_trimmed_upto,
     trimmed_upto,
 )
-from penstock.api.datasource_rows import RangePartition, readable_schema, row_reading
+from penstock.api.datasource_rows import RangePartition, row_reading
 from penstock.errors import Trimmed
 from penstock.log.contract import Log
 from penstock.log.local import open_log
@@ -30,7 +28,11 @@ from penstock.runtime.streams import StreamFacts, describe_stream
 
 
 class StreamBatchReader(DataSourceReader):
-    """Plans ranges of the log on the driver and reads them in tasks."""
+    """Plans ranges of the log on the driver and reads them in tasks.
+
+    It takes no filters from Spark, which has one reader for all scans of a DataFrame: those of one
+    scan would hold in the others.
+    """
 
     def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
         with_metadata = options[known.INCLUDE_METADATA]
@@ -40,27 +42,8 @@ class StreamBatchReader(DataSourceReader):
             upto = _as_of(log, facts, options)
             after = _after(log, facts, options)
             low = lowest_needed(log, facts, after, upto)
-        self._filterable = readable_schema(facts, with_metadata)
         self._reading = row_reading(path, facts, schema, with_metadata)
         self._ranges = plan_ranges(low, after, upto, options[NUM_PARTITIONS], kept_from)
-
-    @property
-    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:
-        return OfferedPushdown(self.take_filters)
-
-    def take_filters(self, filters: list[Filter]) -> list[Filter]:
-        """Keep the filters that can be evaluated here; return the others."""
-        taken, left = [], []
-        asked = set(self._reading.schema.fieldNames())
-        columns = tuple(field for field in self._filterable if field.name in asked)
-        for each in filters:
-            expression = as_expression(each, columns)
-            if expression is None:
-                left.append(each)
-            else:
-                taken.append(expression)
-        self._reading = replace(self._reading, filters=tuple(taken))
-        return left
 
     def partitions(self) -> Sequence[InputPartition]:
         empty = LogRange(START, START, START, START, START)  # Spark reads at least one partition
@@ -69,24 +52,6 @@ class StreamBatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
         return self._reading.read(partition.part)
-
-
-class OfferedPushdown:
-    """`pushFilters` as an offer that Spark may leave alone.
-
-    Spark refuses a reader that overrides the method while spark.sql.python.filterPushdown.enabled
-    is false, as it is by default, so that nobody relies on filters that never come. This one relies
-    on nothing: what is not pushed is filtered by Spark. So it shows Spark the method of the parent
-    class, and is called all the same where pushdown is on.
-    """
-
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, take: Callable[[list[Filter]], list[Filter]]) -> None:
-        self._take = take
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        return self._take(filters)
 
 
 def _as_of(log: Log, facts: StreamFacts, options: Options) -> int:

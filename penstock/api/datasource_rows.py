@@ -9,7 +9,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.api.datasource_filters import matching
 from penstock.api.datasource_ranges import LogRange, committed
 from penstock.api.datasource_schema import (
     check_readable,
@@ -18,7 +17,6 @@ from penstock.api.datasource_schema import (
     spark_arrow_schema,
 )
 from penstock.errors import PUnitError, StreamInputError
-from penstock.expressions.tree import Expression
 from penstock.expressions.types import BIGINT, STRING, TIMESTAMP, Field, Schema, arrow_schema
 from penstock.log import punit
 from penstock.log.local import open_log
@@ -51,7 +49,6 @@ class RowReading:
     path: str
     facts: StreamFacts
     schema: StructType  # what Spark was promised
-    filters: tuple[Expression, ...] = ()
 
     def read(self, part: LogRange) -> Iterator[pa.RecordBatch]:
         """Yield the committed rows of a range, in batches of a size that suits Spark."""
@@ -71,7 +68,7 @@ class RowReading:
                 yield pa.concat_batches(waiting)
 
     def columns(self) -> Schema:
-        """The stream's columns that are read, for Spark or for a filter."""
+        """The stream's columns that are read."""
         wanted = set(self.schema.fieldNames())
         return tuple(field for field in self.facts.schema if field.name in wanted)
 
@@ -86,8 +83,8 @@ class RowReading:
                 cause=error.error_class,
             ) from error
         if METADATA_NAMES.intersection(self.schema.fieldNames()):
-            batch = _with_metadata(batch, marker)
-        return matching(batch, self.filters)
+            return _with_metadata(batch, marker)
+        return batch
 
 
 def readable_schema(facts: StreamFacts, with_metadata: bool) -> Schema:

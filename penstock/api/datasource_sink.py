@@ -32,14 +32,17 @@ the sink has seen are then skipped, and a warning says so.
 from __future__ import annotations
 
 import logging
+import os
 import uuid
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from penstock.api import datasource_options as known
 from penstock.api.datasource_append import (
     StagedRows,
     commit_markers,
@@ -96,6 +99,41 @@ class StreamMicroBatchWriter(DataSourceStreamArrowWriter):
         """Tell readers that nothing of this try will ever be committed, so they need not wait."""
         with open_log(self._target.path) as log:
             _clear_up(log, [each for each in messages if isinstance(each, StagedRows)])
+
+
+class FeedingWriter(StreamMicroBatchWriter):
+    """The same for a query of Spark's that belongs to one of ours, and whose checkpoint is there.
+
+    What a batch consists of is on the disk before its rows count: a power cut that took Spark's
+    notes, which it does not sync, would let the batch be cut anew and passed over as known.
+    """
+
+    def __init__(self, path: str, stream: str, options: Options, schema: StructType) -> None:
+        super().__init__(path, stream, options, schema)
+        self._checkpoint = Path(options.needed(known.CHECKPOINT_LOCATION, "a folder"))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with open_log(self._target.path, read_only=True) as log:
+            is_synced = log.durability == "synced"
+        if is_synced:
+            _sync_notes(self._checkpoint, batchId)
+        super().commit(messages, batchId)
+
+
+def _sync_notes(checkpoint: Path, batch_id: int) -> None:
+    """Sync what a checkpoint says of a batch: the offsets, and what sources noted of themselves."""
+    paths = [checkpoint / "metadata", checkpoint / "offsets" / str(batch_id)]
+    for source in checkpoint.glob("sources/*"):
+        noted = [path for path in source.iterdir() if not path.name.startswith(".")]
+        paths += sorted(noted, key=lambda path: path.stat().st_mtime_ns)[-2:]
+    log_folder = checkpoint.parents[2]  # below which everything may be new
+    folders = {folder for path in paths for folder in path.parents}
+    for path in (*paths, log_folder, *(each for each in folders if log_folder in each.parents)):
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 def sink_name(query_id: str | None) -> str:

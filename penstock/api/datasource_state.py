@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from penstock.api.datasource_schema import (
     schema_of_spark,
     spark_arrow_schema,
 )
+from penstock.api.function_state import VERTEX_COLUMN, FunctionRows, rows_of_function
 from penstock.errors import StreamNotFound
 from penstock.expressions.types import STRING, Field, Schema, arrow_schema, arrow_type
 from penstock.json_codec import parse
@@ -41,6 +43,7 @@ from penstock.operators.sessions import session_column
 from penstock.operators.specs import (
     AggregateSpec,
     DeduplicateSpec,
+    PythonGroupsSpec,
     SessionSpec,
     WindowSpec,
     accumulators_of,
@@ -53,10 +56,10 @@ from penstock.stages.program import Program, VertexProgram
 from penstock.state.checkpoint_files import LocalFiles
 from penstock.state.checkpoints import CheckpointStore
 from penstock.state.columns import PANE_NAME, StateSchema
+from penstock.state.contract import State
 from penstock.state.keyed import BYTES_MAX_DEFAULT, KeyedState
 
 PANE_COLUMN = "_pane"
-VERTEX_COLUMN = "_vertex"
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,17 @@ class FoundState:
     """The state that a name stands for: of one operator, and the vertices that share its keys."""
 
     name: str
-    spec: AggregateSpec | DeduplicateSpec
+    spec: AggregateSpec | DeduplicateSpec | PythonGroupsSpec
     operator: str  # as chains name it
     vertices: tuple[VertexProgram, ...]
+    of_function: FunctionRows | None = None  # which of the states of a function
 
     @property
     def schema(self) -> Schema:
         spec = self.spec
+        if isinstance(spec, PythonGroupsSpec):
+            assert self.of_function is not None
+            return self.of_function.schema
         if isinstance(spec, DeduplicateSpec):
             named = zip(spec.key_names, spec.keys, strict=True)
             distinct = [Field(name, key.type, key.nullable) for name, key in named]
@@ -92,11 +99,11 @@ class VertexPartition(InputPartition):
 class StateReader(DataSourceReader):
     """Reads each vertex's state in a task of its own."""
 
-    def __init__(self, path: str, name: str, schema: StructType) -> None:
+    def __init__(self, path: str, name: str, schema: StructType, wanted: Mapping[str, Any]) -> None:
         self._path = path
         self._schema = schema
         with open_log(path, read_only=True) as log:
-            self._state = find_state(log, name)
+            self._state = find_state(log, name, wanted)
         check_readable(name, schema_of_spark(schema), self._state.schema)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -111,30 +118,46 @@ class StateReader(DataSourceReader):
             yield into_spark(rows, spark_arrow_schema(self._schema))
 
 
-def state_schema(path: str, name: str) -> Schema:
+def state_schema(path: str, name: str, wanted: Mapping[str, Any]) -> Schema:
     """The columns of a state, for planning."""
     with open_log(path, read_only=True) as log:
-        return find_state(log, name).schema
+        return find_state(log, name, wanted).schema
 
 
-def find_state(log: Log, name: str) -> FoundState:
-    """The state of a query or of one of its vertices; what there is, if the name fits nothing."""
+def find_state(log: Log, name: str, wanted: Mapping[str, Any] = MappingProxyType({})) -> FoundState:
+    """The state of a query or of one of its vertices; what there is, if the name fits nothing.
+
+    `wanted` says which state of a function, by the names of `rows_of_function`.
+    """
     states = [state for program in _programs(log) for state in states_of(program)]
     for state in states:
         for vertex in state.vertices:
             if vertex.name == name:
-                return replace(state, name=name, vertices=(vertex,))
+                return _of_function(replace(state, name=name, vertices=(vertex,)), wanted)
     found = [state for state in states if state.name == name]
     if len(found) == 1:
-        return found[0]
+        return _of_function(found[0], wanted)
     vertices = ", ".join(vertex.name for state in found or states for vertex in state.vertices)
     raise StreamNotFound(
         f"query {name!r} keeps {len(found)} states: name one of the vertices {vertices}"
         if found
         else f"there is no query or vertex {name!r} in this log whose state can be read, which is "
-        f"that of groups, sessions and duplicates; vertices with state: {vertices or 'none'}",
+        "that of groups, sessions, duplicates and Python functions; vertices with state: "
+        f"{vertices or 'none'}",
         state=name,
     )
+
+
+def _of_function(state: FoundState, wanted: Mapping[str, Any]) -> FoundState:
+    if isinstance(state.spec, PythonGroupsSpec):
+        rows = rows_of_function(state.name, state.operator, state.spec, wanted)
+        return replace(state, of_function=rows)
+    if wanted.get("variable") is not None:
+        raise StreamNotFound(
+            f"{state.name} keeps groups, which have no names: leave option stateVarName out",
+            state=state.name,
+        )
+    return state
 
 
 def _programs(log: Log) -> list[Program]:
@@ -153,27 +176,37 @@ def states_of(program: Program) -> list[FoundState]:
         FoundState(program.query, spec, operator_name(spec, place), program.stage_vertices(index))
         for index, stage in enumerate(program.stages)
         for place, spec in enumerate(stage.stateful)
-        if isinstance(spec, AggregateSpec | DeduplicateSpec)  # the others have rows, not groups
+        if isinstance(spec, AggregateSpec | DeduplicateSpec | PythonGroupsSpec)  # not whole rows
     ]
 
 
 def read_state(log: Log, folder: Path, state: FoundState, vertex: VertexProgram) -> pa.RecordBatch:
     """The groups of one vertex as of its last marker."""
     spec = state.spec
+    if isinstance(spec, PythonGroupsSpec):
+        assert state.of_function is not None
+        entries, of_all = state.of_function.states()
+        _restore(log, folder, vertex, of_all)
+        return state.of_function.rows(entries, vertex.name)
     schemas = _schemas_of(state.operator, spec)
-    states = {name: KeyedState(name, schema) for name, schema in schemas.items()}
+    states: dict[str, State] = {name: KeyedState(name, schema) for name, schema in schemas.items()}
     kept = states[state.operator]
+    assert isinstance(kept, KeyedState)
     items = None
     if isinstance(spec, AggregateSpec) and not spec.by_rows:
         items = KeptItems(state.operator, spec, BYTES_MAX_DEFAULT)
         states |= items.states
+    _restore(log, folder, vertex, states)
+    groups = kept.scan()
+    of_items = {} if items is None else items.finish(groups)
+    return _as_rows(groups, of_items, state, vertex.name)
+
+
+def _restore(log: Log, folder: Path, vertex: VertexProgram, states: Mapping[str, State]) -> None:
     marker = log.last(vertex.vertex_tag)
     if marker is not None:
         checkpoints = _checkpoints(folder / CHECKPOINTS_FOLDER)
         restore_states(log, checkpoints, vertex.name, vertex.change_tag, marker.position, states)
-    groups = kept.scan()
-    of_items = {} if items is None else items.finish(groups)
-    return _as_rows(groups, of_items, state, vertex.name)
 
 
 def _schemas_of(name: str, spec: DeduplicateSpec | AggregateSpec) -> Mapping[str, StateSchema]:
@@ -194,6 +227,7 @@ def _as_rows(
     groups: pa.RecordBatch, of_items: Mapping[str, pa.Array], state: FoundState, vertex: str
 ) -> pa.RecordBatch:
     spec = state.spec
+    assert not isinstance(spec, PythonGroupsSpec)
     keys = len(spec.keys)
     columns = list(groups.columns[:keys])
     if isinstance(spec, DeduplicateSpec):

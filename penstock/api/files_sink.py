@@ -151,6 +151,39 @@ def check_partitions(spark: SparkSession, wanted: tuple[str, ...], schema: pa.Sc
         )
 
 
+def check_format(layout: Layout, schema: pa.Schema) -> None:
+    """Refuse columns that files of a format cannot hold, as Spark does before it writes."""
+    folders = {name.lower() for name in layout.partition_by}
+    kept = [field for field in schema if field.name.lower() not in folders]
+    if layout.format == "text" and len(kept) != 1:
+        raise CannotAnalyze(
+            f"the text sink takes one column, a text, and these rows have {len(kept)}: "
+            f"{', '.join(field.name for field in kept)}; put them into one, as with concat_ws or "
+            "to_json, or use another format",
+            columns=[field.name for field in kept],
+        )
+    for field in kept:
+        if not _holds(layout.format, field.type):
+            way_out = "turn it into a text" if layout.format == "text" else "write it as to_json()"
+            raise CannotAnalyze(
+                f"the {layout.format} sink cannot hold column {field.name!r}, which is "
+                f"{field.type}: {way_out}, or use another format",
+                condition="UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE",
+                parameters={
+                    "columnName": f"`{field.name}`",
+                    "columnType": f'"{field.type}"',
+                    "format": layout.format.upper() if layout.format == "csv" else "Text",
+                },
+                column=field.name,
+            )
+
+
+def _holds(format: str, kind: pa.DataType) -> bool:
+    if format == "text":
+        return bool(pa.types.is_string(kind))
+    return format != "csv" or not pa.types.is_nested(kind)
+
+
 def _files(folder: Path) -> list[Path]:
     """What Spark has written, without its notes; in the same order each time."""
     found = (path for path in folder.rglob("*") if path.is_file())

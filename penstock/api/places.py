@@ -115,8 +115,9 @@ def refuse_spark_checkpoint(location: str) -> None:
         f"checkpointLocation {location!r} holds the checkpoint of a Structured Streaming query, "
         "which is not continued here and not touched: its state and offsets are Spark's. To move "
         "the query, stop it there once it has caught up, and start it here with another "
-        "checkpointLocation and another place for its result; it starts from the beginning of its "
-        "input, so give it only what came since (docs/migrating.md)",
+        "checkpointLocation and another place for its result; with "
+        f'.option("startAfter", "{location}") it begins behind the files that were read there, '
+        "without with all that is there (docs/migrating.md)",
         location=location,
     )
 

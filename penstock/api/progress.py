@@ -12,7 +12,9 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -23,16 +25,22 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
+from penstock.api.observed import Observed, json_of
 from penstock.api.sink_runner import SinkLag
 from penstock.clock import Clock
 from penstock.errors import StreamError
 from penstock.log.contract import Log
+from penstock.operators.specs import PythonGroupsSpec
 from penstock.runtime.job import Job
 from penstock.runtime.markers import WATERMARK_END, WATERMARK_NONE, Marker
 from penstock.runtime.queries import query_progress
 from penstock.stages.program import Program, Stage
 
 PROGRESS_KEPT = 100  # as many as Spark keeps
+DURATIONS = (  # Spark's words for the parts of a micro-batch
+    "addBatch", "commitOffsets", "getBatch", "latestOffset", "queryPlanning",
+    "triggerExecution", "walCommit",
+)  # fmt: skip
 IDLE_S = 10.0  # how often Spark tells that nothing happens
 
 VertexFacts = dict[str, dict[str, Any]]
@@ -59,9 +67,21 @@ class ProgressLog:
     """Looks at a running query from time to time and keeps the newest entries."""
 
     def __init__(
-        self, query: dict[str, Any], program: Program, sink: str, log: Log, clock: Clock
+        self,
+        query: dict[str, Any],
+        program: Program,
+        sink: str,
+        log: Log,
+        clock: Clock,
+        observed: Observed | None = None,
+        fed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`query` is what every entry begins with: id, runId and name."""
+        """`query` is what every entry begins with: id, runId and name.
+
+        `fed` are the sources that Spark reads, by the streams that it brings them into.
+        """
+        self._observed = observed
+        self._fed = fed
         self._query = query
         self._program = program
         self._sink = sink
@@ -70,6 +90,11 @@ class ProgressLog:
         self._noted_s = clock.monotonic_s()
         self._rows_in = RowCount("rows_in")
         self._rows_out = RowCount("rows_out")
+        self._state_rows_changed = RowCount("state_rows_changed")
+        self._late_rows = {  # by vertex: which counts on from its last marker
+            name: 0 if marker is None else marker.late_rows
+            for name, marker in query_progress(log, program).markers.items()
+        }
         self._offsets: dict[str, Any] = {}  # by stage: where the last entry ended
         self._entries: deque[StreamingQueryProgress] = deque(maxlen=PROGRESS_KEPT)
         self._seen: Any = None  # what was so at the last entry; if it still is, nothing happened
@@ -108,16 +133,17 @@ class ProgressLog:
     def _note(self, job: Job, lag: SinkLag | None) -> QueryProgressEvent | QueryIdleEvent | None:
         vertices = {name: facts for name, facts in job.vertex_status().items() if facts}
         seen = self._signs_of_life(job, vertices)
-        if seen == self._seen or not vertices:  # which are being placed
+        has_observed = self._observed is not None and self._observed.take()
+        if not vertices or (seen == self._seen and not has_observed):  # which are being placed
             return self._idle_event()
         self._seen = seen
         elapsed_s = max(self.age_s(), 1e-3)
         self._noted_s += elapsed_s
         self._idle_s = self._noted_s
         rows_in, rows_out = self._rows_in.take(vertices), self._rows_out.take(vertices)
-        sources = self._sources(rows_in, elapsed_s)
+        sources = self._sources(vertices, rows_in, elapsed_s)
         rows = sum(source["numInputRows"] for source in sources)
-        watermark = self._watermark(vertices)
+        observed = {} if self._observed is None else self._observed.rows()
         facts = {
             **self._query,
             "timestamp": _iso(self._clock.now_us()),
@@ -126,8 +152,9 @@ class ProgressLog:
             "numInputRows": rows,
             "inputRowsPerSecond": rows / elapsed_s,
             "processedRowsPerSecond": rows / elapsed_s,
-            "durationMs": {"triggerExecution": round(elapsed_s * 1000)},
-            "eventTime": {} if watermark is None else {"watermark": watermark},
+            "durationMs": dict.fromkeys(DURATIONS, 0)
+            | dict.fromkeys(("addBatch", "triggerExecution"), round(elapsed_s * 1000)),
+            "eventTime": self._event_time(vertices),
             "stateOperators": self._states(vertices),
             "sources": sources,
             "sink": {
@@ -137,11 +164,12 @@ class ProgressLog:
                 ),
                 "metrics": {} if lag is None else _sink_metrics(lag),
             },
-            "observedMetrics": {},
+            "observedMetrics": json_of(observed),
             "metrics": _metrics(job, vertices),
         }
         entry = StreamingQueryProgress.fromJson(facts)
         entry["metrics"] = facts["metrics"]
+        entry["observedMetrics"] = observed  # with Python's values, where JSON has texts
         self._entries.append(entry)
         return QueryProgressEvent(entry)
 
@@ -160,10 +188,12 @@ class ProgressLog:
         }
         return moved, job.recoveries_count, job.slot_processes()
 
-    def _sources(self, rows_in: dict[str, int], elapsed_s: float) -> list[dict[str, Any]]:
+    def _sources(
+        self, vertices: VertexFacts, rows_in: dict[str, int], elapsed_s: float
+    ) -> list[dict[str, Any]]:
         markers = query_progress(self._log, self._program).markers
         return [
-            self._source(index, stage, rows_in, markers, elapsed_s)
+            self._source(index, stage, vertices, rows_in, markers, elapsed_s)
             for index, stage in enumerate(self._program.stages)
             if stage.source is not None or self._is_outside(stage)
         ]
@@ -172,6 +202,7 @@ class ProgressLog:
         self,
         index: int,
         stage: Stage,
+        vertices: VertexFacts,
         rows_in: dict[str, int],
         markers: dict[str, Marker | None],
         elapsed_s: float,
@@ -179,18 +210,28 @@ class ProgressLog:
         names = [vertex.name for vertex in self._program.stage_vertices(index)]
         start, self._offsets[stage.name] = self._offsets.get(stage.name), _offsets(names, markers)
         rows = sum(rows_in.get(name, 0) for name in names)
+        end = self._offsets[stage.name]
+        # What is there beyond the last commit is not asked for; who has asked in vain knows.
+        is_all = all(vertices.get(name, {}).get("is_drained") for name in names)
         return {
-            "description": str(stage.source or f"penstock {', '.join(stage.streams)}"),
+            "description": str(stage.source or self._described(stage.streams)),
             "startOffset": start,
-            "endOffset": self._offsets[stage.name],
-            "latestOffset": None,  # what is there beyond the last commit is not asked for
+            "endOffset": end,
+            "latestOffset": end if is_all else None,
             "numInputRows": rows,
             "inputRowsPerSecond": rows / elapsed_s,
             "processedRowsPerSecond": rows / elapsed_s,
             "metrics": {},
         }
 
+    def _described(self, streams: Sequence[str]) -> str:
+        by_spark = [self._fed[name] for name in streams if name in self._fed]
+        named = [name for name in streams if name not in self._fed]
+        ours = [f"penstock {', '.join(named)}"] if named else []
+        return ", ".join([*ours, *(f"{source} by Structured Streaming" for source in by_spark)])
+
     def _states(self, vertices: VertexFacts) -> list[dict[str, Any]]:
+        changed = self._state_rows_changed.take(vertices)
         states = []
         for index, stage in enumerate(self._program.stages):
             names = [vertex.name for vertex in self._program.stage_vertices(index)]
@@ -201,19 +242,38 @@ class ProgressLog:
                 {
                     "operatorName": stage.name,
                     "numRowsTotal": sum(facts["state_rows"] for facts in known),
-                    "numRowsUpdated": 0,
+                    "numRowsUpdated": sum(changed.get(name, 0) for name in names),
                     "allUpdatesTimeMs": 0,
                     "numRowsRemoved": 0,
                     "allRemovalsTimeMs": 0,
                     "commitTimeMs": 0,
                     "memoryUsedBytes": sum(facts["state_bytes"] for facts in known),
-                    "numRowsDroppedByWatermark": sum(facts["late_rows"] for facts in known),
+                    "numRowsDroppedByWatermark": sum(
+                        self._late_since(name, vertices) for name in names
+                    ),
                     "numShufflePartitions": len(names),
                     "numStateStoreInstances": len(names),
-                    "customMetrics": {"checkpoints": sum(f["checkpoints"] for f in known)},
+                    "customMetrics": {
+                        "checkpoints": sum(f["checkpoints"] for f in known),
+                        **_variables_of(stage),
+                    },
                 }
             )
         return states
+
+    def _late_since(self, name: str, vertices: VertexFacts) -> int:
+        """Rows of a vertex that came too late since the last entry."""
+        before = self._late_rows[name]
+        self._late_rows[name] = int(vertices.get(name, {}).get("late_rows", before))
+        return max(0, self._late_rows[name] - before)
+
+    def _event_time(self, vertices: VertexFacts) -> dict[str, str]:
+        """The watermark, and the newest time that rows have had; min and avg are not counted."""
+        newest = [f["newest_event_us"] for f in vertices.values()]
+        newest_us = max((us for us in newest if us is not None), default=None)
+        watermark = self._watermark(vertices)
+        times = {"max": None if newest_us is None else _iso(newest_us), "watermark": watermark}
+        return {name: time for name, time in times.items() if time is not None}
 
     def _watermark(self, vertices: VertexFacts) -> str | None:
         """The least watermark of the vertices with state; of all where none has any."""
@@ -269,3 +329,17 @@ def _metrics(job: Job, vertices: VertexFacts) -> dict[str, Any]:
 def _iso(time_us: int) -> str:
     moment = datetime.fromtimestamp(time_us / 1e6, UTC)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def _variables_of(stage: Stage) -> dict[str, int]:
+    """How many states processors have, by the names that Spark has for them."""
+    found: dict[str, int] = {}
+    for spec in stage.stateful:
+        if isinstance(spec, PythonGroupsSpec) and spec.is_processor:
+            kinds = [
+                f"num{each.kind.title()}State{'' if each.ttl_ms is None else 'WithTTL'}Vars"
+                for each in spec.variables
+            ]
+            for name in (*kinds, *("numDeletedStateVars" for _ in spec.given_up)):
+                found[name] = found.get(name, 0) + 1
+    return found

@@ -17,10 +17,12 @@ from typing import Any
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 
+from penstock.api.observed import Observed
 from penstock.api.places import Place
 from penstock.api.progress import ProgressLog
 from penstock.api.sink_runner import SinkRunner, sink_error
 from penstock.api.sinks import SinkChoice
+from penstock.api.spark_ends import Feeding, SparkSinkRunner
 from penstock.api.spark_errors import check_timeout, query_exception
 from penstock.api.static_sides import StaticTables
 from penstock.api.streams import LISTENERS, Tell, session_id
@@ -70,8 +72,10 @@ class StreamingQuery(SparkQuery):
         request: Request,
         place: Place,
         job: Job,
-        runners: tuple[tuple[SinkChoice, SinkRunner], ...],
+        runners: tuple[tuple[SinkChoice, SinkRunner | SparkSinkRunner], ...],
+        feeding: Feeding,
         statics: StaticTables,
+        observed: Observed | None,
         explanation: Callable[[], str],
         on_stop: Callable[[], None],
     ) -> None:
@@ -86,6 +90,7 @@ class StreamingQuery(SparkQuery):
         self._log = place.attached.log
         self._job = job
         self._runners = runners  # of sinks outside the log
+        self._feeding = feeding  # of sources that Spark reads
         self._statics = statics
         self._sink_text = ", ".join(sink.text(stored.name) for sink in request.sinks)
         self._explanation = explanation
@@ -93,7 +98,10 @@ class StreamingQuery(SparkQuery):
         self._clock = SystemClock()
         self.session_id = session_id(place.attached.spark)
         facts = {"id": self._id, "runId": self._run_id, "name": name}
-        self._progress = ProgressLog(facts, self._program, self._sink_text, self._log, self._clock)
+        self._observed = observed
+        self._progress = ProgressLog(
+            facts, self._program, self._sink_text, self._log, self._clock, observed, stored.fed
+        )
         self._error: StreamError | None = None
         self._stop_lock = threading.Lock()
         self._is_stopped = False
@@ -145,8 +153,8 @@ class StreamingQuery(SparkQuery):
 
     @property
     def runs_jobs(self) -> bool:
-        """Whether a sink takes task slots, beside those that the query holds."""
-        return any(sink.runs_jobs for sink in self.request.sinks)
+        """Whether an end takes task slots, beside those that the query holds."""
+        return bool(self._feeding) or any(sink.runs_jobs for sink in self.request.sinks)
 
     @property
     def status(self) -> dict[str, Any]:
@@ -198,9 +206,11 @@ class StreamingQuery(SparkQuery):
 
     def processAllAvailable(self) -> None:
         """Wait until everything that is there now has been processed, committed and delivered."""
+        self._feeding.process_all()
         while not self._is_quiet() and not self._job.is_over:
             time.sleep(POLL_S)
-        if self._job.is_over or self._has_sink_failed():
+        has_failed = self._has_sink_failed() or self._feeding.failure() is not None
+        if self._job.is_over or has_failed:
             self._finished.wait()
         else:
             self._note_progress()
@@ -254,15 +264,22 @@ class StreamingQuery(SparkQuery):
 
     def _watch(self, available_now: bool) -> None:
         """Note progress every second, and end the query when its work is done."""
+        if self._feeding.comes_first:
+            while not self._feeding.is_over() and not self._is_stopped:
+                time.sleep(POLL_S)
+            with self._stop_lock:
+                if not self._is_stopped and self._feeding.failure() is None:
+                    self._job.start()
         while not self._is_done(available_now) and not self._is_stopped:
             if self._progress.age_s() >= PROGRESS_INTERVAL_S:
                 self._note_progress()
+                self._feeding.tidy_if_due()
         self._begin_end()
 
     def _is_done(self, available_now: bool) -> bool:
         """Wait a moment; whether the input has ended and been delivered, or something failed."""
         over = self._job.wait_over(POLL_S if available_now else WATCH_S)
-        if self._has_sink_failed():
+        if self._has_sink_failed() or self._feeding.failure() is not None:
             return True
         if over:
             if self._job.error is None and not self._is_delivered():
@@ -290,8 +307,18 @@ class StreamingQuery(SparkQuery):
             return
         if isinstance(event, QueryProgressEvent):
             self._tell(lambda listener: listener.onQueryProgress(event))
+            self._note_told()
         elif event is not None:
             self._tell(lambda listener: listener.onQueryIdle(event))
+
+    def _note_told(self) -> None:
+        if self._observed is not None:
+            try:
+                self._observed.told()
+            except StreamError as error:
+                logger.warning(
+                    "what query %s has observed may be told again: %s", self.title, error.message
+                )
 
     def _tell(self, tell: Tell) -> None:
         LISTENERS.tell(self.session_id, tell)
@@ -305,6 +332,9 @@ class StreamingQuery(SparkQuery):
     def _end(self) -> None:
         try:
             gone = self._job.session_error()  # asked first: what fails next fails because of it
+            unfed = self._feeding.failure()
+            self._waits_for = "Structured Streaming to stop reading its sources"
+            self._feeding.stop()
             self._waits_for = "its slots to commit and end"
             self._job.stop()
             for _, runner in self._runners:
@@ -314,7 +344,9 @@ class StreamingQuery(SparkQuery):
                 if not runner.wait_ended(SINK_STOP_TIMEOUT_S):
                     runner.abandon()  # what is not under way by now is for the next start
                     runner.wait_ended(None)
-            if (error := self._job.error or self._sink_error(gone)) is not None:
+            if unfed is not None:
+                unfed = gone or unfed
+            if (error := self._job.error or self._sink_error(gone) or unfed) is not None:
                 self._error = query_exception(error)
             self._note_progress()
             self._note_end()

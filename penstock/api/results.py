@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.api.promises import explain_with_sinks
+from penstock.api.promises import explain_with_ends
 from penstock.api.sinks import SinkChoice
 from penstock.connectors.contract import Sink
 from penstock.errors import InvalidOption
@@ -67,7 +67,9 @@ def refusal_of(results: Sequence[Result], stored: StoredQuery) -> str | None:
     return results[0].sink.refusal(stored) if len(results) == 1 else None
 
 
-def explain_results(log: LocalLog, program: Program, results: Sequence[Result]) -> str:
-    """The program for people, and what each sink promises."""
+def explain_results(
+    log: LocalLog, program: Program, results: Sequence[Result], fed: Mapping[str, str]
+) -> str:
+    """The program for people, and what each sink, and each source that Spark reads, promises."""
     texts = (result.sink.text(program.query) for result in results)
-    return explain_with_sinks(program, log, texts)
+    return explain_with_ends(program, log, texts, fed)

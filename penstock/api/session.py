@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.api.datasource import data_source_for
 from penstock.api.launcher import prepare_slots
 from penstock.api.nexmark_source import NexmarkDataSource
+from penstock.api.replay_source import ReplayDataSource
 from penstock.arguments import check_folder, check_type
 from penstock.catalyst.session import active_session
 from penstock.config import Durability, LogConfig
@@ -24,7 +25,6 @@ from penstock.log.local import LocalLog, open_log
 # result of SparkSession.getActiveSession().
 _LOG_SETTING = "spark.penstock.log"
 _KERNELS_SETTING = "spark.penstock.kernels"
-_PUSHDOWN_SETTING = "spark.sql.python.filterPushdown.enabled"
 _PYTHON_DEFAULT = "python3"  # what PySpark takes where nobody has named an interpreter
 _PYTHON_SETTINGS = ("spark.pyspark.python", "spark.pyspark.driver.python")
 
@@ -70,10 +70,9 @@ def attach(
     error. `kernels` is a folder for compiled code, the same on every executor; whoever can write to
     it runs code in the slots.
 
-    Spark's pushdown of filters to Python data sources is switched on for the session, and in a
-    local session where no interpreter was named, Spark's Python processes become this one's. Some
-    are started in the background, for the slots of the first query, and where nothing was compiled
-    yet, the process that will.
+    In a local session where no interpreter was named, Spark's Python processes become this one's.
+    Some are started in the background, for the slots of the first query, and where nothing was
+    compiled yet, the process that will.
     """
     check_session(spark)
     folder = check_folder(path, "path")
@@ -94,7 +93,7 @@ def attach(
     with active_session(spark):  # else Spark looks for these names among another one's sources
         spark.dataSource.register(data_source_for(str(folder)))
         spark.dataSource.register(NexmarkDataSource)
-    spark.conf.set(_PUSHDOWN_SETTING, "true")
+        spark.dataSource.register(ReplayDataSource)
     spark.conf.set(_LOG_SETTING, str(folder))
     spark.conf.set(_KERNELS_SETTING, kept or "")
     _ATTACHMENTS[spark] = _Attachment(folder, log, kept)

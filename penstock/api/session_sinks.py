@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.connectors.contract import Sink
 from penstock.expressions.types import schema_from_arrow
+from penstock.operators.python_functions import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,7 +30,16 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
     # Not above: `penstock explain` says what a sink promises without loading Spark.
     from penstock.api.datasource_schema import spark_schema  # noqa: PLC0415
 
-    return spark.createDataFrame(rows, spark_schema(schema_from_arrow(rows.schema)))
+    schema = spark_schema(schema_from_arrow(rows.schema))
+    given = str(spark.conf.get(ROWS_PER_BATCH))
+    if int(given) > 0:
+        return spark.createDataFrame(rows, schema)
+    # PySpark takes no number here that means "all", though Spark does.
+    spark.conf.set(ROWS_PER_BATCH, str(2**31 - 1))
+    try:
+        return spark.createDataFrame(rows, schema)
+    finally:
+        spark.conf.set(ROWS_PER_BATCH, given)
 
 
 class NoopSink(Sink):

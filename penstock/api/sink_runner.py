@@ -66,6 +66,7 @@ _CONDITIONS = {
     "foreachBatch": "FOREACH_BATCH_USER_FUNCTION_ERROR",
     "foreach": "FOREACH_USER_FUNCTION_ERROR",
 }
+_TRACEBACK = "Traceback (most recent call last)"
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*: .*$", re.MULTILINE)  # as the last line of a traceback
 
 logger = logging.getLogger(__name__)
@@ -192,11 +193,13 @@ class SinkRunner:
         name: str | None = None,
         trigger: Trigger | None = None,
         replaces: bool = False,
+        is_portioned: bool = False,
         clock: Clock | None = None,
     ) -> None:
         """`run` is the number of the run that feeds the sink: QueryActive if a newer one does.
 
-        Its progress is kept under `name`, if that is not the query's.
+        Its progress is kept under `name`, if that is not the query's. With `is_portioned` each
+        commit is a batch of its own.
         """
         self._log = log
         self._query = query
@@ -206,6 +209,7 @@ class SinkRunner:
         self._sink = sink
         self._tags = tags
         self._trigger = trigger
+        self._is_portioned = is_portioned
         self._replaces = replaces
         self._clock = clock or SystemClock()
         self._untrimmed_epochs = TRIM_COMMITS  # the first trim is for what earlier runs left
@@ -295,7 +299,7 @@ class SinkRunner:
             logger.warning("%s", error.message)
             self._failure = SinkFailure(error)
         except BaseException as error:
-            logger.error("the sink of query %s failed: %s", self._query, _brief(error))
+            logger.error("the sink of query %s failed: %s", self._query, brief(error))
             self._failure = self._failure or SinkFailure(error)
         finally:
             self._drop_ahead()
@@ -326,7 +330,7 @@ class SinkRunner:
         times = self._again_lately.count(self._query, self._clock.monotonic_s())
         if self._failure is not None or times > BEGUN_AGAIN_MAX:
             raise error
-        logger.warning("the sink of query %s begins again: %s", self._query, _brief(error))
+        logger.warning("the sink of query %s begins again: %s", self._query, brief(error))
         self._is_busy = self._must_read_progress = True
         return 0.0 if times == 1 else PAUSE_S * 2 ** (times - 2)
 
@@ -434,6 +438,8 @@ class SinkRunner:
 
     def _is_full(self) -> bool:
         """Whether more would be for the next batch, which is staged beside this one."""
+        if self._is_portioned and self._batch.has_news:
+            return True
         is_all = self._batch.is_all and self._trigger is None
         sink = self._sink
         return self._batch.bytes >= (sink.bytes_enough if is_all else sink.bytes_max)
@@ -552,7 +558,7 @@ def sink_error(query: str, sink: SinkChoice, failure: SinkFailure) -> StreamErro
         )
     shown = "".join(_user_traceback(error))[-TRACEBACK_CHARACTERS_MAX:]
     return JobFailed(
-        f"{sink.blamed(query)} of query {query} failed{where}: {_brief(error)}. The query has "
+        f"{sink.blamed(query)} of query {query} failed{where}: {brief(error)}. The query has "
         "stopped, its rows are in the log, and its next start begins with this epoch: mend the "
         f"cause and start it again\n{shown}",
         query=query,
@@ -565,9 +571,11 @@ def sink_error(query: str, sink: SinkChoice, failure: SinkFailure) -> StreamErro
     )
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
     """An error in one line: those of the JVM bring their whole stack along."""
-    if isinstance(error, PythonException):  # what a Python process of Spark's raised is in there
+    if isinstance(error, PythonException) or _TRACEBACK in str(
+        error
+    ):  # what a Python process of Spark's raised is in there
         raised = _RAISED.findall(str(error).partition("SQLSTATE")[0])
         return str(raised[-1])[:500] if raised else type(error).__name__
     lines = str(error).strip().splitlines() or [""]

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import uuid
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from penstock.api.files_sink import FilesSink, Layout, check_partitions
+from penstock.api.files_sink import FilesSink, Layout, check_format, check_partitions
 from penstock.api.session_sinks import (
     ConsoleSink,
     ForeachBatch,
@@ -26,6 +27,7 @@ from penstock.api.session_sinks import (
 )
 from penstock.api.spark_errors import CannotAnalyze, IllegalOption
 from penstock.api.table_sink import WantedTable, open_table
+from penstock.catalyst.session import lacks_format
 from penstock.connectors.contract import Sink
 from penstock.connectors.folder_sink import FolderSink
 from penstock.connectors.sqlite_sink import SqliteSink
@@ -39,6 +41,7 @@ from penstock.stages.program import sink_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter as SparkWriter
 
 
 def _folder(text: str) -> str:
@@ -97,6 +100,8 @@ class Asked:
     writer: Any = None  # what `foreach` was given
     table: str | None = None
     format: str | None = None
+    foreign: Mapping[str, str] = field(default_factory=dict)  # options that no sink of ours has
+    spark: Any = None  # the session, which may know more sinks
     mode: str = "append"
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -104,7 +109,7 @@ class Asked:
     def choice(self) -> SinkChoice:
         """The sink that was asked for, complete."""
         chosen = self._kind()
-        names_folders = issubclass(chosen, FilesChoice) or chosen is TableChoice
+        names_folders = issubclass(chosen, FilesChoice | TableChoice | SparkChoice)
         if self.partition_by and not names_folders:
             raise CannotAnalyze(
                 f"partitionBy is for files and tables, and not for {chosen.kind}: leave it out, or "
@@ -114,7 +119,13 @@ class Asked:
             raise CannotAnalyze(
                 "clusterBy and partitionBy are two ways to lay out a table: use one of them"
             )
+        if chosen is not SparkChoice:
+            self._refuse_foreign()
         return chosen.of(self)
+
+    def _refuse_foreign(self) -> None:
+        for name, text in self.foreign.items():
+            self.options.add(name, text)  # which refuses it
 
     def _kind(self) -> type[SinkChoice]:
         if self.function is not None:
@@ -125,12 +136,19 @@ class Asked:
             return TableChoice
         kind = self.format or (StreamChoice.kind if self.options[PATH] is None else "parquet")
         if kind.lower() not in FORMATS:
+            missing = self.spark is None or lacks_format(self.spark, kind)
+            if not missing:
+                return SparkChoice
             raise CannotAnalyze(
-                f"there is no sink {kind!r}; known: {', '.join(FORMATS)}, foreach and foreachBatch",
+                f"there is no sink {kind!r}; known: {', '.join(FORMATS)}, foreach, foreachBatch, "
+                f"and what Spark knows{'' if missing is True else f', which says: {missing}'}",
                 condition="DATA_SOURCE_NOT_FOUND",
                 parameters={"provider": kind},
             )
-        return FORMATS[kind.lower()]
+        known = FORMATS[kind.lower()]
+        if issubclass(known, FilesChoice) and PATH.name in self.foreign:
+            return SparkChoice  # of files that are not on this machine
+        return known
 
     def layout(self, kind: str) -> Layout:
         """How Spark is to write files of a format."""
@@ -147,6 +165,7 @@ class SinkChoice(ABC):
     is_outside: ClassVar[bool] = True  # of the log
     takes_changes: ClassVar[bool] = False  # of rows, with weights, in update mode
     needs_location: ClassVar[bool] = True  # what it holds outlives the query's own log
+    is_by_spark: ClassVar[bool] = False  # Structured Streaming feeds it
 
     @property
     def runs_jobs(self) -> bool:
@@ -265,6 +284,7 @@ class FilesChoice(SinkChoice):
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
         check_partitions(spark, self.layout.partition_by, _columns(stored))
+        check_format(self.layout, _columns(stored))
         return FilesSink(self.path, stored.name, stored.id, spark, self.layout)
 
 
@@ -341,7 +361,52 @@ class TableChoice(SinkChoice):
         return f"{self.kind} {self.wanted.name}"
 
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
+        check_format(self.wanted.layout, _columns(stored))
         return open_table(spark, self.wanted, stored.name, stored.id, _columns(stored))
+
+
+@dataclass(frozen=True)
+class SparkChoice(SinkChoice):
+    """A sink that only Spark knows: Structured Streaming feeds it from the query's stream."""
+
+    kind = "spark"
+    runs_jobs = True
+    is_by_spark = True
+    format: str
+    mode: str
+    given: tuple[tuple[str, str], ...]
+    partition_by: tuple[str, ...]
+    cluster_by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, asked: Asked) -> SparkChoice:
+        assert asked.format is not None
+        if asked.mode == "complete":
+            raise CannotAnalyze(
+                f"the sink {asked.format} is fed by Structured Streaming, which cannot hand on a "
+                "whole result in complete mode: use update mode, or write it in foreachBatch",
+                mode=asked.mode,
+            )
+        options = [option for choice in CHOICES for option in choice.options]
+        given = asked.options.texts(options) | dict(asked.foreign)
+        layout = (asked.partition_by, asked.cluster_by)
+        return cls(asked.format, asked.mode, tuple(sorted(given.items())), *layout)
+
+    def text(self, query: str) -> str:
+        path = dict(self.given).get(PATH.name)
+        return f"{self.kind} {self.format}" + ("" if path is None else f" {path}")
+
+    def say(self, writer: SparkWriter) -> SparkWriter:
+        """Tell a writer of Spark's what this one was told."""
+        writer.format(self.format).outputMode(self.mode).options(**dict(self.given))
+        if self.partition_by:
+            writer.partitionBy(*self.partition_by)
+        if self.cluster_by:
+            writer.clusterBy(*self.cluster_by)
+        return writer
+
+    def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> None:
+        return None  # a query of Spark's feeds it
 
 
 @dataclass(frozen=True)
@@ -490,11 +555,12 @@ class ForeachBatchChoice(FunctionChoice):
 CHOICES: tuple[type[SinkChoice], ...] = (
     StreamChoice, ParquetChoice, CsvChoice, JsonChoice, TextChoice, OrcChoice, SqliteChoice,
     TableChoice, ConsoleChoice, MemoryChoice, NoopChoice, ForeachChoice, ForeachBatchChoice,
+    SparkChoice,
 )  # fmt: skip
 FORMATS = {
     choice.kind: choice
     for choice in CHOICES
-    if choice is not TableChoice and not issubclass(choice, FunctionChoice)
+    if not issubclass(choice, TableChoice | SparkChoice | FunctionChoice)
 }
 
 

@@ -14,28 +14,34 @@ from typing import NamedTuple
 
 from penstock.api import writer_options
 from penstock.api.launcher import DriverLauncher, SparkLauncher, prepare_kernels
+from penstock.api.observed import Observed
 from penstock.api.places import Place
 from penstock.api.query import Request, StreamingQuery
 from penstock.api.registry import STARTED
 from penstock.api.results import Result, explain_results
 from penstock.api.session import Attached
+from penstock.api.session_sinks import ForeachBatchSink
 from penstock.api.sink_runner import SinkRunner, Trigger
+from penstock.api.sinks import SparkChoice
+from penstock.api.spark_ends import Feeding, SparkSinkRunner
+from penstock.api.start_after import start_after
 from penstock.api.static_sides import StaticTables
 from penstock.api.task_slots import SlotWish, control_host, grant_standbys
 from penstock.api.triggers import Timing
 from penstock.catalyst.by_spark import SparkExpressions
 from penstock.catalyst.evaluator import DriverSpark
+from penstock.catalyst.fed_sources import FedSource
+from penstock.catalyst.observed import Observation
 from penstock.catalyst.python_functions import PythonBundle
 from penstock.catalyst.static_sides import StaticSide
 from penstock.connectors.contract import Sink
 from penstock.errors import LogReadOnly, QueryActive
-from penstock.log.contract import Log
 from penstock.options import Options
 from penstock.runtime.backlog import sink_of
 from penstock.runtime.job import Job
 from penstock.runtime.placement import Patience
 from penstock.runtime.queries import RunState, StoredQuery, begin_run, lock_path, note_run
-from penstock.runtime.streams import describe_stream
+from penstock.runtime.streams import describe_stream, stream_for
 from penstock.stages.program import Program
 
 logger = logging.getLogger(__name__)
@@ -48,6 +54,13 @@ class Planned(NamedTuple):
     sides: tuple[StaticSide, ...]  # that Spark computes before
     spark: SparkExpressions  # that it computes for each row
     python: PythonBundle  # functions, for slots
+    observed: tuple[Observation, ...] = ()  # of its rows, for its progress
+    fed: tuple[FedSource, ...] = ()  # what it reads for the query
+
+    @property
+    def fed_texts(self) -> dict[str, str]:
+        """By stream that Spark brings in: what source it is."""
+        return {source.stream: source.text for source in self.fed}
 
 
 class Start:
@@ -83,13 +96,21 @@ class Start:
         spark, log = attached.spark, attached.log
         statics = self._static_tables(attached)
         opened = [result.open(spark, stored) for result in self._results]
+        for source in self._planned.fed:
+            stream_for(log, source.stream, source.schema, program.stream(source.stream).substreams)
+        old = self._options[writer_options.START_AFTER]
+        start_after(log, program, self._planned.fed, old)
         numbers = begin_run(log, stored)
         statics.write(numbers.run)
+        folder = attached.path
+        feeding = Feeding(spark, log, folder, stored.name, self._planned.fed, self._timing)
         runners = tuple(
-            (result.sink, self._runner(log, stored, result, sink, numbers.run))
+            (result.sink, self._runner(stored, result, sink, numbers.run))
             for result, sink in zip(self._results, opened, strict=True)
-            if sink is not None
+            if sink is not None or result.sink.is_by_spark
         )
+        asked = self._planned.observed
+        observed = Observed(log, program, asked, numbers.run) if asked else None
         run = uuid.uuid4().hex[:12]  # two logs may have queries of one name in one session
         launcher = SparkLauncher(
             spark,
@@ -112,7 +133,9 @@ class Start:
         )
         try:
             note_run(log, stored.name, numbers.run, RunState.RUNNING)
-            job.start()
+            feeding.start()
+            if not feeding.comes_first:
+                job.start()
             prepare_kernels(spark.sparkContext, attached.kernels, program)
             for _, runner in runners:
                 runner.start()
@@ -123,11 +146,14 @@ class Start:
                 place=self._place,
                 job=job,
                 runners=runners,
+                feeding=feeding,
                 statics=statics,
-                explanation=partial(explain_results, log, program, self._results),
+                observed=observed,
+                explanation=partial(explain_results, log, program, self._results, stored.fed),
                 on_stop=lambda: os.close(guard),
             )
         except BaseException:
+            feeding.stop()
             for _, runner in runners:
                 runner.abandon()
             job.stop()
@@ -161,12 +187,19 @@ class Start:
             ),
             standbys=options[writer_options.STANDBY_SLOTS] if vertices else 0,
             must_have_standbys=writer_options.STANDBY_SLOTS in options,
-            runs_jobs=any(result.sink.runs_jobs for result in self._results),
+            runs_jobs=bool(self._planned.fed)
+            or any(result.sink.runs_jobs for result in self._results),
         )
 
     def _runner(
-        self, log: Log, stored: StoredQuery, result: Result, sink: Sink, run: int
-    ) -> SinkRunner:
+        self, stored: StoredQuery, result: Result, sink: Sink | None, run: int
+    ) -> SinkRunner | SparkSinkRunner:
+        attached = self._place.attached
+        log = attached.log
+        if sink is None:
+            assert isinstance(result.sink, SparkChoice)
+            of_query = (stored.name, result.stream, result.sink, run)
+            return SparkSinkRunner(attached.spark, log, attached.path, *of_query)
         program, facts = stored.program, describe_stream(log, result.stream)
         trigger = None
         if (interval_ms := self._timing.interval_ms) is not None:
@@ -182,6 +215,7 @@ class Start:
             name=sink_of(result.stream),
             trigger=trigger,
             replaces=result.replaces,
+            is_portioned=program.is_portioned and isinstance(sink, ForeachBatchSink),
         )
 
 

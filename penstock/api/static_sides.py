@@ -23,6 +23,8 @@ from penstock.log import punit
 from penstock.log.contract import Log
 from penstock.runtime.instances import numbered
 from penstock.runtime.static_sides import (
+    INITIAL_PREFIX,
+    fixed_sides,
     forget_sides,
     goes_by,
     has_version,
@@ -55,10 +57,26 @@ class StaticTables:
     def __bool__(self) -> bool:
         return bool(self._sides)
 
+    @property
+    def _changing(self) -> list[str]:
+        """The sides that rows are joined with: what processors begin with stays as it was."""
+        return [name for name in self._sides if not name.startswith(INITIAL_PREFIX)]
+
     def compute(self, again: bool) -> None:
-        """Have Spark compute the sides that have no version; with `again`, all of them."""
+        """Have Spark compute the sides that have no version; with `again`, all that may change."""
+        if again and (fixed := fixed_sides(self._program)):
+            raise InvalidArgument(
+                f"query {self._program.query} joins static side {fixed[0]} with rows that come and "
+                "go: with other static rows, others would go than have come. Start it under "
+                "another queryName to compute it anew, or read what changes as a stream with "
+                "option('table', 'keys')",
+                query=self._program.query,
+                side=fixed[0],
+            )
         for name, side in self._sides.items():
-            if again or not has_version(self._log, self._program.query, name):
+            if (again and name in self._changing) or not has_version(
+                self._log, self._program.query, name
+            ):
                 self._computed[name] = rows_of(self._spark, side, self._bytes_max)
 
     def write(self, run: int) -> dict[str, int]:
@@ -75,7 +93,7 @@ class StaticTables:
 
     def refresh(self, is_active: Callable[[], bool]) -> Mapping[str, int]:
         """Compute and write all sides; return when every vertex goes by them."""
-        if not self._sides:
+        if not self._changing:
             raise InvalidArgument(
                 f"query {self._program.query} joins with no static side: there is nothing to "
                 "refresh"

@@ -1,8 +1,9 @@
 """Running a program that nobody edited: `df.writeStream` starts queries here where they can run.
 
 What is refused here runs on Structured Streaming as before, and it is said which query that is and
-why. Nothing of PySpark is changed but two properties, `DataFrame.writeStream` and
-`SparkSession.streams`, and these only for sessions that were taken over.
+why. Nothing of PySpark is changed but three properties, `DataFrame.writeStream`,
+`SparkSession.streams` and `SparkSession.read`, and these only for sessions that were taken over:
+the last so that Spark's reader of states finds those of queries that run here.
 """
 
 from __future__ import annotations
@@ -15,22 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+from pyspark.sql.readwriter import DataFrameReader as SparkReader
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter as SparkWriter
 
 from penstock.api import writer_options
+from penstock.api.datasource import PenstockDataSource
 from penstock.api.planned import PlannedQuery
 from penstock.api.session import check_session
 from penstock.api.streams import check_name_is_free, session_id, streams
 from penstock.api.writer import DataStreamWriter, say
 from penstock.arguments import check_type
 from penstock.errors import (
+    InvalidArgument,
     JobFailed,
     ProgramIncompatible,
     QueryActive,
     StreamError,
 )
-from penstock.log.local import FORMAT_FILE
+from penstock.log.local import FORMAT_FILE, open_log
+from penstock.runtime.queries import stored_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -51,10 +56,12 @@ class TakenQuery:
     title: str
     sink: str
     reason: str | None  # why Structured Streaming runs it; None if Penstock does
+    ends: tuple[str, ...] = ()  # what Structured Streaming does for one that Penstock runs
 
     def __str__(self) -> str:
         if self.reason is None:
-            return f"{self.title} ({self.sink}): Penstock"
+            ends = f", its {' and '.join(self.ends)} by Structured Streaming" if self.ends else ""
+            return f"{self.title} ({self.sink}): Penstock{ends}"
         return f"{self.title} ({self.sink}): Structured Streaming, because {self.reason}"
 
 
@@ -110,6 +117,7 @@ class TakenOver:
         self._is_installed = True
         # Descriptors, as the classes hold them: PySpark has plain and cached properties.
         write, manage = vars(ClassicDataFrame)["writeStream"], vars(SparkSession)["streams"]
+        read = vars(SparkSession)["read"]
 
         def write_stream(frame: DataFrame) -> Any:
             taken = self.of(frame.sparkSession)
@@ -122,9 +130,15 @@ class TakenOver:
                 return manage.__get__(spark, type(spark))
             return streams(spark)
 
+        def session_read(spark: SparkSession) -> Any:
+            if self.of(spark) is None:
+                return read.__get__(spark, type(spark))
+            return TakenReader(spark)
+
         changed: tuple[tuple[type, str, Callable[[Any], Any]], ...] = (
             (ClassicDataFrame, "writeStream", write_stream),
             (SparkSession, "streams", session_streams),
+            (SparkSession, "read", session_read),
         )
         for owner, name, get in changed:
             setattr(owner, name, property(get, doc=getattr(owner, name).__doc__))
@@ -143,6 +157,55 @@ def takeover(spark: SparkSession, *, strict: bool = False) -> Takeover:
     check_session(spark)
     check_type(strict, bool, "strict", "True or False")
     return TAKEN.add(session_id(spark), Takeover(strict))
+
+
+class TakenReader(SparkReader):
+    """Spark's reader; only states of queries that run here are found where they are."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
+        self._source: str | None = None
+        self._said: dict[str, Any] = {}
+
+    def format(self, source: str) -> SparkReader:
+        self._source = source
+        return super().format(source)
+
+    def option(self, key: str, value: Any) -> SparkReader:
+        self._said[key] = value
+        return super().option(key, value)
+
+    def options(self, **options: Any) -> SparkReader:
+        self._said |= options
+        return super().options(**options)
+
+    def load(
+        self, path: Any = None, format: str | None = None, schema: Any = None, **options: Any
+    ) -> DataFrame:
+        said = {key.lower(): key for key in self._said}
+        folder = path if path is not None else self._said.get(said.get("path", ""))
+        is_state = (format or self._source or "").lower() == "statestore"
+        if not is_state or not isinstance(folder, str) or not (Path(folder) / FORMAT_FILE).exists():
+            return super().load(path, format, schema, **options)
+        with open_log(folder, read_only=True) as log:
+            names = stored_names(log)
+        if len(names) != 1:
+            raise InvalidArgument(
+                f"{folder} holds the states of {', '.join(names) or 'no query'}: read them with "
+                "format('penstock') and option('state', query)"
+            )
+        self._spark.dataSource.register(StateSource)
+        reader = SparkReader(self._spark).format(StateSource.name()).option("state", names[0])
+        given = {**self._said, **options, "path": folder}
+        return reader.options(**given).load()
+
+
+class StateSource(PenstockDataSource):
+    """States of a log that the session need not be attached to."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock-states"
 
 
 class TakenWriter(SparkWriter):
@@ -260,7 +323,8 @@ class TakenWriter(SparkWriter):
         return PlannedQuery(self._ours.title)
 
     def _note(self, reason: str | None) -> None:
-        self._taken.starts.append(TakenQuery(self._ours.title, self._ours.sink_word, reason))
+        ends = self._ours.ends if reason is None else ()
+        self._taken.starts.append(TakenQuery(self._ours.title, self._ours.sink_word, reason, ends))
 
     def _is_stored_here(self) -> bool:
         """Whether the query's place holds a log of ours, which Spark must not begin anew beside."""

@@ -20,7 +20,7 @@ from penstock.api.query import Request, StreamingQuery
 from penstock.api.results import Result, check_apart, explain_results, refusal_of, streams_of
 from penstock.api.session import Attached
 from penstock.api.session_sinks import ForeachBatch
-from penstock.api.sinks import CHOICES, Asked, SinkChoice
+from penstock.api.sinks import CHOICES, PATH, Asked, SinkChoice
 from penstock.api.spark_errors import (
     CannotAnalyze,
     IllegalOption,
@@ -33,6 +33,8 @@ from penstock.api.streams import check_name_is_free
 from penstock.api.triggers import Timing, timing_of
 from penstock.arguments import check_type
 from penstock.catalyst.by_spark import SparkExpressions
+from penstock.catalyst.fed_sources import FedSource
+from penstock.catalyst.observed import Observation
 from penstock.catalyst.python_functions import PythonBundle
 from penstock.catalyst.relations import ScanOrigin
 from penstock.catalyst.static_sides import StaticSide
@@ -42,11 +44,12 @@ from penstock.errors import (
     ProgramIncompatible,
     QueryMismatch,
     StreamNotFound,
+    UnsupportedPlan,
 )
 from penstock.log.contract import Log
 from penstock.names import check_name
 from penstock.operators.specs import MODES
-from penstock.options import Options
+from penstock.options import Options, is_elsewhere
 from penstock.plan.nodes import StreamRef
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write, going_on
@@ -58,7 +61,7 @@ from penstock.runtime.queries import (
 )
 from penstock.runtime.streams import check_new_results, describe_stream
 from penstock.stages.compare import compare
-from penstock.stages.program import Program
+from penstock.stages.program import is_fed
 from penstock.stages.settings import Settings
 
 _OF_SINKS = frozenset(option.name for choice in CHOICES for option in choice.options)
@@ -81,6 +84,8 @@ class DataStreamWriter:
         self._partition_by: tuple[str, ...] = ()
         self._cluster_by: tuple[str, ...] = ()
         self._options = Options("a query", writer_options.WRITER_OPTIONS)
+        self._foreign: dict[str, str] = {}  # options that are not declared here
+        self.ends: tuple[str, ...] = ()  # what Spark does for the query, once it was planned
         self._timing = Timing()
 
     @property
@@ -120,7 +125,13 @@ class DataStreamWriter:
         check_type(
             value, (str, int, float, bool, os.PathLike), f"option {key}", "a text or a number"
         )
-        self._options.add(key, str(value).lower() if isinstance(value, bool) else str(value))
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        is_path = key.lower() == PATH.name
+        if not self._options.knows(key) or (is_path and is_elsewhere(text)):
+            # Perhaps one of a sink that only Spark knows: the start refuses it otherwise.
+            self._foreign[PATH.name if is_path else key] = text
+        else:
+            self._options.add(key, text)
         return self
 
     def options(self, **options: Any) -> DataStreamWriter:
@@ -201,13 +212,14 @@ class DataStreamWriter:
         place = self._place(sinks, keeps=False)
         try:
             name, results = self._results(place, sinks)
-            program = self._planned(place.attached, name, results).program
+            planned = self._planned(place.attached, name, results)
+            program = planned.program
             stored = stored_query(place.attached.log, name)
             if stored is not None:
                 print(compare(stored.program, program))
                 if (refusal := refusal_of(results, stored)) is not None:
                     print(f"  sink refused: {refusal}")
-            print(explain_results(place.attached.log, program, results))
+            print(explain_results(place.attached.log, program, results, planned.fed_texts))
         finally:
             place.release()
 
@@ -272,7 +284,7 @@ class DataStreamWriter:
         guard = lock_query(attached.path, name)
         try:
             start = Start(place, planned, results, self._options, self._timing)
-            stored = self._compared(attached.log, name, planned.program, results)
+            stored = self._compared(attached.log, name, planned, results)
             return start.run(stored, request, self._name, guard)
         except BaseException:
             os.close(guard)
@@ -339,6 +351,8 @@ class DataStreamWriter:
             writer=self._writer,
             table=self._table,
             format=self._format,
+            foreign=self._foreign,
+            spark=self._df.sparkSession,
             mode=self._mode,
             partition_by=self._partition_by,
             cluster_by=self._cluster_by,
@@ -354,7 +368,7 @@ class DataStreamWriter:
     def _planned(self, attached: Attached, name: str, results: Sequence[Result]) -> Planned:
         """What is to run, and what it needs beside the program."""
         unknown: list[StreamNotFound] = []
-
+        parallelism = self._options[writer_options.PARALLELISM]
         stored = stored_query(attached.log, name)
         begun = {} if stored is None else {s.name: s for s in stored.program.streams}
 
@@ -365,15 +379,22 @@ class DataStreamWriter:
             try:
                 return describe_stream(attached.log, stream).substreams
             except StreamNotFound as error:
+                if is_fed(stream):  # Spark will bring it, for as many vertices as there will be
+                    return parallelism
                 unknown.append(error)  # told below, unless the stream is meant to be elsewhere
                 return 1
 
         writes: list[Write] = []
         sides: list[StaticSide] = []
         spark: SparkExpressions = {}
+        fed: dict[str, FedSource] = {}
         python = PythonBundle()
+        observed: list[Observation] = []
         for frame, mode, sink, output in results:
-            translated = translate(frame, output_mode=mode, query=name, substreams=substreams)
+            translated = translate(
+                frame, output_mode=mode, query=name, substreams=substreams, feeds=True
+            )
+            fed |= {source.stream: source for source in translated.fed}
             spark |= translated.spark
             python.update(translated.python)
             for scan in translated.scans:
@@ -385,11 +406,16 @@ class DataStreamWriter:
             changes = sink.takes_changes and mode == "update"
             writes.append(Write(translated.relation, target, keys, changes=changes))
             sides += translated.statics
-        parallelism = self._options[writer_options.PARALLELISM]
+            observed += translated.observed
+        _check_observed([each.name for each in observed])
         settings = replace(self._settings(), watermark_policy=translated.watermark_policy)
         query = Query(name, tuple(writes), parallelism, settings)
         program = plan_program(going_on(query, None if stored is None else stored.program))
-        return Planned(program, tuple(sides), spark, python)
+        self.ends = (
+            *(f"source {source.text}" for source in fed.values()),
+            *(f"sink {each.sink.text(name)}" for each in results if each.sink.is_by_spark),
+        )
+        return Planned(program, tuple(sides), spark, python, tuple(observed), tuple(fed.values()))
 
     def _set_for_all(self) -> Iterator[str]:
         """What is set here that a query has once, however many results."""
@@ -408,7 +434,8 @@ class DataStreamWriter:
             yield "outputMode"
         if self._partition_by or self._cluster_by:
             yield "partitionBy" if self._partition_by else "clusterBy"
-        yield from (f"option {name}" for name in self._options.values if name in _OF_SINKS)
+        known = (name for name in self._options.values if name in _OF_SINKS)
+        yield from (f"option {name}" for name in (*known, *self._foreign))
 
     def _settings(self) -> Settings:
         given = self._options.arguments()
@@ -419,10 +446,11 @@ class DataStreamWriter:
         )
 
     def _compared(
-        self, log: Log, name: str, program: Program, results: Sequence[Result]
+        self, log: Log, name: str, planned: Planned, results: Sequence[Result]
     ) -> StoredQuery:
         """The query as it is to be stored: checked against the stored one, with that one's id."""
         location = self._options[writer_options.CHECKPOINT_LOCATION]
+        program, fed = planned.program, planned.fed_texts
         before = stored_query(log, name)
         query_id = str(uuid.uuid4())
         if before is not None:
@@ -446,7 +474,8 @@ class DataStreamWriter:
         (output, text), *beside = texts.items()
         ever = {} if before is None else before.sinks_ever
         gone = {stream: sink for stream, sink in ever.items() if stream not in texts}
-        return StoredQuery(query_id, name, program, output, location, text, dict(beside), gone)
+        beside_it = dict(beside)
+        return StoredQuery(query_id, name, program, output, location, text, beside_it, gone, fed)
 
 
 def say(writer: Any, options: Mapping[str, Any], words: Mapping[str, Any]) -> None:
@@ -511,6 +540,17 @@ def _check_same_log(scan: ScanOrigin, attached: Path) -> None:
             "stream (readStream and writeStream with format 'penstock')",
             option="path",
             path=str(folder),
+        )
+
+
+def _check_observed(names: Sequence[str]) -> None:
+    """Raise UnsupportedPlan if two results observe under one name."""
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UnsupportedPlan(
+            f"observe({repeated[0]!r}) stands in two results, and each row would count twice: "
+            "observe under two names",
+            node="CollectMetrics",
         )
 
 

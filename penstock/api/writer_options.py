@@ -32,6 +32,7 @@ SLOTS = Option("slots", whole(1), None)
 STANDBY_SLOTS = Option("standbySlots", whole(0), 1)
 START_TIMEOUT = Option("startTimeout", _seconds, None)
 STEP_TIMEOUT = Option("stepTimeout", _seconds, None)
+START_AFTER = Option("startAfter", _location, None)
 REFRESH_STATIC = Option("refreshStatic", flag, False)
 STATIC_BYTES_MAX = Option("staticBytesMax", whole(1, 1 << 40), 256 << 20)
 
@@ -43,6 +44,7 @@ WRITER_OPTIONS: tuple[Option[Any], ...] = (
     STANDBY_SLOTS,
     START_TIMEOUT,
     STEP_TIMEOUT,
+    START_AFTER,
     REFRESH_STATIC,
     STATIC_BYTES_MAX,
     # What follows has its bounds in `Settings`.

@@ -1,23 +1,26 @@
 """The benchmark of Python functions: what they cost per row, and how long a row is on its way.
 
 The same DataFrame runs on Penstock and on Structured Streaming. Throughput: over the same files,
-from `start()` to the end, each engine once before it counts. Latency: over the same events at a
-rate, as `bench latency` takes it. Functions over groups count per key, of ten thousand keys.
+from `start()` to the end, each engine once before it counts; with the processor time that all
+processes took, which says more on a machine that does other things too. Latency: over the same
+events at a rate, as `bench latency` takes it. Functions over groups count per key, of ten thousand.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
@@ -25,6 +28,7 @@ from penstock.api.session import attach
 from penstock.api.writer import writeStream
 from penstock.bench import arguments
 from penstock.bench.arrivals import RowsDiffer, journeys_of_counts, journeys_of_rows
+from penstock.bench.footprint import FamilyCpu
 from penstock.bench.latency import Measured, Run
 from penstock.bench.report import QueriesReport, machine_facts, rounded, say
 from penstock.bench.sessions import local_session, wait_compiled
@@ -34,8 +38,10 @@ KEYS = 10_000
 THREADS = 8
 SLOTS = 2
 FILES = 4
-ROWS = 200_000
+ROWS = 1_000_000
 RATE = 10_000
+STEP_ROWS_MAX = 1 << 20  # a call for each key of a step, as Spark has one for each key of a batch
+TURNS = 2  # the last one counts
 TURN_S_MAX = 900
 TIMES_MIN: Mapping[str, int] = {"scalar": 3, "grouped": 10, "latency": 10}
 STATE_STORE = {
@@ -61,8 +67,18 @@ class PythonQuery:
         """The same for `bench latency`."""
         columns = ("auction", "count") if self.counts else ("seq",)
         journeys = journeys_of_counts if self.counts else journeys_of_rows
+        vertices = SLOTS if self.counts else 1  # as many as the session has shuffle partitions
         return Measured(
-            "bids", "seq,auction", self.over, "append", columns, journeys, 1, 0, 0, self.meaning
+            "bids",
+            "seq,auction",
+            self.over,
+            "append",
+            columns,
+            journeys,
+            vertices,
+            0,
+            0,
+            self.meaning,
         )
 
     def over(self, bids: DataFrame) -> DataFrame:
@@ -90,10 +106,9 @@ def _pickled(bids: DataFrame) -> DataFrame:
 
 def _arrow(bids: DataFrame) -> DataFrame:
     def mixed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow.compute as pc  # noqa: PLC0415
-
         for batch in batches:
-            yield batch.append_column("mixed", pc.multiply(batch.column("auction"), 31))
+            auction = batch.column("auction").to_numpy()
+            yield batch.append_column("mixed", pa.array(auction * 31 % 1_009))
 
     return bids.mapInArrow(mixed, "seq bigint, auction bigint, mixed bigint")
 
@@ -183,11 +198,10 @@ def figures_of(
     with_spark = args.against == "spark" and _runs_on_spark(name)
     if args.measure != "latency":
         say(f"{name}: Penstock over {args.rows:,} rows")
-        figures["rows_per_s"] = rounded(args.rows / _own_seconds(spark, query, name, work))
+        _add_turn(figures, "", args.rows, _own_turn(spark, query, name, work))
         if with_spark:
             say(f"{name}: Structured Streaming over {args.rows:,} rows")
-            taken_s = _spark_seconds(spark, query, work / f"spark_{name}")
-            figures["spark_rows_per_s"] = rounded(args.rows / taken_s)
+            _add_turn(figures, "spark_", args.rows, _spark_turn(spark, query, name, work))
     if args.measure != "throughput":
         run = Run(query.measured(), args.rate, args.warmup, args.seconds)
         if query.counts:
@@ -204,6 +218,11 @@ def figures_of(
     return figures
 
 
+def _add_turn(figures: dict[str, float], whose: str, rows: int, turn: Turn) -> None:
+    figures[f"{whose}rows_per_s"] = rounded(rows / turn.seconds)
+    figures[f"{whose}cpu_s"] = rounded(turn.cpu_s)
+
+
 def _add_latency(figures: dict[str, float], whose: str, ms: Any) -> None:
     for key, share in (("p50_ms", 0.5), ("p99_ms", 0.99)):
         figures[f"{whose}{key}"] = rounded(float(np.quantile(ms, share)))
@@ -211,13 +230,20 @@ def _add_latency(figures: dict[str, float], whose: str, ms: Any) -> None:
 
 def _runs_on_spark(name: str) -> bool:
     """Spark's own processors talk to its JVM by protobuf, which may not be there."""
-    if name != "transformWithState" or find_spec("google.protobuf") is not None:
+    if name != "transformWithState" or (find_spec("google") and find_spec("google.protobuf")):
         return True
-    say(f"{name}: not on Structured Streaming, which needs the package protobuf for it")
+    say(f"{name}: not on Structured Streaming, which needs it: pip install protobuf")
     return False
 
 
 # --- throughput -----------------------------------------------------------------------------------
+
+
+class Turn(NamedTuple):
+    """One run over all rows, from `start()` until everything is in the sink."""
+
+    seconds: float
+    cpu_s: float  # of all processes of both engines: one of them is idle
 
 
 def write_rows(folder: Path, rows: int) -> None:
@@ -228,61 +254,64 @@ def write_rows(folder: Path, rows: int) -> None:
         pq.write_table(pa.table({"seq": seq, "auction": auction}), folder / f"{number}.parquet")
 
 
-def _own_seconds(spark: SparkSession, query: PythonQuery, name: str, work: Path) -> float:
+def _own_turn(spark: SparkSession, query: PythonQuery, name: str, work: Path) -> Turn:
     attached = attach(spark, work / f"log_{name}")
     try:
-        for turn in range(2):
+        for turn in range(TURNS):
             called, result = f"{name}_{turn}", work / f"own_{name}_{turn}"
             writer = writeStream(query.over(_stream(spark, work / "rows"))).queryName(called)
             writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
-            taken_s = _seconds(writer.format("parquet").option("path", str(result)))
+            writer = writer.options(stepRowsMax=STEP_ROWS_MAX)
+            taken = _timed(writer.format("parquet").option("path", str(result)))
             _check(query, result, work / "rows")
             wait_compiled(None)
     finally:
         attached.log.close()
-    return taken_s
+    return taken
 
 
-def _spark_seconds(spark: SparkSession, query: PythonQuery, work: Path) -> float:
-    for turn in range(2):
-        result = work / f"result_{turn}"
-        writer = query.over(_stream(spark, work.parent / "rows")).writeStream.format("parquet")
-        writer = writer.option("checkpointLocation", str(work / f"checkpoint_{turn}"))
-        taken_s = _seconds(writer.option("path", str(result)))
-        _check(query, result, work.parent / "rows")
-    return taken_s
+def _spark_turn(spark: SparkSession, query: PythonQuery, name: str, work: Path) -> Turn:
+    for turn in range(TURNS):
+        result, checkpoint = (work / f"{what}_{name}_{turn}" for what in ("spark", "checkpoint"))
+        writer = query.over(_stream(spark, work / "rows")).writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        taken = _timed(writer.option("path", str(result)))
+        _check(query, result, work / "rows")
+    return taken
 
 
 def _stream(spark: SparkSession, rows: Path) -> DataFrame:
     return spark.readStream.schema("seq BIGINT, auction BIGINT").parquet(str(rows))
 
 
-def _seconds(writer: Any) -> float:
-    start_s = time.perf_counter()
+def _timed(writer: Any) -> Turn:
+    cpu, start_s = FamilyCpu(os.getpid()), time.perf_counter()
     running = writer.trigger(availableNow=True).start()
     try:
         is_over = running.awaitTermination(TURN_S_MAX)
+        taken = Turn(time.perf_counter() - start_s, cpu.used_s())
     finally:
         running.stop()
     if not is_over:
         raise TimeoutError(f"not through in {TURN_S_MAX} s")
-    return time.perf_counter() - start_s
+    return taken
 
 
 def _check(query: PythonQuery, result: Path, rows: Path) -> None:
-    """Raise unless each row was counted, or is there, once."""
-    wanted = pq.read_table(rows)
-    found = pq.read_table(result)
-    if not query.counts:
-        if not np.array_equal(np.sort(found["seq"].to_numpy()), np.arange(wanted.num_rows)):
-            raise RowsDiffer(f"{found.num_rows} rows were written for {wanted.num_rows}")
+    """Raise unless each row is there once, as the function gives it, or was counted once."""
+    wanted, found = pq.read_table(rows), pq.read_table(result)
+    keys = wanted["auction"].to_numpy() % KEYS
+    if query.counts:
+        last = found.group_by("auction").aggregate([("count", "max")]).sort_by("auction")
+        each, counts = np.unique(keys, return_counts=True)
+        expected = pa.table({"auction": each, "count_max": counts})
+        if last.select(expected.column_names) != expected:
+            total = pc.sum(last["count_max"])
+            raise RowsDiffer(f"the counts add up to {total} rows of {wanted.num_rows}")
         return
-    last: dict[int, int] = {}
-    for key, count in zip(*(found[each].to_pylist() for each in ("auction", "count")), strict=True):
-        last[key] = max(count, last.get(key, 0))
-    keys, counts = np.unique(wanted["auction"].to_numpy() % KEYS, return_counts=True)
-    if last != dict(zip(keys.tolist(), counts.tolist(), strict=True)):
-        raise RowsDiffer(f"the counts add up to {sum(last.values())} rows of {wanted.num_rows}")
+    expected = pa.table({"seq": wanted["seq"], "auction": keys, "mixed": keys * 31 % 1_009})
+    if found.sort_by("seq") != expected.sort_by("seq"):
+        raise RowsDiffer(f"{found.num_rows} rows were written for {wanted.num_rows}, or others")
 
 
 # --- goals ----------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from penstock.bench.footprint import FamilyCpu, cpu_s
 from penstock.bench.report import Report, median, say
 from penstock.bench.sessions import measured_on
 from penstock.catalyst.session import active_session
-from penstock.connectors.ysb import ADS, RATE, START_US, YsbSource
+from penstock.connectors.ysb import ADS, RATE, START_US, ysb_source
 from penstock.runtime.markers import decode_marker
 from penstock.runtime.queries import stored_query
 from penstock.runtime.streams import StreamReader
@@ -254,7 +254,7 @@ def last_stage_tags(program: Program) -> list[str]:
 def write_files(folder: Path, files: int) -> None:
     """Write the first rows as Parquet files with what the query reads of them."""
     folder.mkdir()
-    source = YsbSource(columns=COLUMNS)
+    source = ysb_source(columns=COLUMNS)
     offset: Any = 0
     for number in range(files):
         with pq.ParquetWriter(folder / f"{number:04d}.parquet", source.schema) as writer:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -108,14 +109,17 @@ class CallCollector:
     calls: list[AggregateCall] = field(default_factory=list)
     rewritten: SeveralDistinct | None = None
 
-    def column(self, node: JvmNode) -> Expression:
-        """The column of an aggregate inside a larger expression."""
+    def column(self, node: JvmNode, of: str | None = None) -> Expression:
+        """The column of an aggregate inside a larger expression, that of the column `of`."""
         function = _function_of(node)
         name = str(function.read("prettyName"))
-        if is_aggregate(node):
-            return self.named(node, name)
-        if function.kind == _PIVOT:
-            return self._pivoted(function)
+        with self._read_for(of):
+            if is_aggregate(node):
+                return self._named(node, name)
+            return self._pivoted(function) if function.kind == _PIVOT else self._total(node, name)
+
+    def _total(self, node: JvmNode, name: str) -> Expression:
+        """A sum or average of intervals."""
         try:
             asked = self._read(node)
             total = asked.function.replace("avg", "sum")
@@ -140,6 +144,19 @@ class CallCollector:
 
     def named(self, node: JvmNode, name: str) -> Column:
         """The column of an aggregate, under this name if nobody asked for it before."""
+        with self._read_for(name):
+            return self._named(node, name)
+
+    @contextmanager
+    def _read_for(self, column: str | None) -> Iterator[None]:
+        """What is refused meanwhile is refused for this output column."""
+        inputs, self.inputs = self.inputs, replace(self.inputs, column=column)
+        try:
+            yield
+        finally:
+            self.inputs = inputs
+
+    def _named(self, node: JvmNode, name: str) -> Column:
         try:
             asked = self._read(node)
             _check_type(asked, node)

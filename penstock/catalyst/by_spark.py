@@ -96,7 +96,7 @@ class SparkColumns:
         refuse: Callable[[JvmNode, str], UnsupportedPlan],
     ) -> Column:
         """The column of an expression that was refused; the refusal stands if Spark cannot."""
-        prepared, given = _without_aggregates(node, aggregates)
+        prepared, given = _without_aggregates(node, aggregates, refusal.details.get("column"))
         if (culprit := culprit_of(prepared)) is not None:
             raise refuse(culprit, reason_for(culprit)) from refusal
         try:
@@ -141,7 +141,7 @@ class SparkColumns:
 
 
 def _without_aggregates(
-    node: JvmNode, aggregates: AggregateCalls | None
+    node: JvmNode, aggregates: AggregateCalls | None, column: str | None
 ) -> tuple[JvmNode, dict[int, Expression]]:
     """An expression over groups with new attributes in the place of its aggregates."""
     if aggregates is None:
@@ -151,7 +151,7 @@ def _without_aggregates(
     def replaced(part: JvmNode) -> JvmNode:
         if _is_aggregate(part):
             attribute = new_attribute(part)
-            given[attribute.expr_id] = aggregates.column(part)
+            given[attribute.expr_id] = aggregates.column(part, column)
             return attribute
         below = [replaced(child) for child in part.children]
         if all(new is old for new, old in zip(below, part.children, strict=True)):

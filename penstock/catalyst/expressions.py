@@ -53,6 +53,7 @@ class ExpressionReader:
     hidden: Mapping[int, str]
     aggregates: AggregateCalls | None = None
     by_spark: SparkColumns | None = None
+    column: str | None = None  # the output column that all is read for, where that is one
 
     def read(self, node: JvmNode, column: str | None = None) -> Expression:
         """The expression of a tree; `column` names the output column in errors."""
@@ -84,7 +85,7 @@ class ExpressionReader:
         return expression
 
     def refuse(self, node: JvmNode, reason: str, column: str | None = None) -> UnsupportedPlan:
-        return unsupported(self.plan_node, reason, expression=node, column=column)
+        return unsupported(self.plan_node, reason, expression=node, column=column or self.column)
 
 
 def _check_type(expression: Expression, node: JvmNode) -> None:
@@ -135,7 +136,7 @@ def _first_child(place: Place) -> Expression:
 def _aggregate(place: Place) -> Expression:
     if place.reader.aggregates is None:
         raise ExpressionError("an aggregate stands outside of an aggregation")
-    return place.reader.aggregates.column(place.node)
+    return place.reader.aggregates.column(place.node, place.column)
 
 
 # --- functions of the table -----------------------------------------------------------------------
@@ -175,7 +176,7 @@ def _make_decimal(place: Place) -> Expression:
     aggregates, child = place.reader.aggregates, place.node.children[0]
     if aggregates is None or child.kind not in ("AggregateExpression", "WindowExpression"):
         raise ExpressionError("MakeDecimal stands outside of a sum")
-    return aggregates.column(place.node)
+    return aggregates.column(place.node, place.column)
 
 
 # --- comparison, logic, branches ------------------------------------------------------------------

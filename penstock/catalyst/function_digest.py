@@ -28,6 +28,7 @@ def digest_of(code: PythonCode, pickled: Pickled) -> str:
     """The digest of code; `pickled` gives what a broadcast variable holds."""
     facts: list[Any] = [code.eval_type, code.arguments, code.input_type, code.result_type]
     kept = [] if code.variables == "{}" else [code.variables]
+    kept += [] if code.initial_type is None else [code.initial_type]
     digest = hashlib.sha256(canonical_json([*facts, code.settings, *kept]).encode())
     for part in (*code.commands, code.analysed or b""):
         digest.update(hashlib.sha256(_told_apart(part, pickled)).digest())

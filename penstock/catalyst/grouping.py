@@ -50,12 +50,14 @@ class AggregateReader:
         mode: str,
         spark: SparkExpressions,
         rewritten: SeveralDistinct | None = None,
+        results: str = "aggregateExpressions",
     ) -> None:
-        """`spark` collects what Spark computes; `rewritten` says what the node was."""
+        """`spark` collects what Spark computes; `rewritten` says what the node was, `results` where
+        it has its aggregates."""
         self.node, self.rows, self.spark = node, rows, spark
         self.session_zone, self.mode = session_zone, mode
         self.names = Names()
-        self.results = node.nodes("aggregateExpressions")
+        self.results = node.nodes(results)
         self.by_spark = SparkColumns(spark)  # of the rows that are grouped
         self.inputs = rows.expressions(node.kind, session_zone, self.by_spark)
         self.calls = CallCollector(self.inputs, self.names.give, rewritten=rewritten)

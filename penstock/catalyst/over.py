@@ -142,9 +142,9 @@ class OverReader:
             return self._given(value, name)
         return replace(self.inputs, aggregates=self).read(value, name)
 
-    def column(self, node: JvmNode) -> Expression:
+    def column(self, node: JvmNode, of: str | None = None) -> Expression:
         """What a window function gives, inside a larger expression."""
-        return self._given(node, "value")
+        return self._given(node, of or "value")
 
     def _given(self, node: JvmNode, name: str) -> Expression:
         window = node.children[0] if node.kind == "MakeDecimal" else node

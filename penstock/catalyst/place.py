@@ -20,8 +20,8 @@ INPUT_FILE = -1  # no exprId: what stands for the name of the file that a row is
 class AggregateCalls(Protocol):
     """Where an expression over groups finds the columns of its aggregates."""
 
-    def column(self, node: JvmNode) -> Expression:
-        """The column that holds an aggregate."""
+    def column(self, node: JvmNode, of: str | None = None) -> Expression:
+        """The column that holds an aggregate; `of` names the output column in errors."""
         ...
 
 

@@ -14,11 +14,13 @@ from functools import partial
 from penstock.catalyst.aggregates import SeveralDistinct
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.expressions import ExpressionReader, attribute_ids, conjuncts
+from penstock.catalyst.fed_sources import FedSource, fed_source
 from penstock.catalyst.generators import read_generator
 from penstock.catalyst.grouping import AggregateReader
 from penstock.catalyst.joins import read_join
 from penstock.catalyst.jvm import JvmNode, java_number, scala_items
 from penstock.catalyst.literals import read_literal
+from penstock.catalyst.observed import Observation, observation
 from penstock.catalyst.over import OverReader, ordered
 from penstock.catalyst.place import INPUT_FILE
 from penstock.catalyst.python_functions import PythonBundle, PythonReader
@@ -29,6 +31,7 @@ from penstock.catalyst.relations import (
     attribute_value,
     input_file,
     read_relation,
+    spark_may_read,
 )
 from penstock.catalyst.rows import (
     Names,
@@ -42,7 +45,7 @@ from penstock.catalyst.rows import (
 )
 from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.state_variables import STATE, Variable, variables_of
-from penstock.catalyst.static_sides import StaticSide, static_join, static_value
+from penstock.catalyst.static_sides import StaticSide, initial_state, static_join, static_value
 from penstock.catalyst.tables import read_mark, table_by
 from penstock.catalyst.windows import (
     PendingWindow,
@@ -57,6 +60,7 @@ from penstock.expressions.types import BOOLEAN, INT, Field
 from penstock.operators.specs import (
     DeduplicateSpec,
     GenerateSpec,
+    InitialState,
     LimitSpec,
     NamedExpression,
     Order,
@@ -102,14 +106,24 @@ _CLOCKS: Mapping[str, str] = {
 class PlanReader:
     """Reads one plan; remembers the scans and the static sides that it found, in order."""
 
-    def __init__(self, session: SessionFacts, output_mode: str, substreams: SubstreamCount) -> None:
+    def __init__(
+        self,
+        session: SessionFacts,
+        output_mode: str,
+        substreams: SubstreamCount,
+        feeds: str | None = None,
+    ) -> None:
+        """`feeds` is the query for which Spark reads what is not read here; None: it is refused."""
         self.session = session
+        self._feeds = feeds
+        self.fed: dict[str, FedSource] = {}  # by stream
         self.output_mode = output_mode
         self.substreams = substreams
         self.scans: list[ScanOrigin] = []
         self.spark: SparkExpressions = {}  # what Spark computes, by digest
         self.statics: dict[str, StaticSide] = {}
         self.python = PythonBundle()
+        self.observed: dict[str, Observation] = {}
         self._functions = PythonReader(session, self.spark, self.python)
         self._names_files = False  # whether somebody above asks for the names of files
         self._sessions: set[int] = set()  # attributes that are some and are not marked so
@@ -142,7 +156,7 @@ class PlanReader:
     # --- leaves and what changes no row ---
 
     def relation(self, node: JvmNode) -> SparkRows:
-        origin = read_relation(node, self.session, self.substreams, self._names_files)
+        origin = self._origin(node)
         self.scans.append(origin)
         columns = {
             attribute.expr_id: attribute_value(node, attribute, origin.scan)
@@ -154,14 +168,52 @@ class PlanReader:
             return SparkRows(made(node, lambda: step(table, origin.scan)), columns)
         return SparkRows(origin.scan, columns)
 
+    def _origin(self, node: JvmNode) -> ScanOrigin:
+        try:
+            return read_relation(node, self.session, self.substreams, self._names_files)
+        except UnsupportedPlan as refusal:
+            # Which file a row is of is lost on the way through a stream.
+            if self._feeds is None or self._names_files or not spark_may_read(node, refusal):
+                raise
+            fed, origin = fed_source(node, self._feeds, refusal, self.substreams)
+            self.fed[fed.stream] = fed
+            return origin
+
     def pass_on(self, node: JvmNode) -> SparkRows:
         return self.read(node.children[0])
 
-    def table(self, node: JvmNode) -> SparkRows:
-        """What `as_table` has marked: rows that replace each other, in the order of one reader."""
-        marked = read_mark(str(node.read("name")))
-        if marked is None:
-            raise refused_node(node)
+    def observe(self, node: JvmNode) -> SparkRows:
+        """What `observe` asks for, or `as_table` has marked."""
+        name = str(node.read("name"))
+        marked = read_mark(name)
+        if marked is not None:
+            return self._table(node, marked)
+        rows = self.read(node.children[0])
+        if name in self.observed:
+            raise unsupported(
+                "CollectMetrics",
+                f"observe({name!r}) stands on two ways: each row would count twice",
+            )
+        if self.output_mode == "complete" and (what := changing(rows.relation)) is not None:
+            reason = f"observe({name!r}) stands on {what}, whose rows come again with each commit"
+            raise unsupported("CollectMetrics", reason)
+        spark: SparkExpressions = {}
+        zone = self.session.time_zone
+        found = AggregateReader(node, rows, zone, "complete", spark, results="metrics").finish()
+        if spark:
+            raise unsupported("CollectMetrics", f"only Spark can compute observe({name!r})")
+        names, metrics = Names(), node.nodes("metrics")
+        called = tuple(str(item.read("name")) for item in metrics)
+        columns = tuple(
+            (names.give(each), found.columns[item.expr_id])
+            for each, item in zip(called, metrics, strict=True)
+        )
+        shown = made(node, lambda: selected(found.relation, columns))
+        self.observed[name] = observed = observation(name, called, shown, rows.relation)
+        return replace(rows, relation=made(node, lambda: step(observed.spec, rows.relation)))
+
+    def _table(self, node: JvmNode, marked: tuple[list[str], str | None]) -> SparkRows:
+        """Rows that replace each other, in the order of one reader."""
         rows = self.read(node.children[0])
         names = Names()
         given = [(names.give(str(item.read("name"))), item) for item in node.output]
@@ -330,9 +382,11 @@ class PlanReader:
         rows = self.read(node.children[0])
         generator = node.node("generator")
         by_spark = SparkColumns(self.spark)
-        made_of = read_generator(generator, self._expressions(node, rows, by_spark))
-        rows = rows.with_columns(by_spark)
         outputs = node.nodes("generatorOutput")
+        column = str(outputs[-1].read("name")) if outputs else None
+        expressions = replace(self._expressions(node, rows, by_spark), column=column)
+        made_of = read_generator(generator, expressions)
+        rows = rows.with_columns(by_spark)
         columns = dict(rows.columns)
         if made_of.array is None:
             found = zip(outputs, made_of.columns, strict=True)
@@ -508,10 +562,12 @@ class PlanReader:
         if is_processor:
             keys = node.children[0].output[: int(node.read("groupingAttributesLen"))]
             found = self._functions.processor(node)
-            variables = variables_of(node, found, self.session.handle)
+            variables, given_up = variables_of(node, found, self.session.handle)
         else:
+            given_up = ()
             keys = node.nodes("groupingAttributes")
             variables = {STATE: Variable("value", str(node.read("stateType").json()))}
+        initial = self._initial_state(node) if is_processor else None
         clock = _CLOCKS[str(node.read("timeMode" if is_processor else "timeout").toString())]
         declared = made(
             node, lambda: tuple(each.declared(name) for name, each in variables.items())
@@ -534,9 +590,18 @@ class PlanReader:
                 is_processor,
                 watermarked=bool(rows.relation.event_time),
                 time=time,
+                initial=initial,
+                given_up=given_up,
             )
 
         return self._functions.groups(node, rows, keys, variables, spec)
+
+    def _initial_state(self, node: JvmNode) -> InitialState | None:
+        if not node.read("hasInitialState"):
+            return None
+        found, side = initial_state(node, int(node.read("initGroupingAttrsLen")))
+        self.statics[side.name] = side
+        return found
 
     def python_maps(self, node: JvmNode) -> SparkRows:
         """The rows of each key to a function, batch by batch as they come: it keeps nothing."""
@@ -559,10 +624,6 @@ class PlanReader:
             reason = f"the function is for {mode} mode and the query is in {self.output_mode} mode"
             raise unsupported(
                 node.kind, f"{reason}; Structured Streaming asks for the same", expression=function
-            )
-        if is_processor and node.read("hasInitialState"):
-            raise unsupported(
-                node.kind, "an initial state is not read here yet", expression=function
             )
         clock = _CLOCKS[str(node.read("timeMode" if is_processor else "timeout").toString())]
         if clock == "event" and not rows.relation.event_time:
@@ -843,7 +904,7 @@ _READERS: Mapping[str, Callable[[PlanReader, JvmNode], SparkRows]] = {
     "RepartitionByExpression": PlanReader.pass_on,
     "RebalancePartitions": PlanReader.pass_on,
     "LocalLimit": PlanReader.pass_on,  # a global one stands above it
-    "CollectMetrics": PlanReader.table,
+    "CollectMetrics": PlanReader.observe,
     "Filter": PlanReader.filter,
     "Project": PlanReader.project,
     "Generate": PlanReader.generate,

@@ -22,7 +22,12 @@ from penstock.catalyst.state_variables import Variable
 from penstock.expressions.tree import Column, Expression
 from penstock.expressions.types import Field
 from penstock.json_codec import canonical_json
-from penstock.operators.python_functions import ARROW_ROWS, ROWS_PER_BATCH, PythonCode
+from penstock.operators.python_functions import (
+    ARROW_ROWS,
+    BYTES_PER_BATCH,
+    ROWS_PER_BATCH,
+    PythonCode,
+)
 from penstock.operators.specs import (
     NamedExpression,
     ProjectSpec,
@@ -154,7 +159,8 @@ class PythonReader:
         outputs, found = self._outputs(node, results, Names())
         shown = [str(each.read("name")) for each in given.arguments]
         facts = canonical_json({name: each.to_json() for name, each in variables.items()})
-        made_spec = spec(by, self._call(given, inputs, shown, facts), outputs)
+        initial = _initial_json(node)
+        made_spec = spec(by, self._call(given, inputs, shown, facts, initial), outputs)
         return SparkRows(made(node, partial(step, made_spec, relation)), found)
 
     def processor(self, node: JvmNode) -> Any:
@@ -225,6 +231,7 @@ class PythonReader:
         inputs: Sequence[Column],
         shown: Sequence[str] | None = None,
         variables: str = "{}",
+        initial: str | None = None,
     ) -> PythonCall:
         """The call over columns; `shown` are the names under which the function sees them."""
         if self._settings is None:
@@ -240,6 +247,7 @@ class PythonReader:
             settings=self._settings,
             analysed=call.analysed,
             variables=variables,
+            initial_type=initial,
         )
         digest = self._bundle.add(code, call.functions)
         return PythonCall(tuple(inputs), call.text, digest, call.deterministic)
@@ -322,6 +330,16 @@ def _struct_json(names: Sequence[str], parts: Sequence[JvmNode]) -> str:
     return json.dumps({"type": "struct", "fields": fields})
 
 
+def _initial_json(node: JvmNode) -> str | None:
+    """Spark's JSON of the rows that a processor begins with."""
+    if node.kind != "TransformWithStateInPySpark" or not node.read("hasInitialState"):
+        return None
+    output, count = node.children[1].output, int(node.read("initGroupingAttrsLen"))
+    rows = {item.expr_id for item in output[count:]}
+    shown = [*(key for key in output[:count] if key.expr_id not in rows), *output[count:]]
+    return _struct_json([str(each.read("name")) for each in shown], shown)
+
+
 def _settings(session: Any) -> tuple[tuple[str, str], ...]:
     """What Spark tells its Python processes of the session."""
     python = java_classes().org.apache.spark.sql.execution.python
@@ -329,5 +347,9 @@ def _settings(session: Any) -> tuple[tuple[str, str], ...]:
     found: Mapping[str, str] = scala_map(
         scala_object(python, "ArrowPythonRunner").getPythonRunnerConfMap(settings)
     )
-    rows = str(session.conf.get(ROWS_PER_BATCH))
-    return tuple(sorted({**found, ROWS_PER_BATCH: rows}.items()))
+    told = {ROWS_PER_BATCH: str(session.conf.get(ROWS_PER_BATCH))}
+    if settings.contains(BYTES_PER_BATCH):  # only if somebody has set it
+        sizes = java_classes().org.apache.spark.network.util.JavaUtils
+        bytes_max = sizes.byteStringAsBytes(settings.getConfString(BYTES_PER_BATCH))
+        told[BYTES_PER_BATCH] = str(bytes_max)
+    return tuple(sorted({**found, **told}.items()))

@@ -14,6 +14,7 @@ OTHER_WAYS_OUT: Mapping[str, str] = {
     "Offset": "Structured Streaming leaves out no first rows at all",
     "Window": "Structured Streaming does not run window functions at all",
     "DeduplicateWithinWatermark": "Structured Streaming asks for the same",
+    "Sample": "Structured Streaming takes no samples of a stream either",
     "PythonUDAF": "Structured Streaming does not run them on a stream either",
 }
 
@@ -53,7 +54,6 @@ NODE_REASONS: Mapping[str, str] = {
     "Offset": _LIMIT,
     "Tail": _LIMIT,
     "Sample": "a random sample would differ after a recovery; filter by pmod(number, n)",
-    "CollectMetrics": "observe() is not run here; the query's progress has its own metrics",
     "LocalRelation": _STATIC,
     "LogicalRelation": _STATIC,
     "DataSourceV2Relation": _STATIC,

@@ -11,6 +11,7 @@ Connectors and their options, as the scans name them:
 - `rate`: rows_per_s;
 - `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
 - `ysb`: as given: rate, rows_total;
+- `replay`: path, time_column, digest (of the file's bytes), and as given: period_us, rows_total;
 - `socket`: host, port.
 """
 
@@ -31,6 +32,7 @@ from penstock.catalyst.tables import table_by
 from penstock.connectors import generator_options as known
 from penstock.connectors.file_facts import FACTS
 from penstock.connectors.folder_paths import is_pattern, name_pattern, split_pattern
+from penstock.connectors.repeating import sample_digest
 from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
 from penstock.expressions.durations import parse_duration
 from penstock.expressions.tree import Column, Expression, call, literal
@@ -106,14 +108,43 @@ def read_relation(
     return _origin(relation, _schema(node), source, given, options)
 
 
+def spark_may_read(node: JvmNode, refusal: UnsupportedPlan) -> bool:
+    """Whether Spark can be asked for the rows of a source that was refused here.
+
+    Not if it has nothing to read either, or if what it is asked for only means something here.
+    """
+    if node.kind == "StreamingRelation":
+        given = scala_map(node.read("dataSource").options())
+    else:
+        given = dict(node.read("extraOptions").asCaseSensitiveMap())
+        if str(node.read("sourceName")) in _ONLY_HERE:
+            return False
+    if TABLE.name in map(str.lower, given):
+        return False
+    return refusal.details.get("option") != _PATH.name
+
+
 def _options(source: str, declared: tuple[Option[Any], ...], given: Mapping[str, str]) -> Options:
+    known = {each.name.lower() for each in declared}
+
     def refuse(message: str, option: str, _given: str) -> UnsupportedPlan:
         place = f"source {source}"
+        if option.lower() not in known:
+            return UnsupportedPlan(
+                f"{place}: {message}. Structured Streaming can run it, and passes "
+                "over an option that it does not know",
+                node=place,
+                option=option,
+            )
         if option in (TABLE.name, DELETE_FLAG.name):
             return UnsupportedPlan(
-                f"{place}: {message}. Structured Streaming reads no tables", node=place
+                f"{place}: {message}. Structured Streaming reads no tables",
+                node=place,
+                option=option,
             )
-        return unsupported(place, message)
+        refusal = unsupported(place, message)
+        refusal.details["option"] = option
+        return refusal
 
     return Options("this source", declared, given, refuse)
 
@@ -161,7 +192,7 @@ def attribute_value(node: JvmNode, attribute: JvmNode, found: Scan) -> Expressio
     """What an attribute of a leaf is: a column of the scan, or a struct of some."""
     field = field_of_attribute(node, attribute)
     known = {column.name: column_of(column) for column in found.schema}
-    if not _is_fact(attribute):
+    if field.name in known:
         return known[field.name]
     names = [member.name for member in field.type.fields]
     return call("struct", *(known[f"{field.name}.{name}"] for name in names), names=names)
@@ -262,10 +293,19 @@ def _ysb(options: Options) -> ConnectorSpec:
     return connector_spec("ysb", **options.arguments())
 
 
+def _replay(options: Options) -> ConnectorSpec:
+    path, time_column = known.replayed(options)
+    path = os.path.abspath(path)
+    facts = {"path": path, "time_column": time_column, "digest": sample_digest(path)}
+    return connector_spec("replay", **facts, **options.arguments())
+
+
+_ONLY_HERE = frozenset({"penstock", "nexmark", "ysb", "replay", "socket"})  # or read once
 _GENERATORS: Mapping[str, tuple[tuple[Option[Any], ...], Callable[[Options], ConnectorSpec]]] = {
     "rate": (_RATE, _rate),
     "nexmark": (known.NEXMARK_STREAM, _nexmark),
     "ysb": (known.YSB, _ysb),
+    "replay": (known.REPLAY, _replay),
     "socket": (_SOCKET, _socket),
 }
 
@@ -402,7 +442,9 @@ def _local_path(options: Options, option: Option[str], paths: Sequence[Any] = ()
         raise options.refusal(option, f"is missing: name a folder with {said}")
     parts = urlsplit(given) if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", given) else None
     if parts is not None and (parts.scheme != "file" or parts.netloc not in ("", "localhost")):
-        raise options.refusal(option, f"is {given!r}, which is not a local folder")
+        refusal = options.refusal(option, f"is {given!r}, which is not a local folder")
+        refusal.details.pop("option")  # there is something that Spark may read
+        raise refusal
     return os.path.abspath(parts.path if parts is not None else given)
 
 

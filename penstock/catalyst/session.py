@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.catalyst.chance import with_functions
-from penstock.catalyst.jvm import JvmNode, scala_option
+from penstock.catalyst.jvm import JvmNode, scala_object, scala_option
 from penstock.catalyst.refusals import CLOCK_KINDS, EXPRESSION_REASONS, WAY_OUT, unsupported
 from penstock.errors import InvalidArgument, UnsupportedPlan
 from penstock.stages.settings import WatermarkPolicy
@@ -67,6 +67,22 @@ def plans_of(df: Any) -> Plans:
         handle=session,
     )
     return Plans(analyzed, optimized, facts)
+
+
+def lacks_format(session: Any, name: str) -> str | None:
+    """Why a session has no data source of this name; None if it has one."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 (Spark is loaded where it is used)
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    sources = scala_object(session._jvm.org.apache.spark.sql.execution.datasources, "DataSource")
+    try:
+        with active_session(session):
+            sources.lookupDataSource(name, session._jsparkSession.sessionState().conf())
+    except PySparkException as error:
+        return str(error).splitlines()[0]
+    except Py4JJavaError as error:
+        return str(error.java_exception.getMessage()).splitlines()[0]
+    return None
 
 
 def _session_of(df: Any) -> Any:

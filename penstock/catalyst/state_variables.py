@@ -40,8 +40,10 @@ class Variable:
         return facts | ({} if self.key is None else {"key": parse(self.key)})
 
 
-def variables_of(node: JvmNode, processor: Any, session: Any) -> dict[str, Variable]:
-    """The states that a processor asks for, by name."""
+def variables_of(
+    node: JvmNode, processor: Any, session: Any
+) -> tuple[dict[str, Variable], tuple[str, ...]]:
+    """The states that a processor asks for, by name, and the names of those that it gives up."""
     noting = _Noting(session)
     try:
         processor.init(noting)
@@ -55,7 +57,7 @@ def variables_of(node: JvmNode, processor: Any, session: Any) -> dict[str, Varia
             f"init() of {type(processor).__name__}, which says what states there are, fails when "
             f"the query is planned: {failure.reason}\n{failure.trace}".rstrip(),
         ) from error
-    return noting.found
+    return noting.found, tuple(noting.given_up)
 
 
 class _Noting(processors.StatefulProcessorHandle):
@@ -64,6 +66,7 @@ class _Noting(processors.StatefulProcessorHandle):
     def __init__(self, session: Any) -> None:
         self._session = session
         self.found: dict[str, Variable] = {}
+        self.given_up: dict[str, None] = {}
 
     def getValueState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
@@ -100,6 +103,7 @@ class _Noting(processors.StatefulProcessorHandle):
 
     def deleteIfExists(self, stateName: str) -> None:
         """A processor may ask for a state and give it up again: it asks for it in slots too."""
+        self.given_up[stateName] = None
 
     def _note(self, name: str, variable: Variable) -> None:
         if name in self.found:

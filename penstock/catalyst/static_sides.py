@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -27,6 +28,7 @@ from penstock.catalyst.rows import Names, SparkRows, made
 from penstock.expressions.tree import Column, Expression, call
 from penstock.expressions.types import BOOLEAN, Field, Schema, parse_type
 from penstock.operators.specs import (
+    InitialState,
     JoinKey,
     NamedExpression,
     SparkColumn,
@@ -34,7 +36,9 @@ from penstock.operators.specs import (
     can_be_looked_up,
     column_of,
 )
+from penstock.plan.keys import as_key
 from penstock.plan.nodes import step
+from penstock.runtime.static_sides import INITIAL_PREFIX, SIDE_PREFIX
 
 # Spark's join types by its own words, with the stream on the left; the second: on the right.
 _KINDS: Mapping[str, tuple[str | None, str | None]] = {
@@ -113,6 +117,41 @@ def static_value(
     relation = made(node, lambda: step(spec, rows.relation), subquery)
     value = Column(name, kind, True)
     return replace(rows, relation=relation, columns={**rows.columns, subquery.expr_id: value}), side
+
+
+def initial_state(node: JvmNode, count: int) -> tuple[InitialState, StaticSide]:
+    """The rows that a processor begins with; the first `count` columns are their keys."""
+    static = node.children[1]
+    if static.read("isStreaming"):
+        raise unsupported(node.kind, "its initial state is a stream: give it rows that stand")
+    names = Names()
+    fields: dict[int, Field] = {}
+    for item in static.output:
+        if item.expr_id not in fields:
+            field = field_of_attribute(static, item)
+            kind = parse_type(str(field.type))  # what nested members say about nulls is left out
+            fields[item.expr_id] = Field(names.give(field.name), kind, field.nullable)
+    plan = _only(static, list(fields))
+    side = _static_side(plan, tuple(fields.values()), INITIAL_PREFIX)
+    keys, rows = static.output[:count], [item.expr_id for item in static.output[count:]]
+    shown = [*(key.expr_id for key in keys if key.expr_id not in rows), *rows]
+    found = InitialState(
+        side.name,
+        side.schema,
+        tuple(made(node, partial(as_key, column_of(fields[key.expr_id])), key) for key in keys),
+        tuple(fields[key.expr_id].name for key in keys),
+        tuple(fields[number].name for number in shown),
+    )
+    return found, side
+
+
+def _only(plan: JvmNode, numbers: list[int]) -> Any:
+    """The plan with each of these attributes once."""
+    if len(numbers) == len(plan.output):
+        return plan.handle
+    items = {item.expr_id: item.handle for item in plan.output}
+    project = java_classes().org.apache.spark.sql.catalyst.plans.logical.Project
+    return project(scala_sequence([items[number] for number in numbers]), plan.handle)
 
 
 def _kind(node: JvmNode, is_left: bool) -> str:
@@ -250,10 +289,10 @@ class _Reader:
         return _static_side(plan, (*self._fields.values(), *(f for f, _ in self._computed)))
 
 
-def _static_side(plan: Any, schema: Schema) -> StaticSide:
+def _static_side(plan: Any, schema: Schema, prefix: str = SIDE_PREFIX) -> StaticSide:
     facts = [*_described(JvmNode(plan)), *(f"{f.name} {f.type}" for f in schema)]
     digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()
-    return StaticSide(f"static_{digest[:8]}", plan, schema)
+    return StaticSide(f"{prefix}{digest[:8]}", plan, schema)
 
 
 def _without_normalizing(node: JvmNode) -> JvmNode:

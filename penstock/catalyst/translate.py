@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.catalyst.by_spark import SparkExpressions
+from penstock.catalyst.fed_sources import FedSource
 from penstock.catalyst.jvm import JvmNode
+from penstock.catalyst.observed import Observation
 from penstock.catalyst.plans import PlanReader
 from penstock.catalyst.python_functions import PythonBundle
 from penstock.catalyst.refusals import unsupported
@@ -34,6 +36,8 @@ class Translated:
     spark: SparkExpressions  # what Spark computes, by digest
     statics: tuple[StaticSide, ...] = ()
     python: PythonBundle = field(default_factory=PythonBundle)
+    observed: tuple[Observation, ...] = ()
+    fed: tuple[FedSource, ...] = ()  # what Spark reads for it
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -48,10 +52,12 @@ def translate(
     output_mode: str = "append",
     query: str,
     substreams: SubstreamCount = lambda stream: 1,
+    feeds: bool = False,
 ) -> Translated:
     """Read a streaming DataFrame into our plan; UnsupportedPlan for what is not run here.
 
-    `substreams` says how many substreams a stream of the log has. No Spark job is run.
+    `substreams` says how many substreams a stream of the log has. With `feeds` a source that is not
+    read here is the stream that Spark will bring it into. No Spark job is run.
     """
     check_name(query, "query")
     if output_mode not in MODES:
@@ -60,7 +66,7 @@ def translate(
             output_mode=str(output_mode)[:80],
         )
     plans = plans_of(df)
-    reader = PlanReader(plans.session, output_mode, substreams)
+    reader = PlanReader(plans.session, output_mode, substreams, query if feeds else None)
     rows = reader.read(plans.optimized)
     names = _output_names(plans)
     root = plans.optimized
@@ -69,7 +75,9 @@ def translate(
     session = plans.session
     facts = (tuple(reader.scans), session.time_zone, session.watermark_policy, reader.spark)
     statics = tuple(reader.statics.values())
-    return Translated(query, relation, output_mode, *facts, statics, reader.python)
+    observed = tuple(reader.observed.values())
+    fed = tuple(reader.fed.values())
+    return Translated(query, relation, output_mode, *facts, statics, reader.python, observed, fed)
 
 
 def _output_names(plans: Plans) -> list[str]:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from penstock.api.promises import explain_with_sinks
+from penstock.api.promises import explain_with_ends
 from penstock.log.local import LocalLog, open_log
 from penstock.names import escape
 from penstock.runtime.queries import StoredQuery, needed_query
@@ -39,6 +39,7 @@ def _as_json(query: StoredQuery) -> str:
         "output": query.output,
         "sink": query.sink,
         "beside": dict(query.beside),
+        "fed": dict(query.fed),
         "checkpoint_location": query.location,
         "program": json.loads(query.program.to_json()),
     }
@@ -46,5 +47,5 @@ def _as_json(query: StoredQuery) -> str:
 
 
 def _as_text(query: StoredQuery, log: LocalLog) -> str:
-    text = explain_with_sinks(query.program, log, query.sinks.values())
+    text = explain_with_ends(query.program, log, query.sinks.values(), query.fed)
     return "\n".join(escape(line) for line in text.splitlines())

@@ -198,12 +198,15 @@ class FolderSource(Source):
         wake: Callable[[], None] | None = None,
         partitions: PartitionColumns | None = None,
         facts: pa.Schema | None = None,
+        first: int = 0,
     ) -> None:
         """`schema`: the columns of the files. `partitions`: those that their folders stand for.
 
         `facts`: those of `FACTS` that are wanted, each under a name that ends with its own.
 
         `listing`: one that other sources of the same folder and registry key use too.
+
+        `first`: how many entries of the list are not to be read.
 
         `condition`: rows of which it is not true may be left out.
         `coded`: columns of texts that may come as codes of a dictionary, where files have them so.
@@ -236,6 +239,7 @@ class FolderSource(Source):
         self._dealing = Dealing(self._known.shares, 0, 1)
         self.cleans = self._options.clean != "off"
         self._cleaning = self._cleaning_for(1)
+        self._first = first
         self._look = 0  # the last one that was seen
         self._open: tuple[int, OpenFile, FileRows] | None = None
 
@@ -244,7 +248,7 @@ class FolderSource(Source):
         return None
 
     def initial_offset(self) -> Offset:
-        return _At(0).offset
+        return _At(self._first).offset
 
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         rows_max = check_rows_max(rows_max)
@@ -264,7 +268,7 @@ class FolderSource(Source):
             rejected=rejected_batch(rejects),
             more=more and not idle,
             idle=idle,
-            nothing_yet=idle and not pending and at == _At(0),
+            nothing_yet=idle and not pending and at == _At(self._first),
             pending=pending,
             again_s=self.listing.look_again_s if idle and not more else AGAIN_S,
         )
@@ -523,6 +527,7 @@ class FolderSource(Source):
             None,
             self._partitions,
             self._facts,
+            self._first,
         )
         source._dealing = Dealing(self._known.shares, part, parts)
         source._cleaning = self._cleaning_for(parts)

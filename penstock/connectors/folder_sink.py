@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import os
 import re
 import secrets
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.connectors.contract import Sink, check_epoch
@@ -32,6 +35,8 @@ _CODECS = {
 }  # fmt: skip
 FILE_BYTES = 64 << 20  # as the log has them: files are closed at about this
 FILE_S = 3.0  # and after this time, where no trigger says otherwise
+DICTIONARY_BYTES_MAX = 1 << 20  # of a column: Arrow goes on without one that gets larger
+SAMPLE_ROWS = 1 << 13
 ROW_GROUP_BYTES = 64 << 20  # before encoding: what a writer has in memory, and a reader in a task
 
 
@@ -207,7 +212,11 @@ class FolderSink(Sink):
                 told("write", Path(path)),
                 _created(path) as file,
                 pq.ParquetWriter(
-                    file, first.schema.with_metadata(kept), compression=self._codec
+                    file,
+                    first.schema.with_metadata(kept),
+                    compression=self._codec,
+                    use_dictionary=_with_dictionary(first),
+                    dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
                 ) as parquet,
             ):
                 for group in itertools.chain((first,), groups):
@@ -247,6 +256,30 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             waiting, size_bytes = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def _with_dictionary(rows: pa.Table) -> bool | list[str]:
+    """Which columns get a dictionary; True: all.
+
+    One that would grow too large is not begun: to look values up in it takes most of the time that
+    a file takes. How many there are is judged by some rows from all over.
+    """
+    if any(map(pa.types.is_nested, rows.schema.types)):
+        return True  # what Parquet calls the columns inside is only known once they are written
+    some = rows
+    if len(rows) > SAMPLE_ROWS:  # by chance, for values may come again and again in some order
+        places = np.random.default_rng(0).integers(0, len(rows), SAMPLE_ROWS)
+        some = rows.take(pa.array(np.sort(places)))
+    return [name for name in rows.schema.names if _has_few(some[name])]
+
+
+def _has_few(some: pa.ChunkedArray) -> bool:
+    """Whether the values of some rows are as few as if all of them were in one dictionary."""
+    values = some.drop_null()
+    if not len(values) or pa.types.is_boolean(some.type):
+        return True
+    most = DICTIONARY_BYTES_MAX / (values.nbytes / len(values))
+    return bool(pc.count_distinct(values).as_py() <= most * -math.expm1(-len(values) / most) + 1)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from penstock.options import (
     Options,
     choice,
     flag,
+    local_path,
     moment,
     names,
     number,
@@ -34,9 +35,25 @@ NEXMARK_BATCH: tuple[Option[Any], ...] = (
 )
 NEXMARK_STREAM = (*NEXMARK_BATCH, UNPACED, MAX_ROWS_PER_TRIGGER)
 
-YSB_ROWS = Option("rows", whole(0, 1 << 52), None, "rows_total")
+ROWS = Option("rows", whole(0, 1 << 52), None, "rows_total")
 YSB_RATE = Option("rate", whole(1, RATE_MAX), None, "rate")
-YSB = (YSB_ROWS, YSB_RATE, NUM_PARTITIONS)
+YSB = (ROWS, YSB_RATE, NUM_PARTITIONS)
+
+
+def _micros(text: str) -> int:
+    return round(number(text) * 1_000_000)
+
+
+_REPLAY_PATH: Option[str | None] = Option("path", local_path, None)
+_REPLAY_TIME: Option[str | None] = Option("timeColumn", str, None)
+REPLAY_PERIOD: Option[int | None] = Option("periodSeconds", _micros, None, "period_us")
+REPLAY = (_REPLAY_PATH, _REPLAY_TIME, REPLAY_PERIOD, ROWS, NUM_PARTITIONS)
+
+
+def replayed(options: Options) -> tuple[str, str]:
+    """The path of a sample, and its column of time."""
+    path = options.needed(_REPLAY_PATH, "sample.parquet")
+    return path, options.needed(_REPLAY_TIME, "ts")
 
 
 def nexmark_settings(options: Options) -> dict[str, Any]:

@@ -114,10 +114,11 @@ class ParquetPages:
         """Say which columns are read from now on, and which of them may come as codes."""
         self._columns, self._coded = columns, coded
         kinds = [self.schema.field(name).type for name in columns]
-        fixed = [k for k in kinds if pa.types.is_primitive(k) or pa.types.is_decimal128(k)]
+        leaves = [leaf for kind in kinds for leaf in _leaves(kind)]
+        fixed = [k for k in leaves if pa.types.is_primitive(k) or pa.types.is_decimal128(k)]
         self._row_bytes = sum(kind.bit_width for kind in fixed) // 8
-        self._is_flat = not any(pa.types.is_nested(kind) for kind in kinds)
-        is_narrow = len(fixed) == len(kinds)
+        self._is_bounded = not any(pa.types.is_nested(kind) for kind in leaves)
+        is_narrow = len(fixed) == len(leaves)
         self._rows = _page_rows(self._row_bytes) if is_narrow else PAGE_ROWS
         self._texts = () if is_narrow else _text_paths(self._first.schema, columns)
         self._opened[self._texts if self._is_small else ()] = self._first
@@ -149,7 +150,7 @@ class ParquetPages:
                 return chain([some], pages)
             rows = PAGE_ROWS if coded == self._texts else _page_rows(row_bytes, rows_min=1)
             return self._batches(coded, group, rows)
-        if not self._is_flat:
+        if not self._is_bounded:
             return self._batches((), group, PAGE_ROWS)
         rows = _page_rows(row_bytes)
         return self._batches(self._wanted_codes(group, stored, rows), group, rows)
@@ -214,6 +215,13 @@ class ParquetPages:
             rows, row_groups=[group], columns=wanted, use_threads=False
         )
         return found
+
+
+def _leaves(kind: pa.DataType) -> list[pa.DataType]:
+    """Return the types of which a row has one value each: those of a struct's fields."""
+    if not pa.types.is_struct(kind):
+        return [kind]
+    return [leaf for field in kind for leaf in _leaves(field.type)]
 
 
 def _page_rows(row_bytes: int, rows_min: int = PAGE_ROWS) -> int:

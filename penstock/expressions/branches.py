@@ -9,16 +9,22 @@ import pyarrow.compute as pc
 from penstock.arrays import Mask, true_rows, validity_of
 from penstock.expressions.comparison import compared
 from penstock.expressions.frame import Failures, Frame
-from penstock.expressions.nodes import Call, Expression
+from penstock.expressions.nodes import Call, Expression, is_branchless
 from penstock.expressions.types import BOOLEAN, arrow_type
 from penstock.expressions.vectors import arrow_column
 
 
 def and_or(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
-    """The right side is not computed where the left one already decides."""
+    """The right side is not computed where the left one already decides, if it costs or can fail.
+
+    To look the other rows out would cost more than what is cheap.
+    """
     left = frame.value(node.args[0])
-    deciding = pc.invert(left) if node.function == "and" else left
-    right = frame.value_on(node.args[1], ~true_rows(deciding))
+    if is_branchless(node.args[1]):
+        right = frame.value(node.args[1])
+    else:
+        deciding = pc.invert(left) if node.function == "and" else left
+        right = frame.value_on(node.args[1], ~true_rows(deciding))
     combine = pc.and_kleene if node.function == "and" else pc.or_kleene
     return combine(left, right)
 

@@ -10,7 +10,15 @@ import pyarrow as pa
 
 from penstock.arrays import Mask, validity_of
 from penstock.errors import ExpressionError, RowError
-from penstock.expressions.nodes import Arguments, Call, Column, Expression, Literal, may_fail
+from penstock.expressions.nodes import (
+    Arguments,
+    Call,
+    Column,
+    Expression,
+    Literal,
+    columns_of,
+    may_fail,
+)
 from penstock.expressions.types import arrow_type
 from penstock.expressions.vectors import arrow_column
 
@@ -95,13 +103,17 @@ class Frame:
         if taken.all():
             return self.value(expression)
         indices = np.cumsum(taken) - 1
-        computed = self.narrow(taken).value(expression)
+        computed = self._narrow(taken, expression).value(expression)
         return computed.take(pa.array(indices, mask=~taken))
 
-    def narrow(self, taken: Mask) -> Frame:
+    def _narrow(self, taken: Mask, expression: Expression) -> Frame:
+        """The taken rows, with the columns that an expression reads."""
         kept = np.flatnonzero(taken)
         rows = kept if self.rows is None else self.rows[kept]
-        return Frame(self.batch.take(pa.array(kept)), rows, self.failures)
+        read = {column.name for column in columns_of(expression)}
+        names = [name for name in self.batch.schema.names if name in read]
+        batch = self.batch.select(names) if names else self.batch
+        return Frame(batch.take(pa.array(kept)), rows, self.failures)
 
     def fail(self, bad: Mask, reason: str, expression: Expression) -> None:
         """Record that these rows of the frame failed."""

@@ -7,7 +7,7 @@ is evaluated on the rows that earlier steps left, and handed to the loop as colu
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -19,7 +19,15 @@ from penstock.arrays import Mask, Numbers, Vector, validity_of, values_of
 from penstock.errors import RowError, StateOverflow
 from penstock.expressions.evaluate import evaluate_rows, evaluate_with_failures
 from penstock.expressions.frame import row_error
-from penstock.expressions.tree import Column, Expression, call, literal, may_fail
+from penstock.expressions.tree import (
+    Call,
+    Column,
+    Expression,
+    call,
+    columns_of,
+    literal,
+    may_fail,
+)
 from penstock.expressions.types import BOOLEAN, INT, Field, Schema, arrow_schema
 from penstock.expressions.vectors import arrow_column
 from penstock.kernels.accumulators import ACCUMULATORS
@@ -196,11 +204,12 @@ class Block:
     """Runs one BlockSpec. Without a cache everything is done by Arrow and NumPy."""
 
     def __init__(self, spec: BlockSpec, cache: KernelCache | None) -> None:
-        self.spec = spec
-        phases = _phases(spec)
+        self._told = spec  # with fields of structs as people know them
+        self.spec, self._fields = _with_fields_apart(spec)
+        phases = _phases(self.spec)
         self._extra: list[tuple[str, Expression]] = []  # columns that Arrow computes for the loop
         self._coded: dict[int, Expression] = {}  # string keys, by place
-        grouping = None if spec.aggregate is None else self._grouping(spec.aggregate)
+        grouping = None if self.spec.aggregate is None else self._grouping(self.spec.aggregate)
         self._outputs = self._loop_outputs() if grouping is None else ()
         last = phases.pop()
         if last.arrow_filters or last.arrow_time is not None or self._needs_arrow():
@@ -283,10 +292,9 @@ class Block:
 
     def explain(self) -> list[tuple[str, str]]:
         """Each expression and what computes it: `numba` or `arrow`."""
-        filters = [part for condition in self.spec.filters for part in conjuncts(condition)]
-        times = [] if self.spec.event_time is None else [self.spec.event_time[0]]
-        found = dict.fromkeys([*filters, *times, *self.spec.results])
-        return [(str(e), "numba" if numba_supported(e) else "arrow") for e in found]
+        told, done = (_expressions(spec) for spec in (self._told, self.spec))
+        found = dict(zip(told, done, strict=True))
+        return [(str(e), "numba" if numba_supported(by) else "arrow") for e, by in found.items()]
 
     def row_errors(self, batch: pa.RecordBatch, rows: Sequence[int]) -> list[RowError]:
         """Why rows fail, found by evaluating the block on these alone."""
@@ -328,13 +336,14 @@ class Block:
 
     def _in_order(self) -> Iterator[tuple[Expression, Literal["filter", "window", "value"]]]:
         """What is evaluated, one after the other, and what for."""
-        for index in range(len(self.spec.filters) + 1):
-            if self.spec.event_time is not None and self.spec.event_time[1] == index:
-                yield self.spec.event_time[0], "value"
-            if index < len(self.spec.filters):
-                yield self.spec.filters[index], "filter"
-        is_windowed = self.spec.aggregate is not None and self.spec.aggregate.time is not None
-        for index, expression in enumerate(self.spec.results):
+        spec = self._told
+        for index in range(len(spec.filters) + 1):
+            if spec.event_time is not None and spec.event_time[1] == index:
+                yield spec.event_time[0], "value"
+            if index < len(spec.filters):
+                yield spec.filters[index], "filter"
+        is_windowed = spec.aggregate is not None and spec.aggregate.time is not None
+        for index, expression in enumerate(spec.results):
             yield expression, "window" if is_windowed and index == 0 else "value"
 
     def _outside(self, times: pa.Array) -> Mask:
@@ -425,7 +434,7 @@ class Block:
         )
 
     def _through_phases(self, batch: pa.RecordBatch, collect_bad: bool) -> _Rows:
-        rows = _Rows(batch)
+        rows = _Rows(self._with_fields(batch))
         for phase, loop in self._phases:
             if loop is not None:
                 result = loop.project(rows.batch, stop_at_failure=not collect_bad)
@@ -440,6 +449,16 @@ class Block:
                 array = self._evaluated(rows, [phase.arrow_time], batch, collect_bad)[0]
                 rows.see(pc.max(array.cast(pa.int64())).as_py())
         return rows
+
+    def _with_fields(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that are read, with fields of structs as columns of their own."""
+        if not self._fields:
+            return batch
+        fields, _ = evaluate_with_failures(list(self._fields), batch)
+        read = {column.name for e in _expressions(self.spec) for column in columns_of(e)}
+        whole = [name for name in batch.schema.names if name in read]
+        columns = [*map(batch.column, whole), *fields]
+        return pa.RecordBatch.from_arrays(columns, [*whole, *self._fields.values()])
 
     def _evaluated(
         self,
@@ -489,7 +508,7 @@ class Block:
         key_words: dict[int, NDArray[np.uint64]] = {}
         if not self._extra and not self._coded:
             return dictionaries, key_words
-        keys = [key for key in self._coded.values() if not _comes_coded(key, batch)]
+        keys = [key for key in self._coded.values() if not _comes_coded(key, rows.batch)]
         wanted = [*(e for _, e in self._extra), *keys]
         evaluated = dict(
             zip(wanted, self._evaluated(rows, wanted, batch, collect_bad), strict=True)
@@ -513,6 +532,54 @@ class Block:
         if names:
             rows.batch = pa.RecordBatch.from_arrays(columns, names=names)
         return dictionaries, key_words
+
+
+def _with_fields_apart(spec: BlockSpec) -> tuple[BlockSpec, dict[Expression, str]]:
+    """The block with fields of structs read as columns, and what these are called.
+
+    So a loop takes them, and who drops rows need not copy all fields of those that stay.
+    """
+    names: dict[Expression, str] = {}
+
+    def apart(expression: Expression) -> Expression:
+        if _is_field(expression):
+            name = names.setdefault(expression, f"__field{len(names)}")
+            return Column(name, expression.type, expression.nullable)
+        if not isinstance(expression, Call):
+            return expression
+        args = tuple(map(apart, expression.args))
+        return expression if args == expression.args else replace(expression, args=args)
+
+    def group(aggregate: BlockAggregate) -> BlockAggregate:
+        return replace(
+            aggregate,
+            keys=tuple(map(apart, aggregate.keys)),
+            time=aggregate.time and apart(aggregate.time),
+            aggregates=tuple((name, arg and apart(arg)) for name, arg in aggregate.aggregates),
+        )
+
+    done = replace(
+        spec,
+        filters=tuple(map(apart, spec.filters)),
+        outputs=tuple((name, apart(expression)) for name, expression in spec.outputs),
+        event_time=spec.event_time and (apart(spec.event_time[0]), spec.event_time[1]),
+        aggregate=spec.aggregate and group(spec.aggregate),
+    )
+    return done, names
+
+
+def _is_field(expression: Expression) -> bool:
+    """Whether it is a field of a column, or of a field of one."""
+    if not isinstance(expression, Call) or expression.function != "get_field":
+        return False
+    return isinstance(expression.args[0], Column) or _is_field(expression.args[0])
+
+
+def _expressions(spec: BlockSpec) -> list[Expression]:
+    """All that a block computes, filters in parts."""
+    filters = [part for condition in spec.filters for part in conjuncts(condition)]
+    times = [] if spec.event_time is None else [spec.event_time[0]]
+    return [*filters, *times, *spec.results]
 
 
 def _coded(column: pa.Array, alone: bool) -> tuple[pa.Array, pa.Array]:

@@ -167,8 +167,9 @@ def read_identity(folder: Path) -> Identity:
             content = file.read(_FORMAT_BYTES_MAX)
     except FileNotFoundError:
         raise NotALog(
-            f"{show_path(folder)} is not a log: it has no {FORMAT_FILE}. Choose a new or empty "
-            "folder",
+            f"{show_path(folder)} is not a log: it has no {FORMAT_FILE}. A log is in the folder "
+            "that penstock.attach was given, or in a query's checkpointLocation; a new one needs a "
+            "new or empty folder",
             path=str(folder),
         ) from None
     except PermissionError as error:

@@ -47,6 +47,7 @@ from penstock.operators.specs import (
     DeduplicateSpec,
     JoinSpec,
     LimitSpec,
+    ObserveSpec,
     OperatorSpec,
     OverSpec,
     PartialAggregateSpec,
@@ -64,7 +65,7 @@ from penstock.operators.static_join import StaticJoin
 from penstock.operators.static_rows import StaticRows
 from penstock.operators.table import Table
 from penstock.operators.table_join import TableJoin
-from penstock.state.contract import State
+from penstock.state.contract import KeyRange, State
 from penstock.state.keyed import BYTES_MAX_DEFAULT
 
 OnBadRow = Literal["raise", "reject"]
@@ -123,11 +124,13 @@ class Aside:
     """Rows that operators made and that went no further: they were late for the next, or failed.
 
     Each batch has the columns of what came out of its operator, those of `rejected` two more.
+    Beside them, what is kept of rows that were observed on their way.
     """
 
     late_rows: int = 0
     late: list[pa.RecordBatch] = field(default_factory=list)  # if they were asked for
     rejected: list[pa.RecordBatch] = field(default_factory=list)
+    observed: list[tuple[ObserveSpec, pa.RecordBatch]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +247,16 @@ class Chain:
         for way in self._ways:
             yield from way.steps
 
-    def use_static(self, side: str, static: StaticRows) -> None:
-        """From here on, rows are joined with this version of a static side."""
+    def use_static(self, side: str, static: StaticRows, keys: KeyRange | None = None) -> None:
+        """From here on, rows are joined with this version of a static side.
+
+        Processors that begin with its rows take those with keys of this range.
+        """
         for step in self._steps():
             if isinstance(step, StaticJoin) and step.side == side:
                 step.use(static)
+        for operator in self._operators:
+            operator.use_static(side, static, keys)
 
     @property
     def states(self) -> dict[str, State]:
@@ -295,6 +303,7 @@ class Chain:
         if bad:
             batch, rejected = self._without(batch, bad, None)
             made, prepared, _ = self._prepare(0, port, front, batch, watermark_us, False)
+        self._aside.observed += front.observed()
         times = [*(each.max_event_time_us for each in made), prepared.max_event_time_us]
         batches = self._enter(0, port, prepared, collect_bad)
         self._counts["late"] += prepared.late_rows
@@ -321,7 +330,8 @@ class Chain:
         return tuple(emitted)
 
     def take_aside(self) -> Aside:
-        """What operators made since the last call and was late for the next, or failed."""
+        """What operators made since the last call and was late for the next, or failed; and what
+        was observed."""
         taken, self._aside = self._aside, Aside()
         return taken
 
@@ -388,6 +398,7 @@ class Chain:
                 rest, rejected = self._without(batch, bad, maker)
                 self._aside.rejected.append(rejected)
                 made, _ = way.run(rest, False)
+            self._aside.observed += way.observed()
             if made[-1].batch.num_rows:
                 yield number, made[-1].batch
 
@@ -412,6 +423,7 @@ class Chain:
             batch, rejected = self._without(batch, bad, self._names[index])
             self._aside.rejected.append(rejected)
             _, prepared, _ = self._prepare(index + 1, 0, front, batch, None, False)
+        self._aside.observed += front.observed()
         self._counts["late"] += prepared.late_rows
         self._aside.late_rows += prepared.late_rows
         if prepared.late is not None:

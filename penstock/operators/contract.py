@@ -15,7 +15,8 @@ from penstock.kernels.block import Block
 from penstock.kernels.cache import KernelCache
 from penstock.operators.python_functions import PythonFunctions
 from penstock.operators.specs import SparkColumn
-from penstock.state.contract import State
+from penstock.operators.static_rows import StaticRows
+from penstock.state.contract import KeyRange, State
 
 Batches = tuple[pa.RecordBatch, ...]
 
@@ -122,6 +123,11 @@ class Operator(ABC):
     def due_us(self) -> int | None:
         """When `on_time` is to be called; None: not by the clock."""
         return None
+
+    def use_static(  # noqa: B027 (most have none)
+        self, side: str, static: StaticRows, keys: KeyRange | None
+    ) -> None:
+        """There are rows of a static side, of whose keys those with hashes in a range are ours."""
 
     def on_time(self) -> Batches:
         """Emit what is due by `now_us`."""

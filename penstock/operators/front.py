@@ -18,6 +18,7 @@ from penstock.kernels.block import Block, BlockAggregate, BlockSpec, StepRows
 from penstock.kernels.support import conjuncts
 from penstock.operators.contract import Tools
 from penstock.operators.explode import Explode
+from penstock.operators.observe import Observe
 from penstock.operators.partial import PartialGroups
 from penstock.operators.python_step import PythonColumns, PythonRows
 from penstock.operators.spark_step import SparkStep
@@ -25,6 +26,7 @@ from penstock.operators.specs import (
     AggregateSpec,
     FilterSpec,
     GenerateSpec,
+    ObserveSpec,
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
@@ -149,16 +151,20 @@ class Front:
 
     def _step(
         self,
-        spec: GenerateSpec | SparkSpec | PythonSpec | PythonRowsSpec | StaticJoinSpec,
+        spec: GenerateSpec | ObserveSpec | SparkSpec | PythonSpec | PythonRowsSpec | StaticJoinSpec,
         there: Schema,
         after: Sequence[OperatorSpec],
-    ) -> Explode | SparkStep | PythonColumns | PythonRows | StaticJoin:
+    ) -> Explode | Observe | SparkStep | PythonColumns | PythonRows | StaticJoin:
         """What takes rows of these columns; those that nobody reads after it may not come out."""
         tools = self._tools
         if isinstance(spec, SparkSpec):
             return SparkStep(spec, there, tools.spark)
         if isinstance(spec, PythonSpec):
             return PythonColumns(spec, there, tools)
+        if isinstance(spec, ObserveSpec):
+            in_loop = spec.partial.in_loop
+            loop = Fusion(there).aggregation(spec.partial) if in_loop else None
+            return Observe(spec, there, None if loop is None else Block(loop, tools.cache))
         read = columns_read(after, self.schema, tools.want_late)
         if isinstance(spec, GenerateSpec):
             return Explode(spec, there, read, spec.output in _keys(after, self.schema))
@@ -187,6 +193,14 @@ class Front:
     @property
     def steps(self) -> tuple[RowStep, ...]:
         return tuple(self._steps)
+
+    def observed(self) -> list[tuple[ObserveSpec, pa.RecordBatch]]:
+        """What was kept of the batch that was run last; None of it is there a second time."""
+        return [
+            (step.spec, kept)
+            for step in self._steps
+            if isinstance(step, Observe) and (kept := step.take()) is not None
+        ]
 
     @property
     def rows_passed(self) -> int:

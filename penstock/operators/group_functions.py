@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkRuntimeError, PySparkTypeError
 from pyspark.sql import types as spark
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 from penstock.operators.java_values import reader_of
@@ -27,6 +28,7 @@ from penstock.operators.python_functions import (
     GROUP_MAPS,
     STATE,
     STATE_PANDAS,
+    ZONE,
     PythonCode,
     PythonFunction,
     as_schema,
@@ -37,6 +39,8 @@ from penstock.operators.specs import PythonGroupsSpec
 from penstock.state.entries import VALUE, EntryState, Key
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+BYTES_ANY = 2**31 - 1  # what Spark has for no limit
 
 TIMEOUTS: Mapping[str, str] = {
     "none": GroupStateTimeout.NoTimeout,
@@ -123,43 +127,91 @@ class GroupFrames:
     """Rows by group as pandas has them: converted at once, where that gives what parts would give.
 
     A column of whole numbers or truths with nulls has another type in pandas: groups without any
-    have it too if all rows are converted together.
+    have it too if all rows are converted together. `columns` are those of the frames; before them
+    are the keys, which are the same from a row of `firsts` up to the next.
     """
 
     def __init__(
-        self, rows: pa.RecordBatch, convert: Callable[[pa.RecordBatch], list[Any]]
+        self,
+        rows: pa.RecordBatch,
+        firsts: Numbers,
+        columns: Sequence[int],
+        convert: Callable[[pa.RecordBatch], list[Any]],
     ) -> None:
         self._rows = rows
+        self._columns = columns
         self._convert = convert
-        changes = (pa.types.is_integer, pa.types.is_boolean)
-        self._series: list[Any] | None = None
+        keys = range(columns[0] if columns else rows.num_columns)
+        self._keys: dict[int, tuple[Any, ...]] | None = None
         self._frame: pd.DataFrame | None = None
+        changes = (pa.types.is_integer, pa.types.is_boolean)
         if not any(c.null_count and any(is_(c.type) for is_ in changes) for c in rows.columns):
-            self._series = convert(rows)
+            series = convert(rows)
+            shown = [series[at]._values.take(firsts) for at in keys]
+            self._keys = dict(zip(firsts.tolist(), zip(*shown, strict=True), strict=True))
+            if rows.num_columns > len(keys):
+                self._frame = pd.concat([series[at] for at in columns], axis=1)
 
-    def key(self, row: int, count: int) -> tuple[Any, ...]:
-        """The first columns of a row."""
-        if self._series is None:
-            first = self._convert(self._rows.slice(row, 1).select(range(count)))
-            return tuple(series.array[0] for series in first)
-        return tuple(series.array[row] for series in self._series[:count])
+    def rows_within(self, bytes_max: int) -> int:
+        """How many rows of the mean size have so many bytes, one at least."""
+        if bytes_max >= BYTES_ANY:
+            return BYTES_ANY
+        size = max(1, int(self._rows.nbytes))
+        return max(1, -(-bytes_max * int(self._rows.num_rows) // size))
 
-    def frame(self, start: int, end: int, columns: Sequence[int]) -> pd.DataFrame:
-        """These columns of some rows."""
-        if self._series is None:
-            part = self._convert(self._rows.slice(start, end - start).select(list(columns)))
-            return pd.concat(part, axis=1)
+    def key(self, row: int) -> tuple[Any, ...]:
+        """The keys of the rows from one of the first ones on."""
+        if self._keys is not None:
+            return self._keys[row]
+        keys = range(self._columns[0] if self._columns else self._rows.num_columns)
+        first = self._convert(self._rows.slice(row, 1).select(keys))
+        return tuple(series.array[0] for series in first)
+
+    def parts(self, start: int, end: int, rows_max: int) -> Iterator[pd.DataFrame]:
+        """The rows of a group."""
+        if end - start <= rows_max:
+            return iter((self._part(start, end),))
+        pieces = range(start, end, rows_max)
+        return (self._part(at, min(at + rows_max, end)) for at in pieces)
+
+    def _part(self, start: int, end: int) -> pd.DataFrame:
+        """Some rows. They are not copied, and nobody else has the same memory."""
         if self._frame is None:
-            self._frame = pd.concat([self._series[at] for at in columns], axis=1)
-        part = self._frame.iloc[start:end]
-        part.index = _numbered(end - start)
-        part._is_copy = None  # nobody else has these rows
-        return part
+            part = self._convert(self._rows.slice(start, end - start).select(list(self._columns)))
+            return pd.concat(part, axis=1)
+        part = self._frame._mgr.get_slice(slice(start, end), axis=1)
+        part.axes[1] = _numbered(end - start)
+        return pd.DataFrame._from_mgr(part, part.axes)
 
 
 @lru_cache(maxsize=4096)
 def _numbered(rows: int) -> pd.RangeIndex:
     return pd.RangeIndex(rows)
+
+
+def make_of(frame: pd.DataFrame) -> tuple[Any, ...]:
+    """The names of columns, and how values are laid out: the same for frames of one make."""
+    blocks = frame._mgr.blocks
+    names = tuple(frame.columns.tolist())
+    if len(blocks) == 1:
+        return names, blocks[0].dtype
+    return names, *((block.dtype, *block.mgr_locs) for block in blocks)
+
+
+def stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of frames of one make; for many small ones faster than `pd.concat`."""
+    if len(frames) == 1:
+        return frames[0]
+    managers = [frame._mgr for frame in frames]
+    blocks = []
+    for at, block in enumerate(managers[0].blocks):
+        if not isinstance(block.values, np.ndarray):
+            return pd.concat(frames, ignore_index=True)
+        parts = [manager.blocks[at].values for manager in managers]
+        blocks.append(block.make_block_same_class(np.concatenate(parts, axis=1)))
+    axes = [managers[0].axes[0], pd.RangeIndex(sum(map(len, frames)))]
+    made = type(managers[0])(tuple(blocks), axes, verify_integrity=False)
+    return pd.DataFrame._from_mgr(made, made.axes)
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -178,6 +230,11 @@ class GroupFunction(PythonFunction):
         self.columns = len(self.result_type.fields)
         self.rows_max = self._rows_max
         self.settings = worker.RunnerConf(dict(code.settings))
+        self.bytes_max = self.settings.arrow_max_bytes_per_batch
+        self._initial = pa.schema([])
+        if code.initial_type is not None:
+            first = spark.StructType.fromJson(json.loads(code.initial_type))
+            self._initial = to_arrow_schema(first, timezone=dict(code.settings).get(ZONE))
         variables = json.loads(code.variables)
         self.forms = {name: _form(facts) for name, facts in variables.items()}
         self.schemas = {
@@ -196,9 +253,12 @@ class GroupFunction(PythonFunction):
 
     def as_given(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The first columns may be all that there are: those of keys."""
-        fields = list(self._given)[: rows.num_columns]
-        columns = [c.cast(f.type) for c, f in zip(rows.columns, fields, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+        return _cast(rows, list(self._given)[: rows.num_columns])
+
+    def as_initial(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Keys, and behind them what keys begin with."""
+        keys = rows.num_columns - len(self._initial)
+        return _cast(rows, [*list(self._given)[:keys], *self._initial])
 
     def pandas(self, rows: pa.RecordBatch) -> list[Any]:
         return ArrowBatchTransformer.to_pandas(
@@ -219,6 +279,11 @@ class GroupFunction(PythonFunction):
             int_to_decimal_coercion_enabled=self.settings.int_to_decimal_coercion_enabled,
         )
         return as_schema(members(made), schema)
+
+
+def _cast(rows: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    columns = [c.cast(f.type) for c, f in zip(rows.columns, fields, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
 def _group_map(worker: Any, messages: Any, code: PythonCode, settings: Any, keys: int) -> Any:
@@ -275,8 +340,8 @@ class GroupCalls(ABC):
         self.moment = Moment(-1, -1)
 
     @abstractmethod
-    def give(self, rows: pa.RecordBatch) -> None:
-        """Rows by group, of which calls are to speak."""
+    def give(self, rows: pa.RecordBatch, firsts: Numbers) -> None:
+        """Rows by group, and where each begins, of which calls are to speak."""
 
     @abstractmethod
     def call(self, key: Key, start: int, end: int) -> list[Any]:
@@ -295,13 +360,17 @@ class GroupCalls(ABC):
 
     def _stacked(self, frames: list[pd.DataFrame]) -> list[pd.DataFrame]:
         """Results that are converted together; as PySpark does it."""
-        return frames if len(frames) == 1 else [pd.concat(frames, ignore_index=True)]
+        of_one_make = len(set(map(make_of, frames))) == 1
+        return [stacked(frames) if of_one_make else pd.concat(frames, ignore_index=True)]
+
+    def _given_frames(self, rows: pa.RecordBatch, firsts: Numbers) -> GroupFrames:
+        return GroupFrames(rows, firsts, range(self.keys, len(self.names)), self.loaded.pandas)
 
 
 class MapCalls(GroupCalls):
     """Calls a function that makes rows of the rows of a key, and keeps nothing."""
 
-    def give(self, rows: pa.RecordBatch) -> None:
+    def give(self, rows: pa.RecordBatch, firsts: Numbers) -> None:
         self._rows = rows
 
     def begin(self, moment: tuple[int, int]) -> None:
@@ -324,15 +393,11 @@ class MapCalls(GroupCalls):
 class StateCalls(GroupCalls):
     """Calls a function with a GroupState, once for the rows of a key, and when it has timed out."""
 
-    def give(self, rows: pa.RecordBatch) -> None:
-        self._frames = GroupFrames(rows, self.loaded.pandas)
+    def give(self, rows: pa.RecordBatch, firsts: Numbers) -> None:
+        self._frames = self._given_frames(rows, firsts)
 
     def call(self, key: Key, start: int, end: int) -> list[Any]:
-        columns = range(self.keys, len(self.names))
-        size = self.loaded.rows_max
-        frames = (
-            self._frames.frame(at, min(at + size, end), columns) for at in range(start, end, size)
-        )
+        frames = self._frames.parts(start, end, self.loaded.rows_max)
         return self._run(key, start, frames, has_timed_out=False)
 
     def expire(self, key: Key, row: int, until: int) -> list[Any]:
@@ -359,7 +424,7 @@ class StateCalls(GroupCalls):
             keyAsUnsafe=b"",
             valueSchema=self.loaded.schemas[STATE],
         )
-        given = self.loaded.function(self._frames.key(row, self.keys), frames, state)
+        given = self.loaded.function(self._frames.key(row), frames, state)
         results = _checked_frames(given, self.loaded.columns)
         until = state._timeout_timestamp
         has_timeout = until != GroupState.NO_TIMESTAMP

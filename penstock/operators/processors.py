@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -20,16 +21,22 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.streaming import stateful_processor as processors
 from pyspark.sql.streaming import stateful_processor_api_client as api_client
 
+from penstock.arrays import python_values
 from penstock.operators.group_functions import (
     GroupCalls,
     GroupFrames,
     GroupFunction,
     MapCalls,
+    Numbers,
     StateCalls,
     VariableForm,
+    make_of,
+    stacked,
 )
 from penstock.operators.python_functions import (
     GROUP_MAPS,
+    INITIAL_PANDAS,
+    INITIAL_ROWS,
     STATE_PANDAS,
     TRANSFORM_PANDAS,
     TRANSFORM_ROWS,
@@ -38,6 +45,8 @@ from penstock.operators.python_functions import (
 )
 from penstock.operators.specs import PythonGroupsSpec
 from penstock.state.entries import VALUE, EntryState, Key
+
+StateT = TypeVar("StateT", bound=processors.ValueState | processors.ListState | processors.MapState)
 
 
 class ProcessorCalls(GroupCalls):
@@ -51,6 +60,7 @@ class ProcessorCalls(GroupCalls):
         self._handle = Handle(self)
         processor = copy.deepcopy(self.loaded.function)
         processor.init(self._handle)
+        self._handle.is_ready = True
         self._processor = processor
         stamps = (-1, -1) if self.clock == "none" else moment
         self._times = processors.TimerValues(*stamps)
@@ -69,6 +79,16 @@ class ProcessorCalls(GroupCalls):
             self.key(start), self._rows(start, end), self._times
         )
         return self._checked(given)
+
+    @abstractmethod
+    def begin_with(self, rows: pa.RecordBatch, firsts: Numbers) -> None:
+        """Rows by group with which keys begin, as `give` has them; their columns are others."""
+
+    def start(self, key: Key, start: int, end: int) -> None:
+        """Give a group what it begins with; what it answers is nothing to Spark either."""
+        self._handle.key = key
+        for each in self._rows(start, end):
+            self._processor.handleInitialState(self.key(start), each, self._times)
 
     def expire(self, key: Key, row: int, until: int) -> list[Any]:
         assert self.timers is not None
@@ -95,20 +115,19 @@ class ProcessorCalls(GroupCalls):
 class PandasProcessorCalls(ProcessorCalls):
     """Calls a processor that takes and gives frames."""
 
-    def give(self, rows: pa.RecordBatch) -> None:
-        # Spark's frames are made of rows, whose numbers are Python's: all as wide as can be.
-        wide = [c.cast(_widest(c.type)) if _widest(c.type) != c.type else c for c in rows.columns]
-        rows = pa.RecordBatch.from_arrays(wide, names=rows.schema.names)
-        self._frames = GroupFrames(rows, self.loaded.pandas)
+    def give(self, rows: pa.RecordBatch, firsts: Numbers) -> None:
+        self._frames = self._given_frames(_widened(rows), firsts)
+
+    def begin_with(self, rows: pa.RecordBatch, firsts: Numbers) -> None:
+        columns = range(self.keys, rows.num_columns)
+        self._frames = GroupFrames(_widened(rows), firsts, columns, self.loaded.pandas)
 
     def key(self, row: int) -> tuple[Any, ...]:
-        return tuple(_python_value(each) for each in self._frames.key(row, self.keys))
+        return tuple(map(_python_value, self._frames.key(row)))
 
     def _rows(self, start: int, end: int) -> Iterator[pd.DataFrame]:
-        columns = range(self.keys, len(self.names))
-        size = self.loaded.rows_max
-        for at in range(start, end, size):
-            yield self._frames.frame(at, min(at + size, end), columns)
+        size = min(self.loaded.rows_max, self._frames.rows_within(self.loaded.bytes_max))
+        return self._frames.parts(start, end, size)
 
     def _checked(self, given: Any) -> list[Any]:
         results = list(given)
@@ -124,10 +143,14 @@ class PandasProcessorCalls(ProcessorCalls):
         """PySpark converts each alone: together only those that are of one make."""
         stacks: dict[tuple[Any, ...], list[pd.DataFrame]] = {}
         for frame in frames:
-            make = (*frame.columns, *map(str, frame._mgr.get_dtypes()))
-            stacks.setdefault(make, []).append(frame)
-        together = super()._stacked
-        return [each for stack in stacks.values() for each in together(stack)]
+            stacks.setdefault(make_of(frame), []).append(frame)
+        return [stacked(stack) for stack in stacks.values()]
+
+
+def _widened(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Spark's frames are made of rows, whose numbers are Python's: all as wide as can be."""
+    wide = [c.cast(_widest(c.type)) if _widest(c.type) != c.type else c for c in rows.columns]
+    return pa.RecordBatch.from_arrays(wide, names=rows.schema.names)
 
 
 def _widest(kind: pa.DataType) -> pa.DataType:
@@ -140,34 +163,69 @@ def _python_value(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
+def _maker_of(names: Sequence[str]) -> Callable[[tuple[Any, ...]], spark.Row]:
+    """Rows of a class of their own know their names without being told one by one."""
+    facts = {"__fields__": spark.Row(*names), "__module__": spark.__name__}
+    return partial(tuple.__new__, type("Row", (spark.Row,), facts))
+
+
 class RowProcessorCalls(ProcessorCalls):
     """Calls a processor that takes and gives rows."""
 
-    def give(self, rows: pa.RecordBatch) -> None:
-        self._values = [column.to_pylist() for column in rows.columns]
-        self._row = spark.Row(*(self.names[at] for at in self.columns))
+    def __init__(self, function: GroupFunction, *others: Any) -> None:
+        super().__init__(function, *others)
+        result = function.result_type
+        self._kind = to_arrow_type(result, timezone="UTC", prefers_large_types=False)
+        self._result_names = [field.name for field in self._kind]
+        self._is_flat = len(set(self._result_names)) == len(self._result_names) and not any(
+            pa.types.is_nested(field.type) for field in self._kind
+        )
+        self._own_row = self._row = _maker_of([self.names[at] for at in self.columns])
+
+    def begin_with(self, rows: pa.RecordBatch, firsts: Numbers) -> None:
+        values = [python_values(column) for column in rows.columns]
+        self._keys, self._given = values[: self.keys], values[self.keys :]
+        self._row = _maker_of(rows.schema.names[self.keys :])
+
+    def give(self, rows: pa.RecordBatch, firsts: Numbers) -> None:
+        self._row = self._own_row
+        values = [python_values(column) for column in rows.columns]
+        self._keys = values[: self.keys]
+        self._given = [] if rows.num_columns == self.keys else [values[at] for at in self.columns]
 
     def key(self, row: int) -> tuple[Any, ...]:
-        return tuple(values[row] for values in self._values[: self.keys])
+        return tuple([values[row] for values in self._keys])
 
     def _rows(self, start: int, end: int) -> Iterator[spark.Row]:
-        columns = [self._values[at][start:end] for at in self.columns]
-        return iter([self._row(*values) for values in zip(*columns, strict=True)])
+        columns = [values[start:end] for values in self._given]
+        return map(self._row, zip(*columns, strict=True))
 
     def _checked(self, given: Any) -> list[Any]:
-        return [row.asDict(True) for row in given]
+        return [self._result(row) for row in given]
+
+    def _result(self, row: Any) -> tuple[Any, ...]:
+        """The values of a row under the declared names."""
+        names = self._result_names
+        is_plain = self._is_flat and type(row) is spark.Row and len(row) == len(names)
+        if is_plain and row.__dict__.get("__fields__") == names:
+            return row  # type: ignore[no-any-return] # a tuple
+        found = row.asDict(True)
+        return tuple(map(found.get, names))
 
     def table(self, results: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-        kind = to_arrow_type(self.loaded.result_type, timezone="UTC", prefers_large_types=False)
-        made = pa.RecordBatch.from_pylist(list(results), schema=pa.schema(list(kind)))
+        parts = zip(*results, strict=True) if results else [()] * len(self._kind)
+        columns = [
+            pa.array(values, field.type) for values, field in zip(parts, self._kind, strict=True)
+        ]
+        made = pa.RecordBatch.from_arrays(columns, schema=pa.schema(list(self._kind)))
         return as_schema(made, schema)
 
 
 CALLS: Mapping[int, type[GroupCalls]] = {
     **dict.fromkeys(GROUP_MAPS, MapCalls),
     STATE_PANDAS: StateCalls,
-    TRANSFORM_PANDAS: PandasProcessorCalls,
-    TRANSFORM_ROWS: RowProcessorCalls,
+    **dict.fromkeys((TRANSFORM_PANDAS, INITIAL_PANDAS), PandasProcessorCalls),
+    **dict.fromkeys((TRANSFORM_ROWS, INITIAL_ROWS), RowProcessorCalls),
 }
 
 
@@ -187,17 +245,19 @@ class Handle(processors.StatefulProcessorHandle):
 
     def __init__(self, calls: GroupCalls) -> None:
         self._calls = calls
+        self._given: dict[str, Any] = {}
         self.key: Key = ()
+        self.is_ready = False  # init() is over
 
     def getValueState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
     ) -> processors.ValueState:
-        return Value(self._variable(stateName, "value"))
+        return self._give(stateName, Value(self._variable(stateName, "value")))
 
     def getListState(
         self, stateName: str, schema: Any, ttlDurationMs: int | None = None
     ) -> processors.ListState:
-        return List(self._variable(stateName, "list"))
+        return self._give(stateName, List(self._variable(stateName, "list")))
 
     def getMapState(
         self,
@@ -206,7 +266,11 @@ class Handle(processors.StatefulProcessorHandle):
         valueSchema: Any,
         ttlDurationMs: int | None = None,
     ) -> processors.MapState:
-        return Map(self._variable(stateName, "map"))
+        return self._give(stateName, Map(self._variable(stateName, "map")))
+
+    def _give(self, name: str, state: StateT) -> StateT:
+        self._given[name] = state
+        return state
 
     def _variable(self, name: str, kind: str) -> Variable:
         form = self._calls.loaded.forms.get(name)
@@ -232,9 +296,15 @@ class Handle(processors.StatefulProcessorHandle):
         return iter(sorted(until for (until,), _ in self._timers("list").of(self.key)))
 
     def deleteIfExists(self, stateName: str) -> None:
+        if self.is_ready:
+            raise PySparkRuntimeError(
+                f"Error deleting state variable: a processor gives up {stateName!r} in init(), for "
+                "all keys; clear() removes what one key has"
+            )
         state = self._calls.states.get(stateName)
         if state is not None:
-            state.clear(self.key)
+            state.clear_all()
+            self._given[stateName]._variable = Gone(stateName, self._calls.loaded.forms[stateName])
 
     def _timers(self, what: str) -> EntryState:
         if self._calls.timers is None:
@@ -299,6 +369,19 @@ class Variable:
 
     def _is_over(self, until: int | None) -> bool:
         return until is not None and until <= self._handle.now_ms
+
+
+class Gone:
+    """A state that the processor has given up."""
+
+    def __init__(self, name: str, form: VariableForm) -> None:
+        self._text = (
+            f"Error checking {form.kind} state exists, or reading or changing it: state {name!r} "
+            "was given up by deleteIfExists() in init()"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        raise PySparkRuntimeError(self._text)
 
 
 def _normal(value: Sequence[Any]) -> tuple[Any, ...]:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import starmap
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.arrays import python_values
 from penstock.errors import FunctionFailed, ProgramIncompatible, StreamError
 from penstock.operators.specs import PythonCall
 
@@ -29,14 +31,18 @@ TABLE, ARROW_TABLE, ARROW_ROWS = 300, 301, 302  # table functions
 MAP_PANDAS, MAP_ARROW = 205, 207
 STATE_PANDAS = 208  # groups with a state
 TRANSFORM_PANDAS, TRANSFORM_ROWS = 211, 213  # groups with an object that has states
+INITIAL_PANDAS, INITIAL_ROWS = 212, 214  # the same, with rows to begin with
+PROCESSORS = frozenset({TRANSFORM_PANDAS, TRANSFORM_ROWS, INITIAL_PANDAS, INITIAL_ROWS})
 STATE = "state"  # the one variable of a function with a state
 ARROW_GROUP_MAPS = frozenset({209, 215})
 GROUP_MAPS = frozenset({201, 216, *ARROW_GROUP_MAPS})  # groups of one batch
-GROUPED = frozenset({STATE_PANDAS, TRANSFORM_PANDAS, TRANSFORM_ROWS, *GROUP_MAPS})
+GROUPED = frozenset({STATE_PANDAS, *PROCESSORS, *GROUP_MAPS})
 ROWS_PER_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BYTES_PER_BATCH = "spark.sql.execution.arrow.maxBytesPerBatch"
 ZONE = "spark.sql.session.timeZone"
 TRACE_CHARACTERS_MAX = 4_000
 HALVED_FAILURES_MAX = 1_000  # of one batch
+PYTHON_CONDITION = "PYTHON_EXCEPTION"  # Spark's word for what a function of people raised
 _THREADS = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 
 Apply = Callable[[int, Iterator[Any]], Iterator[Any]]
@@ -56,6 +62,7 @@ class PythonCode:
     settings: tuple[tuple[str, str], ...]
     analysed: bytes | None = None  # of a table function that looked at its arguments first
     variables: str = "{}"  # of a function that keeps something for each key: JSON, by their names
+    initial_type: str | None = None  # of a processor that is given rows first: their struct
 
 
 PythonCodes = Mapping[str, PythonCode]  # by digest
@@ -191,8 +198,7 @@ class PythonFunction:
         while len(values) < len(rows):
             try:
                 with self.guarded():
-                    for value in self._apply(0, pending):
-                        values.append(value)
+                    values.extend(self._apply(0, pending))  # what came before an error is in it
             except (Exception, SystemExit) as error:
                 self.check_imports(error)
                 failures[len(values)] = failure_of(error)
@@ -334,12 +340,16 @@ class PythonFunction:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """A function that forks comes back twice: the copy must not go on as the slot."""
+        """Call the function within this."""
         try:
             yield
         finally:
-            if os.getpid() != self._pid:
-                os._exit(1)
+            self.check_process()
+
+    def check_process(self) -> None:
+        """A function that forks comes back twice: the copy must not go on as the slot."""
+        if os.getpid() != self._pid:
+            os._exit(1)
 
     def check_imports(self, error: BaseException) -> None:
         """A module that is missing is no fault of a row."""
@@ -404,6 +414,10 @@ def _preparation(code: PythonCode, given: Any, noted: _Noted) -> Callable[[], Ap
         known = _Unpickled(worker.pickleSer)
         return lambda: worker.read_udtf(known, info, code.eval_type, runner, evaluation)[0]
     info = messages.UDFInfo(list(code.commands), by_place, by_name, 0)
+    if code.eval_type == BATCHED:
+        places, function = worker.read_single_udf(worker.pickleSer, info, code.eval_type, runner, 0)
+        if list(places) == list(range(len(given.fields))):  # a row is what it is called with
+            return lambda: lambda _, rows: starmap(function, rows)
     noted.serializer = worker.pickleSer
     apply = worker.read_udfs(noted, [info], code.eval_type, runner, evaluation)[0]
     return lambda: apply
@@ -492,7 +506,9 @@ def _to_rows(
             return [()] * batch.num_rows
         columns = []
         for column, convert in zip(batch.columns, converters, strict=True):
-            values = ArrowTableToRowsConversion._to_pylist(column)
+            is_nested = pa.types.is_nested(column.type)
+            listed = ArrowTableToRowsConversion._to_pylist if is_nested else python_values
+            values = listed(column)
             columns.append(values if convert is None else [convert(value) for value in values])
         return list(zip(*columns, strict=True))
 

@@ -7,7 +7,9 @@ what they gave rise to, so nothing that was shown is computed again by another t
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any, NoReturn
@@ -26,14 +28,18 @@ from penstock.kernels.hashing import hash_columns
 from penstock.operators.contract import TIME_NONE, Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import levels, sorted_places
-from penstock.operators.python_functions import Failure, failure_of
+from penstock.operators.python_functions import PYTHON_CONDITION, Failure, failure_of
 from penstock.operators.specs import PythonGroupsSpec, StateVariable
+from penstock.operators.static_rows import StaticRows
+from penstock.state.contract import KeyRange
 from penstock.state.entries import EntryKind, EntryState, Key, column_tuples, tuple_columns
 
 Numbers = NDArray[np.int64]
 
 TIMERS = "timers"
 KEY_CHARACTERS_MAX = 200
+_PLAIN = re.compile("[A-Za-z0-9_]{1,64}")
+FIRST_ROWS_US = 10_000_000  # so long rows are waited for to begin with
 AGAIN_US = 100_000  # until a key is asked again that was told of its time and left it as it was
 
 
@@ -51,22 +57,23 @@ class PythonGroups(Operator):
         self._spec = spec
         self._tools = tools
         self._output = arrow_schema(spec.outputs)
+        bytes_max = tools.state_bytes_max
         self._variables = {
-            variable.name: EntryState(
-                f"{name}_{at}", entry_kind(spec, variable), bytes_max=tools.state_bytes_max
-            )
-            for at, variable in enumerate(spec.variables)
+            variable.name: entry_state(name, spec, variable, bytes_max)
+            for variable in spec.variables
         }
         self._timers: EntryState | None = None
-        if spec.is_processor and spec.clock != "none":
-            kind = timer_kind(spec)
-            self._timers = EntryState(f"{name}_{TIMERS}", kind, bytes_max=tools.state_bytes_max)
+        if has_timers(spec):
+            self._timers = timer_state(name, spec, bytes_max)
         timers = [] if self._timers is None else [self._timers]
         self._stores = [*self._variables.values(), *timers]
         self.states = {state.name: state for state in self._stores}
         self._watermark_us: int | None = None
         self._fired_us = -1  # when it was last called for what was due
         self._is_open = False
+        self._first: Groups | None = None  # what keys begin with, until they have
+        self._has_begun = spec.initial is None
+        self._waits_since_us: int | None = None
 
     # --- rows -------------------------------------------------------------------------------------
 
@@ -88,9 +95,10 @@ class PythonGroups(Operator):
             return Prepared(())
         if watermark_us is not None:
             self._watermark_us = max(watermark_us, self._watermark_us or TIME_NONE)
-        groups = Groups(self._spec, batch)
+        groups = Groups(self._spec.key_names, self._spec.call.input_names, batch)
         self._begin()
-        self._calls.give(self._calls.loaded.as_given(groups.rows))
+        self._begin_keys()
+        self._calls.give(self._calls.loaded.as_given(groups.rows), groups.starts)
         made: list[tuple[int, list[Any]]] = []
         failures: dict[int, Failure] = {}
         for at, (key, start, end) in enumerate(groups):
@@ -111,14 +119,16 @@ class PythonGroups(Operator):
         """What a call gives, None if it fails."""
         function = self._calls.loaded
         try:
-            with function.guarded():
-                return run()
+            return run()
         except (Exception, SystemExit) as error:
+            function.check_process()
             if isinstance(error, StreamError):
                 raise
             function.check_imports(error)
             failures.setdefault(at, failure_of(error))
             return None
+        finally:
+            function.check_process()
 
     def _table(
         self, made: Sequence[tuple[int, list[Any]]], failures: dict[int, Failure]
@@ -152,6 +162,7 @@ class PythonGroups(Operator):
                     reason=failure.reason,
                     expression=text[:10_000],
                     traceback=failure.trace,
+                    condition=PYTHON_CONDITION,
                     key=key,
                 )
         return bad
@@ -168,16 +179,51 @@ class PythonGroups(Operator):
         """What has changed so far is not taken back any more."""
         for state in self._stores:
             state.begin()
+        self._has_begun, self._first = True, None
+
+    # --- what keys begin with ---------------------------------------------------------------------
+
+    def use_static(self, side: str, static: StaticRows, keys: KeyRange | None) -> None:
+        initial = self._spec.initial
+        if initial is None or initial.side != side or self._has_begun:
+            return
+        rows = static.batch.select([field.name for field in initial.side_schema])
+        kept = [evaluate(key, rows) for key in initial.keys]
+        names = [f"__key{at}" for at in range(len(kept))]
+        rows = pa.RecordBatch.from_arrays(
+            [*kept, *rows.columns], names=[*names, *rows.schema.names]
+        )
+        if keys is not None and rows.num_rows:
+            hashes = hash_columns(kept, rows.num_rows)
+            rows = rows.filter(pa.array((hashes >= keys[0]) & (hashes < keys[1])))
+        self._first = Groups(names, [*initial.key_names, *initial.shown], rows)
+
+    def _begin_keys(self) -> None:
+        """Give each key the rows that it begins with, if it was not given them yet."""
+        groups = self._first
+        if self._has_begun or groups is None or not groups.rows.num_rows:
+            return
+        self._calls.begin_with(self._calls.loaded.as_initial(groups.rows), groups.starts)
+        for key, start, end in groups:
+            what = f"key {_short(key)} and the initial state"
+            self._by_time(partial(self._calls.start, key, start, end), what)
 
     # --- time -------------------------------------------------------------------------------------
 
     def on_watermark(self, watermark_us: int, of_ports_us: Sequence[int]) -> Batches:
         if self._watermark_us is not None and watermark_us < self._watermark_us:
             return ()
+        if self._tools.is_rehearsal:
+            return ()
         self._watermark_us = watermark_us
         return self._fire_alone() if self._spec.clock == "event" else ()
 
     def due_us(self) -> int | None:
+        if not self._has_begun:
+            # With the first rows, as in Spark, or without any if there are none for these keys.
+            if self._waits_since_us is None:
+                self._waits_since_us = self.now_us
+            return self._waits_since_us + FIRST_ROWS_US
         if self._spec.clock != "processing":
             return None
         first_ms = None if self._due is None else self._due.first_due()
@@ -187,7 +233,8 @@ class PythonGroups(Operator):
         return due_us if due_us > self._fired_us else self._fired_us + AGAIN_US
 
     def on_time(self) -> Batches:
-        return self._fire_alone() if self._spec.clock == "processing" else ()
+        is_due = self._spec.clock == "processing" or not self._has_begun
+        return self._fire_alone() if is_due else ()
 
     @property
     def _due(self) -> EntryState | None:
@@ -205,9 +252,10 @@ class PythonGroups(Operator):
 
     def _fire_alone(self) -> Batches:
         first_ms = None if self._due is None else self._due.first_due()
-        if first_ms is None or first_ms >= self._limit_ms:
+        if self._has_begun and (first_ms is None or first_ms >= self._limit_ms):
             return ()
         self._begin()
+        self._begin_keys()
         batches = self._fire()
         self._end()
         self._accept()
@@ -228,7 +276,7 @@ class PythonGroups(Operator):
         due = [] if state is None else state.take_due(self._limit_ms)
         if state is not None and due:
             shown = self._shown_keys([key for _, key, _ in due])
-            self._calls.give(self._calls.loaded.as_given(shown))
+            self._calls.give(self._calls.loaded.as_given(shown), np.arange(len(due)))
             results: list[Any] = []
             for row, (until_ms, key, name) in enumerate(due):
                 entry = state.get(key, name)
@@ -290,13 +338,7 @@ class PythonGroups(Operator):
 
     def _shown_keys(self, keys: Sequence[Key]) -> pa.RecordBatch:
         """Keys as the function sees them: those that are kept as bytes are what these stand for."""
-        columns = tuple_columns(keys, _key_schema(self._spec))
-        kept = pa.RecordBatch.from_arrays(columns, names=list(self._spec.key_names))
-        shown = [
-            evaluate(_shown_key(key, given.type), kept)
-            for key, given in zip(self._spec.keys, self._spec.call.inputs, strict=False)
-            if isinstance(key, Column)
-        ]
+        shown = shown_keys(self._spec, tuple_columns(keys, _key_schema(self._spec)))
         return pa.RecordBatch.from_arrays(shown, names=[f"_{at}" for at in range(len(shown))])
 
     # --- the function -----------------------------------------------------------------------------
@@ -328,47 +370,61 @@ class PythonGroups(Operator):
     # --- markers ----------------------------------------------------------------------------------
 
     def progress(self) -> list[int | None]:
-        return [self._watermark_us, self.now_us]
+        waits = [] if self._has_begun else [1]
+        return [self._watermark_us, self.now_us, *waits]
 
     def restore_progress(self, progress: Any) -> None:
         if progress is not None:
-            self._watermark_us, self.now_us = progress
+            self._watermark_us, self.now_us, *waits = progress
+            self._has_begun = not waits or self._spec.initial is None
 
 
 class Groups:
     """The rows of a batch by key, in the order of keys; those of a key in their own."""
 
-    def __init__(self, spec: PythonGroupsSpec, batch: pa.RecordBatch) -> None:
+    def __init__(
+        self, key_names: Sequence[str], input_names: Sequence[str], batch: pa.RecordBatch
+    ) -> None:
         count = batch.num_rows
-        keys = [plain(batch.column(name)) for name in spec.key_names]
+        keys = [plain(batch.column(name)) for name in key_names]
         by = [level for key in keys for level in levels(key)]
         self._order = sorted_places(by, count)
         begins = np.zeros(count, np.bool_)
-        begins[0] = True
+        begins[:1] = True
         for level in by:
             begins[1:] |= level[self._order][1:] != level[self._order][:-1]
-        self._starts = np.flatnonzero(begins)
-        self._ends = np.append(self._starts[1:], count)
+        self.starts = np.flatnonzero(begins)
+        self._ends = np.append(self.starts[1:], count)
         order = pa.array(self._order)
-        columns = [plain(batch.column(name)).take(order) for name in spec.call.input_names]
+        columns = [plain(batch.column(name)).take(order) for name in input_names]
         names = [f"_{at}" for at in range(len(columns))]
         self.rows = pa.RecordBatch.from_arrays(columns, names=names)
-        firsts = pa.array(self._order[self._starts])
+        firsts = pa.array(self._order[self.starts])
         self._keys = [
             tuple(map(_normal, key))
-            for key in column_tuples([key.take(firsts) for key in keys], self._starts.size)
+            for key in column_tuples([key.take(firsts) for key in keys], self.starts.size)
         ]
 
     def __iter__(self) -> Any:
-        return zip(self._keys, self._starts.tolist(), self._ends.tolist(), strict=True)
+        return zip(self._keys, self.starts.tolist(), self._ends.tolist(), strict=True)
 
     def places(self, at: int) -> list[int]:
         """Where the rows of a group were in the batch."""
-        found: list[int] = self._order[self._starts[at] : self._ends[at]].tolist()
+        found: list[int] = self._order[self.starts[at] : self._ends[at]].tolist()
         return found
 
     def shown(self, at: int) -> str:
         return _short(self._keys[at])
+
+
+def shown_keys(spec: PythonGroupsSpec, columns: Sequence[pa.Array]) -> list[pa.Array]:
+    """Columns of keys as they are kept, as functions see them."""
+    kept = pa.RecordBatch.from_arrays(list(columns), names=list(spec.key_names))
+    return [
+        evaluate(_shown_key(key, given.type), kept)
+        for key, given in zip(spec.keys, spec.call.inputs, strict=False)
+        if isinstance(key, Column)
+    ]
 
 
 def _shown_key(key: Column, data_type: DataType) -> Expression:
@@ -390,6 +446,24 @@ def _short(key: Key) -> str:
 
 
 # --- states ---------------------------------------------------------------------------------------
+
+
+def has_timers(spec: PythonGroupsSpec) -> bool:
+    return spec.is_processor and spec.clock != "none"
+
+
+def entry_state(
+    operator: str, spec: PythonGroupsSpec, variable: StateVariable, bytes_max: int
+) -> EntryState:
+    """The state under a name, empty. It is called after that name, whatever stands beside it."""
+    name = variable.name
+    if not _PLAIN.fullmatch(name):
+        name = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return EntryState(f"{operator}_{name}", entry_kind(spec, variable), bytes_max=bytes_max)
+
+
+def timer_state(operator: str, spec: PythonGroupsSpec, bytes_max: int) -> EntryState:
+    return EntryState(f"{operator}{TIMERS}", timer_kind(spec), bytes_max=bytes_max)
 
 
 def entry_kind(spec: PythonGroupsSpec, variable: StateVariable) -> EntryKind:

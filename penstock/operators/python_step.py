@@ -12,7 +12,7 @@ from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import StepRows
 from penstock.kernels.columns import plain
 from penstock.operators.contract import Tools
-from penstock.operators.python_functions import Failure, PythonFunction
+from penstock.operators.python_functions import PYTHON_CONDITION, Failure, PythonFunction
 from penstock.operators.specs import PythonCall, PythonRowsSpec, PythonSpec
 
 
@@ -68,6 +68,7 @@ class _Calls:
             reason=failure.reason,
             expression=call.text[:10_000],
             traceback=failure.trace,
+            condition=PYTHON_CONDITION,
         )
 
 

@@ -9,6 +9,7 @@ from itertools import count
 from penstock.operators.specs import (
     FilterSpec,
     GenerateSpec,
+    ObserveSpec,
     ProjectSpec,
     PythonRowsSpec,
     PythonSpec,
@@ -19,7 +20,7 @@ from penstock.plan.nodes import Relation, Scan, SourceRef, Step, UnionAll, rewri
 from penstock.plan.query import Query, Write
 
 STATELESS = (
-    FilterSpec, ProjectSpec, GenerateSpec, PythonSpec, PythonRowsSpec, StaticJoinSpec,
+    FilterSpec, ProjectSpec, GenerateSpec, ObserveSpec, PythonSpec, PythonRowsSpec, StaticJoinSpec,
     WatermarkSpec,
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ from penstock.operators.specs import (
     JoinSpec,
     LimitSpec,
     NamedExpression,
+    ObserveSpec,
     OperatorSpec,
     Order,
     OverSpec,
@@ -49,7 +50,9 @@ from penstock.stages.program import (
     Stage,
     StageOutput,
     StreamSpec,
+    is_fed,
     is_of_sink,
+    observed_stream,
 )
 from penstock.stages.settings import Settings
 
@@ -196,6 +199,8 @@ def _operator_text(spec: OperatorSpec) -> str:
         return f"watermark {spec.column}, {show_duration(spec.delay_us)} behind"
     if isinstance(spec, SparkSpec):
         return ", ".join(f"Spark's {each.text} as {each.result.name}" for each in spec.columns)
+    if isinstance(spec, ObserveSpec):
+        return f"observe {spec.name!r}: {_grouping(spec.partial)}"
     if isinstance(spec, PythonSpec):
         return ", ".join(
             f"Python {_call(each.call)} as {each.result.name}" for each in spec.columns
@@ -436,7 +441,9 @@ def _closing(spec: AggregateSpec) -> str:
 def _persisted(program: Program) -> Iterator[tuple[str, str]]:
     settings = program.settings
     for stream in program.streams:
-        if stream.role == "input":
+        if is_fed(stream.name):
+            yield f"S/{stream.name}", "brought in by Structured Streaming, trimmed once it is read"
+        elif stream.role == "input":
             yield f"S/{stream.name}", "read only"
         elif stream.name == settings.late_stream:
             yield f"S/{stream.name}", "rows that came after their last window had closed"
@@ -448,6 +455,8 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
                 if stream.role == "internal"
                 else f"result, for {reader}, {parts}, {settings.codec}"
             )
+            if stream.name == observed_stream(program.query):
+                use = "what was observed, until the query's progress has told it"
             yield f"S/{stream.name}", use
     if settings.dead_letter_stream is not None:
         yield f"S/{settings.dead_letter_stream}", "rows that failed an expression"

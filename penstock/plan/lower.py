@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from penstock.errors import PlanError, UnsupportedPlan
 from penstock.expressions.types import Field, Schema
 from penstock.operators.specs import (
+    OBSERVED,
+    ObserveSpec,
     OperatorSpec,
     StatelessSpec,
     WatermarkSpec,
@@ -18,6 +22,7 @@ from penstock.plan.nodes import (
     Scan,
     SourceRef,
     Step,
+    spec_of,
     walk,
 )
 from penstock.plan.place_exchanges import KEY_PREFIX
@@ -31,6 +36,7 @@ from penstock.stages.program import (
     StreamRole,
     StreamSpec,
     cut_stage,
+    observed_stream,
     show_schema,
 )
 
@@ -41,6 +47,7 @@ def lower(query: Query) -> Program:
     planned = [_stage(f"s{number}", writes) for number, writes in enumerate(together)]
     inner = {write.stream: _word(write) for write in query.writes if write.target.internal}
     stages = named_stages(query.name, planned, inner, query.stored)
+    _check_cleaned_once(stages)
     renamed = {
         old.stream: new.stream
         for before, after in zip(planned, stages, strict=True)
@@ -132,8 +139,34 @@ def _streams(query: Query) -> tuple[StreamSpec, ...]:
                 if stream.name not in written:
                     spec = StreamSpec(stream.name, scan.schema, stream.substreams, "input")
                     read[stream.name] = _merged(read.get(stream.name), spec)
-    late = _late_stream(query)
-    return (*read.values(), *written.values(), *late)
+    specs = (spec_of(node) for write in query.writes for node in walk(write.child))
+    observed: tuple[StreamSpec, ...] = ()
+    if any(isinstance(spec, ObserveSpec) for spec in specs):
+        observed = (StreamSpec(observed_stream(query.name), OBSERVED, 1, "internal"),)
+    return (*read.values(), *written.values(), *_late_stream(query), *observed)
+
+
+def _check_cleaned_once(stages: Sequence[Stage]) -> None:
+    """A folder that is cleaned up has one reader: what another has still to read would be gone."""
+    read: dict[Any, list[Stage]] = {}
+    for stage in stages:
+        if stage.source is not None and "path" in stage.source.options:
+            read.setdefault(stage.source.options["path"], []).append(stage)
+    for path, readers in read.items():
+        cleaned = any(_cleans(stage) for stage in readers)
+        if cleaned and len(readers) > 1:
+            raise UnsupportedPlan(
+                f"{path} is read by {len(readers)} stages of the query, each in its own time, and "
+                "cleanSource would remove files that one has read and another has not: read it "
+                "once, in one DataFrame that all parts use and from the first start on, or "
+                "without cleanSource",
+                node="scan",
+                path=path,
+            )
+
+
+def _cleans(stage: Stage) -> bool:
+    return stage.source is not None and stage.source.options.get("clean", "off") != "off"
 
 
 def _merged(known: StreamSpec | None, spec: StreamSpec) -> StreamSpec:

@@ -196,11 +196,13 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
     if isinstance(spec, WatermarkSpec):
         _check_watermark(spec, child)
     if isinstance(spec, DeduplicateSpec):
-        check_appended(child, f"distinct {', '.join(spec.key_names)}")
+        names = spec.key_names
+        check_appended(child, f"distinct {', '.join(names)}", names[0] if names else None)
     if isinstance(spec, LimitSpec):
         check_appended(child, f"limit {spec.rows}")
     if isinstance(spec, OverSpec):
-        check_appended(child, f"window function {spec.calls[0].name}")
+        (name, *_) = (call.name for call in spec.calls)
+        check_appended(child, f"window function {name}", name)
     if isinstance(spec, PythonGroupsSpec):
         check_appended(child, f"Python function {spec.call.text:.200} over groups")
     if isinstance(spec, ProjectSpec) and not spec.columns:
@@ -391,13 +393,13 @@ def _check_append_mode(
         )
 
 
-def check_appended(child: Relation, label: str) -> None:
+def check_appended(child: Relation, label: str, column: str | None = None) -> None:
     """What keeps the rows that it has seen does not take rows that come and go."""
     below = changing(child)
     if below is not None:
         raise UnsupportedPlan(
             f"{label} stands on {below}, whose rows come and go; use append mode below it",
-            node=label,
+            **({"node": label} | ({} if column is None else {"column": column})),
         )
 
 

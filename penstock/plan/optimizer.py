@@ -8,6 +8,7 @@ from dataclasses import replace
 from penstock.plan.combine_filters import combine_filters
 from penstock.plan.cut_vertices import cut_vertices
 from penstock.plan.dissolve_unions import dissolve_unions
+from penstock.plan.filter_shared import filter_shared
 from penstock.plan.fuse_branches import fuse_branches
 from penstock.plan.fuse_projections import fuse_projections
 from penstock.plan.fuse_stages import fuse_stages
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     place_exchanges,  # the last rule that looks at whole trees
     fuse_stages,  # cuts trees at exchanges: from here on every write is one linear chain
     fuse_branches,  # then it shows which of them are one stage
+    filter_shared,  # and which are still read by way of a stream
     cut_vertices,  # last: needs to know who writes and reads each stream
 )
 

@@ -12,6 +12,7 @@ from penstock.operators.specs import (
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
+    PythonGroupsSpec,
     StatefulSpec,
     is_stateful,
 )
@@ -73,7 +74,10 @@ def _exchange_sides(spec: JoinSpec, sides: tuple[Relation, ...]) -> Relation:
 
 
 def _needs_exchange(spec: StatefulSpec, child: Relation, parallelism: int) -> bool:
-    if _stateful(child) and not _is_on_driver(child) and are_together(spec, child):
+    # Rows to begin with are shared out by the hash of their keys, as an exchange does it.
+    begins = isinstance(spec, PythonGroupsSpec) and spec.initial is not None
+    is_free = _stateful(child) and not _is_on_driver(child) and not begins
+    if is_free and are_together(spec, child):
         return False
     return (
         (parallelism > 1 and bool(spec.keys))

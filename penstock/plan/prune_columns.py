@@ -15,6 +15,7 @@ from penstock.operators.specs import (
     GenerateSpec,
     JoinSpec,
     LimitSpec,
+    ObserveSpec,
     OperatorSpec,
     OverSpec,
     PartialAggregateSpec,
@@ -122,7 +123,7 @@ def _needed_below(
     read = _read(*spec.expressions())
     if isinstance(spec, DeduplicateSpec | JoinSpec | OverSpec | PythonGroupsSpec) and keep_late:
         return _names(schema)
-    if isinstance(spec, JoinSpec | LimitSpec | SortSpec):
+    if isinstance(spec, JoinSpec | LimitSpec | ObserveSpec | SortSpec):
         return (needed | read | {WEIGHT_COLUMN}) & _names(schema) or {_narrowest(schema).name}
     if isinstance(spec, FilterSpec | DeduplicateSpec | OverSpec | TableSpec):
         return (needed | read) & _names(schema)

@@ -96,7 +96,7 @@ def _shared_before(
         and any(
             stored.stream(output.stream).role == "internal"
             and not output.partition_by
-            and not output.steps
+            and all(isinstance(spec, FilterSpec) for spec in output.steps)
             for output in stage.outputs
         )
         and all(isinstance(spec, FilterSpec | WatermarkSpec) for spec in stage.ports[0].front)

@@ -16,8 +16,6 @@ from penstock.operators.specs import (
     PythonSpec,
     SessionSpec,
     SortSpec,
-    SparkSpec,
-    StaticJoinSpec,
     TableSpec,
     column_of,
     is_stateful,
@@ -72,14 +70,6 @@ def _weighed(node: Relation, is_computed_with: bool) -> Relation:
             "sort: what sorts or limits a whole result stands below another operator with state; "
             "do it last",
             node="sort",
-        )
-    if isinstance(spec, SparkSpec | StaticJoinSpec) and is_weighted(below[0].schema):
-        # Rows that go must be those that came: a refresh of the static side makes others of them.
-        label = "static join" if isinstance(spec, StaticJoinSpec) else "a step of Spark's"
-        raise UnsupportedPlan(
-            f"{label} stands on rows that come and go, and might make others of those that go; do "
-            "it before what changes rows",
-            node=label,
         )
     if isinstance(spec, PythonSpec | PythonRowsSpec) and is_weighted(below[0].schema):
         _check_repeatable(spec)

@@ -37,12 +37,19 @@ from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
 from penstock.runtime.backlog import Backlog, delivered, sink_of, taken
 from penstock.runtime.event_time import EventTime, PortTime, Voices, Watermarks
-from penstock.runtime.inputs import Input, PortColumns, SourceInput, StreamInput
+from penstock.runtime.inputs import (
+    RELEASES_PER_DELIVERY_MAX,
+    Input,
+    PortColumns,
+    SourceInput,
+    StreamInput,
+)
 from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, Marker, PortMark
 from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.pushed_filters import pushed_condition
 from penstock.runtime.recovery import fence, restore_states
+from penstock.runtime.resting import REST_LOOK_S, Resting
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.static_sides import StaticSides
 from penstock.runtime.streams import dead_letter_names, describe_stream, register_streams
@@ -62,6 +69,7 @@ from penstock.stages.program import (
     StageOutput,
     VertexProgram,
     is_of_sink,
+    observed_stream,
 )
 from penstock.stages.tags import OF_STREAMS, marker_tag, parse_tag, substream_tag
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
@@ -81,6 +89,7 @@ class Assembly:
     kernels: KernelCache
     sources: Mapping[str, SourceBuilder] = field(default_factory=lambda: SOURCES)
     trim_commits: int = TRIM_COMMITS
+    rest_look_s: float = REST_LOOK_S
     appends: Appends | None = None  # None: each vertex appends in the thread that steps it
     spark: SparkEvaluator | None = None  # in the driver, which hosts the stages that need it
     python: PythonFunctions | None = None  # with the code that came with the slot's task
@@ -161,7 +170,7 @@ class Assembly:
             input=input,
             time=self._time(stage, marker, chain),
             chain=chain,
-            statics=self._statics(stage, marker, chain),
+            statics=self._statics(vertex, stage, marker, chain),
             outputs=Outputs(
                 self.log,
                 Fence(vertex.name, marker.instance),
@@ -176,10 +185,13 @@ class Assembly:
             trigger_us=trigger_ms * 1000
             if trigger_ms and self.program.writes_result(stage)
             else None,
+            is_portioned=self.program.is_portioned,
             announcing=self._announcing(vertex, stage),
+            resting=self._resting(vertex),
             change_tag=vertex.change_tag,
             late_tag=None if late is None else substream_tag(late, 0),
             dead_letter_tag=None if dead is None else substream_tag(dead, 0),
+            observed_tag=substream_tag(observed_stream(self.program.query), 0),
             dead_letter_names={} if dead is None else dead_letter_names(self.program),
             checkpointer=self.checkpointer,
             trim=trim,
@@ -187,9 +199,12 @@ class Assembly:
             clock=self.clock,
         )
 
-    def _statics(self, stage: Stage, marker: Marker, chain: Chain) -> StaticSides:
+    def _statics(
+        self, vertex: VertexProgram, stage: Stage, marker: Marker, chain: Chain
+    ) -> StaticSides:
         query, known = self.program.query, self.static_rows
-        sides = StaticSides(self.log, query, stage, known, self.clock, chain.use_static)
+        use = partial(chain.use_static, keys=vertex.key_range)
+        sides = StaticSides(self.log, query, stage, known, self.clock, use)
         try:
             sides.begin(marker.statics)
         except StaticSideLost:
@@ -208,7 +223,11 @@ class Assembly:
         settings = self.program.settings
         named: dict[str, tuple[str, ...]] = {
             marker_tag(side): (substream_tag(side, 0),)
-            for side in (settings.late_stream, settings.dead_letter_stream)
+            for side in (
+                settings.late_stream,
+                settings.dead_letter_stream,
+                observed_stream(self.program.query),
+            )
             if side is not None and marker_tag(side) in vertex.marker_tags
         }
         timed = []
@@ -220,6 +239,30 @@ class Assembly:
                     timed.append(marker_tag(stream))
         always = tuple(tag for tag in vertex.marker_tags if tag not in named)
         return Announcing(always, named, timed)
+
+    def _resting(self, vertex: VertexProgram) -> Resting | None:
+        """Of who has a watermark with others, above a union, and of all before him.
+
+        With availableNow everybody says that he has caught up, and is waited for until then.
+        """
+        if self.program.settings.available_now:
+            return None
+        numbers: set[int] = set()
+        behind = [self.program.stage_of(vertex)]
+        for stage in behind:  # it grows by those who read what it writes
+            numbers.update(_unions(stage))
+            readers = (
+                each
+                for each in self.program.stages
+                if not set(stage.written).isdisjoint(each.streams)
+            )
+            behind += (each for each in readers if each not in behind)
+        beside = [
+            each.vertex_tag
+            for each in self.program.vertices
+            if each is not vertex and numbers.intersection(_unions(self.program.stage_of(each)))
+        ]
+        return Resting(self.log, beside, self.clock, self.rest_look_s) if beside else None
 
     def _backlog(self, stream: str, tags: Collection[str]) -> Backlog | None:
         settings = self.program.settings
@@ -236,7 +279,10 @@ class Assembly:
         return Backlog(taken_upto, settings.undelivered_bytes_max, self.clock)
 
     def _lasting(self, vertex: VertexProgram) -> set[str]:
-        """The tags that the vertex writes to and that only people trim."""
+        """The tags that the vertex writes to and that only people trim.
+
+        A stream that was made for a sink is trimmed as the sink takes its rows.
+        """
         internal = {stream.name for stream in self.program.streams if stream.role == "internal"}
         settings = self.program.settings
         sides = (settings.late_stream, settings.dead_letter_stream)
@@ -245,7 +291,7 @@ class Assembly:
         return {
             str(tag)
             for tag in map(parse_tag, written)
-            if tag.kind in OF_STREAMS and tag.name not in internal
+            if tag.kind in OF_STREAMS and tag.name not in internal and not is_of_sink(tag.name)
         }
 
     def _input(self, vertex: VertexProgram, stage: Stage, marker: Marker) -> Input:
@@ -254,7 +300,15 @@ class Assembly:
         if spec is None:
             tags = self._input_tags(vertex, stage, parts)
             ports = [_columns(port, stage) for port in stage.ports]
-            return StreamInput(self.log, tags, ports, marker, stage.takes_in_order)
+            return StreamInput(
+                self.log,
+                tags,
+                ports,
+                marker,
+                in_order=stage.takes_in_order,
+                as_one=stage.calls_by_key,
+                releases_max=1 if self.program.is_portioned else RELEASES_PER_DELIVERY_MAX,
+            )
         columns = _columns(stage.ports[0], stage)
         schema = columns.schema
         if spec.connector not in self.sources:
@@ -344,9 +398,8 @@ class Assembly:
             stage = self.program.stage_of(vertex)
             if not any(port.is_timed for port in stage.ports):
                 timeless.add(vertex.name)
-            for spec in stage.specs:
-                if isinstance(spec, WatermarkSpec) and spec.union is not None:
-                    shared[vertex.name] = f"union {spec.union}"
+            for number in _unions(stage):
+                shared[vertex.name] = f"union {number}"
         return Voices(frozenset(timeless), shared, self.program.settings.watermark_policy)
 
 
@@ -408,6 +461,12 @@ def _chain_of(
         python=python,
         is_rehearsal=is_rehearsal,
     )
+
+
+def _unions(stage: Stage) -> list[int]:
+    """The unions that have one watermark above them, of which a stage has a part."""
+    marks = [spec for spec in stage.specs if isinstance(spec, WatermarkSpec)]
+    return [spec.union for spec in marks if spec.union is not None]
 
 
 def _columns(port: Port, stage: Stage) -> PortColumns:

@@ -56,6 +56,11 @@ class PortTime:
         return self._heard is None or self._heard.caught_up
 
     @property
+    def rests(self) -> bool:
+        """Whether all who write it have said that they rest."""
+        return self._heard is None or self._heard.rests
+
+    @property
     def times_silence(self) -> bool:
         """Whether a producer may be left behind for being silent."""
         return self._heard is not None and self._heard.times_silence
@@ -89,6 +94,10 @@ class PortTime:
 
     def listen(self, now_ms: float) -> bool:
         return self._heard is not None and self._heard.listen(now_ms)
+
+    def pass_rest_on(self) -> None:
+        if self._heard is not None:
+            self._heard.pass_rest_on()
 
     def advance(self, waits: bool) -> int:
         """Where it is by now. One that goes by its own rows may wait until it has all of them."""
@@ -131,6 +140,16 @@ class EventTime:
     @property
     def caught_up(self) -> bool:
         return all(port.caught_up for port in self._ports)
+
+    @property
+    def rests(self) -> bool:
+        """Whether all who write its ports have taken all there was, since that was passed on."""
+        return all(port.rests for port in self._ports)
+
+    def pass_rest_on(self) -> None:
+        """This vertex says it too: for the next time it has to be said anew."""
+        for port in self._ports:
+            port.pass_rest_on()
 
     def see(self, port: int, time_us: int | None) -> None:
         self._ports[port].see(time_us)
@@ -188,9 +207,10 @@ class Watermarks:
     Two kinds of producers do not hold the others back. One that has caught up has said itself that
     it has no more for now: of the vertices of a stage, which share one input, those that still have
     something count, and when none has, the furthest, as if one vertex had read it all; so it is
-    with stages that share one watermark, above a union of what they read. One that was silent for
-    `idle_timeout_ms` is left behind, whatever it may still have. Those who speak of no time do not
-    count beside others.
+    with stages that share one watermark, above a union of what they read. Of these, one that says
+    that it rests is as far as the furthest was by then: whatever comes there comes later. One that
+    was silent for `idle_timeout_ms` is left behind, whatever it may still have. Those who speak of
+    no time do not count beside others.
 
     The result never falls, so a producer that comes back finds its rows judged by where the others
     are.
@@ -239,6 +259,11 @@ class Watermarks:
         return all(self._producers[name].ended or self._has_caught_up(name) for name in self._own)
 
     @property
+    def rests(self) -> bool:
+        """Whether all vertices of this query that write the input have said that they rest."""
+        return all(self._producers[name].ended or self._producers[name].rests for name in self._own)
+
+    @property
     def is_awaited(self) -> bool:
         """Whether a vertex of this query that writes the input has more for now, or may have."""
         return any(
@@ -260,12 +285,18 @@ class Watermarks:
     def hear(self, producer: str, said: Said) -> None:
         before = self._producers.get(producer, Said())
         watermark_us = max(before.watermark_us, said.watermark_us)
+        if said.rests and producer in self._by.shared:
+            watermark_us = max(watermark_us, self._furthest_us(self._by.shared[producer]))
         self._producers[producer] = said._replace(watermark_us=watermark_us)
         if self._silence is not None:
             self._silence.end(producer)
         if self.ended:
             self._expect()  # the program that writes the stream may be another by now
         self._advance()
+
+    def pass_rest_on(self) -> None:
+        for name in self._own:
+            self._producers[name] = self._producers[name]._replace(rests=False)
 
     def listen(self, now_ms: float) -> bool:
         """Everything visible has been heard; return whether somebody's silence moves time on."""
@@ -295,6 +326,11 @@ class Watermarks:
         for name in timed or lasting:
             owners.setdefault(self._owner(name), []).append(name)
         return [self._voice(names) for names in owners.values()]
+
+    def _furthest_us(self, owner: str) -> int:
+        names = (name for name, its in self._by.shared.items() if its == owner)
+        said = (self._producers[name] for name in names)
+        return max((each.watermark_us for each in said if not each.ended), default=WATERMARK_NONE)
 
     def _owner(self, producer: str) -> str:
         """Vertices of one stage are parts of one producer; any other is one by itself."""

@@ -7,6 +7,7 @@ what a batch costs however few rows it has is paid once. For a source it is one 
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence, Set
@@ -122,7 +123,7 @@ class StreamInput(Input):
     each unit only the columns that a port wants are looked at; a stream that two ports read goes to
     both. What one marker released may be much more than a step takes: then it comes in pieces, and
     is one delivery with its last one. Where the order across ports decides nothing, the rows of a
-    delivery come port by port.
+    delivery come port by port. `as_one`: a batch costs much, however large; there are to be few.
     """
 
     def __init__(
@@ -132,6 +133,8 @@ class StreamInput(Input):
         ports: Sequence[PortColumns],
         marker: Marker,
         in_order: bool = True,
+        as_one: bool = False,
+        releases_max: int = RELEASES_PER_DELIVERY_MAX,
     ) -> None:
         # The first instance begins with what is kept; whoever follows was promised the rest.
         after = marker.resume if marker.epoch else None
@@ -143,11 +146,13 @@ class StreamInput(Input):
         self._said: list[Word] = []  # of markers whose rows were given out
         self._had_input = marker.had_input  # so do they say
         self._in_order = in_order
+        self._together_rows_max = sys.maxsize if as_one else TOGETHER_ROWS_MAX
+        self._releases_max = releases_max
 
     def take(self, rows_max: int) -> Delivery | None:
         pieces: list[PortBatch] = []
         releases = 0
-        while rows_max > 0 and releases < RELEASES_PER_DELIVERY_MAX and self._begin_release():
+        while rows_max > 0 and releases < self._releases_max and self._begin_release():
             assert self._release is not None
             releases += 1
             while rows_max > 0 and (piece := self._some_rows(rows_max)) is not None:
@@ -183,7 +188,7 @@ class StreamInput(Input):
         rows = 0
         for piece in pieces:
             rows += piece.batch.num_rows
-            if waiting and (rows > TOGETHER_ROWS_MAX or not _fit(waiting[-1], piece)):
+            if waiting and (rows > self._together_rows_max or not _fit(waiting[-1], piece)):
                 done.append(_joined(waiting))
                 waiting, rows = [], piece.batch.num_rows
             waiting.append(piece)
@@ -202,7 +207,7 @@ class StreamInput(Input):
         if facts.timeless:
             return ()
         run = run_of(facts.instance) if facts.caught_up else 0
-        said = Said(facts.output_watermark_us, facts.ended, run)
+        said = Said(facts.output_watermark_us, facts.ended, run, facts.rests)
         return tuple(Word(port, said, marker.producer) for port in self._ports_of(marker))
 
     def has_paused(self) -> bool:

@@ -32,6 +32,7 @@ class Said(NamedTuple):
     watermark_us: int = WATERMARK_NONE
     ended: bool = False
     caught_up_run: int = 0  # the run of its query in which it had no more for now; 0: it may have
+    rests: bool = False  # it had taken all there was by then
 
 
 class PortMark(NamedTuple):
@@ -55,6 +56,7 @@ class Marker:
     behind_us: int = 0  # no later output is older than that, but for so much
     ended: bool = False  # there will be no later output
     caught_up: bool = False  # there is no more for now, so it holds nobody's watermark back
+    rests: bool = False  # all there was is taken, here and before; said where others may go on
     had_input: bool = False  # there was some, here or before, though it may have held no row
     whole: bool = False  # the rows of this epoch, if any, are all of the result: complete mode
     ports: tuple[PortMark, ...] = ()

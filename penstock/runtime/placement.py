@@ -529,12 +529,13 @@ class Placement:
 
     def _failure(self, where: str, message: Message) -> JobFailed:
         logger.error("query %s failed in %s: %s", self.query, where, message["message"])
+        known = {key: message[key] for key in ("condition", "traceback") if key in message}
         return JobFailed(
             f"query {self.query} failed in {where}: [{message['error_class']}] "
             f"{message['message']}",
             vertices=[] if message["vertex"] is None else [message["vertex"]],
             reason=message["error_class"],
-            traceback=message["traceback"],
+            **known,
         )
 
     # The end --------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class StoredQuery:
     sink: str | None = None  # its kind and where it is; None if it was stored without
     beside: Mapping[str, str] = field(default_factory=dict)  # of more results: streams, and sinks
     gone: Mapping[str, str] = field(default_factory=dict)  # the same, of those it had earlier
+    fed: Mapping[str, str] = field(default_factory=dict)  # streams that Spark brings in: of what
 
     @property
     def sinks(self) -> dict[str, str | None]:

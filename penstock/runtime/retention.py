@@ -20,6 +20,7 @@ from penstock.runtime.queries import needed_query, stored_names
 from penstock.runtime.staging import open_writes
 from penstock.runtime.streams import StreamFacts, describe_stream
 from penstock.runtime.trimming import low_water
+from penstock.stages.program import is_fed
 from penstock.stages.tags import marker_tag
 
 READ_RECORDS = 256
@@ -40,7 +41,9 @@ def plan_cut(
     log: Log, stream: str, *, before: Position | None = None, before_us: int | None = None
 ) -> Cut:
     """Find the last border of epochs before a position, or a time, that every query has passed."""
-    newest = log.last(marker_tag(check_name(stream, "stream")))
+    if not is_fed(stream):
+        check_name(stream, "stream")
+    newest = log.last(marker_tag(stream))
     facts = describe_stream(log, stream)  # then it names every substream with rows up to `newest`
     limit, query = _least_read(log, facts)
     wanted = START if newest is None else newest.position

@@ -30,14 +30,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from penstock.clock import SystemClock
-from penstock.errors import ControlError, StreamError
+from penstock.errors import ControlError, FunctionFailed, StreamError
 from penstock.json_codec import parse, spaced_json
 from penstock.kernels.background import BackgroundKernels
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.contract import Log, instance_key
 from penstock.log.local import open_log
 from penstock.operators.contract import SparkEvaluator
-from penstock.operators.python_functions import PythonCodes, PythonFunctions
+from penstock.operators.python_functions import (
+    PYTHON_CONDITION,
+    PythonCodes,
+    PythonFunctions,
+)
 from penstock.runtime.appending import Appends, BackgroundAppends
 from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import BackgroundCheckpointer
@@ -50,6 +54,7 @@ from penstock.state.checkpoints import CheckpointStore
 STATUS_INTERVAL_S = 0.2
 CHECKPOINTS_FOLDER = "checkpoints"
 SETTLED_S = 5.0  # after vertices came: by then what they work with is loaded
+YOUNG_OBJECTS_MAX = 10_000
 MESSAGE_CHARACTERS_MAX = 2_000
 TRACEBACK_CHARACTERS_MAX = 20_000
 
@@ -168,11 +173,15 @@ def _facts(error: Exception) -> Message:
     kind, message = type(error).__name__, str(error)[:MESSAGE_CHARACTERS_MAX]
     if isinstance(error, StreamError):
         kind, message = error.error_class, error.message
-    return {
+    facts = {
         "error_class": kind,
         "message": message,
         "traceback": "".join(traceback.format_exception(error))[-TRACEBACK_CHARACTERS_MAX:],
     }
+    condition = PYTHON_CONDITION if isinstance(error, FunctionFailed) else None
+    if isinstance(error, StreamError):
+        condition = error.details.get("condition", condition)
+    return facts if condition is None else facts | {"condition": condition}
 
 
 def note_refusal(log: Log, vertex: str) -> None:
@@ -283,8 +292,11 @@ class _SlotProcess:
         slot = self._slot = Slot(assembly, self._channel.send)
         # What is loaded stays: full collections that looked through it again and again would each
         # hold every vertex up for as long as some ten commits take. The driver is the user's.
+        # And what is young is looked through less often: rows and frames of functions are many.
+        often = gc.get_threshold()
         if self._spark is None:
             gc.freeze()
+            gc.set_threshold(YOUNG_OBJECTS_MAX, *often[1:])
         try:
             self._channel.send({"type": "ready"})
             while self._obey(slot):
@@ -296,6 +308,7 @@ class _SlotProcess:
             self._failed_in = slot.beat()["vertex"] or None
             raise
         finally:
+            gc.set_threshold(*often)
             slot.close()
 
     def _freeze_if_due(self, slot: Slot, now_s: float) -> None:

@@ -18,8 +18,9 @@ from penstock.connectors.folder_registry import Registry
 from penstock.connectors.nexmark import Kind, NexmarkSettings, NexmarkSource
 from penstock.connectors.parquet_statistics import Condition
 from penstock.connectors.rate import RateSource
+from penstock.connectors.repeating import RepeatingSource, read_sample
 from penstock.connectors.text_socket import SocketSource
-from penstock.connectors.ysb import YsbSource
+from penstock.connectors.ysb import ysb_source
 from penstock.errors import InvalidArgument
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.log.contract import Log
@@ -87,7 +88,13 @@ def _rate(request: SourceRequest) -> Source:
 
 def _ysb(request: SourceRequest) -> Source:
     options = _taken(request, {"rate", "rows_total"})
-    return _part(request, YsbSource(**options, columns=request.schema.names))
+    return _part(request, ysb_source(**options, columns=request.schema.names))
+
+
+def _replay(request: SourceRequest) -> Source:
+    options = _taken(request, {"path", "time_column", "period_us", "digest", "rows_total"})
+    rows_total = options.pop("rows_total", None)
+    return _part(request, RepeatingSource(read_sample(**options), rows_total, request.schema.names))
 
 
 def _socket(request: SourceRequest) -> Source:
@@ -118,7 +125,8 @@ def _folder(request: SourceRequest) -> Source:
         folder, below = split_pattern(folder)
     if request.has_dead_letters:
         options.setdefault("mode", "deadletter")
-    key = f"source/{request.name}/files"
+    key = files_key(request.name)
+    first = request.registry.get(first_key(request.name))
     whole = FolderSource(
         folder,
         cast(Format, options["format"]),
@@ -136,6 +144,7 @@ def _folder(request: SourceRequest) -> Source:
         request.wake,
         partition_columns(partitions, request.schema.names, options.get("time_zone")),
         facts,
+        0 if first is None else int(first.value),
     )
     request.listings[key] = whole.listing
     return _part(request, whole)
@@ -143,6 +152,16 @@ def _folder(request: SourceRequest) -> Source:
 
 def _columns(columns: Sequence[Sequence[str]]) -> Schema:
     return tuple(Field(name, parse_type(kind)) for name, kind in columns)
+
+
+def files_key(source: str) -> str:
+    """Where the files that a source has found are listed."""
+    return f"source/{source}/files"
+
+
+def first_key(source: str) -> str:
+    """Where it stands with how many of them it does not begin: somebody else has read them."""
+    return f"source/{source}/first"
 
 
 def _start_us(request: SourceRequest) -> int:
@@ -174,6 +193,7 @@ SOURCES: Mapping[str, SourceBuilder] = {
     "nexmark": _nexmark,
     "rate": _rate,
     "ysb": _ysb,
+    "replay": _replay,
     "folder": _folder,
     "socket": _socket,
 }

@@ -48,7 +48,7 @@ from penstock.errors import (
 from penstock.json_codec import Malformed, parse, read_as, spaced_json
 from penstock.log.contract import UNKNOWN_RETRIES, Log, append_surely, register
 from penstock.log.record import Entry, Fence, Position, Record, RecordKind
-from penstock.names import check_name, own_name
+from penstock.names import check_any_name, own_name
 from penstock.runtime.instances import next_instance
 from penstock.runtime.markers import Marker
 from penstock.runtime.processes import is_gone
@@ -273,8 +273,9 @@ def _decode(stream: str, value: bytes) -> list[OpenWrite]:
 
 
 def _list_key(stream: str) -> str:
-    return f"writes/{check_name(stream, 'stream')}"
+    return f"writes/{check_any_name(stream, 'stream')}"
 
 
 def _fenced_name(stream: str, place: int) -> str:
-    return own_name(stream, "write", place)
+    owner, _, kind = stream.partition(".")  # a name has three parts at most
+    return own_name(owner, f"{kind}_write" if kind else "write", place)

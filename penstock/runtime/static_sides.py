@@ -26,7 +26,7 @@ from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log, register
 from penstock.log.record import Fence, Position, Record, RecordKind
 from penstock.names import own_name
-from penstock.operators.specs import StaticJoinSpec
+from penstock.operators.specs import InitialState, PythonGroupsSpec, StaticJoinSpec
 from penstock.operators.static_rows import StaticRows
 from penstock.runtime.markers import Marker, decode_marker
 from penstock.runtime.outputs import UNIT_BYTES_MAX, Outputs
@@ -34,6 +34,7 @@ from penstock.stages.program import Program, Stage
 from penstock.stages.tags import marker_tag, substream_tag
 
 SIDE_PREFIX = "static_"  # no stage and no stream between two is called so
+INITIAL_PREFIX = f"{SIDE_PREFIX}initial_"  # of rows that processors are given once
 LOOK_S = 0.05  # between two looks for a newer version, while there are rows to take
 
 Versions = Mapping[str, int]  # by side
@@ -51,12 +52,14 @@ class StaticVersion:
     time_us: int  # when it was written
 
 
-def static_joins(stage: Stage) -> dict[str, list[StaticJoinSpec]]:
-    """The joins of a stage by the side that they read."""
-    found: dict[str, list[StaticJoinSpec]] = {}
+def static_sides(stage: Stage) -> dict[str, list[StaticJoinSpec | InitialState]]:
+    """What reads a side in a stage, by side: joins, and processors that begin with its rows."""
+    found: dict[str, list[StaticJoinSpec | InitialState]] = {}
     for spec in stage.specs:
         if isinstance(spec, StaticJoinSpec):
             found.setdefault(spec.side, []).append(spec)
+        elif isinstance(spec, PythonGroupsSpec) and spec.initial is not None:
+            found.setdefault(spec.initial.side, []).append(spec.initial)
     return found
 
 
@@ -65,9 +68,19 @@ def static_readers(program: Program) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for index, stage in enumerate(program.stages):
         tags = tuple(vertex.vertex_tag for vertex in program.stage_vertices(index))
-        for side in static_joins(stage):
+        for side in static_sides(stage):
             found[side] = (*found.get(side, ()), *tags)
     return found
+
+
+def fixed_sides(program: Program) -> list[str]:
+    """The sides that rows meet which come and go: those that go must meet the rows of then."""
+    return [
+        spec.side
+        for stage in program.stages
+        for spec in stage.steps_of_changing_rows()
+        if isinstance(spec, StaticJoinSpec)
+    ]
 
 
 # --- versions in the log --------------------------------------------------------------------------
@@ -136,8 +149,11 @@ def describe_sides(log: Log, program: Program) -> dict[str, str]:
         if newest is None:
             found[side] = "not computed yet: a start has Spark do it"
             continue
-        size = f"{newest.rows:,} rows, {newest.bytes:,} bytes in each process that joins with it"
-        found[side] = f"version {newest.number}: {size}; changes with refresh()"
+        size = f"{newest.rows:,} rows, {newest.bytes:,} bytes in each process that reads it"
+        use = "changes with refresh()"
+        if side.startswith(INITIAL_PREFIX):
+            use = "the processor is given them once, before all other rows"
+        found[side] = f"version {newest.number}: {size}; {use}"
     return found
 
 
@@ -237,9 +253,9 @@ class StaticSides:
         self._query = query
         self._schemas = {
             side: arrow_schema(
-                tuple({f.name: f for join in joins for f in join.side_schema}.values())
+                tuple({f.name: f for reader in readers for f in reader.side_schema}.values())
             )
-            for side, joins in static_joins(stage).items()
+            for side, readers in static_sides(stage).items()
         }
         self._loaded = loaded
         self._clock = clock

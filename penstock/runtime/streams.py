@@ -148,6 +148,13 @@ def create_stream(
         schema = schema_from_arrow(schema)
     check_type(schema, tuple, "schema", "an Arrow schema")
     check_type(partition_by, (list, tuple), "partition_by", "a list of columns")
+    return stream_for(log, check_name(stream, "stream"), schema, substreams, partition_by)
+
+
+def stream_for(
+    log: Log, stream: str, schema: Schema, substreams: int = 1, partition_by: Sequence[str] = ()
+) -> StreamFacts:
+    """The same for a name that somebody gave or the engine made."""
     found = described_or_new(log, stream, schema, substreams, tuple(partition_by))
     if shape(found.schema) != shape(schema):
         raise StreamConflict(
@@ -162,7 +169,7 @@ def described_or_new(
     log: Log, stream: str, schema: Schema, substreams: int, partition_by: tuple[str, ...]
 ) -> StreamFacts:
     """How a stream is described, be it otherwise; one that is not there is described so."""
-    keys = _check_keys(check_name(stream, "stream"), schema, partition_by)
+    keys = _check_keys(check_any_name(stream, "stream"), schema, partition_by)
     wanted = StreamFacts(stream, schema, substreams, partition_by=keys)
     log.compare_and_set(stream_key(stream), 0, _encode_facts(wanted))
     return describe_stream(log, stream)

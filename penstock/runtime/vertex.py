@@ -25,12 +25,14 @@ from penstock.errors import Fenced, RowError, StateTooLarge, StaticSideLost, Tri
 from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.operators.contract import Batches
+from penstock.operators.observe import observed_rows
 from penstock.runtime.announcing import Announcing
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.event_time import EventTime
 from penstock.runtime.inputs import Delivery, Input, PortBatch
 from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs, Partitioner
+from penstock.runtime.resting import Resting
 from penstock.runtime.static_sides import StaticSides
 from penstock.runtime.trimming import TRIM_BYTES, TrimJob
 from penstock.stages.settings import Settings
@@ -103,10 +105,13 @@ class VertexParts:
     outputs: Outputs
     written: tuple[VertexOutput, ...]  # one for each output of the chain
     trigger_us: int | None  # None: commits as soon as it may
+    is_portioned: bool  # each delivery is committed for itself
     announcing: Announcing
+    resting: Resting | None  # None: nobody waits for it, or nobody may go on without it
     change_tag: str
     late_tag: str | None
     dead_letter_tag: str | None
+    observed_tag: str
     dead_letter_names: Mapping[tuple[str, pa.DataType], str]  # of columns, where not their own
     checkpointer: Checkpointer
     trim: TrimJob
@@ -133,7 +138,9 @@ class VertexStatistics:
     watermark_us: int
     is_drained: bool  # asked for more and got nothing, and nothing to commit
     is_through: bool  # so has everybody before it, with availableNow: nothing will come
+    newest_event_us: int | None  # the newest event time of rows that a watermark goes by
     state_rows: int
+    state_rows_changed: int  # by commits, counted each time
     state_bytes: int
 
 
@@ -176,6 +183,7 @@ class Vertex:
         self._is_within_delivery = False
         self._is_idle = True  # the last step found nothing to take
         self._is_held_back = False  # the input was not asked, as those behind have much to take
+        self._rests = False  # in this step it was, and had nothing, as it is before this vertex
         self._commits_unpictured = commits_replayed  # since the last checkpoint
         self._pictured_s = parts.clock.monotonic_s()
         self._snapshots: dict[str, Picture] | None = None
@@ -184,7 +192,8 @@ class Vertex:
         self._trimmed_bytes = 0  # of the input, when a trim was last asked for
         self._left_behind = 0  # by the input, likewise
         self._rows_in = self._rows_out = self._steps = self._commits = 0
-        self._early_appends = self._checkpoints = 0
+        self._early_appends = self._checkpoints = self._state_rows_changed = 0
+        self._newest_event_us: int | None = None
 
     def step(self) -> bool:
         """Do one bounded piece of work; return whether there was any.
@@ -215,6 +224,7 @@ class Vertex:
         if self._marker.ended:
             return False  # the append that has just come through was the last one
         self._steps += 1
+        self._rests = False
         # Before anything is taken: of a commit that has just come through this is the only moment
         # at which the state is what its marker says, if there is always more input.
         self._begin_checkpoint_if_due(self._marker_position)
@@ -301,6 +311,8 @@ class Vertex:
         if self._parts.outputs.is_under_way:
             return APPEND_REST_S if self._parts.outputs.may_be_over() else None
         dues = [self.commit_due_in_s(), self._parts.input.ask_again_in_s()]
+        if self._parts.resting is not None:
+            dues.append(self._parts.resting.due_in_s())
         if self._is_held_back or self.is_copying:
             dues.append(REST_S)
         due_us = self._parts.chain.due_us()
@@ -328,6 +340,8 @@ class Vertex:
             watermark_us=self._parts.time.watermark_us,
             is_drained=self.is_drained(),
             is_through=self.is_through(),
+            newest_event_us=self._newest_event_us,
+            state_rows_changed=self._state_rows_changed,
             state_rows=sum(len(s) for s in self._parts.chain.states.values()),
             state_bytes=sum(s.memory_bytes() for s in self._parts.chain.states.values()),
         )
@@ -348,7 +362,7 @@ class Vertex:
             # What is small costs its time too, so that a step is bounded however few rows it finds.
             rows_left -= max(1, rows_max // DELIVERIES_PER_STEP_MAX, delivery.rows)
             worked = True
-            if self._parts.input.has_paused():
+            if self._parts.input.has_paused() or self._parts.is_portioned:
                 break
         return self._do_what_is_due(now_us) or self._pass_time() or worked
 
@@ -410,6 +424,10 @@ class Vertex:
         self._emit_rows(output.batches)
         self._late_rows += output.late_rows
         self._parts.time.see(port, output.max_event_time_us)
+        if output.max_event_time_us is not None:
+            known_us = self._newest_event_us
+            newest_us = output.max_event_time_us
+            self._newest_event_us = newest_us if known_us is None else max(known_us, newest_us)
         if output.late is not None:
             self._keep_late(output.late)
         if output.rejected is not None:
@@ -430,6 +448,10 @@ class Vertex:
             self._keep_late(late)
         for rejected in aside.rejected:
             self._reject(rejected)
+        for spec, kept in aside.observed:
+            self._parts.outputs.add(
+                RecordKind.DATA, self._parts.observed_tag, observed_rows(spec, kept)
+            )
 
     def _keep_late(self, late: pa.RecordBatch) -> None:
         if self._parts.late_tag is not None:
@@ -454,6 +476,10 @@ class Vertex:
         if goes_on:
             self._advance_time()
             self._mark_dirty()
+        if self._parts.resting is not None and time.rests:
+            self._rests = True
+            if self._parts.resting.is_due(time.watermark_us):
+                self._mark_dirty()
         return goes_on
 
     def _has_caught_up(self) -> bool:
@@ -510,6 +536,8 @@ class Vertex:
             return True
         if self._parts.trigger_us is not None:
             return False
+        if self._parts.is_portioned:
+            return True
         return self._parts.input.has_paused() and now_s >= self._committed_s + COMMIT_GAP_S
 
     def _begin_commit(self, *, is_forced: bool = False) -> None:
@@ -566,12 +594,16 @@ class Vertex:
         for name, state in sorted(self._parts.chain.states.items()):
             changes = state.take_changes()
             if changes is not None:
+                self._state_rows_changed += changes.num_rows
                 named = changes.replace_schema_metadata({STATE_NAME: name})
                 self._parts.outputs.add(RecordKind.CHANGE, self._parts.change_tag, named)
 
     def _next_marker(self, whole: bool) -> Marker:
         position: dict[str, Any] = self._parts.input.position()
         time = self._parts.time
+        if self._rests and self._parts.resting is not None:
+            self._parts.resting.note_said()
+            time.pass_rest_on()
         return Marker(
             vertex=self.name,
             instance=self._marker.instance,
@@ -580,6 +612,7 @@ class Vertex:
             behind_us=self._parts.chain.behind_us,
             ended=time.ended,
             caught_up=self._caught_up,
+            rests=self._rests,
             had_input=self._parts.chain.had_input,
             whole=whole,
             ports=time.marks(),

@@ -282,6 +282,7 @@ class Cluster:
             kernels=self._kernels,
             sources=self._sources,
             trim_commits=self._scenario.trim_commits,
+            rest_look_s=0.0005,  # little time passes in a run
             appends=process.appends,
             process=process,
             recovered=self._recoveries.check,

@@ -7,7 +7,8 @@ each look at its silent producers, with the time, and this module draws the conc
 - a vertex that defines event time is at the greatest time it has taken, less the delay; with
   `available_now` only once it has taken all there is;
 - a reader is where the slowest of those producers is that it has to wait for: who has ended, has no
-  more for now, or was silent for the timeout is not one of them;
+  more for now, or was silent for the timeout is not one of them; branches below one watermark are
+  one producer, and who says there that he rests is as far as the furthest had been said to be;
 - a delivery is judged by where the vertex was before it.
 """
 
@@ -59,6 +60,7 @@ class Said(NamedTuple):
     watermark_us: int = NONE_US
     ended: bool = False
     caught_up_run: int = 0
+    rests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Mark:
     caught_up_run: int  # the run in which it had no more for now; 0: it has
     producers: Mapping[str, Said]
     behind_us: int = 0  # how far behind the watermark its rows may be
+    rests: bool = False  # it says that it has taken all there was
 
     @property
     def said_us(self) -> int:
@@ -122,7 +125,10 @@ def own_time(
         first = 0 if before is None else before.offset if by_offset else before.consumed
         limit = own[-1].offset if by_offset else own[-1].consumed
         expected = iter(own)
+        has_more = True
         for deed in deeds[own[0].vertex, own[0].instance]:
+            if isinstance(deed, Took | Drained):
+                has_more = isinstance(deed, Took)
             if isinstance(deed, Took):
                 places, rows = _taken(rows_upto, first, deed.upto, by_offset)
                 first = deed.upto
@@ -137,6 +143,11 @@ def own_time(
             elif isinstance(deed, Committed):
                 mark = next(expected, None)
                 check_watermark(mark, current)
+                if mark is not None and mark.rests and has_more:
+                    raise WrongWatermark(
+                        f"the marker of {mark.vertex} at {mark.position} says that it rests, and "
+                        "it has not found that there is no more"
+                    )
                 if mark is not None and mark.seen_us != seen:
                     raise WrongWatermark(
                         f"the marker of {mark.vertex} at {mark.position} has seen {mark.seen_us}, "
@@ -162,16 +173,17 @@ def heard_time(
     ports: Sequence[Sequence[str]],
     timeout_ms: int | None,
     waits: bool,
+    shared: Mapping[str, str],
 ) -> dict[int, int]:
     """By marker that released rows: how far a reader was that hears its producers, before them.
 
     It is where the port is that is furthest behind. One that `waits` goes on when none of them has
-    more for now.
+    more for now. Those who have one watermark are `shared`, by its name.
     """
     found: dict[int, int] = {}
     for before, own in lives(marks):
         run = run_of(own[0].instance)
-        heard = (before, run, timeout_ms, waits)
+        heard = (before, run, timeout_ms, waits, shared)
         ears = _Ears(ports[0], *heard) if len(ports) == 1 else _Ports(ports, *heard)
         expected = iter(own)
         first = 0 if before is None else before.consumed
@@ -213,8 +225,10 @@ class _Ears:
         run: int,
         timeout_ms: int | None,
         waits: bool,
+        shared: Mapping[str, str],
     ) -> None:
-        self._waits = waits and len({_stage_of(name) for name in producers}) > 1
+        self._shared = shared
+        self._waits = waits and len({self._owner(name) for name in producers}) > 1
         self._said: dict[str, Said] = dict.fromkeys(producers, Said())
         self._own = frozenset(self._said)
         self._said.update({} if before is None else before.producers)
@@ -230,7 +244,14 @@ class _Ears:
         """All that one delivery says: who has more for now is asked only after the last word."""
         for mark in marks:
             before_us = self._said.get(mark.vertex, Said()).watermark_us
-            said = Said(max(before_us, mark.said_us), mark.ended, mark.caught_up_run)
+            known_us = [before_us, mark.said_us]
+            if mark.rests and mark.vertex in self._shared:
+                known_us += [
+                    said.watermark_us
+                    for name, said in self._said.items()
+                    if self._owner(name) == self._owner(mark.vertex) and not said.ended
+                ]
+            said = Said(max(known_us), mark.ended, mark.caught_up_run)
             self._said[mark.vertex] = said
             self._heard.add(mark.vertex)
             self._reach()
@@ -261,7 +282,7 @@ class _Ears:
         stages: dict[str, list[str]] = {}
         for name, said in self._said.items():
             if not said.ended:
-                stages.setdefault(_stage_of(name), []).append(name)
+                stages.setdefault(self._owner(name), []).append(name)
         if not stages:
             self._reached_us = END_US
             return
@@ -282,6 +303,9 @@ class _Ears:
         lasting = [name for name in self._own if not self._said[name].ended]
         return any(not self._has_no_more(n) and not self._is_silent(n) for n in lasting)
 
+    def _owner(self, name: str) -> str:
+        return self._shared.get(name) or name.rpartition(".")[0] or name
+
     def _has_no_more(self, name: str) -> bool:
         return name in self._own and self._said[name].caught_up_run == self._run
 
@@ -301,6 +325,7 @@ class _Ports:
         run: int,
         timeout_ms: int | None,
         waits: bool,
+        shared: Mapping[str, str],
     ) -> None:
         self._waits = waits
         self._ears: list[_Ears] = []
@@ -309,7 +334,7 @@ class _Ports:
             known = {} if before is None else before.producers
             own = {name: said for name, said in known.items() if name in names}
             start = None if before is None else replace(before, producers=own)
-            self._ears.append(_Ears(names, start, run, timeout_ms, False))
+            self._ears.append(_Ears(names, start, run, timeout_ms, False, shared))
             self._ears[-1].advance()
         self.watermark_us = NONE_US if before is None else before.watermark_us
 
@@ -327,10 +352,6 @@ class _Ports:
         if self._waits and any(ears.is_waiting() for ears in self._ears):
             return
         self.watermark_us = max(self.watermark_us, min(e.watermark_us for e in self._ears))
-
-
-def _stage_of(producer: str) -> str:
-    return producer.rpartition(".")[0] or producer
 
 
 def epoch_of(marks: Sequence[Mark], index: int) -> int:

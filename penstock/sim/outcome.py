@@ -70,6 +70,7 @@ class Outcome:
                     run_of(seen.instance) if facts["caught_up"] else 0,
                     producers,
                     facts["behind_us"],
+                    facts["rests"],
                 )
                 found.setdefault(seen.producer, []).append(mark)
         return found
@@ -87,7 +88,7 @@ class Outcome:
             if seen.kind == "MARKER":
                 facts = seen.facts
                 heard = [said for _, producers in facts["ports"] for said in producers.values()]
-                behind = [us for us, ended, _ in heard if not ended]
+                behind = [us for us, ended, *_ in heard if not ended]
                 passes += bool(behind) and facts["watermark_us"] > min(behind)
         return passes
 
@@ -270,7 +271,32 @@ class Outcome:
         inputs = {mark.position: mark for mark in heard}
         timeout_ms = self.scenario.settings.idle_timeout_ms
         waits = self.scenario.settings.available_now
-        return heard_time(self.marks[name], self.deeds, inputs, writers, timeout_ms, waits)
+        return heard_time(
+            self.marks[name], self.deeds, inputs, writers, timeout_ms, waits, self._shared
+        )
+
+    @cached_property
+    def _shared(self) -> dict[str, str]:
+        """By vertex: the union that has its watermark above it, if one has."""
+        program = self.scenario.program
+        return {
+            vertex.name: f"above {spec.union}"
+            for vertex in program.vertices
+            for spec in program.stage_of(vertex).specs
+            if isinstance(spec, WatermarkSpec) and spec.union is not None
+        }
+
+    @property
+    def rests(self) -> int:
+        """How many markers say that a branch has nothing, when others were further."""
+        found, reached = 0, dict.fromkeys(self._shared.values(), NONE_US)
+        marks = sorted((m for name in self._shared for m in self.marks[name]), key=_position)
+        for mark in marks:
+            owner = self._shared[mark.vertex]
+            found += mark.rests and mark.said_us < reached[owner]
+            if not mark.ended:
+                reached[owner] = max(reached[owner], mark.said_us)
+        return found
 
     def takings(self, stage: int) -> Iterator[list[Taking]]:
         """Of each vertex of a stage what it took, in the order in which it did."""
@@ -300,6 +326,10 @@ class Outcome:
                     for row in rows_of(seen):
                         found[tuple(_of_side(row, key) for key in keys)] = vertex.name
         return found
+
+
+def _position(mark: Mark) -> int:
+    return mark.position
 
 
 def _of_side(row: OutputRow, key: str) -> Any:

@@ -61,6 +61,7 @@ SOMETIMES = (
     "resume before a consumed marker",
     "early append orphaned and passed by",
     "idle producer left behind",
+    "quiet branch passed",
     "late row",
     "late row in the side stream",
     "dead letter",
@@ -247,6 +248,8 @@ def _count_situations(world: World, outcome: Outcome) -> None:
     orphans = sum(outcome.reading(stream)[1] for stream in sorted(filter(None, streams)))
     if orphans:
         sometimes["early append orphaned and passed by"] += orphans
+    if rests := outcome.rests:
+        sometimes["quiet branch passed"] += rests
     facts = outcome.last_facts.values()
     if late := sum(each["late_rows"] for each in facts):
         sometimes["late row"] += late

@@ -74,6 +74,7 @@ class Shape:
     upserts: bool = False  # its sink is a table of SQLite
     has_late_rows: bool = False  # without windows of a size
     beside: bool = False  # there are more results than the answer, of the same rows
+    trickles: bool = False  # rows come few at a time, so that some vertices have none meanwhile
 
     @property
     def may_idle(self) -> bool:
@@ -369,8 +370,30 @@ BRANCHED_SHAPES: tuple[Shape, ...] = (
 )
 
 
+def _one_watermark() -> Draft:
+    """Windows of two feeds that have one watermark, above their union."""
+    rows = _feed(0).union(_feed(1)).with_watermark("ts", DELAY_US)
+    return _windows(rows, "k", 4 * SECOND_US)
+
+
+def _one_watermark_parts() -> Draft:
+    rows = _feed(0, 2).union(_feed(1, 2)).with_watermark("ts", DELAY_US)
+    return _windows(rows, "g", 6 * SECOND_US, 2 * SECOND_US)
+
+
+QUIET_SHAPES: tuple[Shape, ...] = (
+    Shape("one_watermark", _one_watermark, "windows", ("k",), feeds=2, parallelism=2,
+          window_us=(4*_S, 4*_S), late_stream=True, trickles=True),
+    Shape("one_watermark_parts", _one_watermark_parts, "windows", ("g",), feeds=2, parts=2,
+          parallelism=2, window_us=(6*_S, 2*_S), trickles=True),
+)  # fmt: skip
+
+
 def shape_of(seed: int) -> Shape:
     """The query of a seed."""
+    quiet = random.Random(f"quiet {seed}")
+    if quiet.random() < 0.02:
+        return quiet.choice(QUIET_SHAPES)
     branched = random.Random(f"branched {seed}")
     if branched.random() < 0.03:
         return branched.choice(BRANCHED_SHAPES)

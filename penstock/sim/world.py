@@ -261,7 +261,7 @@ class World:
         part = self._rng.choice(tuple(self._arrived))
         stalled = self.scenario.stalled_feed
         if stalled is None:
-            self._arrived[part] += self._rng.randint(1, 20)
+            self._arrived[part] += self._rng.randint(1, 3 if self.scenario.shape.trickles else 20)
         elif part[0] != stalled or self._is_late_enough():
             self._arrived[part] += self._rng.randint(1, 3)  # so that others go on meanwhile
 

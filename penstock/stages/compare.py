@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.errors import ProgramIncompatible
@@ -11,11 +11,14 @@ from penstock.expressions.durations import show_duration
 from penstock.operators.specs import (
     AggregateSpec,
     OperatorSpec,
+    ProjectSpec,
     PythonGroupsSpec,
     PythonRowsSpec,
     PythonSpec,
     SessionSpec,
     StatefulSpec,
+    StateVariable,
+    StaticJoinSpec,
     accumulators_of,
     collections_of,
 )
@@ -31,6 +34,7 @@ from penstock.stages.program import (
     Port,
     Program,
     Stage,
+    is_fed,
     is_inner,
     shape,
     show_schema,
@@ -122,15 +126,8 @@ def _added(stored: Program, gone: Sequence[Stage], new: Program, stage: Stage) -
     trimmed = [
         stream.name
         for stream in stored.streams
-        if stream.role == "internal" and stream.name in stage.streams
+        if (stream.role == "internal" or is_fed(stream.name)) and stream.name in stage.streams
     ]
-    cleaned = stage.source is not None and stage.source.options.get("clean", "off") != "off"
-    if cleaned and any(each.source == stage.source for each in new.stages if each != stage):
-        reason = (
-            "it would begin at the beginning of a source of which what was read is removed; let a "
-            "query of its own read a copy"
-        )
-        return StageVerdict(stage.name, "refused", (reason,))
     if trimmed:
         reason = f"it would begin with rows of {', '.join(trimmed)} that have been trimmed"
         return StageVerdict(stage.name, "refused", (reason,))
@@ -190,6 +187,7 @@ def _compare_stage(stored: Program, before: int, new: Program, after: int) -> St
         *_input_refusals(old, fresh),
         *_state_refusals(old.stateful, fresh.stateful),
         *_output_refusals(old, fresh),
+        *_changing_row_refusals(old, fresh),
         *_twin_output_refusals(stored, old, new, fresh),
         *_vertex_refusals(stored, before, new, after),
     ]
@@ -267,8 +265,37 @@ def _state_refusals(old: Sequence[StatefulSpec], new: Sequence[StatefulSpec]) ->
     for before, after in zip(old, new, strict=True):
         if isinstance(before, AggregateSpec) and isinstance(after, AggregateSpec):
             yield from _aggregate_refusals(before, after)
+        elif isinstance(before, PythonGroupsSpec) and isinstance(after, PythonGroupsSpec):
+            yield from _function_refusals(before, after)
         elif before.meaning != after.meaning:
             yield f"its state was that of {before.title} and is that of {after.title}"
+
+
+def _function_refusals(old: PythonGroupsSpec, new: PythonGroupsSpec) -> Iterator[str]:
+    if old.keys != new.keys:
+        keys = [", ".join(f"{key} {key.type}" for key in spec.keys) for spec in (old, new)]
+        yield f"the keys of the function were ({keys[0]}) and are ({keys[1]})"
+    if old.clock != new.clock:
+        yield f"the function went by the clock {old.clock!r} and goes by {new.clock!r}"
+    before, after = ({each.name: each for each in spec.variables} for spec in (old, new))
+    for name in dict.fromkeys((*before, *after)):
+        if before.get(name) != after.get(name):
+            was, now = (_variable(found.get(name)) for found in (before, after))
+            yield f"state {name!r} of the function was {was} and is {now}"
+    if before == after and list(before) != list(after):
+        yield f"the function asked for its states as {list(before)} and asks as {list(after)}"
+
+
+def _variable(variable: StateVariable | None) -> str:
+    if variable is None:
+        return "not there"
+    shown = [
+        "(" + ", ".join(f"{field.name} {field.type}" for field in fields) + ")"
+        for fields in (variable.key, variable.value)
+        if fields
+    ]
+    ttl = "" if variable.ttl_ms is None else f" for {show_duration(variable.ttl_ms * 1_000)}"
+    return f"a {variable.kind} of {' to '.join(shown)}{ttl}"
 
 
 def _aggregate_refusals(old: AggregateSpec, new: AggregateSpec) -> Iterator[str]:
@@ -314,6 +341,31 @@ def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
                 f"rows were partitioned by {', '.join(known.partition_by) or 'vertex'} and are by "
                 f"{', '.join(after.partition_by) or 'vertex'}"
             )
+
+
+def _changing_row_refusals(old: Stage, new: Stage) -> Iterator[str]:
+    """Of a row that came by what was, another one would go by what is."""
+    before, after = old.steps_of_changing_rows(), new.steps_of_changing_rows()
+    if [spec.op for spec in before] == [spec.op for spec in after]:
+        changed = [b.op for a, b in zip(before, after, strict=True) if not _does_the_same(a, b)]
+    else:
+        changed = list(dict.fromkeys(spec.op for spec in (*before, *after)))
+    if changed:
+        yield (
+            f"rows that come and go pass {', '.join(changed)}, with other expressions than before: "
+            "of those that came others would go; keep them, or choose a new query name and a new "
+            "stream"
+        )
+
+
+def _does_the_same(old: OperatorSpec, new: OperatorSpec) -> bool:
+    """Whether a step makes the same of a row, in the columns that both hand on."""
+    if isinstance(old, ProjectSpec) and isinstance(new, ProjectSpec):
+        known = dict(old.columns)
+        return all(known.get(name, each) == each for name, each in new.columns)
+    if isinstance(old, StaticJoinSpec) and isinstance(new, StaticJoinSpec):
+        return replace(old, columns=()) == replace(new, columns=())
+    return old == new
 
 
 def _other_stream(old: Stage, new: Stage, stream: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -21,12 +21,15 @@ from penstock.json_codec import Malformed, canonical_json, parse, read_as
 from penstock.names import PRODUCER_KINDS, check_name, check_own_name, own_name
 from penstock.operators.specs import (
     JoinSpec,
+    ObserveSpec,
     OperatorSpec,
+    PythonGroupsSpec,
     StatefulSpec,
     StatelessSpec,
     WatermarkSpec,
     chain_schema,
     is_stateful,
+    is_weighted,
 )
 from penstock.stages.key_ranges import KEY_SPACE, WHOLE_KEY_SPACE, split_key_space
 from penstock.stages.settings import Settings
@@ -85,6 +88,7 @@ class ConnectorSpec:
         return f"{self.connector}({shown})"
 
 
+PORTIONS = ("files_max", "bytes_max")  # options: how much of a source is taken at a time
 NOT_REPLAYED = frozenset({"socket"})  # connectors whose rows come once, and never again
 
 
@@ -102,8 +106,8 @@ def connector_spec(connector: str, **options: Any) -> ConnectorSpec:
 class StreamSpec:
     """A stream that the query reads or writes.
 
-    `input`: somebody else's. `internal`: between two stages of this query. `output`: for others,
-    or for the query's sink.
+    `input`: somebody else's, or what Spark brings in for this query. `internal`: between two stages
+    of this query. `output`: for others, or for the query's sink.
     """
 
     name: str
@@ -286,6 +290,11 @@ class Stage:
         return any(spec.is_on_driver for spec in self.specs)
 
     @property
+    def observes(self) -> bool:
+        """Whether something is kept of its rows on their way."""
+        return any(isinstance(spec, ObserveSpec) for spec in self.specs)
+
+    @property
     def stateful(self) -> tuple[StatefulSpec, ...]:
         """The operators that keep state."""
         return tuple(spec for spec in self.operators if is_stateful(spec))
@@ -295,6 +304,32 @@ class Stage:
         """Whether the order of rows across ports decides; pairs of two streams are the same."""
         first = next(iter(self.stateful), None)
         return not isinstance(first, JoinSpec) or any(first.tables)
+
+    @property
+    def calls_by_key(self) -> bool:
+        """Whether each batch costs a call of a function for each of its keys."""
+        return any(isinstance(spec, PythonGroupsSpec) for spec in self.stateful[:1])
+
+    def steps_of_changing_rows(self) -> tuple[OperatorSpec, ...]:
+        """The stateless steps that rows pass which come and go: they must do the same to both."""
+        found: list[OperatorSpec] = []
+
+        def follow(schema: Schema, steps: Iterable[OperatorSpec]) -> None:
+            for spec in steps:
+                if is_weighted(schema) and not isinstance(spec, ObserveSpec):
+                    found.append(spec)
+                schema = spec.output_schema(schema)
+
+        for port in self.ports:
+            follow(port.schema, port.front)
+        schemas = [port.output_schema for port in self.ports]
+        for spec in self.operators:
+            if not is_stateful(spec):
+                follow(schemas[0], [spec])
+            schemas = [spec.output_schema(*schemas[: spec.ports if is_stateful(spec) else 1])]
+        for output in self.outputs:
+            follow(schemas[0], output.steps)
+        return tuple(found)
 
     def row_schemas(self) -> tuple[Schema, ...]:
         """Of the rows that come in, by port, that operators with state make, and that outputs
@@ -409,6 +444,12 @@ class Program:
             if output.stream == stream
         )
 
+    @property
+    def is_portioned(self) -> bool:
+        """Whether people asked for so many files, or bytes, of a source at a time."""
+        sources = [stage.source for stage in self.stages if stage.source is not None]
+        return any(source.options.get(name) is not None for source in sources for name in PORTIONS)
+
     def writes_result(self, stage: Stage) -> bool:
         """Whether a stage writes a stream for others, or for a sink."""
         return any(self.stream(name).role == "output" for name in stage.written)
@@ -512,9 +553,24 @@ def sink_stream_of(query: str, sink: str) -> str:
     return own_name(query, f"out_{hashlib.sha256(sink.encode()).hexdigest()[:8]}")
 
 
+def observed_stream(query: str) -> str:
+    """The stream that carries what a query observes of its rows to its progress."""
+    return own_name(query, "observed")
+
+
 def is_of_sink(stream: str) -> bool:
     """Whether a stream's name is one of those that carry a result to a sink."""
     return re.fullmatch(r"\w+\.out(_[0-9a-f]{8})?", stream) is not None
+
+
+def fed_stream(query: str, source: str) -> str:
+    """The stream that Spark brings a source into, by the text that tells sources apart."""
+    return own_name(query, f"fed_{hashlib.sha256(source.encode()).hexdigest()[:8]}")
+
+
+def is_fed(stream: str) -> bool:
+    """Whether a stream's name is one of those that Spark brings a query's source into."""
+    return re.fullmatch(r"\w+\.fed_[0-9a-f]{8}", stream) is not None
 
 
 def is_inner(stream: str) -> bool:
@@ -531,8 +587,8 @@ def check_stream_name(query: str, name: str, role: StreamRole) -> str:
         check_own_name(name, "internal stream")
         _check(name.startswith(f"{query}."), f"stream {name} is not one of query {query}'s own")
         return name
-    is_own = role == "output" and is_of_sink(name) and name.startswith(f"{query}.")
-    return name if is_own else check_name(name, "stream")
+    is_made = is_of_sink(name) if role == "output" else is_fed(name)
+    return name if is_made and name.startswith(f"{query}.") else check_name(name, "stream")
 
 
 def cut_stage(
@@ -549,6 +605,8 @@ def cut_stage(
     side_streams = [settings.dead_letter_stream]
     if stage.stateful:
         side_streams.append(settings.late_stream)
+    if stage.observes:
+        side_streams.append(observed_stream(query))
     for part in range(count):
         name = vertex_name(query, stage.name, part)
         read = [

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from penstock.arrays import python_values
 from penstock.errors import StateError
 from penstock.names import check_name
 from penstock.state.bound import MemoryBound
@@ -163,6 +164,11 @@ class EntryState(State):
         for name in list(self._groups.get(key, ())):
             self._change(key, name, None)
 
+    def clear_all(self) -> None:
+        """Remove all entries of all keys."""
+        for key in list(self._groups):
+            self.clear(key)
+
     def _change(self, key: Key, name: Key, entry: Entry | None) -> None:
         self._before.setdefault(key, self._groups.get(key))
         self._set(key, name, entry)
@@ -238,8 +244,9 @@ class EntryState(State):
         if not self._changed:
             return None
         changed, self._changed = self._changed, {}
-        found = [(key, name, self.get(key, name)) for key, name in changed]
-        kinds = [ChangeKind.DELETE if entry is None else ChangeKind.PUT for *_, entry in found]
+        groups, nothing = self._groups, dict[Key, Entry]()
+        found = [(key, name, groups.get(key, nothing).get(name)) for key, name in changed]
+        kinds = [int(entry is None) for _, _, entry in found]  # ChangeKind's numbers
         batch = _columns(self.kind, found)
         return pa.RecordBatch.from_arrays(
             [pa.array(kinds, pa.int8()), *batch.columns], schema=self.kind.change_schema()
@@ -383,11 +390,12 @@ class EntryPicture(Picture):
 
 def _columns(kind: EntryKind, entries: Sequence[tuple[Key, Key, Entry | None]]) -> pa.RecordBatch:
     """Entries as columns; those that are gone have no value."""
-    columns = tuple_columns([key for key, *_ in entries], kind.key)
+    keys, names, found = zip(*entries, strict=True) if entries else ((), (), ())
+    columns = tuple_columns(keys, kind.key)
     if len(kind.name):
-        columns.append(_structs([name for _, name, _ in entries], kind.name))
-    columns.append(_structs([None if e is None else e.value for *_, e in entries], kind.value))
-    columns.append(pa.array([None if e is None else e.until for *_, e in entries], pa.int64()))
+        columns.append(_structs(names, kind.name))
+    columns.append(_structs([None if each is None else each.value for each in found], kind.value))
+    columns.append(pa.array([None if each is None else each.until for each in found], pa.int64()))
     return pa.RecordBatch.from_arrays(columns, schema=kind.snapshot_schema())
 
 
@@ -414,7 +422,7 @@ def column_tuples(columns: Sequence[pa.Array], count: int) -> list[tuple[Any, ..
     """The same tuples of columns."""
     if not columns:
         return [()] * count
-    parts = [column.cast(storage_type(column.type)).to_pylist() for column in columns]
+    parts = [python_values(column.cast(storage_type(column.type))) for column in columns]
     return list(zip(*parts, strict=True))
 
 

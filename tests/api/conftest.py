@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.api.datasource_logs import Scenario, eventful
-from tests.compiled_code import only_where_it_pays
+from tests.compiled_code import without
 from tests.spark_session import shared_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["only_where_it_pays", "own_sessions", "scenario", "spark"]
+__all__ = ["own_sessions", "scenario", "spark", "without"]
 
 
 def pytest_configure(config: pytest.Config) -> None:

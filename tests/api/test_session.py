@@ -33,8 +33,6 @@ from tests.spark_session import own_session, shared_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 
 @pytest.fixture
 def session() -> SparkSession:
@@ -103,16 +101,6 @@ def test_another_python_object_of_the_session_is_attached_too(
     assert found.kernels == str(kernels.folder)
     with pytest.raises(NotAttached, match=r"call penstock.attach\(spark, 'path/to/log'\)"):
         attached_log(session.newSession())
-
-
-@pytest.mark.spark
-def test_filters_are_pushed_down_in_an_attached_session_only(
-    session: SparkSession, tmp_path: Path
-) -> None:
-    before = session.conf.get(PUSHDOWN)
-    penstock.attach(session, tmp_path / "log")
-    assert session.conf.get(PUSHDOWN) == "true"
-    assert session.newSession().conf.get(PUSHDOWN) == before
 
 
 @pytest.mark.spark

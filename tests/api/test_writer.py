@@ -80,15 +80,24 @@ def words() -> dict[str, tuple[str, Callable[[DataStreamWriter], Any]]]:
     """By name: what the error must say, and the call."""
     return {
         "mode": ("known: append, update, complete", lambda w: w.outputMode("retract")),
-        "option": ("possible are checkpointLocation, queryId", lambda w: w.option("batchSize", 1)),
+        "option": (
+            "possible are checkpointLocation, queryId",
+            lambda w: w.option("batchSize", 1).toStream("x").start(),
+        ),
         "number": (
             "option 'slots' is 'many'; it is",
             lambda w: w.option("slots", "many"),
         ),
         "no slot": ("a whole number from 1 on", lambda w: w.option("slots", 0)),
-        "misspelt": (r"did you mean slots\?", lambda w: w.option("slot", 1)),
+        "misspelt": (
+            r"did you mean slots\?",
+            lambda w: w.option("slot", 1).format("noop").start(),
+        ),
         "time": ("'soon' is not a length of time", lambda w: w.trigger(processingTime="soon")),
-        "address": ("folders of this machine", lambda w: w.option("path", "s3://bucket/x")),
+        "address": (
+            "folders of this machine",
+            lambda w: w.format("sqlite").option("path", "s3://bucket/x").start(),
+        ),
         "format": ("known: penstock, parquet", lambda w: w.format("kafka").start()),
         "triggers": ("exactly one", lambda w: w.trigger(processingTime="1 s", availableNow=True)),
         "foreach": ("`process` .* is not callable", lambda w: w.foreach("print")),
@@ -131,6 +140,10 @@ def test_a_batch_or_a_session_without_a_log_is_refused(spark: SparkSession) -> N
 # --- what leaves no trace -------------------------------------------------------------------------
 
 
+def _both(df: DataFrame) -> DataFrame:
+    return df.filter("price > 1").union(df.filter("price < 1"))
+
+
 def refused_plans() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
@@ -139,9 +152,9 @@ def refused_plans() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
             "computed once for each row here: use one of these",
             lambda df: df.select(F.spark_partition_id().alias("x")),
         ),
-        "observe()": (
-            "the query's progress has its own metrics",
-            lambda df: df.observe("seen", F.count(F.lit(1)).alias("rows")),
+        "observe() on two ways": (
+            "each row would count twice",
+            lambda df: _both(df.observe("seen", F.count(F.lit(1)).alias("rows"))),
         ),
     }
 
@@ -326,8 +339,41 @@ def test_another_sink_is_refused(attached: Attached, bids: DataFrame, tmp_path: 
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.parametrize(
+    ("format", "columns", "refusal"),
+    [
+        (
+            "csv",
+            ["array(price) AS tags", "price"],
+            "the csv sink cannot hold column 'tags', which is list",
+        ),
+        ("text", ["url", "price"], "the text sink takes one column, a text, and .* have 2: url"),
+        ("text", ["price"], "the text sink cannot hold column 'price', which is int64"),
+    ],
+)
+def test_rows_that_files_cannot_hold_are_refused_at_start_as_by_spark(
+    bids: DataFrame, tmp_path: Path, format: str, columns: list[str], refusal: str
+) -> None:
+    from pyspark.errors import AnalysisException, StreamingQueryException  # noqa: PLC0415
+
+    rows = bids.selectExpr(*columns)
+    writer = penstock.writeStream(rows).queryName("unfit").option("standbySlots", 0)
+    with pytest.raises(AnalysisException, match=refusal):
+        writer.format(format).start(str(tmp_path / "out"))
+    folder = tmp_path / "read"
+    folder.mkdir()
+    static = bids.sparkSession.createDataFrame([], bids.schema)
+    static.write.mode("overwrite").parquet(str(folder))
+    read = bids.sparkSession.readStream.schema(bids.schema).parquet(str(folder))
+    read = read.selectExpr(*columns)
+    spark = read.writeStream.format(format).option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises((AnalysisException, StreamingQueryException)):
+        spark.trigger(availableNow=True).start(str(tmp_path / "spark")).awaitTermination()
+
+
 SINKS = {
-    "parquet": "exactly once: rows are in one file, which appears whole",
+    "parquet": "exactly once: a row is in one file, which appears whole or not at all\n",
+    "partitions": "or not at all; the files of a batch appear one after the other",
     "console": "at least once: the newest epoch is printed again",
     "memory": "exactly once within a run",
     "foreachBatch": "a function that skips batches it has seen is exactly once",
@@ -348,6 +394,8 @@ def test_explain_shows_the_guarantee_of_the_sink_and_makes_nothing(
         writer.foreachBatch(lambda frame, epoch: None)
     elif sink == "stream":
         writer.toStream("shown")
+    elif sink == "partitions":
+        writer.partitionBy("auction").option("path", str(tmp_path / "out"))
     else:
         writer.format(sink).option("path", str(tmp_path / "out"))
     writer.explain()

@@ -57,6 +57,8 @@ def spark(sessions: dict[int, SparkSession]) -> SparkSession:
         session.conf.set("spark.sql.codegen.wholeStage", "false")
         session.conf.set("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         session.conf.set("spark.sql.adaptive.enabled", "false")
+        session.conf.set("spark.sql.shuffle.partitions", "1")
+        session.conf.set("spark.sql.leafNodeDefaultParallelism", "1")
         # Spark computes rows that it holds itself before it simplifies what is computed.
         session.conf.set("spark.sql.optimizer.excludedRules", _LOCAL_ROWS)
         sessions[id(shared)] = session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -124,10 +125,6 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
             "FlatMapGroupsInPandasWithState",
             lambda df: _with_state(df, "update", "EventTimeTimeout"),
         ),
-        "a processor with an initial state": (
-            "TransformWithStateInPySpark",
-            lambda df: _processed(df, "None", df.sparkSession.range(3).groupBy("id")),
-        ),
         "a time to live without a clock": (
             "TransformWithStateInPySpark",
             lambda df: _processed(df, "None", ttl_ms=5),
@@ -140,12 +137,23 @@ def nodes() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
         "limit": ("GlobalLimit", lambda df: df.limit(3)),
         "offset": ("Offset", lambda df: df.groupBy("price").count().offset(3)),
         "sample": ("Sample", lambda df: df.sample(0.5, 1)),
-        "observe": ("CollectMetrics", lambda df: df.observe("m", F.count("*").alias("n"))),
+        "observed on two ways": (
+            "CollectMetrics",
+            lambda df: _twice(df.observe("m", F.count("*").alias("n"))),
+        ),
+        "observed by Spark": (
+            "CollectMetrics",
+            lambda df: df.observe("m", F.max(F.expr("xpath_int(url, 'a')")).alias("n")),
+        ),
         "names that are no constants": (
             "Generate",
             lambda df: df.selectExpr("json_tuple(url, url)"),
         ),
     }
+
+
+def _twice(df: DataFrame) -> DataFrame:
+    return df.filter("price > 1").union(df.filter("price < 1"))
 
 
 def _with_state(df: DataFrame, mode: str, timeout: str) -> DataFrame:
@@ -160,7 +168,6 @@ def _with_state(df: DataFrame, mode: str, timeout: str) -> DataFrame:
 def _processed(
     df: DataFrame,
     clock: str,
-    initial: Any = None,
     schema: str = "n bigint",
     ttl_ms: int | None = None,
 ) -> DataFrame:
@@ -174,7 +181,7 @@ def _processed(
             return iter([])
 
     groups: Any = df.groupBy("auction")
-    found: DataFrame = groups.transformWithState(Nothing(), "n bigint", "update", clock, initial)
+    found: DataFrame = groups.transformWithState(Nothing(), "n bigint", "update", clock)
     return found
 
 
@@ -237,6 +244,30 @@ def test_what_structured_streaming_refuses_too_is_not_sent_there(bids: DataFrame
     assert unique.endswith("Structured Streaming asks for the same")
 
 
+def test_an_aggregate_is_refused_with_its_column(bids: DataFrame) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    refused = {
+        "max_by(price, bidder, 2)": "is not among the aggregates",
+        "size(max_by(price, bidder, 2))": "is not among the aggregates",
+        "percentile(price, 0.5, bidder)": "with frequencies",
+        "count(make_interval(0, 0, 0, int(price)))": "make_dt_interval",
+    }
+    for text, reason in refused.items():
+        error = refusal(bids.groupBy("auction").agg(F.expr(text).alias("x")), "update")
+        assert reason in str(error)
+        assert (error.details["node"], error.details["column"]) == ("Aggregate", "x")
+        assert error.details["expression"]
+    made = refusal(
+        bids.select(F.explode(F.expr("array(make_interval(0, 0, 0, int(price)))")).alias("each"))
+    )
+    assert made.details["column"] == "each"
+    counted = bids.groupBy("auction").count()
+    with pytest.raises(UnsupportedPlan, match="whose rows come and go") as caught:
+        translate(counted.dropDuplicates(["count"]), output_mode="update", query="refused")
+    assert caught.value.details["column"] == "count"
+
+
 def test_more_aggregates_than_a_state_holds_are_refused(bids: DataFrame) -> None:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
@@ -282,6 +313,16 @@ def test_append_mode_needs_what_ends(bids: DataFrame) -> None:
     assert by_time.details["column"] == "ts"
     with pytest.raises(UnsupportedPlan, match="needs a watermark"):
         translate(bids.groupBy(F.window("ts", "10 seconds")).count(), query="refused")
+
+
+def test_an_option_that_no_source_has_is_named_with_the_one_that_was_meant(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    read = spark.readStream.schema("a bigint").option("pathGlobFilter", "*.csv")
+    error = refusal(read.option("heder", "true").csv(str(tmp_path)))
+    assert "option 'heder' is not one for this source (did you mean header?)" in str(error)
+    assert "Structured Streaming can run it, and passes over an option" in str(error)
+    assert error.details["option"] == "heder"
 
 
 def test_complete_mode_needs_an_aggregate(bids: DataFrame) -> None:

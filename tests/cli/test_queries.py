@@ -182,7 +182,7 @@ def test_explain(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert part in shown
     assert "\nSink " not in shown  # the stream itself
-    assert "Sink parquet /out\n  exactly once: rows are in" in run(
+    assert "Sink parquet /out\n  exactly once: a row is in" in run(
         capsys, "explain", folder, "idle"
     )
     facts = json.loads(run(capsys, "explain", folder, "hot", "--json"))

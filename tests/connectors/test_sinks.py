@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -121,6 +122,29 @@ class TestFolderSink(SinkContract):
         (file,) = (tmp_path / "out").glob("*.parquet")
         groups = pq.ParquetFile(file).metadata
         assert [groups.row_group(i).num_rows for i in range(groups.num_row_groups)] == [3, 3, 1]
+
+    def test_columns_that_would_outgrow_a_dictionary_have_none(self, tmp_path: Path) -> None:
+        numbers = np.arange(1 << 18)
+        kinds = {
+            "few": pa.array(numbers % 1_000),
+            "many": pa.array(numbers % 100_000),  # most of some rows differ, and all have room
+            "own": pa.array(numbers * 3),
+            "text": pa.array(numbers).cast(pa.string()),
+            "named": pa.array(["one", None, "two", "one"] * (1 << 16)),
+            "none": pa.nulls(1 << 18, pa.int64()),
+            "day": pa.array(numbers % 365, pa.int32()).cast(pa.date32()),
+            "sum": pa.array(numbers % 7).cast(pa.decimal128(21, 2)),
+            "flag": pa.array(numbers % 2 == 0),
+        }
+        rows = pa.record_batch(kinds)
+        sink = FolderSink(tmp_path, "q", "id-1")
+        sink.publish(1, sink.stage(1, [rows]))
+        (file,) = tmp_path.glob("q-*.parquet")
+        assert pq.read_table(file).equals(pa.Table.from_batches([rows]))
+        group = pq.ParquetFile(file).metadata.row_group(0)
+        columns = [group.column(place) for place in range(group.num_columns)]
+        plain = [c.path_in_schema for c in columns if "RLE_DICTIONARY" not in c.encodings]
+        assert plain == ["own", "text", "flag"]
 
     def test_a_file_that_is_discarded_is_gone(
         self, open_sink: Callable[[], Sink], tmp_path: Path

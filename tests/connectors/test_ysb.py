@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.connectors.contract import Source
-from penstock.connectors.ysb import START_US, YSB_SCHEMA, YsbSource
+from penstock.connectors.ysb import START_US, YSB_SCHEMA, ysb_source
 from penstock.errors import InvalidArgument
 from tests.connectors.contract import SourceContract
 
@@ -15,19 +15,19 @@ from tests.connectors.contract import SourceContract
 class TestContract(SourceContract):
     @pytest.fixture
     def make(self) -> Callable[[], Source]:
-        return lambda: YsbSource(rows_total=100)
+        return lambda: ysb_source(rows_total=100)
 
 
 class TestPartContract(SourceContract):
     @pytest.fixture
     def make(self) -> Callable[[], Source]:
-        return lambda: YsbSource(rows_total=100).split(4)[3]
+        return lambda: ysb_source(rows_total=100).split(4)[3]
 
 
 @pytest.mark.parametrize("first", [0, 2_999, 3_000, 10**12 + 17])
 @pytest.mark.parametrize("parts", [1, 3])
 def test_values_follow_from_the_number(first: int, parts: int) -> None:
-    source = YsbSource(rate=100_000, rows_at_once=5_000)
+    source = ysb_source(rate=100_000, rows_at_once=5_000)
     if parts > 1:
         source = source.split(parts)[first % parts]
     answer = source.read(first, 4_000)
@@ -44,7 +44,7 @@ def test_values_follow_from_the_number(first: int, parts: int) -> None:
 
 
 def test_only_the_columns_asked_for_are_there() -> None:
-    batch = YsbSource(columns=["event_time", "ad_id"]).read(0, 3).batch
+    batch = ysb_source(columns=["event_time", "ad_id"]).read(0, 3).batch
     assert batch.schema.names == ["event_time", "ad_id"]
     assert batch.schema.field("ad_id") == YSB_SCHEMA.field("ad_id")
 
@@ -54,4 +54,4 @@ def test_only_the_columns_asked_for_are_there() -> None:
 )
 def test_what_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidArgument):
-        YsbSource(**wrong)
+        ysb_source(**wrong)

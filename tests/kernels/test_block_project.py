@@ -8,7 +8,7 @@ from hypothesis import given, settings
 
 from penstock.errors import RowError
 from penstock.expressions.tree import Expression, call, cast, column, literal
-from penstock.expressions.types import Field, Schema, parse_type
+from penstock.expressions.types import Field, Schema, arrow_type, parse_type
 from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.support import numba_supported
@@ -197,6 +197,39 @@ def test_explain_says_what_computes_each_expression(
     assert chosen["(i > -5)"] == "numba"
     assert chosen["(CAST(s AS int) > -1)"] == "arrow"
     assert chosen["length(s)"] == "arrow"
+
+
+def test_fields_of_structs_are_columns_to_a_loop(kernels: KernelCache) -> None:
+    """Also those inside others; where the struct is null they are, and the whole is still there."""
+    kind = parse_type("struct<id:bigint,name:string,deep:struct<n:int>>")
+    row, (n, m) = column("r", kind), (column(name, "bigint") for name in ("n", "m"))
+    ident, name, deep = (call("get_field", row, name=each) for each in ("id", "name", "deep"))
+    number = call("get_field", deep, name="n")
+    outputs = (("o", call("add", ident, n)), ("t", name), ("d", number), ("w", row))
+    filters = (call("gt", ident, literal(1, "bigint")), call("lt", number, whole(9)))
+    schema = (Field("r", kind), Field("n", n.type), Field("m", m.type))
+    rows = [
+        None,
+        {"id": 1, "name": "a", "deep": {"n": 1}},
+        {"id": 2, "name": None, "deep": {"n": 2}},
+        {"id": 3, "name": "c", "deep": None},
+        {"id": 2**63 - 1, "name": "d", "deep": {"n": 4}},
+        {"id": 5, "name": "e", "deep": {"n": 9}},
+        {"id": 6, "name": "f", "deep": {"n": -1}},
+    ]
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(rows, arrow_type(kind)), pa.array([7] * 7), pa.array(range(7))], ["r", "n", "m"]
+    )
+    for block in (Block(BlockSpec(schema, filters, outputs), each) for each in (kernels, None)):
+        found = block.run(batch, collect_bad=True)
+        assert found.batch.to_pydict() == {
+            "o": [9, 13], "t": [None, "f"], "d": [2, -1], "w": [rows[2], rows[6]],
+        }  # fmt: skip
+        assert found.bad_rows == (4,)
+        with pytest.raises(RowError, match=r"row 4: .*r\.id"):
+            block.run(batch)
+        told = dict(block.explain())
+        assert told[str(filters[0])] == told[str(filters[1])] == told[str(outputs[0][1])] == "numba"
 
 
 def test_a_filter_after_a_failing_one_does_not_hide_its_error(kernels: KernelCache) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +22,9 @@ from penstock.expressions.tree import Column
 from penstock.expressions.types import BIGINT, STRING, Field, parse_type
 from penstock.json_codec import canonical_json, parse
 from penstock.operators.chain import Chain
+from penstock.operators.group_functions import make_of, stacked
 from penstock.operators.python_functions import (
+    INITIAL_ROWS,
     STATE_PANDAS,
     TRANSFORM_PANDAS,
     TRANSFORM_ROWS,
@@ -29,11 +32,13 @@ from penstock.operators.python_functions import (
     PythonFunctions,
 )
 from penstock.operators.specs import (
+    InitialState,
     PythonCall,
     PythonGroupsSpec,
     StateVariable,
     spec_from_json,
 )
+from penstock.operators.static_rows import StaticRows
 from tests.operators.chains import linear
 from tests.operators.lives import Life
 from tests.operators.python_code import code
@@ -259,7 +264,7 @@ def test_a_processor_has_timers_and_states_with_a_time_to_live() -> None:
     assert found(chain.process(batch([("a", 23)])).batches) == [("a", 36)]
     chain.tell_time(1_100 * MS)  # the first two are over, the third is not
     assert found(chain.process(batch([("b", 4)])).batches) == [("b", 4)]
-    kept = chain.states["groups0_1"].scan()
+    kept = chain.states["groups0_parts"].scan()
     assert kept.column("name").to_pylist() == [{"p": 3}, {"p": 4}]
     assert chain.due_us() == 1_120 * MS
 
@@ -337,6 +342,69 @@ def test_a_processor_of_many_lives_answers_as_one_of_a_single_life(seed: int) ->
     assert answers == gathered(batches)
 
 
+def test_rows_are_those_of_pyspark() -> None:
+    """They know their names, can be sent on, and may be given back in any order of columns."""
+
+    class Telling(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            pass
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            for row in rows:
+                assert (row.k, row["n"], tuple(row)) == (key[0], row[1], (row.k, row.n))
+                assert repr(row) == repr(Row(k=row.k, n=row.n))
+                assert isinstance(row, Row)
+                assert type(pickle.loads(pickle.dumps(row))) is Row
+                assert pickle.loads(pickle.dumps(row)).asDict() == {"k": row.k, "n": row.n}
+                yield row
+                yield Row(n=row.n + 1, k=row.k)
+                yield Row("k", "n")(row.k, row.n + 2)
+                yield Row(k=row.k, n=row.n + 3, more=1)
+
+    chain = processing(Telling(), "none", kind=TRANSFORM_ROWS)
+    given = found(chain.process(batch([("b", 5), (None, 0)])).batches)
+    assert given == [(None, n) for n in range(4)] + [("b", n) for n in range(5, 9)]
+
+
+FRAMES = [
+    {"k": ["x", "y"], "n": [1, 2]},
+    {"k": ["x"], "n": [3]},
+    {"n": [4], "k": ["z"]},
+    {"k": [None], "n": [5.0]},
+    {"k": pd.to_datetime(["2024-01-02"]), "n": [6]},
+    {"k": pd.Categorical(["c"]), "n": pd.array([7], "Int64")},
+]
+
+
+@pytest.mark.parametrize("chosen", [(0, 1), (0, 1, 1), (2, 2), (3, 3, 3), (4, 4), (5, 5), (1,)])
+def test_frames_of_one_make_are_stacked_as_pandas_does_it(chosen: tuple[int, ...]) -> None:
+    frames = [pd.DataFrame(FRAMES[at]) for at in chosen]
+    (make,) = set(map(make_of, frames))
+    pd.testing.assert_frame_equal(stacked(frames), pd.concat(frames, ignore_index=True))
+    assert make not in {make_of(pd.DataFrame(FRAMES[at])) for at in {*range(2, 6)} - {*chosen}}
+
+
+def test_a_function_may_keep_and_change_its_frames() -> None:
+    kept: list[pd.DataFrame] = []
+
+    def keeping(key: Any, frames: Any, state: Any) -> Any:
+        for frame in frames:
+            assert list(frame.index) == list(range(len(frame)))
+            frame["more"] = frame["n"] * 2
+            frame.loc[:, "n"] += 100
+            kept.append(frame)
+            yield pd.DataFrame({"k": [key[0]], "n": [int(frame["more"].sum())]})
+
+    chain = counting(keeping)
+    operator: Any = chain._operators[0]
+    operator._calls.loaded.function = keeping  # itself, not a copy
+    assert found(chain.process(batch([("b", 1), ("a", 2), ("b", 3), ("a", 4)])).batches) == [
+        ("a", 12),
+        ("b", 8),
+    ]
+    assert [frame["n"].tolist() for frame in kept] == [[102, 104], [101, 103]]
+
+
 def test_states_have_a_bound() -> None:
     class Hoarding(StatefulProcessor):
         def init(self, handle: Any) -> None:
@@ -376,3 +444,122 @@ def test_a_spec_is_the_same_behind_its_json() -> None:
         Column("t", parse_type("timestamp"), True), "t",
     )  # fmt: skip
     assert spec_from_json(parse(canonical_json(spec.to_json()))) == spec
+
+
+class Beginning(StatefulProcessor):
+    """Keeps all numbers of a key, of which some were there before any row."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.numbers = handle.getListState("numbers", "n bigint")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        if initialState.m < 0:
+            raise ValueError(f"no {initialState.m}")
+        self.numbers.appendValue((initialState.m,))
+        self.handle.registerTimer(50)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        self.numbers.appendList([(row.n,) for row in rows])
+        yield Row(k=key[0], n=sum(n for (n,) in self.numbers.get()))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        yield Row(k=f"timer {key[0]}", n=sum(n for (n,) in self.numbers.get()))
+
+
+INITIAL_SCHEMA = (Field("k", STRING), Field("m", BIGINT))
+INITIAL = InitialState("static_initial_0", INITIAL_SCHEMA, (K,), ("k",), ("k", "m"))
+
+
+def beginning(rows: Rows, keys: tuple[int, int] | None = None) -> Chain:
+    """A chain with a processor whose keys begin with rows; `keys` is the range of its vertex."""
+    method = TransformWithStateInPandasUdfUtils(
+        Beginning(), "ProcessingTime"
+    ).transformWithStateWithInitStateUDF
+    numbers = (variable("numbers", "list"),)
+    spec = PythonGroupsSpec(
+        (K,), CALL, OUTPUTS, numbers, "processing", is_processor=True, initial=INITIAL
+    )
+    assert spec_from_json(parse(canonical_json(spec.to_json()))) == spec
+    first = StructType().add("k", StringType()).add("m", LongType())
+    found = replace(function_code(method, INITIAL_ROWS, numbers), initial_type=first.json())
+    chain = linear((spec,), SCHEMA, None, python=PythonFunctions({"f": found}))
+    names, first_numbers = zip(*rows, strict=True)
+    begin = {"k": pa.array(names, pa.string()), "m": pa.array(first_numbers, pa.int64())}
+    chain.use_static(INITIAL.side, StaticRows(1, pa.record_batch(begin)), keys)
+    return chain
+
+
+BEGIN: Rows = [("a", 1), (None, 10), ("a", 2), ("c", 100)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_begin_once_with_what_they_are_given_in_many_lives(seed: int) -> None:
+    rng = random.Random(seed)
+    life = Life(lambda: beginning(BEGIN), rng)
+    life.commit()  # nothing has come yet: whoever follows begins too
+    life.chain.tell_time(1 * MS)
+    sums = {"a": 3, None: 10, "c": 100}
+    for _ in range(15):
+        key, number = rng.choice(["a", "b", "c", None]), rng.randrange(9)
+        sums[key] = sums.get(key, 0) + number
+        assert found(life.chain.process(batch([(key, number)])).batches) == [(key, sums[key])]
+        life.commit()
+    life.chain.tell_time(50 * MS)
+    fired = found(life.chain.on_time())
+    assert sorted(fired) == sorted((f"timer {key}", sums[key]) for key in ("a", "c", None))
+
+
+def test_keys_begin_without_rows_after_a_while_and_in_their_own_vertex() -> None:
+    fired: Rows = []
+    for keys in ((0, 1 << 31), (1 << 31, 1 << 32)):
+        chain = beginning(BEGIN, keys)
+        chain.tell_time(100 * MS)
+        due_us = chain.due_us()
+        assert due_us is not None
+        assert due_us > 100 * MS
+        chain.tell_time(due_us)
+        fired += found(chain.on_time())
+        assert chain.due_us() is None
+    assert sorted(fired) == [("timer None", 10), ("timer a", 3), ("timer c", 100)]
+
+
+def test_what_fails_of_an_initial_state_names_its_key() -> None:
+    chain = beginning([("a", 1), ("b", -1)])
+    with pytest.raises(FunctionFailed, match=r"key 'b' and the initial state: ValueError: no -1"):
+        chain.process(batch([("a", 1)]), on_bad_row="reject")
+
+
+def test_a_state_that_is_given_up_is_empty_and_of_no_use() -> None:
+    class GivingUp(StatefulProcessor):
+        def __init__(self, gives_up: bool) -> None:
+            self.gives_up = gives_up
+
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.total = handle.getValueState("total", "n bigint")
+            if self.gives_up:
+                handle.deleteIfExists("total")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            if key[0] == "late":
+                self.handle.deleteIfExists("total")
+            if key[0] == "none":
+                return iter([])
+            (before,) = self.total.get() or (0,)
+            self.total.update((before + 1,))
+            return iter([])
+
+    chain = processing(GivingUp(False), "none", variable("total"))
+    chain.process(batch([("a", 1), ("b", 1)]))
+    with pytest.raises(RowError, match=r"gives up 'total' in init\(\)"):
+        chain.process(batch([("late", 1)]))
+    changes = chain.states["groups0_total"].take_changes()
+    assert changes is not None
+    assert changes.num_rows == 2
+    heir = processing(GivingUp(True), "none", variable("total"))
+    heir.states["groups0_total"].apply_changes(changes)
+    with pytest.raises(RowError, match=r"Error checking value state exists.*was given up"):
+        heir.process(batch([("b", 1)]))
+    heir.process(batch([("none", 1)]))
+    assert len(heir.states["groups0_total"]) == 0

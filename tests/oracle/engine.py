@@ -143,12 +143,7 @@ def run_streams(
 ) -> Outcome:
     """The same for a query over streams, which grow by turns and end one after the other."""
     manner = Manner() if manner is None else manner
-    log = MemoryLog()
-    for number, side in enumerate(translated.statics):
-        from pyspark.sql import SparkSession  # noqa: PLC0415
-
-        static = rows_of(SparkSession.active(), side, 1 << 20)
-        write_version(log, translated.query, side.name, number + 1, static, punit.Codec.LZ4)
+    log = log_with_statics(translated)
     writers: dict[str, StreamWriter] = {}
     for name, of_stream in rounds.items():
         create_stream(log, name, schema_from_arrow(of_stream[0][0].schema))
@@ -160,6 +155,17 @@ def run_streams(
                 feeds.append(partial(_deliver, writer, deliveries))
     feeds += [partial(writer.write, None, ended=True) for writer in writers.values()]
     return run(program_of(translated, manner), log, feeds, folder, manner)
+
+
+def log_with_statics(translated: Translated) -> MemoryLog:
+    """A new log that has the static rows of a query."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    log = MemoryLog()
+    for number, side in enumerate(translated.statics):
+        static = rows_of(SparkSession.active(), side, 1 << 20)
+        write_version(log, translated.query, side.name, number + 1, static, punit.Codec.LZ4)
+    return log
 
 
 def _deliver(writer: StreamWriter, deliveries: Round) -> None:

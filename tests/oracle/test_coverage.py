@@ -29,6 +29,7 @@ from penstock.operators.specs import (
     AggregateSpec,
     FilterSpec,
     GenerateSpec,
+    ObserveSpec,
     OperatorSpec,
     PartialAggregateSpec,
     ProjectSpec,
@@ -59,9 +60,12 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 # A function for programs that are not written in PySpark, which says it in another way.
 NOT_IN_PYSPARK = {"nullif"}
-# What other tests judge: rows of tables (test_tables.py), what Spark computes itself, and functions
-# in Python (tests/spark/test_python.py and test_python_groups.py).
-JUDGED_ELSEWHERE = {PythonGroupsSpec, PythonRowsSpec, PythonSpec, SparkSpec, TableSpec}
+# What other tests judge: what is observed (tests/api/test_observed.py), rows of tables
+# (test_tables.py), what Spark computes itself, and functions in Python (tests/spark/test_python.py
+# and test_python_groups.py).
+JUDGED_ELSEWHERE = {
+    ObserveSpec, PythonGroupsSpec, PythonRowsSpec, PythonSpec, SparkSpec, TableSpec,
+}  # fmt: skip
 
 
 class Reached:

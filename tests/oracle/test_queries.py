@@ -18,7 +18,7 @@ from tests.oracle.feeding import Round, cut_into_rounds, plain_rows
 from tests.oracle.planned import Planned
 from tests.oracle.queries import MARK, Judged, queries
 from tests.oracle.verdict import as_mode, differences, plain, static_frame
-from tests.thoroughness import some
+from tests.thoroughness import of_campaign, some
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +94,7 @@ def test_a_query_gives_what_spark_gives(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize("seed", of_campaign(range(2, 12)))
 @pytest.mark.parametrize("name", NAMES)
 def test_more_rows_in_other_batches(
     spark: SparkSession, planned: Planned, tmp_path: Path, name: str, seed: int
@@ -104,7 +104,7 @@ def test_more_rows_in_other_batches(
 
 # Each has a handful of kernels to compile, which other tests compare with Arrow.
 COMPILED = [
-    pytest.param(name, marks=pytest.mark.campaign if at % 3 else pytest.mark.slow)
+    pytest.param(name, marks=pytest.mark.campaign if at % 9 else pytest.mark.slow)
     for at, name in enumerate(NAMES)
 ]
 

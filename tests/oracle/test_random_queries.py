@@ -22,7 +22,7 @@ from tests.oracle.events import EVENT_COLUMNS, event_rows
 from tests.oracle.feeding import cut_into_rounds
 from tests.oracle.random_queries import STATIC, STREAMS, compose
 from tests.oracle.verdict import as_mode, differences, plain, static_frame
-from tests.thoroughness import IS_DEEP
+from tests.thoroughness import IS_DEEP, of_campaign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,6 +32,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 ROWS = 60  # of each stream: a join of joins has many times as many
 STATIC_ROWS = 30
 QUICK, DEEP, CAMPAIGN = 50, 500, 5_000
+MORE_QUICK, MORE_DEEP, MORE_CAMPAIGN = 25, 75, 500
 # Seeds that once failed.
 KEPT = (59, 65, 105, 109, 142, 217, 296, 318, 322, 482, 509, 746, 1747, 1804, 1882)
 # What a stream refuses though a batch has an answer: each says so, and what to do instead.
@@ -91,7 +92,7 @@ def test_a_random_query_gives_what_spark_gives(
     _judge(spark, tmp_path, seed)
 
 
-@pytest.mark.parametrize("seed", range(QUICK // 2))
+@pytest.mark.parametrize("seed", range(MORE_QUICK))
 def test_more_aggregates_give_what_spark_gives(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
@@ -100,8 +101,14 @@ def test_more_aggregates_give_what_spark_gives(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not IS_DEEP, reason="many seeds")
-@pytest.mark.parametrize("seed", range(QUICK // 2, DEEP // 2))
+@pytest.mark.parametrize("seed", range(MORE_QUICK, MORE_DEEP))
 def test_many_more_aggregates(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    _judge(spark, tmp_path, seed, more=True)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", of_campaign(range(MORE_DEEP, MORE_CAMPAIGN)))
+def test_hundreds_of_more_aggregates(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     _judge(spark, tmp_path, seed, more=True)
 
 
@@ -113,6 +120,6 @@ def test_many_more(spark: SparkSession, tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("seed", range(DEEP, CAMPAIGN))
+@pytest.mark.parametrize("seed", of_campaign(range(DEEP, CAMPAIGN)))
 def test_thousands(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     _judge(spark, tmp_path, seed)

@@ -147,3 +147,18 @@ def test_planning_is_deterministic() -> None:
 
     assert plan().to_json() == plan().to_json()
     assert plan().content_hash == plan().content_hash
+
+
+def test_a_folder_that_is_cleaned_up_is_read_once() -> None:
+    def read(schema: str, clean: str, path: str = "/in") -> Draft:
+        return scan_source("folder", schema, None, format="jsonl", path=path, clean=clean)
+
+    def plan(*rows: Draft) -> Program:
+        return plan_program(query("q", *(r.to_stream(f"out_{n}") for n, r in enumerate(rows))))
+
+    once = read("id bigint, k bigint", "delete")
+    assert len(plan(once.select("id"), once.filter(col("k") > 3)).stages) == 1
+    plan(once, read("id bigint", "delete", "/other"), read("id bigint", "off", "/third"))
+    for other in (read("id bigint", "delete"), read("id bigint", "off")):
+        with pytest.raises(UnsupportedPlan, match=r"/in is read by 2 stages .* cleanSource"):
+            plan(once, other)

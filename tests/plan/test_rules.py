@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.plan.filter_shared import filter_shared
 from penstock.plan.nodes import Exchange, UnionAll, walk
 from penstock.plan.optimizer import RULES, Rule, optimize, plan_program
-from penstock.plan.query import Query
+from penstock.plan.query import Query, going_on
+from penstock.stages.compare import compare
 from tests.plan.case_files import FOLDER, Case, read_cases
 from tests.plan.meaning import direct_results, program_results, settled, tables_of
 from tests.plan.text import parse_query, print_query
@@ -96,3 +98,16 @@ def test_one_rule_can_be_left_out() -> None:
     without = [rule for rule in RULES if rule.__name__ != "prune_columns"]
     assert [f.name for f in optimize(query, without).scans()[0].schema] == ["x", "y"]
     assert [f.name for f in optimize(query).scans()[0].schema] == ["x"]
+
+
+def test_a_query_that_shared_all_rows_goes_on_with_those_that_are_wanted() -> None:
+    """Under the names that its stages have: which rows pass is no part of them."""
+    (case,) = (case for case in read_cases(FOLDER / "filter_shared.txt") if "window" in case.before)
+    query = parse_query(case.before)
+    stored = plan_program(query, [rule for rule in RULES if rule is not filter_shared])
+    program = plan_program(going_on(query, stored))
+    assert compare(stored, program).is_compatible
+    assert [s.name for s in program.stages] == [s.name for s in stored.stages]
+    (read,) = (stage for stage in program.stages if stage.source is not None)
+    assert [spec.op for spec in read.ports[0].front] == ["filter"]
+    assert plan_program(going_on(query, program)) == program

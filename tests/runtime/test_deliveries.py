@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -11,7 +12,7 @@ from penstock.expressions.types import schema_from_arrow
 from penstock.log import open_log
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
-from penstock.runtime.inputs import PortColumns, StreamInput
+from penstock.runtime.inputs import TOGETHER_ROWS_MAX, PortColumns, StreamInput
 from penstock.runtime.markers import Marker
 from penstock.runtime.streams import StreamWriter, create_stream
 from penstock.runtime.vertex import VertexState
@@ -120,6 +121,26 @@ def test_rows_of_ports_come_in_the_logs_order_where_that_decides(
     by_port = [(0, [0, 1, 3]), (1, [2, 4, 5])]
     assert found == ([(0, [0, 1]), (1, [2]), (0, [3]), (1, [4, 5])] if in_order else by_port)
     assert [word.port for word in delivery.words] == [0, 0, 1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("as_one", [True, False])
+def test_a_delivery_is_one_batch_where_each_costs_a_call_for_every_key(
+    lab: Laboratory, as_one: bool
+) -> None:
+    rows = TOGETHER_ROWS_MAX // 2 + 1
+    with open_log(lab.folder, create=True, config=UNSYNCED) as log:
+        create_stream(log, "numbers", schema_from_arrow(NUMBERS))
+        writer = StreamWriter(log, "numbers", "someone")
+        for value in range(3):
+            writer.write(pa.record_batch([pa.array(np.full(rows, value))], NUMBERS))
+        ports = [PortColumns(frozenset({"numbers"}), NUMBERS)]
+        tags = ("S/numbers/0", "S/numbers/m")
+        read = StreamInput(log, tags, ports, Marker("q.reader.0", 1, epoch=0), as_one=as_one)
+        delivery = read.take(3 * rows)
+    assert delivery is not None
+    assert [piece.batch.num_rows for piece in delivery.batches] == (
+        [3 * rows] if as_one else [rows] * 3
+    )
 
 
 def test_a_checkpoint_is_due_by_time_also_when_nothing_comes(lab: Laboratory) -> None:

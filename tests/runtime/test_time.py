@@ -42,10 +42,13 @@ def arrivals(rng: random.Random, rows: int) -> list[Arrival]:
     return made
 
 
+def arriving(source: str) -> Draft:
+    columns = "id bigint not null, key bigint not null, ts timestamp not null"
+    return scan_source(source, columns, partitions=None)
+
+
 def counted(source: str = "rows") -> Draft:
-    return scan_source(
-        source, "id bigint not null, key bigint not null, ts timestamp not null", partitions=None
-    ).with_watermark("ts", DELAY_US)
+    return arriving(source).with_watermark("ts", DELAY_US)
 
 
 def late_query(step_rows: int, parallelism: int, interval_ms: int) -> Query:
@@ -270,6 +273,55 @@ def test_a_silent_source_holds_windows_back_until_it_times_out(
     first = 3 if timeout_ms is None else 2
     assert read_counts(lab) == {0: first, 20 * SECOND_US: 2}
     assert late == 3 - first
+
+
+def test_a_quiet_branch_below_one_watermark_holds_nothing_back(lab: Laboratory) -> None:
+    """Who does not run has not said that it has nothing: its rows may only not be read yet."""
+    clock = ManualClock()
+    schema = pa.schema([pa.field(f.name, f.type, nullable=False) for f in rows_table([]).schema])
+    left, right = (ArrowSource([], schema, growing=True) for _ in range(2))
+    sources = {"left": lambda _: left, "right": lambda _: right}
+    both = arriving("left").union(arriving("right")).with_watermark("ts", DELAY_US)
+    grouped = both.group_by("key", window=window("ts", WINDOW_US)).agg(count().alias("n"))
+    settings = Settings(commit_interval_ms=0, late_stream="late")
+    tested = plan_program(query("quiet", grouped.to_stream("out"), settings=settings))
+    busy, quiet, reader = [vertex.name for vertex in tested.vertices]
+    assert [stage.source and stage.source.connector for stage in tested.stages] == [
+        "left", "right", None,
+    ]  # fmt: skip
+    others = lab.open(tested, sources, vertices=(busy, reader), clock=clock)
+    other = lab.open(tested, sources, vertices=(quiet,), clock=clock)
+    feed(left, [(1, 0, 0)])
+    feed(right, [(2, 0, SECOND_US)])
+    other.run_available()
+    others.run_available()
+    feed(left, [(3, 0, 20 * SECOND_US)])
+    listen(others, clock, 1.0)
+    assert read_counts(lab) == {}
+    for _ in range(2):  # it says so once, however long it has nothing
+        listen(other, clock, 1.0)
+        listen(others, clock, 1.0)
+        assert read_counts(lab) == {0: 2}
+    assert [mark.rests for mark in lab.markers(quiet)] == [False, True]
+    # What it has said counts up to there, also for who reads it anew.
+    others.abandon()
+    others = lab.open(tested, sources, vertices=(busy, reader), clock=clock)
+    feed(left, [(4, 0, 40 * SECOND_US)])
+    listen(others, clock, 1.0)
+    assert others.host.vertex(reader).statistics().watermark_us == 20 * SECOND_US - DELAY_US
+    # Rows that it has in the meantime are late by what was said before them, and by nothing else.
+    feed(right, [(5, 0, 10 * SECOND_US), (6, 0, 30 * SECOND_US)])
+    listen(other, clock, 1.0)
+    listen(others, clock, 1.0)
+    left.finish()
+    right.finish()
+    other.run_available()
+    others.run_available()
+    assert [row["id"] for row in lab.rows("late")] == [5]
+    starts = (0, 20 * SECOND_US, 28 * SECOND_US, 40 * SECOND_US)
+    assert read_counts(lab) == dict(zip(starts, (2, 1, 1, 1), strict=True))
+    other.abandon()
+    others.abandon()
 
 
 def test_a_restarted_vertex_remembers_how_far_time_has_come(lab: Laboratory) -> None:

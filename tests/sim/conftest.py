@@ -1,5 +1,5 @@
-"""Simulated runs need no compiled code, unless there are many of them."""
+"""Simulated runs need no compiled code: where it matters a test asks for it."""
 
-from tests.compiled_code import only_where_it_pays
+from tests.compiled_code import without
 
-__all__ = ["only_where_it_pays"]
+__all__ = ["without"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +13,15 @@ from penstock.cli.main import main
 from penstock.kernels.cache import KernelCache
 from penstock.sim.violation import Violation
 from penstock.sim.world import World
+
+
+@pytest.fixture(autouse=True)
+def heard_again() -> Iterator[None]:
+    """The command lets the engine say nothing; later tests of this process read what it says."""
+    logger = logging.getLogger("penstock")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.mark.timeout(300)

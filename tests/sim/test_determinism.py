@@ -16,9 +16,9 @@ SEEDS_ELSEWHERE = tuple(range(0, 18, 6))
 PROGRAM = """
 import logging, sys
 logging.disable(logging.CRITICAL)
-from penstock.kernels.cache import KernelCache
 from penstock.sim.runner import run_seed
-kernels = KernelCache(sys.argv[1])
+from penstock.testing.uncompiled import Uncompiled
+kernels = Uncompiled(sys.argv[1])
 for seed in map(int, sys.argv[2:]):
     print(seed, run_seed(seed, kernels).trace_hash)
 """

@@ -96,7 +96,9 @@ def _timeouts(df: DataFrame) -> DataFrame:
 
 
 def _processor(
-    make: Callable[[list[dict[str, Any]]], Any], numbers: Callable[[Any], list[int]]
+    make: Callable[[list[dict[str, Any]]], Any],
+    numbers: Callable[[Any], list[int]],
+    firsts: Callable[[Any], list[int]],
 ) -> Any:
     """A processor that uses everything there is; `make` makes what it gives, of rows."""
     from pyspark.sql.streaming import StatefulProcessor  # noqa: PLC0415
@@ -111,6 +113,14 @@ def _processor(
             handle.getValueState("given_up", "n bigint")
             handle.deleteIfExists("given_up")
             self.calls = 0
+
+        def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+            first = [int(n) for n in firsts(initialState)]
+            before = self.total.get()
+            self.total.update(((before[0] if before is not None else 0) + sum(first), "first"))
+            self.list.appendList([(n,) for n in first])
+            self.handle.registerTimer(START_S * 1_000 + 20_000)
+            assert timerValues.getCurrentWatermarkInMs() == 0
 
         def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
             self.calls += 1
@@ -168,32 +178,47 @@ def _processor(
     return Everything()
 
 
-def _pandas_processor(mode: str) -> Callable[[DataFrame], DataFrame]:
+def _begins_with(df: DataFrame) -> Any:
+    """What keys begin with: one twice, one that is null, one that never has a row."""
+    rows = [("a", 100, True), (None, 7, None), ("z", 9, False), ("a", 101, True)]
+    return df.sparkSession.createDataFrame(rows, "k string, m int, flag boolean").groupBy("k")
+
+
+def _pandas_processor(mode: str, begins: bool = False) -> Callable[[DataFrame], DataFrame]:
     def define(df: DataFrame) -> DataFrame:
         import pandas as pd  # noqa: PLC0415
 
         def numbers(frames: Any) -> list[int]:
             return [n for frame in frames for n in frame["n"].tolist()]
 
+        def firsts(frame: Any) -> list[int]:
+            assert list(frame.columns) == ["k", "m", "flag"]
+            return list(frame["m"])
+
         timed = df.withWatermark("ts", "2 seconds")
         return timed.groupBy("k").transformWithStateInPandas(
-            _processor(pd.DataFrame, numbers), "k string, text string", "append", mode
-        )
+            _processor(pd.DataFrame, numbers, firsts), "k string, text string", "append", mode,
+            initialState=_begins_with(df) if begins else None,
+        )  # fmt: skip
 
     return define
 
 
-def _row_processor(mode: str) -> Callable[[DataFrame], DataFrame]:
+def _row_processor(mode: str, begins: bool = False) -> Callable[[DataFrame], DataFrame]:
     def define(df: DataFrame) -> DataFrame:
         from pyspark.sql import Row  # noqa: PLC0415
 
         def numbers(rows: Any) -> list[int]:
             return [row.n for row in rows]
 
+        def firsts(row: Any) -> list[int]:
+            assert list(row.asDict()) == ["k", "m", "flag"]
+            return [row.m]
+
         timed = df.withWatermark("ts", "2 seconds")
         return timed.groupBy("k").transformWithState(
-            _processor(lambda rows: Row(**rows[0]), numbers), "k string, text string", "append",
-            mode,
+            _processor(lambda rows: Row(**rows[0]), numbers, firsts), "k string, text string",
+            "append", mode, initialState=_begins_with(df) if begins else None,
         )  # fmt: skip
 
     return define
@@ -251,12 +276,17 @@ def cases() -> dict[str, Case]:
         "pandas_none": Case(_pandas_processor("None")),
         "rows_none": Case(_row_processor("None")),
         "chained": Case(_chained),
+        "begins_pandas": Case(_pandas_processor("EventTime", begins=True)),
+        "begins_rows": Case(_row_processor("EventTime", begins=True)),
     }
 
 
 NAMES = ("counts", "timeouts", "pandas", "rows", "maps")
-MORE_NAMES = ("pandas_none", "rows_none", "chained")
-PROCESSORS = ("pandas", "rows", "pandas_none", "rows_none", "chained")
+MORE_NAMES = ("pandas_none", "rows_none", "chained", "begins_pandas")
+PROCESSORS = (
+    "pandas", "rows", "pandas_none", "rows_none", "chained", "begins_pandas", "begins_rows",
+)  # fmt: skip
+SAME = {"begins_pandas": "begins_rows"}  # whose answers are another's
 GROUP_NODES = {
     "FlatMapGroupsInArrow", "FlatMapGroupsInPandas", "FlatMapGroupsInPandasWithState",
     "TransformWithStateInPySpark", "UpdateEventTimeWatermarkColumn",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import penstock
@@ -325,6 +326,30 @@ def test_files_that_are_written_side_by_side_hold_each_row_once(
     assert files.count() == files.distinct().count()
 
 
+def test_a_portion_of_files_is_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """As with Spark, also behind an exchange; and with no bound on what is converted at once."""
+    (tmp_path / "in").mkdir()
+    for number in range(4):
+        pq.write_table(
+            pa.table({"n": [number, number + 10]}), tmp_path / "in" / f"{number}.parquet"
+        )
+    files = spark.readStream.schema("n bigint").option("maxFilesPerTrigger", 1)
+    df = files.parquet(str(tmp_path / "in"))
+    found: dict[int, list[int]] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        found[number] = sorted(row.n for row in batch.collect())
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "-1")
+    try:
+        query = penstock.writeStream(df.dropDuplicates(["n"])).queryName("portions")
+        started = query.foreachBatch(keep).trigger(availableNow=True).start()
+        assert started.awaitTermination(120)
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert found == {number: [number, number + 10] for number in range(4)}
+
+
 def test_a_function_that_raises_and_its_epoch(
     attached: Attached, numbers: DataFrame, publish: Callable[[int], None]
 ) -> None:
@@ -604,3 +629,51 @@ def test_several_results_of_one_query_read_the_source_once(
     assert sorted(even) == list(range(0, 200, 2))
     found = StreamReader(attached.log, "thirds").read_all().to_pylist()
     assert {row["k"]: row["count"] for row in found} == {0: 67, 1: 67, 2: 66}
+
+
+def test_a_quiet_branch_of_a_union_holds_back_no_window(
+    spark: SparkSession, attached: Attached, tmp_path: Path
+) -> None:
+    """Below one watermark, as in Structured Streaming, round by round; the query runs on."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    folders = [tmp_path / name for name in "ab"]
+    for folder in folders:
+        folder.mkdir()
+
+    def windows(session: SparkSession) -> DataFrame:
+        a, b = (
+            session.readStream.schema("n bigint, at timestamp").parquet(str(f)) for f in folders
+        )
+        timed = a.union(b).withWatermark("at", "2 seconds")
+        return timed.groupBy(F.window("at", "4 seconds")).agg(F.sum("n").alias("s"))
+
+    found: list[tuple[Any, int]] = []
+    wanted: list[tuple[Any, int]] = []
+    keep = {
+        id(kept): lambda batch, _, kept=kept: kept.extend(
+            (row.window.start, row.s) for row in batch.collect()
+        )
+        for kept in (found, wanted)
+    }
+    asked = windows(spark).writeStream.foreachBatch(keep[id(wanted)])
+    asked = asked.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    running = start(windows(attached.spark), "quiet", lateStream="quiet_late")
+    query = running.foreachBatch(keep[id(found)]).start()
+    try:
+        for number, times in enumerate([([0], [1]), ([9], []), ([17], []), ([30], [5, 29])]):
+            for folder, seconds in zip(folders, times, strict=True):
+                if seconds:
+                    at = pa.array([s * 1_000_000 for s in seconds], pa.timestamp("us", "UTC"))
+                    table = pa.table({"n": [10**number] * len(seconds), "at": at})
+                    pq.write_table(table, folder / f".{number}.parquet")
+                    (folder / f".{number}.parquet").rename(folder / f"{number}.parquet")
+            asked.trigger(availableNow=True).start().awaitTermination()
+            wait_for(f"round {number}", lambda: len(found) >= len(wanted))
+            assert sorted(found) == sorted(wanted)
+            query.processAllAvailable()
+        assert len(wanted) == 3
+    finally:
+        query.stop()
+    late = spark.read.format("penstock").option("stream", "quiet_late").load()
+    assert [row.n for row in late.collect()] == [1_000]

@@ -181,7 +181,7 @@ def test_one_query_feeds_several_sinks_and_gains_and_loses_one(
     assert len(fed) == 2
     query.explain()
     told = capsys.readouterr().out
-    assert told.count("exactly once: rows are in one file") == 2
+    assert told.count("exactly once: a row is in one file") == 2
     assert "commits them with one marker" in told
     assert [*there("small"), *there("large")] == all_numbers()
 

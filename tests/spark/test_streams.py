@@ -6,6 +6,8 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +100,63 @@ def test_progress_is_pysparks_and_there_when_all_rows_are(lines: DataFrame) -> N
     query.stop()
 
 
+def test_observed_rows_event_times_and_states_are_told_with_the_progress(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Over all entries each row counts once, and as Spark counts it; the program is not edited."""
+    folder = tmp_path / "events"
+    folder.mkdir()
+    events = [{"k": n % 3, "t": f"2024-01-01T00:00:{n:02}Z", "x": f"{n}.5"} for n in range(60)]
+    (folder / "1.json").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    read = spark.readStream.schema("k int, t timestamp, x decimal(10,2)").json(str(folder))
+    seen = read.observe(
+        "seen", F.count("*").alias("n"), F.sum("x"), (F.max("t") - F.min("t")).alias("span"),
+        F.max("t").alias("last"), F.collect_set("k").alias("ks"),
+    )  # fmt: skip
+    counted = seen.withWatermark("t", "0 seconds").groupBy(F.window("t", "10 seconds"), "k").count()
+    told = counted.observe("told", F.count(F.lit(1)).alias("n"), F.sum("count").alias("rows"))
+    penstock.takeover(spark, strict=True)
+    spark.streams.addListener(heard := Heard())
+    query = told.writeStream.format("memory").queryName("windows").start()
+    query.processAllAvailable()
+    late = [{"k": 9, "t": "2024-01-01T00:00:01Z", "x": None}] * 4
+    last = {"k": 9, "t": "2024-01-01T01:00:00Z", "x": "1"}
+    for number, rows in ((2, late), (3, [last])):
+        (tmp_path / "new").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        (tmp_path / "new").rename(folder / f"{number}.json")
+        query.processAllAvailable()
+    progress = query.recentProgress
+    query.stop()
+    metrics = [entry.observedMetrics["seen"] for entry in progress]
+    assert sum(row.n for row in metrics) == 65
+    assert sum(row["sum(x)"] or 0 for row in metrics) == Decimal("1801.00")
+    assert max(row.last for row in metrics if row.n) == read_time("2024-01-01T01:00:00Z")
+    assert {k for row in metrics for k in row.ks} == {0, 1, 2, 9}
+    assert [row.span for row in metrics if row.n == 60] in ([timedelta(seconds=59)], [])
+    windows = [entry.observedMetrics["told"] for entry in progress]
+    assert sum(row.n for row in windows) == spark.table("windows").count() == 18
+    assert sum(row.rows or 0 for row in windows) == 60
+    heard_of = [each.progress for each in heard.events if isinstance(each, QueryProgressEvent)]
+    assert [each.observedMetrics for each in heard_of][: len(progress)] == [
+        each.observedMetrics for each in progress
+    ]
+    states = [entry.stateOperators[0] for entry in progress]
+    assert sum(state.numRowsDroppedByWatermark for state in states) == 4
+    assert sum(state.numRowsUpdated for state in states) >= 1
+    newest = progress[-1]
+    assert newest.eventTime["max"] == newest.eventTime["watermark"] == "2024-01-01T01:00:00.000Z"
+    assert newest.durationMs["addBatch"] == newest.durationMs["triggerExecution"] > 0
+    assert newest.sources[0].latestOffset == newest.sources[0].endOffset
+    again = StreamingQueryProgress.fromJson(json.loads(newest.json))
+    assert again.json == newest.json
+    assert again.observedMetrics["seen"].n == newest.observedMetrics["seen"].n
+
+
+def read_time(text: str) -> datetime:
+    """As Spark hands a timestamp to Python: in the time of this machine."""
+    return datetime.fromisoformat(text).astimezone().replace(tzinfo=None)
+
+
 def test_listeners_hear_of_start_progress_and_end(
     spark: SparkSession, lines: DataFrame, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,9 +244,9 @@ def test_a_query_that_failed_raises_where_any_is_waited_for(
         penstock.streams(spark).awaitAnyTermination()
 
 
-def _observed(rows: DataFrame) -> DataFrame:
+def _parted(rows: DataFrame) -> DataFrame:
     """What Spark runs, and is refused here."""
-    return rows.observe("seen", F.count(F.lit(1)).alias("n"))
+    return rows.select(F.spark_partition_id().alias("part"))
 
 
 # --- takeover -------------------------------------------------------------------------------------
@@ -204,21 +263,21 @@ def test_a_session_is_taken_over_and_given_back(
         ours.processAllAvailable()
         assert isinstance(ours, StreamingQuery)
         assert {row["value"] for row in spark.table("ours").collect()} == {"one", "two", "three"}
-        observed = _observed(ticks)
-        sparks: Any = observed.writeStream.format("noop").queryName("observed").start()
+        parted = _parted(ticks)
+        sparks: Any = parted.writeStream.format("noop").queryName("parted").start()
         assert isinstance(sparks, SparkQuery)
         assert not isinstance(sparks, StreamingQuery)
     (line,) = [r.getMessage() for r in caplog.records if "runs on Structured" in r.getMessage()]
-    assert line.startswith("query observed runs on Structured Streaming: ")
-    assert "observe()" in line
-    assert {query.name for query in spark.streams.active} == {"ours", "observed"}
+    assert line.startswith("query parted runs on Structured Streaming: ")
+    assert "SPARK_PARTITION_ID" in line
+    assert {query.name for query in spark.streams.active} == {"ours", "parted"}
     with pytest.raises(IllegalArgumentException, match="'ours' is running"):
-        observed.writeStream.format("noop").queryName("ours").start()
+        parted.writeStream.format("noop").queryName("ours").start()
     ours.stop()
     sparks.stop()
     assert [(each.title, each.reason is None) for each in taken.starts] == [
         ("ours", True),
-        ("observed", False),
+        ("parted", False),
     ]
     assert taken.summary().startswith("1 of 2 queries ran on Penstock\n  ours (memory): Penstock\n")
     beside = shared_session().readStream.format("rate").load()
@@ -229,8 +288,8 @@ def test_a_session_is_taken_over_and_given_back(
 
 def test_strict_refuses_instead(spark: SparkSession, ticks: DataFrame) -> None:
     taken = penstock.takeover(spark, strict=True)
-    with pytest.raises(UnsupportedPlan, match="observe"):
-        _observed(ticks).writeStream.format("noop").start()
+    with pytest.raises(UnsupportedPlan, match="SPARK_PARTITION_ID"):
+        _parted(ticks).writeStream.format("noop").start()
     assert taken.starts == []
     assert spark.streams.active == []
 
@@ -257,9 +316,9 @@ def test_what_spark_has_begun_goes_on_there_and_what_began_here_goes_on_here(
     assert spark.read.parquet(str(tmp_path / "sparks.out")).count() == 3
     first = write(lines, "ours")
     assert isinstance(first, StreamingQuery)
-    with pytest.raises(UnsupportedPlan, match="observe"):  # Spark would begin it anew
-        write(_observed(lines), "ours")
-    refused = write(_observed(lines), "new")
+    with pytest.raises(UnsupportedPlan, match="SPARK_PARTITION_ID"):  # Spark would begin it anew
+        write(_parted(lines), "ours")
+    refused = write(_parted(lines), "new")
     assert not isinstance(refused, StreamingQuery)
     assert not (tmp_path / "new" / "penstock-log.json").exists()
     assert write(lines, "ours").id == first.id
@@ -281,7 +340,7 @@ def test_a_plan_is_told_and_nothing_runs(
     shown = capsys.readouterr().out
     assert shown.startswith("== counts\nQuery ")
     assert "state " in shown
-    _observed(ticks).writeStream.format("noop").start()
+    _parted(ticks).writeStream.format("noop").start()
     assert taken.summary().startswith("1 of 2 queries would run on Penstock\n  counts (noop): Pen")
     assert not (tmp_path / "place").exists()
     assert spark.streams.active == []

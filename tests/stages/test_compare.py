@@ -8,13 +8,17 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import ProgramIncompatible
+from penstock.expressions.tree import Column
+from penstock.expressions.types import BIGINT, STRING, Field
+from penstock.operators.specs import PythonCall, PythonGroupsSpec, StateVariable
+from penstock.plan.nodes import step
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Write, going_on
 from penstock.stages.compare import Comparison, compare
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.testing.columns import ColumnExpression
-from penstock.testing.plans import Draft, avg, col, count, max_, query, scan_source, window
+from penstock.testing.plans import Draft, avg, col, count, max_, query, scan_source, sum_, window
 from tests.stages.programs import bids, hot, rich
 
 
@@ -373,3 +377,61 @@ def test_whose_rows_are_whose_is_not_guessed_among_outputs() -> None:
     found = compare(stored, both(high, cheap))
     assert not found.is_compatible
     assert "cannot be told" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"),
+    [
+        ((0, 1, 1), "kept"),
+        ((5, 1, 1), "rebuilt"),  # rows that only come
+        ((0, 2, 1), "refused"),
+        ((0, 1, 2), "refused"),
+    ],
+)
+def test_what_rows_that_come_and_go_pass_does_not_change(
+    asked: tuple[int, int, int], verdict: str
+) -> None:
+    """A row that came by one filter or sum, and goes by another, would stay, or go twice."""
+
+    def regrouped(least: int, groups: int, times: int) -> Program:
+        rows = scan_source("rows", "k bigint, g bigint, v bigint", partitions=None)
+        inner = (
+            rows.filter(col("v") >= least)
+            .group_by("k", "g")
+            .agg(sum_("v").alias("s"), mode="update")
+        )
+        kept = inner.filter(col("g") >= groups).select("k", (col("s") * times).alias("t"))
+        outer = kept.group_by("k").agg(sum_("t").alias("t"), mode="update")
+        return plan_program(query("changing", outer.to_stream("out")))
+
+    found = compare(regrouped(0, 1, 1), regrouped(*asked))
+    given = {each.verdict for each in found.stages}
+    assert verdict in given
+    assert ("refused" in given) == (verdict == "refused")
+    if verdict == "refused":
+        assert "rows that come and go pass" in str(found)
+
+
+def kept_by_function(*variables: StateVariable, clock: str = "none") -> Program:
+    rows = bids()
+    key = Column("auction", BIGINT, True)
+    spec = PythonGroupsSpec(
+        (key,), PythonCall((key, key), "f(auction)", "f"), (Field("n", BIGINT),), variables, clock,
+        is_processor=True,
+    )  # fmt: skip
+    return plan(replace(rows, relation=step(spec, rows.relation)), parallelism=1)
+
+
+def test_a_function_that_keeps_something_else_is_refused_by_name() -> None:
+    total = StateVariable("total", "value", (Field("n", BIGINT),))
+    stored = kept_by_function(total)
+    compare(stored, kept_by_function(total)).check()
+    with pytest.raises(ProgramIncompatible, match="state 'total' .* value of .n bigint. and is a va"
+                       r"lue of \(n string\)"):  # fmt: skip
+        compare(stored, kept_by_function(replace(total, value=(Field("n", STRING),)))).check()
+    seen = StateVariable("seen", "map", (Field("n", BIGINT),), (Field("p", STRING),), 5_000)
+    with pytest.raises(ProgramIncompatible, match=r"state 'seen' of the function was not there and "
+                       r"is a map of \(p string\) to \(n bigint\) for 5 seconds"):  # fmt: skip
+        compare(stored, kept_by_function(total, seen)).check()
+    with pytest.raises(ProgramIncompatible, match="went by the clock 'none' and goes by 'process"):
+        compare(stored, kept_by_function(total, clock="processing")).check()

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.session import Attached
 from penstock.api.writer import DataStreamWriter, writeStream
 from penstock.bench.nexmark.queries import NexmarkQuery
-from penstock.bench.sessions import wait_compiled
+from penstock.bench.turns import Turn, timed_turn
 from penstock.connectors.nexmark import NexmarkSettings
 from penstock.runtime.streams import StreamReader
 
 SLOTS = 2
 DELAY_MS = 1_000
 START_TIMEOUT = "10 minutes"  # beside other programs compiling takes its time
-TURN_S_MAX = 900
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One run of a query: how long from `start()` to its end, and what it wrote."""
-
-    seconds: float
-    rows: pa.Table | None = None
 
 
 def on_generator(attached: Attached, query: NexmarkQuery, name: str, made: NexmarkSettings) -> Turn:
@@ -37,7 +25,7 @@ def on_generator(attached: Attached, query: NexmarkQuery, name: str, made: Nexma
     reader = reader.option("columns", ",".join(query.columns)).option("unpaced", "true")
     reader = reader.options(rate=made.rate, group=made.group, seed=made.seed)
     events = reader.options(events=made.events_max, numPartitions=SLOTS).load()
-    done = _run(_writer(query, name, events).toStream(name))
+    done = timed_turn(_writer(query, name, events).toStream(name))
     return replace(done, rows=StreamReader(attached.log, name).read_all())
 
 
@@ -46,7 +34,7 @@ def on_files(
 ) -> Turn:
     """Penstock over the events of files, to Parquet as the other engine."""
     writer = _writer(query, name, _stream(attached.spark, files)).format("parquet")
-    return _run(writer.option("path", str(scratch / "o")))
+    return timed_turn(writer.option("path", str(scratch / "o")))
 
 
 def on_spark(spark: SparkSession, query: NexmarkQuery, files: Path, scratch: Path) -> Turn:
@@ -54,7 +42,7 @@ def on_spark(spark: SparkSession, query: NexmarkQuery, files: Path, scratch: Pat
     writer = query.over(_stream(spark, files), DELAY_MS).writeStream.outputMode(query.output)
     writer = writer.option("checkpointLocation", str(scratch / "checkpoint"))
     writer = writer.trigger(availableNow=True).format("parquet")
-    return _run(writer.option("path", str(scratch / "o")))
+    return timed_turn(writer.option("path", str(scratch / "o")))
 
 
 def _stream(spark: SparkSession, files: Path) -> DataFrame:
@@ -65,17 +53,3 @@ def _writer(query: NexmarkQuery, name: str, events: DataFrame) -> DataStreamWrit
     writer = writeStream(query.over(events, DELAY_MS)).outputMode(query.output).queryName(name)
     writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
     return writer.options(startTimeout=START_TIMEOUT).trigger(availableNow=True)
-
-
-def _run(writer: Any) -> Turn:
-    start_s = time.perf_counter()
-    running = writer.start()
-    try:
-        is_over = running.awaitTermination(TURN_S_MAX)
-    finally:
-        running.stop()
-    seconds = time.perf_counter() - start_s
-    if not is_over:
-        raise TimeoutError(f"not through in {TURN_S_MAX} s")
-    wait_compiled(None)
-    return Turn(seconds)

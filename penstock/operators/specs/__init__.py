@@ -12,6 +12,7 @@ from penstock.operators.specs.by_spark import SparkColumn, SparkSpec, inputs_of
 from penstock.operators.specs.deduplicate import DeduplicateSpec
 from penstock.operators.specs.grouping import (
     BEGIN_COLUMN,
+    OBSERVED,
     OVERLAP_MAX,
     PANE_COLUMN,
     PLACE,
@@ -20,6 +21,7 @@ from penstock.operators.specs.grouping import (
     AggregateCall,
     AggregateSpec,
     Collection,
+    ObserveSpec,
     PartialAggregateSpec,
     SessionSpec,
     WindowSpec,
@@ -48,7 +50,7 @@ from penstock.operators.specs.python import (
     PythonRowsSpec,
     PythonSpec,
 )
-from penstock.operators.specs.python_groups import PythonGroupsSpec, StateVariable
+from penstock.operators.specs.python_groups import InitialState, PythonGroupsSpec, StateVariable
 from penstock.operators.specs.rows import (
     SPAN_US_MAX,
     FilterSpec,
@@ -86,6 +88,7 @@ __all__ = [
     "KEY_KINDS_REFUSED",
     "LEFT",
     "MODES",
+    "OBSERVED",
     "OVERLAP_MAX",
     "PANE_COLUMN",
     "PLACE",
@@ -106,12 +109,14 @@ __all__ = [
     "FilterSpec",
     "Frame",
     "GenerateSpec",
+    "InitialState",
     "JoinKey",
     "JoinMatch",
     "JoinSide",
     "JoinSpec",
     "LimitSpec",
     "NamedExpression",
+    "ObserveSpec",
     "OperatorSpec",
     "Order",
     "OverCall",
@@ -169,6 +174,7 @@ StatelessSpec = (
     | PythonRowsSpec
     | SparkSpec
     | StaticJoinSpec
+    | ObserveSpec
     | PartialAggregateSpec
 )
 StatefulSpec = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +13,10 @@ import pyarrow as pa
 
 from penstock.errors import StateOverflow
 from penstock.expressions.durations import show_duration
-from penstock.expressions.tree import Column, Expression, call, literal
+from penstock.expressions.tree import Column, Expression, call, columns_of, literal
 from penstock.expressions.types import (
     BIGINT,
+    STRING,
     TIMESTAMP,
     DataType,
     Field,
@@ -22,6 +24,7 @@ from penstock.expressions.types import (
     array_type,
     struct_type,
 )
+from penstock.json_codec import canonical_json
 from penstock.kernels.accumulators import ACCUMULATORS, AccumulatorFunction, Part
 from penstock.kernels.columns import is_fixed_width
 from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction, ordered
@@ -41,6 +44,7 @@ from penstock.operators.specs.spec import (
     column_of,
     is_weighted,
     refuse,
+    without_weight,
 )
 
 PANE_COLUMN = "__pane"
@@ -48,6 +52,10 @@ BEGIN_COLUMN = "__begin"
 ROWS_COLUMN = "__rows"
 PLACE = Column("__place", BIGINT, False)  # of a row, in the order in which an operator takes rows
 OVERLAP_MAX = 10_000  # windows that one row is in; Spark makes a projection for each
+OBSERVED = (  # of the stream of what a query observes: which observation, and what it has kept
+    Field("observation", STRING, False),
+    Field("kept", DataType("binary"), False),
+)
 _TIME_MAX = (1 << 63) - 1
 _COUNTS = frozenset({"rows", "count"})
 _SUMS = frozenset({"sum", "sum_high", "sum_low"})
@@ -552,6 +560,48 @@ class PartialAggregateSpec(Spec):
         ]
         kept = {"values": values} | ({"items": items} if items else {})
         return {"keys": self.keys, "window": self.window} | kept
+
+
+@dataclass(frozen=True, slots=True)
+class ObserveSpec(Spec):
+    """Rows pass as they are; what they amount to, batch by batch, goes beside them to the driver.
+
+    What is kept of a batch are partials, where a loop makes these, else the columns that are read.
+    """
+
+    op: ClassVar[str] = "observe"
+    name: str
+    aggregates: tuple[AggregateCall, ...]
+
+    @property
+    def partial(self) -> PartialAggregateSpec:
+        return PartialAggregateSpec((), None, self.aggregates)
+
+    @property
+    def kept(self) -> Schema:
+        """The columns of what is kept of a batch."""
+        return self.partial.schema if self.partial.in_loop else self.read
+
+    @property
+    def read(self) -> Schema:
+        """The columns that its aggregates read."""
+        read = {column.name: column for each in self.expressions() for column in columns_of(each)}
+        return tuple(Field(name, each.type, each.nullable) for name, each in read.items())
+
+    @property
+    def digest(self) -> str:
+        """What tells apart what was kept for other aggregates under the same name."""
+        return hashlib.sha256(canonical_json(self.to_json()).encode()).hexdigest()[:16]
+
+    def expressions(self) -> list[Expression]:
+        return self.partial.expressions()
+
+    def bound(self, bind: Binder) -> ObserveSpec:
+        return replace(self, aggregates=tuple(call.bound(bind) for call in self.aggregates))
+
+    def output_schema(self, input_schema: Schema) -> Schema:
+        self.partial.output_schema(without_weight(input_schema))
+        return input_schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,21 @@ class StateVariable:
 
 
 @dataclass(frozen=True, slots=True)
+class InitialState:
+    """Rows of a static side that a processor is given once, before the rows of its first batch.
+
+    `keys` are what the keys of its rows are, over columns of the side; `key_names` are those
+    columns, and `shown` all that a processor sees, in their order.
+    """
+
+    side: str
+    side_schema: tuple[Field, ...]
+    keys: tuple[Expression, ...]
+    key_names: tuple[str, ...]
+    shown: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PythonGroupsSpec(Spec):
     """Gives the rows of each key to a Python function, beside what it keeps for that key.
 
@@ -70,6 +85,8 @@ class PythonGroupsSpec(Spec):
     watermarked: bool = False
     time: Expression | None = None  # a column
     event_time: str | None = None
+    initial: InitialState | None = None
+    given_up: tuple[str, ...] = ()  # states that it has for no key any more
 
     def __post_init__(self) -> None:
         if self.clock not in CLOCKS:

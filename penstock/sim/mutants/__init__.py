@@ -15,13 +15,14 @@ from penstock.sim.mutants.mutant import Mutant, Patch
 from penstock.sim.mutants.outside import OUTSIDE
 from penstock.sim.mutants.placing import PLACING
 from penstock.sim.mutants.relations import RELATIONS
+from penstock.sim.mutants.resting import RESTING
 from penstock.sim.mutants.states import STATES
 from penstock.sim.mutants.vertices import VERTICES
 
 MUTANTS: tuple[Mutant, ...] = (
     *VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE, *BATCHES, *CHANGES, *JOINS,
     *RELATIONS,
-    *BRANCHES,
+    *BRANCHES, *RESTING,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "Mutant", "Patch"]
