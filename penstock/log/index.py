@@ -865,12 +865,12 @@ def connect(path: Path, vfs: str | None, *, read_only: bool) -> apsw.Connection:
     vfs = vfs or page_seal_vfs()
     if not read_only:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs)
+        connection.set_busy_handler(_wait_for_lock)
         _refuse_unsealed_writes(connection, path)
         connection.create_scalar_function("seal", row_seal, deterministic=True)
     else:
         connection = _connect_to_read(path, vfs)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-    connection.set_busy_handler(_wait_for_lock)
     return connection
 
 
@@ -887,6 +887,9 @@ def _refuse_unsealed_writes(connection: apsw.Connection, path: Path) -> None:
 def _connect_to_read(path: Path, vfs: str | None) -> apsw.Connection:
     """Connect without the right to write; also where SQLite may not put its shared memory."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
+    # Before the first question: whoever closes the log last, or opens it after a crash, has the
+    # index to itself for a moment.
+    connection.set_busy_handler(_wait_for_lock)
     try:
         connection.pragma("application_id")
         return connection

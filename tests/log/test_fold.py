@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import apsw
 import pytest
 
 from penstock.config import LogConfig
 from penstock.log import open_log
 from penstock.log.index import Index
 from penstock.log.local import INDEX_FILE, LocalLog
+from penstock.log.page_seals import page_seal_vfs
 from penstock.log.record import START, Entry, RecordKind
 
 WAL_BYTES_MAX = 128 << 10
@@ -147,3 +150,20 @@ def pages_to_fold(folder: Path) -> int:
     shared = (folder / f"{INDEX_FILE}-shm").read_bytes()
     (pages,), (folded,) = struct.unpack_from("=I", shared, 16), struct.unpack_from("=I", shared, 96)
     return int(pages - folded)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_who_opens_waits_for_who_has_the_index_alone(tmp_path: Path, read_only: bool) -> None:
+    """The last to close, and the first after a crash, lock everybody else out for a moment."""
+    path = tmp_path / "log"
+    open_log(path, create=True).close()
+    alone = apsw.Connection(str(path / INDEX_FILE), vfs=page_seal_vfs())
+    alone.pragma("locking_mode", "exclusive")
+    alone.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(apsw.BusyError):
+        apsw.Connection(str(path / INDEX_FILE), vfs=page_seal_vfs()).pragma("application_id")
+    release = threading.Timer(0.2, alone.close)
+    release.start()
+    with open_log(path, read_only=read_only) as log:
+        assert log.tail() >= START
+    release.join()
