@@ -33,6 +33,7 @@ from penstock.operators.specs import (
     WatermarkSpec,
 )
 from tests.operators.chains import linear
+from tests.thoroughness import some
 
 SECOND = 1_000_000
 GAP = 5 * SECOND
@@ -169,7 +170,7 @@ def exchanged(grouping: AggregateSpec, cache: KernelCache | None) -> tuple[Chain
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("through_exchange", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", some(range(6), every=3))
 def test_rows_become_the_sessions_that_their_gaps_say(
     dynamic: bool, keyed: bool, through_exchange: bool, seed: int
 ) -> None:
@@ -277,7 +278,7 @@ def test_the_rows_before_a_sum_that_overflows_are_there_as_before() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some(range(4), every=3))
 def test_sessions_that_change_go_and_come(weighted: bool, keyed: bool, seed: int) -> None:
     """What came and has not gone is what a list of the rows of the moment says, at each commit."""
     rng = random.Random(f"{weighted} {keyed} {seed}")

@@ -27,6 +27,7 @@ from penstock.operators.specs import (
 )
 from tests.operators.chains import linear
 from tests.operators.lives import Life, Row
+from tests.thoroughness import some
 
 USERS: Schema = (
     Field("user", parse_type("string")),
@@ -76,7 +77,7 @@ def random_user(random: Random) -> Row:
     }
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", some(range(5), every=3))
 @pytest.mark.parametrize("changes", [True, False])
 def test_the_newest_row_of_each_key(kernels: KernelCache, seed: int, changes: bool) -> None:
     random = Random(seed)
@@ -150,7 +151,7 @@ def random_row(random: Random) -> Tuple:
     return (random.choice(["u", "v", None]), random.choice([0, 1, 2, None]))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some(range(4), every=3))
 @pytest.mark.parametrize("how", HOWS)
 def test_two_tables_follow_each_other(kernels: KernelCache, how: str, seed: int) -> None:
     random = Random(seed)
@@ -192,7 +193,7 @@ def fails(left: Tuple, right: Tuple) -> bool:
     return left[0] is not None and left[0] == right[0] and left[1] == 0 and right[1] is not None
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", some(range(6), every=3))
 @pytest.mark.parametrize("how", HOWS)
 def test_a_pair_that_fails_costs_the_row_that_came_later(
     kernels: KernelCache, how: str, seed: int
@@ -255,7 +256,7 @@ def test_a_pair_that_fails_stops_the_chain_as_it_was(kernels: KernelCache) -> No
     assert pair.to_pylist() == [{"k": "u", "a": 1, "j": "u", "b": 7, WEIGHT_COLUMN: 1}]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some(range(3), every=3))
 @pytest.mark.parametrize("how", ["inner", "left", "semi", "anti"])
 def test_a_stream_meets_the_rows_of_the_moment(kernels: KernelCache, how: str, seed: int) -> None:
     random = Random(seed)

@@ -85,7 +85,9 @@ def _refusals() -> Iterator[None]:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("seed", [*range(QUICK), *KEPT])
+@pytest.mark.parametrize(
+    "seed", [*range(QUICK), *(pytest.param(seed, marks=pytest.mark.slow) for seed in KEPT)]
+)
 def test_a_random_query_gives_what_spark_gives(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

@@ -51,6 +51,7 @@ from tests.runtime.laboratory import (
     table,
     table_source,
 )
+from tests.thoroughness import some
 
 ROWS = "id bigint not null, key bigint not null, ts timestamp not null"
 ID, KEY, TS = column("id", "bigint"), column("key", "bigint"), column("ts", "timestamp")
@@ -185,7 +186,7 @@ def versions(rng: random.Random, keys: int, rows: int, *names: str) -> pa.Table:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some(range(3), every=3))
 def test_rows_of_two_tables_that_fail_together_are_dead_letters_once(
     lab: Laboratory, seed: int, parallelism: int
 ) -> None:

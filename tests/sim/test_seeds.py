@@ -32,7 +32,7 @@ def check(campaign: Campaign) -> None:
 )
 def test_no_seed_of_a_later_shape_breaks_a_promise(kernels: KernelCache, shape: str) -> None:
     older = (seed for seed in range(1_000) if not is_drawn_apart(seed))
-    seeds = [seed for seed in older if shape_of(seed).name == shape][:8]
+    seeds = [seed for seed in older if shape_of(seed).name == shape][:3]
     campaign = run_seeds(seeds, kernels)
     assert campaign.violations == []
     assert list(campaign.shapes) == [shape]

@@ -203,7 +203,7 @@ def test_spark_decides_of_pairs_within_an_outer_join(
     assert sorted(map(repr, found)) == sorted(map(repr, wanted))
 
 
-@pytest.mark.parametrize("is_static", [False, True])
+@pytest.mark.parametrize("is_static", some([False, True], every=2))
 def test_of_a_pair_that_fails_in_spark_one_row_is_the_dead_letter(
     attached: Attached, rows: DataFrame, is_static: bool
 ) -> None:

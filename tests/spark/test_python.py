@@ -24,6 +24,7 @@ from penstock.runtime.queries import stored_query
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from tests.spark import python_cases
 from tests.spark_session import own_session
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -114,7 +115,7 @@ def test_chance_behind_rows_that_come_and_go_is_refused(rows: DataFrame) -> None
 @pytest.mark.parametrize(
     "name",
     [
-        *python_cases.NAMES,
+        *some([*python_cases.NAMES], every=3),
         *(pytest.param(name, marks=pytest.mark.slow) for name in python_cases.MORE_NAMES),
     ],
 )

@@ -19,6 +19,7 @@ from penstock.catalyst.session import plans_of
 from penstock.runtime.streams import StreamReader
 from tests.spark import group_cases
 from tests.spark_session import shared_session
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +131,7 @@ def answer(name: str) -> Steps:
 @pytest.mark.parametrize(
     "name",
     [
-        *group_cases.NAMES,
+        *some([*group_cases.NAMES], every=3),
         *(pytest.param(name, marks=pytest.mark.slow) for name in group_cases.MORE_NAMES),
     ],
 )

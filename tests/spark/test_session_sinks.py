@@ -19,6 +19,7 @@ from penstock.connectors.contract import BatchRows
 from penstock.errors import JobFailed, LogReadOnly, NotALog, QueryMismatch
 from penstock.log import punit
 from tests.spark_session import own_session
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -82,7 +83,7 @@ LAYOUTS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", some([*LAYOUTS], every=3))
 def test_spark_reads_back_what_it_would_have_written_itself(
     spark: SparkSession, rows: DataFrame, tmp_path: Path, name: str
 ) -> None:
@@ -185,7 +186,7 @@ def noted(folder: Path) -> list[list[str]]:
     return sorted(json.loads(line) for line in lines)
 
 
-@pytest.mark.parametrize("opens", [True, False])
+@pytest.mark.parametrize("opens", some([True, False], every=2))
 def test_foreach_keeps_sparks_contract(
     spark: SparkSession, rows: DataFrame, tmp_path: Path, opens: bool
 ) -> None:
