@@ -160,8 +160,10 @@ class PythonFunction:
 
     def _load(self, code: PythonCode, given: Any) -> None:
         self._noted = _Noted(len(code.commands) if _notes_rows(code) else 0)
-        self._prepare = _preparation(code, given, self._noted)
+        known = _Unpickled(import_module("pyspark.worker").pickleSer)
+        self._prepare = _preparation(code, given, self._noted, known)
         self._apply = self._prepare()
+        self._plain = _plain_function(code, given, known)
         by_values = code.eval_type in (BATCHED, TABLE)
         self._to_rows = _to_rows(given, dict(code.settings)) if by_values else None
 
@@ -179,7 +181,7 @@ class PythonFunction:
         given = self.as_given(rows)
         failures: dict[int, Failure] = {}
         if self._to_rows is not None:
-            made = [self._values(self._to_rows(given), failures, first_only)]
+            made = [self._values(given, failures, first_only)]
         else:
             parts = self._in_halves(given, self._vector, failures, first_only)
             made = [part for _, part in parts]
@@ -189,16 +191,17 @@ class PythonFunction:
         return pa.concat_arrays(pieces) if pieces else pa.array([], kind), failures
 
     def _values(
-        self, rows: Sequence[tuple[Any, ...]], failures: dict[int, Failure], first_only: bool
+        self, given: pa.RecordBatch, failures: dict[int, Failure], first_only: bool
     ) -> pa.Array:
         from penstock.operators.java_values import column_of_values, reader_of  # noqa: PLC0415
 
         values: list[Any] = []
-        pending = iter(rows)  # a row that fails is taken: the next call goes on behind it
-        while len(values) < len(rows):
+        assert self._to_rows is not None
+        pending = self._to_rows(given)  # a row that fails is taken: the next call goes on behind it
+        while len(values) < given.num_rows:
             try:
                 with self.guarded():
-                    values.extend(self._apply(0, pending))  # what came before an error is in it
+                    self._call_each(pending, values)  # what came before an error is in it
             except (Exception, SystemExit) as error:
                 self.check_imports(error)
                 failures[len(values)] = failure_of(error)
@@ -217,6 +220,23 @@ class PythonFunction:
                 failures.setdefault(row, failure_of(error))
                 values[row] = None
         return column_of_values(values, self.result_type)
+
+    def _call_each(self, rows: Iterator[tuple[Any, ...]], values: list[Any]) -> None:
+        """Add what the function gives of each row, up to the first that fails.
+
+        The worker would call it inside two wrappers for each row, which cost more than most
+        functions. The one that matters turns a StopIteration into an error: that is left to it.
+        """
+        function = self._plain
+        if function is None:
+            values.extend(self._apply(0, rows))
+            return
+        append = values.append
+        try:
+            for row in rows:
+                append(function(*row))
+        except StopIteration as error:
+            _raise_as_worker(error)
 
     def _vector(self, rows: pa.RecordBatch) -> pa.Array:
         made = list(self._apply(0, self._pieces(rows)))
@@ -243,7 +263,7 @@ class PythonFunction:
     def _tables(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Ends]:
         apply = self._prepare()  # an object of its own for each batch, which may count on that
         if self._to_rows is not None:
-            tables = [self._table_of(each) for each in apply(0, iter(self._to_rows(rows)))]
+            tables = [self._table_of(each) for each in apply(0, self._to_rows(rows))]
         else:
             tables = [members(each) for each in apply(0, self._pieces(rows))]
         counts: Ends = np.zeros(rows.num_rows, np.int64)
@@ -392,7 +412,9 @@ _MACHINERY = (f"{os.sep}pyspark{os.sep}", str(Path(__file__).parents[1]))
 # --- PySpark's worker -----------------------------------------------------------------------------
 
 
-def _preparation(code: PythonCode, given: Any, noted: _Noted) -> Callable[[], Apply]:
+def _preparation(
+    code: PythonCode, given: Any, noted: _Noted, known: _Unpickled
+) -> Callable[[], Apply]:
     """What makes the worker's function; of a table function a new one each time."""
     worker: Any = import_module("pyspark.worker")  # it loads pandas
     messages: Any = import_module("pyspark.worker_message")
@@ -411,16 +433,35 @@ def _preparation(code: PythonCode, given: Any, noted: _Noted) -> Callable[[], Ap
         info = messages.UDTFInfo(
             by_place, by_name, [], code.analysed, handler, code.result_type, code.name
         )
-        known = _Unpickled(worker.pickleSer)
         return lambda: worker.read_udtf(known, info, code.eval_type, runner, evaluation)[0]
     info = messages.UDFInfo(list(code.commands), by_place, by_name, 0)
     if code.eval_type == BATCHED:
-        places, function = worker.read_single_udf(worker.pickleSer, info, code.eval_type, runner, 0)
+        places, function = worker.read_single_udf(known, info, code.eval_type, runner, 0)
         if list(places) == list(range(len(given.fields))):  # a row is what it is called with
             return lambda: lambda _, rows: starmap(function, rows)
     noted.serializer = worker.pickleSer
     apply = worker.read_udfs(noted, [info], code.eval_type, runner, evaluation)[0]
     return lambda: apply
+
+
+def _plain_function(code: PythonCode, given: Any, known: _Unpickled) -> Callable[..., Any] | None:
+    """A pickled function itself, if nothing is to be done before or after it for a row."""
+    is_direct = len(code.commands) == 1 and len(code.arguments) == len(given.fields) > 0
+    if code.eval_type != BATCHED or not is_direct:
+        return None
+    worker: Any = import_module("pyspark.worker")
+    profiler = worker.RunnerConf(dict(code.settings)).udf_profiler
+    function, result = worker.read_command(known, code.commands[0])
+    is_plain = profiler is None and not any(code.arguments) and not result.needConversion()
+    return function if is_plain else None
+
+
+def _raise_as_worker(error: StopIteration) -> NoReturn:
+    def again(*_: Any) -> NoReturn:
+        raise error
+
+    import_module("pyspark.util").fail_on_stopiteration(again)()
+    raise AssertionError("PySpark makes another error of it")
 
 
 def _notes_rows(code: PythonCode) -> bool:
@@ -489,7 +530,7 @@ class _Unpickled:
 
 def _to_rows(
     given: Any, settings: Mapping[str, str]
-) -> Callable[[pa.RecordBatch], list[tuple[Any, ...]]]:
+) -> Callable[[pa.RecordBatch], Iterator[tuple[Any, ...]]]:
     """Arrow columns as rows of Python's values, as they are for functions of a row at a time."""
     from pyspark.sql.conversion import ArrowTableToRowsConversion  # noqa: PLC0415
 
@@ -501,16 +542,16 @@ def _to_rows(
         for field in given
     ]
 
-    def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
         if not converters:
-            return [()] * batch.num_rows
+            return iter([()] * batch.num_rows)
         columns = []
         for column, convert in zip(batch.columns, converters, strict=True):
             is_nested = pa.types.is_nested(column.type)
             listed = ArrowTableToRowsConversion._to_pylist if is_nested else python_values
             values = listed(column)
             columns.append(values if convert is None else [convert(value) for value in values])
-        return list(zip(*columns, strict=True))
+        return zip(*columns, strict=True)
 
     return rows_of
 

@@ -109,6 +109,22 @@ def test_a_function_of_rows_is_called_once_for_each_whatever_fails() -> None:
         assert values.to_pylist() == [None, 1, 2, None, 4, 5, None, None, 8, None, 10]
 
 
+def test_a_stop_iteration_is_an_error_of_its_row() -> None:
+    """PySpark says so: as itself it would end the loop over the rows, and they would be lost."""
+
+    def stops(n: int) -> int:
+        if n in (2, 7):
+            raise StopIteration(f"at {n}")
+        return n
+
+    output = chain(f=code(stops)).process(ROWS, on_bad_row="reject")
+    assert numbers(output) == [0, 1, 3, 4, 5, 6, 8, 9, 10]
+    assert output.rejected.column("n").to_pylist() == [2, 7]
+    errors = output.rejected.column("error").to_pylist()
+    assert ["STOP_ITERATION_OCCURRED" in error for error in errors] == [True, True]
+    assert "at 7" in errors[1]
+
+
 def test_a_vectorised_function_that_fails_for_many_rows_ends_the_query() -> None:
     rows = pa.record_batch({"n": list(range(3_000)), "text": ["x"] * 3_000})
     bad = fails_for(*range(1_500))
