@@ -2,8 +2,9 @@
 
 The same DataFrame runs on Penstock and on Structured Streaming. Throughput: over the same files,
 from `start()` to the end, each engine once before it counts; with the processor time that all
-processes took, which says more on a machine that does other things too. Latency: over the same
-events at a rate, as `bench latency` takes it. Functions over groups count per key, of ten thousand.
+processes took, which says more on a machine that does other things too. What a start costs is
+measured apart: the same over the first thousand rows. Latency: over the same events at a rate, as
+`bench latency` takes it. Functions over groups count per key, of ten thousand.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ THREADS = 8
 SLOTS = 2
 FILES = 4
 ROWS = 1_000_000
+ROWS_MAX = 1_000_000_000
+FEW_ROWS = 1_000  # a run over these is all starting and ending
 RATE = 10_000
 STEP_ROWS_MAX = 1 << 20  # a call for each key of a step, as Spark has one for each key of a batch
-TURNS = 2  # the last one counts
+TURNS = ("rows", "few", "rows")  # over which files; the first one does not count
 TURN_S_MAX = 900
 TIMES_MIN: Mapping[str, int] = {"scalar": 3, "grouped": 10, "latency": 10}
 STATE_STORE = {
@@ -158,9 +161,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queries", type=_chosen, default=list(QUERIES), help=f"of {','.join(QUERIES)}"
     )
-    parser.add_argument(
-        "--rows", type=arguments.whole, default=ROWS, help=f"of the files (default {ROWS})"
-    )
+    parser.add_argument("--rows", type=_rows, default=ROWS, help=f"of the files (default {ROWS})")
     parser.add_argument(
         "--rate", type=arguments.whole, default=RATE, help=f"events/s (default {RATE})"
     )
@@ -168,6 +169,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--measure", choices=("all", "throughput", "latency"), default="all", help="(default all)"
     )
     arguments.add_comparison(parser, seconds_default=10.0, warmup_default=5.0)
+
+
+def _rows(text: str) -> int:
+    value = int(text)
+    if not FEW_ROWS < value <= ROWS_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a number from {FEW_ROWS + 1:,} to {ROWS_MAX:,}"
+        )
+    return value
 
 
 def _chosen(text: str) -> list[str]:
@@ -184,6 +194,7 @@ def measure(args: argparse.Namespace) -> QueriesReport:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name:
         work = Path(name).absolute()
         write_rows(work / "rows", args.rows)
+        write_rows(work / "few", FEW_ROWS)
         with local_session("python", THREADS, STATE_STORE) as spark:
             for query in args.queries:
                 report.queries[query] = figures_of(spark, query, args, work)
@@ -198,10 +209,10 @@ def figures_of(
     with_spark = args.against == "spark" and _runs_on_spark(name)
     if args.measure != "latency":
         say(f"{name}: Penstock over {args.rows:,} rows")
-        _add_turn(figures, "", args.rows, _own_turn(spark, query, name, work))
+        _add_turns(figures, "", args.rows, *_own_turns(spark, query, name, work))
         if with_spark:
             say(f"{name}: Structured Streaming over {args.rows:,} rows")
-            _add_turn(figures, "spark_", args.rows, _spark_turn(spark, query, name, work))
+            _add_turns(figures, "spark_", args.rows, *_spark_turns(spark, query, name, work))
     if args.measure != "throughput":
         run = Run(query.measured(), args.rate, args.warmup, args.seconds)
         if query.counts:
@@ -218,9 +229,11 @@ def figures_of(
     return figures
 
 
-def _add_turn(figures: dict[str, float], whose: str, rows: int, turn: Turn) -> None:
+def _add_turns(figures: dict[str, float], whose: str, rows: int, few: Turn, turn: Turn) -> None:
     figures[f"{whose}rows_per_s"] = rounded(rows / turn.seconds)
+    figures[f"{whose}start_s"] = rounded(few.seconds)
     figures[f"{whose}cpu_s"] = rounded(turn.cpu_s)
+    figures[f"{whose}start_cpu_s"] = rounded(few.cpu_s)
 
 
 def _add_latency(figures: dict[str, float], whose: str, ms: Any) -> None:
@@ -254,30 +267,32 @@ def write_rows(folder: Path, rows: int) -> None:
         pq.write_table(pa.table({"seq": seq, "auction": auction}), folder / f"{number}.parquet")
 
 
-def _own_turn(spark: SparkSession, query: PythonQuery, name: str, work: Path) -> Turn:
+def _own_turns(spark: SparkSession, query: PythonQuery, name: str, work: Path) -> list[Turn]:
     attached = attach(spark, work / f"log_{name}")
+    turns = []
     try:
-        for turn in range(TURNS):
+        for turn, rows in enumerate(TURNS):
             called, result = f"{name}_{turn}", work / f"own_{name}_{turn}"
-            writer = writeStream(query.over(_stream(spark, work / "rows"))).queryName(called)
+            writer = writeStream(query.over(_stream(spark, work / rows))).queryName(called)
             writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
             writer = writer.options(stepRowsMax=STEP_ROWS_MAX)
-            taken = _timed(writer.format("parquet").option("path", str(result)))
-            _check(query, result, work / "rows")
+            turns.append(_timed(writer.format("parquet").option("path", str(result))))
+            _check(query, result, work / rows)
             wait_compiled(None)
     finally:
         attached.log.close()
-    return taken
+    return turns[1:]
 
 
-def _spark_turn(spark: SparkSession, query: PythonQuery, name: str, work: Path) -> Turn:
-    for turn in range(TURNS):
+def _spark_turns(spark: SparkSession, query: PythonQuery, name: str, work: Path) -> list[Turn]:
+    turns = []
+    for turn, rows in enumerate(TURNS):
         result, checkpoint = (work / f"{what}_{name}_{turn}" for what in ("spark", "checkpoint"))
-        writer = query.over(_stream(spark, work / "rows")).writeStream.format("parquet")
+        writer = query.over(_stream(spark, work / rows)).writeStream.format("parquet")
         writer = writer.option("checkpointLocation", str(checkpoint))
-        taken = _timed(writer.option("path", str(result)))
-        _check(query, result, work / "rows")
-    return taken
+        turns.append(_timed(writer.option("path", str(result))))
+        _check(query, result, work / rows)
+    return turns[1:]
 
 
 def _stream(spark: SparkSession, rows: Path) -> DataFrame:
