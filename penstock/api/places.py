@@ -98,11 +98,14 @@ def find_place(
     folder = _own_folder(spark, location, name, needs_location=needs_location)
     if folder is None or (not keeps and not (folder / FORMAT_FILE).exists()):
         path = Path(tempfile.mkdtemp(prefix="penstock-"))
-        log = open_log(path, create=True, config=LogConfig(durability="process"))
+        # What is explained promises what the log that a start would make promises.
+        config = LogConfig(durability="process") if folder is None else LogConfig()
+        log = open_log(path, create=True, config=config)
         place = Place(Attached(spark, path, log), True, is_temporary=True, is_new=True)
     else:
         place = _open_own(spark, folder)
-    prepare_session(spark, None)
+    if keeps:
+        prepare_session(spark, None)
     return place
 
 

@@ -1,4 +1,4 @@
-"""A query that was planned and does not run: what `penstock check` gives to the program."""
+"""Queries that were planned and do not run: what `penstock check` gives to the program."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import uuid
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery as SparkQuery
+
+from penstock.api.streams import StreamingQueries
 
 
 class PlannedQuery(SparkQuery):
@@ -57,3 +59,10 @@ class PlannedQuery(SparkQuery):
 
     def stop(self) -> None:
         pass
+
+
+class PlannedStreams(StreamingQueries):
+    """The queries of a session in which none runs: most programs end with waiting for any."""
+
+    def awaitAnyTermination(self, timeout: float | None = None) -> bool | None:
+        return None if timeout is None else True

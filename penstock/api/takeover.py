@@ -22,8 +22,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter as SparkWriter
 
 from penstock.api import writer_options
 from penstock.api.datasource import PenstockDataSource
-from penstock.api.planned import PlannedQuery
+from penstock.api.planned import PlannedQuery, PlannedStreams
 from penstock.api.session import check_session
+from penstock.api.state_metadata import state_metadata
 from penstock.api.streams import check_name_is_free, session_id, streams
 from penstock.api.writer import DataStreamWriter, say
 from penstock.arguments import check_type
@@ -90,9 +91,13 @@ class TakenOver:
         self._is_installed = False
 
     def add(self, session: str | None, wanted: Takeover) -> Takeover:
-        """Take over a session, None: all; one that is taken over stays so, and is given back."""
+        """Take over a session, None: all; one that is taken over stays so, and is given back.
+
+        Where all are, as by `penstock run --takeover`, a program that takes its own session over
+        has said nothing new: its queries are in the one summary, and stay refused where they were.
+        """
         self._install()
-        if session is None:
+        if session is None or self._everywhere is not None:
             self._everywhere = self._everywhere or wanted
             return self._everywhere
         known = self._by_session.setdefault(session, wanted)
@@ -126,9 +131,10 @@ class TakenOver:
             return TakenWriter(frame, taken)
 
         def session_streams(spark: SparkSession) -> Any:
-            if self.of(spark) is None:
+            taken = self.of(spark)
+            if taken is None:
                 return manage.__get__(spark, type(spark))
-            return streams(spark)
+            return PlannedStreams(spark) if taken.only_plans else streams(spark)
 
         def session_read(spark: SparkSession) -> Any:
             if self.of(spark) is None:
@@ -184,16 +190,19 @@ class TakenReader(SparkReader):
     ) -> DataFrame:
         said = {key.lower(): key for key in self._said}
         folder = path if path is not None else self._said.get(said.get("path", ""))
-        is_state = (format or self._source or "").lower() == "statestore"
+        source = (format or self._source or "").lower()
+        is_state = source in ("statestore", "state-metadata")
         if not is_state or not isinstance(folder, str) or not (Path(folder) / FORMAT_FILE).exists():
             return super().load(path, format, schema, **options)
         with open_log(folder, read_only=True) as log:
             names = stored_names(log)
-        if len(names) != 1:
-            raise InvalidArgument(
-                f"{folder} holds the states of {', '.join(names) or 'no query'}: read them with "
-                "format('penstock') and option('state', query)"
-            )
+            if len(names) != 1:
+                raise InvalidArgument(
+                    f"{folder} holds the states of {', '.join(names) or 'no query'}: read them "
+                    "with format('penstock') and option('state', query)"
+                )
+            if source == "state-metadata":
+                return state_metadata(self._spark, log, names[0])
         self._spark.dataSource.register(StateSource)
         reader = SparkReader(self._spark).format(StateSource.name()).option("state", names[0])
         given = {**self._said, **options, "path": folder}

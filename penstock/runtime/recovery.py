@@ -157,7 +157,8 @@ class _Replay:
 
     Commits are small and come by the hundred. Those that only set rows are put together, where the
     last value of a row wins as it does one by one. A commit that removes rows is applied by
-    itself: put together with others, it could remove a row that a later one sets again.
+    itself: put together with others, it could remove a row that a later one sets again. Commits
+    from before a start that gave the state more columns are those of that time.
     """
 
     def __init__(self, state: State) -> None:
@@ -170,6 +171,8 @@ class _Replay:
             self.flush()
             self._state.apply_changes(changes)
             return
+        if self._waiting and self._waiting[0].schema != changes.schema:
+            self.flush()
         self._waiting.append(changes)
         self._rows += changes.num_rows
         if self._rows >= REPLAY_ROWS_MAX:

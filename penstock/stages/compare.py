@@ -8,6 +8,7 @@ from typing import Literal
 
 from penstock.errors import ProgramIncompatible
 from penstock.expressions.durations import show_duration
+from penstock.expressions.types import DataType
 from penstock.operators.specs import (
     AggregateSpec,
     OperatorSpec,
@@ -39,6 +40,9 @@ from penstock.stages.program import (
     shape,
     show_schema,
 )
+
+# Numbers of a state may become those of a type further behind.
+WIDER = (("tinyint", "smallint", "int", "bigint"), ("float", "double"))
 
 Verdict = Literal["kept", "rebuilt", "added", "removed", "refused"]
 
@@ -279,11 +283,34 @@ def _function_refusals(old: PythonGroupsSpec, new: PythonGroupsSpec) -> Iterator
         yield f"the function went by the clock {old.clock!r} and goes by {new.clock!r}"
     before, after = ({each.name: each for each in spec.variables} for spec in (old, new))
     for name in dict.fromkeys((*before, *after)):
-        if before.get(name) != after.get(name):
+        if not _goes_on(before.get(name), after.get(name)):
             was, now = (_variable(found.get(name)) for found in (before, after))
             yield f"state {name!r} of the function was {was} and is {now}"
-    if before == after and list(before) != list(after):
+    if set(before) == set(after) and list(before) != list(after):
         yield f"the function asked for its states as {list(before)} and asks as {list(after)}"
+
+
+def _goes_on(old: StateVariable | None, new: StateVariable | None) -> bool:
+    """Whether a variable can have what another one kept.
+
+    Its values may have got columns, which are null in what is there, and wider numbers. None may
+    go: what was kept under its name would be there again for one that comes back.
+    """
+    if old is None or new is None or replace(old, value=()) != replace(new, value=()):
+        return old == new
+    known = {field.name: field for field in old.value}
+    return known.keys() <= {field.name for field in new.value} and all(
+        field.nullable
+        if (was := known.get(field.name)) is None
+        else _holds(was.type, field.type) and field.nullable >= was.nullable
+        for field in new.value
+    )
+
+
+def _holds(old: DataType, new: DataType) -> bool:
+    """Whether each value of a type is one of another, too."""
+    wider = next((kinds for kinds in WIDER if {old.kind, new.kind} <= set(kinds)), ())
+    return old == new or (bool(wider) and wider.index(old.kind) < wider.index(new.kind))
 
 
 def _variable(variable: StateVariable | None) -> str:
@@ -458,6 +485,12 @@ def _changed_functions(old: Stage, new: Stage) -> Iterator[str]:
     for one, other in zip(before, after, strict=False):
         if one.digest != other.digest:
             yield f"Python function {other.text:.200} has changed: new rows are computed with it"
+    for had, has in zip(_python(old), _python(new), strict=False):
+        if isinstance(had, PythonGroupsSpec) and isinstance(has, PythonGroupsSpec):
+            known = {each.name: each for each in had.variables}
+            for each in has.variables:
+                if known.get(each.name) != each:
+                    yield f"state {each.name!r} of the function goes on as {_variable(each)}"
 
 
 def _python(stage: Stage) -> list[PythonSpec | PythonRowsSpec | PythonGroupsSpec]:

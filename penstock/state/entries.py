@@ -254,7 +254,7 @@ class EntryState(State):
 
     def apply_changes(self, changes: pa.RecordBatch, only: KeyRange | None = None) -> None:
         """Do again what changes say. What is applied is not captured again."""
-        self._check_schema(changes, self.kind.change_schema())
+        changes = self._fitted(changes, self.kind.change_schema())
         kinds = changes.column(_CHANGE).to_numpy()
         unknown = set(kinds.tolist()) - set(ChangeKind)
         if unknown:
@@ -301,8 +301,7 @@ class EntryState(State):
         """Replace everything by what a picture holds; `only` takes one range of key hashes."""
         self._forget_all()
         for batch in batches:
-            self._check_schema(batch, self.kind.snapshot_schema())
-            self._take(batch, None, only)
+            self._take(self._fitted(batch, self.kind.snapshot_schema()), None, only)
 
     def partition(self, ranges: Sequence[KeyRange]) -> list[Self]:
         """Return one new state per range of key hashes; each entry must fall into exactly one."""
@@ -349,13 +348,20 @@ class EntryState(State):
                 state=self.name,
             )
 
-    def _check_schema(self, batch: pa.RecordBatch, wanted: pa.Schema) -> None:
-        if batch.schema.names != wanted.names or batch.schema.types != wanted.types:
-            raise StateError(
-                f"state {self.name!r} has columns {_shown(wanted)}; what is to be applied has "
-                f"{_shown(batch.schema)}",
-                state=self.name,
-            )
+    def _fitted(self, batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+        """What was kept as it is kept now: values may have got columns and wider numbers since."""
+        if batch.schema.names == wanted.names:
+            if batch.schema.types == wanted.types:
+                return batch
+            at = wanted.names.index(_VALUE)
+            value = _grown(batch.column(at), self.kind.value)
+            if value is not None and batch.schema.set(at, wanted.field(at)).types == wanted.types:
+                return batch.set_column(at, wanted.field(at), value)
+        raise StateError(
+            f"state {self.name!r} has columns {_shown(wanted)}; what is to be applied has "
+            f"{_shown(batch.schema)}",
+            state=self.name,
+        )
 
 
 class EntryPicture(Picture):
@@ -407,6 +413,23 @@ def _structs(tuples: Sequence[tuple[Any, ...] | None], schema: pa.Schema) -> pa.
     blank = (None,) * len(schema)
     columns = tuple_columns([blank if each is None else each for each in tuples], schema)
     return pa.StructArray.from_arrays(columns, fields=list(schema), mask=missing)
+
+
+def _grown(values: pa.StructArray, schema: pa.Schema) -> pa.StructArray | None:
+    """Values under their names in a schema with more columns or wider numbers; None: in none."""
+    known = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+    if not known.keys() <= set(schema.names):
+        return None
+    columns = []
+    for field in schema:
+        column = known.get(field.name, pa.nulls(len(values), field.type))
+        if column.type != field.type:
+            kinds = (pa.types.is_signed_integer, pa.types.is_floating)
+            is_wider = any(is_(column.type) and is_(field.type) for is_ in kinds)
+            if not is_wider or column.type.bit_width > field.type.bit_width:
+                return None
+        columns.append(column.cast(field.type))
+    return pa.StructArray.from_arrays(columns, fields=list(schema), mask=values.is_null())
 
 
 def tuple_columns(tuples: Sequence[tuple[Any, ...]], schema: pa.Schema) -> list[pa.Array]:

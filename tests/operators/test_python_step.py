@@ -8,14 +8,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
-from penstock.errors import ExpressionError, FunctionFailed, ProgramIncompatible, RowError
+from penstock.errors import (
+    ExpressionError,
+    FunctionFailed,
+    ProgramIncompatible,
+    RecordTooLarge,
+    RowError,
+)
 from penstock.expressions.tree import Column, call, literal
 from penstock.expressions.types import BIGINT, STRING, Field
 from penstock.json_codec import canonical_json, parse
@@ -30,6 +37,7 @@ from penstock.operators.specs import (
     PythonSpec,
     spec_from_json,
 )
+from penstock.runtime.outputs import check_rows
 from tests.operators.chains import linear
 from tests.operators.python_code import ARROW, NUMBER, PANDAS, PICKLED, ROW_BY_ROW, code
 
@@ -320,6 +328,25 @@ def test_a_row_behind_a_table_function_is_that_of_its_input() -> None:
     rows = ROWS.slice(0, 9)
     output = made.process(rows, on_bad_row="reject")
     assert output.rejected.column("n").to_pylist() == list(range(1, 9))  # each has a zero
+
+
+def test_a_function_that_gives_far_more_than_it_got_gives_all_of_it() -> None:
+    """A million rows for one, and rows of which one alone is more than a log takes."""
+
+    def many(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch({"y": pa.array(np.arange(1_000_000))})
+            yield batch.rename_columns(["y"])
+
+    made = chain(MAP, f=code(many, MAP_ARROW, ELEMENT)).process(ROWS.slice(7, 1))
+    assert sum(batch.num_rows for batch in made.batches) == 1_000_001
+    assert numbers(made)[-2:] == [999_999, 7]
+    text = PythonSpec((PythonColumn(Field("y", STRING), CALL),))
+    long = code(lambda n: "x" * (70_000_000 if n == 2 else 30_000_000), PICKLED, StringType())
+    (rows,) = chain(text, f=long).process(ROWS.slice(0, 3)).batches
+    check_rows(rows.slice(0, 2))  # a unit for each
+    with pytest.raises(RecordTooLarge, match=r"a row of 70,000,0.* keep such values outside"):
+        check_rows(rows)
 
 
 def test_a_function_of_batches_fails_as_a_whole() -> None:

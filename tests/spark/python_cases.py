@@ -306,6 +306,48 @@ def cases() -> dict[str, Case]:
     }
 
 
+def every_kind(df: DataFrame) -> DataFrame:
+    """Each row once through a function of every kind that Spark has over streams."""
+    from pyspark.sql.functions import arrow_udf, pandas_udf, udf, udtf  # noqa: PLC0415
+
+    @pandas_udf("bigint")
+    def scalar(n: pd.Series) -> pd.Series:
+        return n + 1
+
+    @pandas_udf("bigint")
+    def iterated(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        return (batch + 1 for batch in batches)
+
+    @arrow_udf("bigint")
+    def arrow(n: pa.Array) -> pa.Array:
+        return pa.compute.add(n, 1)
+
+    @arrow_udf("bigint")
+    def arrow_iterated(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        return (pa.compute.add(batch, 1) for batch in batches)
+
+    class Same:
+        def eval(self, y: int):  # type: ignore[no-untyped-def]
+            yield (y + 1,)
+
+    for name, use_arrow in (("same", False), ("same_arrow", True)):
+        function = udtf(Same, returnType="z bigint", useArrow=use_arrow)
+        df.sparkSession.udtf.register(name, function)
+    pickled = udf(lambda n: n + 1, "bigint", useArrow=False)
+    optimised = udf(lambda n: n + 1, "bigint", useArrow=True)
+    columns = "n bigint, y bigint"
+    rows = df.mapInArrow(lambda batches: batches, "n bigint")
+    rows = rows.mapInPandas(lambda frames: frames, "n bigint")
+    for column in (pickled, scalar, optimised, iterated, arrow, arrow_iterated):
+        rows = rows.select("n", column("y" if "y" in rows.columns else "n").alias("y"))
+    rows = rows.groupBy("n").applyInPandas(lambda frame: frame.assign(y=frame["y"] + 1), columns)
+    rows = rows.groupBy("n").applyInArrow(lambda table: table, columns)
+    rows.createOrReplaceTempView("through")
+    return df.sparkSession.sql(
+        "select n, b.z as y from through, lateral same(y) as a, lateral same_arrow(a.z) as b"
+    )
+
+
 def of_table(table: object) -> Callable[[pd.Series], pd.Series]:
     """A function that looks numbers up in a broadcast variable."""
 

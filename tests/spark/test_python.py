@@ -244,7 +244,9 @@ def test_rows_that_fail_go_to_the_dead_letter_stream(attached: Attached, rows: D
 
 
 def test_a_killed_slot_loses_and_doubles_no_call(attached: Attached, spark: SparkSession) -> None:
-    """Each row has one value, though functions give another each time and slots are killed."""
+    """Of every kind: a row has one value, though functions give another each time, and is there
+    once, though slots are killed.
+    """
     from pyspark.sql.functions import udf  # noqa: PLC0415
 
     rows = pa.table({"n": pa.array(range(4_000), pa.int64())})
@@ -253,8 +255,8 @@ def test_a_killed_slot_loses_and_doubles_no_call(attached: Attached, spark: Spar
     stream = spark.readStream.format("penstock").option("stream", "killing").load()
     drawn = udf(lambda: str(uuid.uuid4()), "string").asNondeterministic()
     where = udf(lambda n: os.getpid(), "bigint", useArrow=False)
-    exploded = stream.mapInArrow(lambda batches: batches, stream.schema)
-    df = exploded.select("n", drawn().alias("u"), where("n").alias("pid"))
+    through = python_cases.every_kind(stream)
+    df = through.select("n", "y", drawn().alias("u"), where("n").alias("pid"))
     writer = penstock.writeStream(df).queryName("killing").option("standbySlots", 1)
     query = writer.toStream("killing_out").start()
     reader = StreamReader(attached.log, "killing_out")
@@ -270,7 +272,7 @@ def test_a_killed_slot_loses_and_doubles_no_call(attached: Attached, spark: Spar
             pids = {row["pid"] for row in found}
     finally:
         query.stop()
-    assert [row["n"] for row in found] == list(range(4_000))
+    assert [(row["n"], row["y"]) for row in found] == [(n, n + 9) for n in range(4_000)]
     assert len({row["u"] for row in found}) == 4_000
     assert len(pids) > 2
     assert StreamReader(attached.log, "killing_out").read_all().to_pylist() == found

@@ -16,8 +16,10 @@ import pytest
 import penstock
 from penstock.api.session import Attached
 from penstock.catalyst.session import plans_of
+from penstock.errors import ProgramIncompatible
 from penstock.runtime.streams import StreamReader
 from tests.spark import group_cases
+from tests.spark.waiting import wait_for
 from tests.spark_session import shared_session
 from tests.thoroughness import some
 
@@ -77,6 +79,7 @@ def by_spark(spark: SparkSession, case: group_cases.Case, place: Path) -> Steps:
         for number, rows in enumerate(group_cases.FILES):
             put(place / "in", number, rows)
             query.processAllAvailable()
+            wait_for("all that the file leads to", lambda: case.settled(found))
             steps.append(shown(found))
             found.clear()
     finally:
@@ -102,12 +105,24 @@ def by_penstock(
         for number, rows in enumerate(group_cases.FILES):
             put(place / "in", number, rows)
             query.processAllAvailable()
-            found = [row for batch in reader.read() for row in in_session(batch)]
+            found = settled_rows(reader, case)
             after(number, found)
             steps.append(shown([{k: v for k, v in row.items() if k != "pid"} for row in found]))
     finally:
         query.stop()
     return steps
+
+
+def settled_rows(reader: StreamReader, case: group_cases.Case) -> list[dict[str, Any]]:
+    """All rows that the newest file leads to."""
+    found: list[dict[str, Any]] = []
+
+    def is_settled() -> bool:
+        found.extend(row for batch in reader.read() for row in in_session(batch))
+        return case.settled(found)
+
+    wait_for("all that the file leads to", is_settled)
+    return found
 
 
 def in_session(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -237,3 +252,28 @@ def test_a_killed_slot_goes_on_with_the_states(
     )
     assert found == wanted
     assert len(pids) > 2
+
+
+def test_what_is_kept_gets_columns_with_a_new_start_and_loses_none(
+    attached: Attached, tmp_path: Path
+) -> None:
+    rows = stream_of(attached.spark, tmp_path / "in")
+
+    def written(schema: str, *more: Any) -> Any:
+        df = group_cases.keeping(rows, schema, more)
+        writer = penstock.writeStream(df).queryName("grown").trigger(availableNow=True)
+        return writer.toStream("grown_out")
+
+    def run(number: int, schema: str, *more: Any) -> list[str]:
+        put(tmp_path / "in", number, [("a", number, 10), ("b", number, 11)])
+        assert written(schema, *more).start().awaitTermination(100)
+        found = StreamReader(attached.log, "grown_out").read_all().to_pylist()
+        return [row["text"] for row in found[-2:]]
+
+    assert run(1, "n int") == ["None", "None"]
+    assert run(2, "n int") == ["(1,)", "(1,)"]
+    assert run(3, "last string, n bigint", "three") == ["(None, 2)", "(None, 2)"]
+    for schema, more in (("n bigint", ()), ("last string, n int", (None,))):
+        with pytest.raises(ProgramIncompatible, match="state 'kept' of the function was a value"):
+            written(schema, *more).start()
+    assert run(4, "last string, n bigint", "four") == ["('three', 3)", "('three', 3)"]

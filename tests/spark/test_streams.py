@@ -286,6 +286,22 @@ def test_a_session_is_taken_over_and_given_back(
     assert type(lines.writeStream).__module__.startswith("pyspark.")
 
 
+def test_a_program_that_takes_its_session_over_is_taken_over_as_it_was(
+    spark: SparkSession, ticks: DataFrame
+) -> None:
+    """Under `penstock check` and `penstock run --takeover`: one summary, and nothing runs more."""
+    taken = TAKEN.add(None, Takeover(strict=True, only_plans=True))
+    try:
+        assert penstock.takeover(spark) is taken
+        ticks.writeStream.format("noop").queryName("planned").start()
+        with pytest.raises(UnsupportedPlan, match="SPARK_PARTITION_ID"):
+            _parted(ticks).writeStream.format("noop").start()
+        assert [each.title for each in taken.starts] == ["planned"]
+        assert spark.streams.active == []
+    finally:
+        TAKEN.end(None)
+
+
 def test_strict_refuses_instead(spark: SparkSession, ticks: DataFrame) -> None:
     taken = penstock.takeover(spark, strict=True)
     with pytest.raises(UnsupportedPlan, match="SPARK_PARTITION_ID"):
@@ -340,7 +356,12 @@ def test_a_plan_is_told_and_nothing_runs(
     shown = capsys.readouterr().out
     assert shown.startswith("== counts\nQuery ")
     assert "state " in shown
+    assert "log             synced" in shown  # as the one that a start would make
     _parted(ticks).writeStream.format("noop").start()
+    assert (spark.streams.awaitAnyTermination(), spark.streams.awaitAnyTermination(5)) == (
+        None,
+        True,
+    )
     assert taken.summary().startswith("1 of 2 queries would run on Penstock\n  counts (noop): Pen")
     assert not (tmp_path / "place").exists()
     assert spark.streams.active == []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from penstock.errors import ProgramIncompatible
 from penstock.expressions.tree import Column
-from penstock.expressions.types import BIGINT, STRING, Field
+from penstock.expressions.types import BIGINT, INT, STRING, TINYINT, Field
 from penstock.operators.specs import PythonCall, PythonGroupsSpec, StateVariable
 from penstock.plan.nodes import step
 from penstock.plan.optimizer import plan_program
@@ -435,3 +436,26 @@ def test_a_function_that_keeps_something_else_is_refused_by_name() -> None:
         compare(stored, kept_by_function(total, seen)).check()
     with pytest.raises(ProgramIncompatible, match="went by the clock 'none' and goes by 'process"):
         compare(stored, kept_by_function(total, clock="processing")).check()
+
+
+@pytest.mark.parametrize(
+    ("columns", "goes_on"),
+    [
+        ((Field("n", BIGINT), Field("last", STRING)), True),
+        ((Field("last", STRING), Field("n", BIGINT)), True),
+        ((Field("n", BIGINT), Field("last", STRING, False)), False),
+        ((Field("n", BIGINT, False),), False),
+        ((Field("n", TINYINT),), False),
+        ((Field("m", BIGINT),), False),
+        ((), False),
+    ],
+)
+def test_what_a_function_keeps_may_get_columns(columns: Any, goes_on: bool) -> None:
+    for kind, key in (("value", ()), ("list", ()), ("map", (Field("p", STRING),))):
+        total = StateVariable("total", kind, (Field("n", INT),), key)
+        wide = replace(total, value=(Field("n", BIGINT),))
+        found = compare(kept_by_function(wide), kept_by_function(replace(total, value=columns)))
+        assert found.is_compatible == goes_on
+        assert ("state 'total' of the function goes on as a" in str(found)) == goes_on
+        assert compare(kept_by_function(total), kept_by_function(wide)).is_compatible
+        assert not compare(kept_by_function(wide), kept_by_function(total)).is_compatible

@@ -175,9 +175,9 @@ def test_what_is_too_large_is_refused_and_changes_nothing() -> None:
 
 
 def test_changes_of_other_columns_are_refused() -> None:
-    others = EntryKind(KEY, NAME, pa.schema([("n", pa.int32())]), hash_columns)
+    others = EntryKind(KEY, NAME, pa.schema([("n", pa.string())]), hash_columns)
     other = EntryState("entries", others, bytes_max=1 << 20)
-    other.put(("a", 0), (1,), (1,))
+    other.put(("a", 0), (1,), ("1",))
     changes = other.take_changes()
     assert changes is not None
     with pytest.raises(StateError, match="has columns"):
@@ -205,3 +205,33 @@ def test_values_of_every_type_come_back() -> None:
     assert [column.type for column in columns] == schema.types
     assert column_tuples(columns, 2) == rows
     assert storage_type(schema.field("s").type).field("t").type == pa.int32()
+
+
+@pytest.mark.parametrize("is_picture", [True, False])
+def test_values_of_fewer_columns_and_narrower_numbers_are_taken_in(is_picture: bool) -> None:
+    narrow = pa.schema([("n", pa.int32()), ("half", pa.float32())])
+    old = EntryState("entries", EntryKind(KEY, NAME, narrow, hash_columns), bytes_max=1 << 20)
+    old.put(("a", 1), (0,), (7, 0.5), 9)
+    old.put(("a", 1), (1,), None)
+    old.put(("b", 2), (2,), (None, None))
+    changes = old.take_changes()
+    assert changes is not None
+    wide = pa.schema([("new", pa.list_(pa.string())), ("half", pa.float64()), ("n", pa.int64())])
+    for found, fits in ((wide, True), (narrow, True), (wide.remove(2), False), (WORTH, False)):
+        heir = EntryState("entries", EntryKind(KEY, NAME, found, hash_columns), bytes_max=1 << 20)
+        if not fits:
+            with pytest.raises(StateError, match=r"has columns .*what is to be applied has"):
+                heir.apply_changes(changes)
+            continue
+        if is_picture:
+            heir.restore(old.begin_snapshot().batches())
+        else:
+            heir.apply_changes(changes)
+        values = [(7, 0.5), None, (None, None)]
+        if found is wide:
+            values = [(None, 0.5, 7), None, (None, None, None)]
+        assert shown(heir) == {
+            (("a", 1), (0,)): (values[0], 9),
+            (("a", 1), (1,)): (values[1], None),
+            (("b", 2), (2,)): (values[2], None),
+        }

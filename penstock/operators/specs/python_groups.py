@@ -128,7 +128,9 @@ class PythonGroupsSpec(Spec):
 
     @property
     def meaning(self) -> dict[str, Any]:
-        return {"python": self.keys, "variables": self.variables, "clock": self.clock}
+        # The columns of values may become more (`stages/compare.py`).
+        variables = [replace(each, value=()) for each in self.variables]
+        return {"python": self.keys, "variables": variables, "clock": self.clock}
 
     def output_schema(self, input_schema: Schema) -> Schema:
         self.call.check(input_schema)
