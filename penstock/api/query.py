@@ -166,10 +166,12 @@ class StreamingQuery(SparkQuery):
             message = "Initializing"
         else:
             message = "Processing new data" if is_busy else "Waiting for data to arrive"
+        # As in Spark, not while it waits: programs look there for the end of what was available.
+        delivers = not all(runner.is_drained() for _, runner in self._runners)
         return {
             "message": message,
             "isDataAvailable": is_busy,
-            "isTriggerActive": self.isActive,
+            "isTriggerActive": self.isActive and (is_busy or not running or delivers),
         }
 
     @property

@@ -27,11 +27,10 @@ START_S = int(datetime.datetime(2024, 3, 1, tzinfo=datetime.UTC).timestamp())
 
 @dataclass(frozen=True)
 class Case:
-    """What is made of the rows, in which mode, and when all that a file leads to is there."""
+    """What is made of the rows, and in which mode."""
 
     define: Callable[[DataFrame], DataFrame]
     mode: str = "append"
-    settled: Callable[[list[dict[str, Any]]], bool] = lambda found: True
 
 
 def _counts(df: DataFrame) -> DataFrame:
@@ -252,51 +251,6 @@ def _chained(df: DataFrame) -> DataFrame:
     )
 
 
-def _clocked(df: DataFrame) -> DataFrame:
-    """States that the clock ends before a timer by the clock looks for them."""
-    from pyspark.sql import Row  # noqa: PLC0415
-    from pyspark.sql.streaming import StatefulProcessor  # noqa: PLC0415
-
-    class Clocked(StatefulProcessor):
-        def init(self, handle: Any) -> None:
-            self.handle = handle
-            self.total = handle.getValueState("total", "n bigint")
-            self.value = handle.getValueState("value", "n bigint", 200)
-            self.list = handle.getListState("list", "n bigint", 200)
-            self.map = handle.getMapState("map", "n bigint", "n bigint", 200)
-            self.days = handle.getMapState("days", "n bigint", "n bigint", 86_400_000)
-
-        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
-            before = self.shown()
-            now = timerValues.getCurrentProcessingTimeInMs()
-            assert not list(self.handle.listTimers())
-            for row in rows:
-                (total,) = self.total.get() or (0,)
-                self.total.update((total + row.n,))
-                self.value.update((row.n,))
-                self.list.appendValue((row.n,))
-                for each in (self.map, self.days):
-                    each.updateValue((row.n,), (-row.n,))
-            self.handle.registerTimer(now + 300)
-            self.handle.registerTimer(now + 86_400_000)
-            self.handle.deleteTimer(now + 86_400_000)
-            yield Row(k=key[0], what="rows", text=f"{before} then {self.shown()}")
-
-        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
-            due = expiredTimerInfo.getExpiryTimeInMs()
-            assert due <= timerValues.getCurrentProcessingTimeInMs()
-            yield Row(k=key[0], what="timer", text=self.shown())
-
-        def shown(self) -> str:
-            parts = (self.total.get(), self.value.get(), list(self.list.get()))
-            maps = (sorted(self.map.iterator()), sorted(self.days.iterator()))
-            return " ".join(map(str, (*parts, *maps)))
-
-    return df.groupBy("k").transformWithState(
-        Clocked(), "k string, what string, text string", "append", "ProcessingTime"
-    )
-
-
 def keeping(df: DataFrame, schema: str, more: tuple[Any, ...]) -> DataFrame:
     """Keeps a number of the newest rows, behind other values, and shows what was there before."""
     from pyspark.sql import Row  # noqa: PLC0415
@@ -342,22 +296,13 @@ def cases() -> dict[str, Case]:
         "chained": Case(_chained),
         "begins_pandas": Case(_pandas_processor("EventTime", begins=True)),
         "begins_rows": Case(_row_processor("EventTime", begins=True)),
-        "clocked": Case(
-            _clocked, settled=lambda found: 2 * _called_by_rows(found) == len(found) > 0
-        ),
     }
 
 
-def _called_by_rows(found: list[dict[str, Any]]) -> int:
-    """Each of these calls has a timer, which comes when the clock says so."""
-    return sum(row["what"] == "rows" for row in found)
-
-
-NAMES = ("counts", "timeouts", "pandas", "rows", "maps", "clocked")
+NAMES = ("counts", "timeouts", "pandas", "rows", "maps")
 MORE_NAMES = ("pandas_none", "rows_none", "chained", "begins_pandas")
 PROCESSORS = (
     "pandas", "rows", "pandas_none", "rows_none", "chained", "begins_pandas", "begins_rows",
-    "clocked",
 )  # fmt: skip
 SAME = {"begins_pandas": "begins_rows"}  # whose answers are another's
 GROUP_NODES = {

@@ -15,11 +15,11 @@ import pytest
 
 import penstock
 from penstock.api.session import Attached
+from penstock.api.state_metadata import state_metadata
 from penstock.catalyst.session import plans_of
 from penstock.errors import ProgramIncompatible
 from penstock.runtime.streams import StreamReader
 from tests.spark import group_cases
-from tests.spark.waiting import wait_for
 from tests.spark_session import shared_session
 from tests.thoroughness import some
 
@@ -79,7 +79,6 @@ def by_spark(spark: SparkSession, case: group_cases.Case, place: Path) -> Steps:
         for number, rows in enumerate(group_cases.FILES):
             put(place / "in", number, rows)
             query.processAllAvailable()
-            wait_for("all that the file leads to", lambda: case.settled(found))
             steps.append(shown(found))
             found.clear()
     finally:
@@ -105,24 +104,12 @@ def by_penstock(
         for number, rows in enumerate(group_cases.FILES):
             put(place / "in", number, rows)
             query.processAllAvailable()
-            found = settled_rows(reader, case)
+            found = [row for batch in reader.read() for row in in_session(batch)]
             after(number, found)
             steps.append(shown([{k: v for k, v in row.items() if k != "pid"} for row in found]))
     finally:
         query.stop()
     return steps
-
-
-def settled_rows(reader: StreamReader, case: group_cases.Case) -> list[dict[str, Any]]:
-    """All rows that the newest file leads to."""
-    found: list[dict[str, Any]] = []
-
-    def is_settled() -> bool:
-        found.extend(row for batch in reader.read() for row in in_session(batch))
-        return case.settled(found)
-
-    wait_for("all that the file leads to", is_settled)
-    return found
 
 
 def in_session(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -222,6 +209,15 @@ def test_keys_begin_with_their_rows_and_what_they_keep_can_be_read(
     ]
     with pytest.raises(Exception, match="has the states total, seen, parts, given_up, timers"):
         read("totals")
+    (told,) = state_metadata(attached.spark, attached.log, "begun").collect()
+    assert (told.operatorId, told.numPartitions, told.minBatchId) == (0, 1, told.maxBatchId)
+    kept = json.loads(told.operatorProperties)["stateVariables"]
+    assert {each["stateName"]: each["stateVariableType"] for each in kept} == {
+        "total": "ValueState",
+        "seen": "ListState",
+        "parts": "MapState",
+        "$eventTimers_keyToTimestamp": "TimerState",
+    }
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,7 @@ def test_listeners_hear_of_start_progress_and_end(
     try:
         query = penstock.writeStream(lines).queryName("told").format("noop").start()
         query.processAllAvailable()
+        wait_for("a trigger to be over", lambda: not query.status["isTriggerActive"])
         query.stop()
     finally:
         for listener in (heard, raising):
