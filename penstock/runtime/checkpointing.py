@@ -1,8 +1,12 @@
-"""Checkpoints in the background: a picture of state goes to the store while its vertex goes on.
+"""Checkpoints in the background: the state goes to the store while its vertex goes on.
+
+Two are kept that have no file in common, so that a damaged file costs a longer replay, not the
+state; while there is only one, all changes stay. A checkpoint that is made of changes goes onto the
+older of the two: the log has all changes since that one, because it is trimmed up to there. So two
+chains grow in turn. Alike parts at the end of a chain become one; a chain whose changes are large,
+measured by its picture, is followed by a new picture, for which the vertex has to copy its state.
 
 When a checkpoint is safe, what it makes needless is trimmed: the changes before the older of two.
-Two are kept, so that a damaged file costs a longer replay, not the state; while there is only one,
-all changes stay.
 
 These trims are fenced, unlike others (`trimming`). Which changes are needless follows from files,
 and a recovery may find one of them damaged: it then needs the changes that a zombie, who knows
@@ -19,8 +23,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+import pyarrow as pa
 
 from penstock.errors import (
     CheckpointDamaged,
@@ -31,13 +38,18 @@ from penstock.errors import (
 )
 from penstock.log.contract import Log
 from penstock.log.record import Position, Record
+from penstock.runtime.changes import committed_changes
 from penstock.runtime.markers import decode_marker, marker_at, marker_digest
 from penstock.runtime.trimming import TrimJob, let_go
 from penstock.runtime.vertex import CheckpointJob
 from penstock.stages.tags import change_tag, vertex_tag
-from penstock.state.checkpoints import CheckpointId, CheckpointStore
+from penstock.state.checkpoints import CheckpointId, CheckpointStore, Link
+from penstock.state.contract import State
+from penstock.state.replay import Fold
 
 CHECKPOINTS_KEPT = 2
+CHANGED_SHARE_MAX = 0.5  # of a chain's picture: with more changes than this a new one is due
+FAN = 8  # so many alike parts of a chain become one
 
 Work = CheckpointJob | TrimJob
 
@@ -54,8 +66,11 @@ class CheckpointStatistics:
     trims: int
 
 
-def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
-    """Store a job's picture, then let go of what it makes needless."""
+def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> bool:
+    """Store a job's checkpoint, then let go of what it makes needless.
+
+    Returns whether the next one can be made of changes.
+    """
     marker = marker_at(log, vertex_tag(job.vertex), job.position)
     if marker is None:
         raise CheckpointError(
@@ -64,30 +79,115 @@ def write_checkpoint(job: CheckpointJob, store: CheckpointStore, log: Log) -> No
             vertex=job.vertex,
             position=job.position,
         )
-    states = {name: snapshot.batches() for name, snapshot in job.snapshots.items()}
-    written = store.write(job.vertex, job.position, states, bound_to(marker))
-    usable: list[CheckpointId] = []
-    unusable: list[CheckpointId] = []
-    for checkpoint in store.list(job.vertex):
+    if job.kinds is None:
+        states = {name: snapshot.batches() for name, snapshot in job.snapshots.items()}
+        store.write(job.vertex, job.position, states, bound_to(marker))
+    else:
+        since = _to_build_on(job, store, log)
+        changes = _changes_since(since, job, job.kinds, store, log)
+        store.write(job.vertex, job.position, changes, bound_to(marker), since[0])
+    chains = _let_older_go(job, store, log)
+    return len(chains) == CHECKPOINTS_KEPT and _has_room(chains[-1])
+
+
+def _has_room(chain: list[Link]) -> bool:
+    """Whether more changes may be put onto a chain."""
+    picture, *changes = chain
+    return sum(link.bytes for link in changes) <= CHANGED_SHARE_MAX * picture.bytes
+
+
+def _to_build_on(job: CheckpointJob, store: CheckpointStore, log: Log) -> list[Link]:
+    """The link that a checkpoint is to follow, and behind it those that become part of it."""
+    chains = _independent(job.vertex, store, log, Listed(store.list(job.vertex)))
+    if len(chains) < CHECKPOINTS_KEPT or chains[-1][-1].id.position >= job.position:
+        raise CheckpointError(
+            f"vertex {job.vertex} has no two whole checkpoints before position {job.position} to "
+            "put changes onto: the next one is complete",
+            vertex=job.vertex,
+            position=job.position,
+        )
+    *_, last = chain = chains[-1]
+    alike = [link for link in chain[1:][-FAN:] if link.bytes <= FAN * last.bytes]
+    return chain[-FAN - 1 :] if len(alike) == FAN else [last]
+
+
+def _changes_since(
+    links: list[Link],
+    job: CheckpointJob,
+    kinds: Mapping[str, State],
+    store: CheckpointStore,
+    log: Log,
+) -> dict[str, Iterator[pa.RecordBatch]]:
+    """What changed since the first of these links: what the others have, and what the log has."""
+    folds = {name: Fold(state) for name, state in kinds.items()}
+    for loaded in store.load_changes(links[1:]):
+        for name, batches in loaded.items():
+            for batch in batches:
+                folds[name].add(batch)
+    tag, after = change_tag(job.vertex), Position(links[-1].id.position)
+    for changes in committed_changes(log, tag, after, job.position, kinds):
+        for name, batch in changes:
+            folds[name].add(batch)
+    if log.trimmed(tag) > after:
+        raise CheckpointError(
+            f"changes of vertex {job.vertex} went while they were read: a newer instance has gone "
+            "on from there",
+            vertex=job.vertex,
+            position=job.position,
+        )
+    return {name: fold.batches() for name, fold in folds.items()}
+
+
+@dataclass
+class Listed:
+    """The checkpoints of a vertex at one moment, and which of them could not be read just now."""
+
+    ids: list[CheckpointId]
+    out_of_reach: list[CheckpointId] = field(default_factory=list)
+
+
+def _independent(vertex: str, store: CheckpointStore, log: Log, listed: Listed) -> list[list[Link]]:
+    """The newest usable checkpoints that have no file in common, each with what it stands on."""
+    chains: list[list[Link]] = []
+    members: set[CheckpointId] = set()
+    for checkpoint in reversed(listed.ids):
         try:
-            if checkpoint != written:
-                check_bound(checkpoint, store, log)
-            usable.append(checkpoint)
+            check_bound(checkpoint, store, log)
+            chain = store.chain(checkpoint)
         except CheckpointError as problem:
-            if is_lasting(problem):
-                unusable.append(checkpoint)
-    if len(usable) >= CHECKPOINTS_KEPT:
-        oldest = usable[-CHECKPOINTS_KEPT].position
-        log.trim(change_tag(job.vertex), Position(oldest), job.fence)
-        # The marker itself stays: it is what the checkpoint is known by, and may be the last one.
-        log.trim(vertex_tag(job.vertex), Position(oldest - 1), job.fence)
-        # A power cut that takes the markers of the newer ones must leave the older ones.
-        log.sync()
-        for checkpoint in usable[:-CHECKPOINTS_KEPT]:
-            store.delete(checkpoint)
-        for checkpoint in unusable:
-            store.set_aside(checkpoint)
-        store.delete_unfinished(job.vertex, oldest)
+            if not is_lasting(problem):
+                listed.out_of_reach.append(checkpoint)
+            continue
+        ids = {link.id for link in chain}
+        if ids.isdisjoint(members):
+            chains.append(chain)
+            members |= ids
+        if len(chains) == CHECKPOINTS_KEPT:
+            break
+    return chains
+
+
+def _let_older_go(job: CheckpointJob, store: CheckpointStore, log: Log) -> list[list[Link]]:
+    """Trim and remove what the newest independent checkpoints do not need; return these."""
+    listed = Listed(store.list(job.vertex))
+    chains = _independent(job.vertex, store, log, listed)
+    if len(chains) < CHECKPOINTS_KEPT or listed.out_of_reach:
+        return chains  # others may stand on what seems needless
+    oldest = chains[-1][-1].id.position
+    log.trim(change_tag(job.vertex), Position(oldest), job.fence)
+    # The marker itself stays: it is what the checkpoint is known by, and may be the last one.
+    log.trim(vertex_tag(job.vertex), Position(oldest - 1), job.fence)
+    # A power cut that takes the markers of the newer ones must leave the older ones.
+    log.sync()
+    kept = {link.id for chain in chains for link in chain}
+    for checkpoint in reversed(listed.ids):  # none without those that it stands on
+        if checkpoint not in kept:
+            try:
+                store.delete(checkpoint)
+            except CheckpointDamaged:
+                store.set_aside(checkpoint)
+    store.delete_unfinished(job.vertex, oldest)
+    return chains
 
 
 def bound_to(marker: Record) -> dict[str, Any]:
@@ -128,6 +228,7 @@ class CheckpointQueue:
         self._jobs: deque[Work] = deque()
         self._busy: set[tuple[type, str]] = set()
         self._again: set[tuple[type, str]] = set()  # trims asked for while one was under way
+        self._growing: set[str] = set()  # vertices whose next checkpoint can be made of changes
         self._is_closed = False
         self._written = self._failed = self._trims = 0
 
@@ -144,6 +245,10 @@ class CheckpointQueue:
         self._busy.add(key)
         self._jobs.append(job)
         return True
+
+    def needs_picture(self, vertex: str) -> bool:
+        """Whether a vertex has to copy its state for the next checkpoint, as the first ones do."""
+        return vertex not in self._growing
 
     @property
     def has_jobs(self) -> bool:
@@ -194,8 +299,9 @@ class CheckpointQueue:
         return CheckpointStatistics(self._written, self._failed, len(self._busy), self._trims)
 
     def _write(self, job: CheckpointJob) -> StreamError | OSError | None:
+        self._growing.discard(job.vertex)  # whatever fails, a complete one follows
         try:
-            write_checkpoint(job, self._store, self._log)
+            is_growing = write_checkpoint(job, self._store, self._log)
         except Fenced as error:
             # The picture is a true one and may serve; what it makes needless is another's to trim.
             logger.info("vertex %s was taken over while a checkpoint was written", job.vertex)
@@ -208,6 +314,8 @@ class CheckpointQueue:
             )
             self._failed += 1
             return error
+        if is_growing:
+            self._growing.add(job.vertex)
         self._written += 1
         return None
 
@@ -241,6 +349,9 @@ class BackgroundCheckpointer:
             taken = self._queue.submit(job)
             self._changed.notify_all()
         return taken
+
+    def needs_picture(self, vertex: str) -> bool:
+        return self._queue.needs_picture(vertex)
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until every submitted job is done or has failed; return whether so."""

@@ -2,7 +2,8 @@
 
     1. fence        register the instance that was handed out: older ones can append nothing more
     2. last marker  what is committed, and where to read on
-    3. checkpoint   the newest whole picture of the state at that marker or an earlier one
+    3. checkpoint   the newest whole one of that marker or an earlier one: a picture of the state,
+                    and changes that later checkpoints hold
     4. changes      the committed ones between the picture and the marker, in order
     5. resume       read the input from where the marker says
 
@@ -17,21 +18,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
 from penstock.errors import ChangeLogBroken, Trimmed
-from penstock.log import punit
-from penstock.log.committed import CommittedReader
 from penstock.log.contract import Log, register
 from penstock.log.record import START, Position
+from penstock.runtime.changes import committed_changes
 from penstock.runtime.checkpointing import check_bound, is_lasting
 from penstock.runtime.instances import run_of
 from penstock.runtime.markers import Marker, decode_marker
-from penstock.runtime.vertex import STATE_NAME
 from penstock.state.checkpoints import CheckpointId, CheckpointStore
 from penstock.state.contract import State
+from penstock.state.replay import Replay
 
-REPLAY_ROWS_MAX = 65_536
 RESTORE_TRIES = 8
 
 logger = logging.getLogger(__name__)
@@ -121,7 +118,10 @@ def _load_newest(
             problem.message,
         )
     for name, state in states.items():
-        state.restore([] if checkpoint is None else checkpoint.states.get(name, []))
+        if checkpoint is None:
+            state.restore([])
+        else:
+            checkpoint.restore(name, state)
     unusable = tuple(each for each, problem in problems.items() if is_lasting(problem))
     return Position(START if checkpoint is None else checkpoint.id.position), unusable
 
@@ -129,56 +129,12 @@ def _load_newest(
 def _replay_changes(
     log: Log, change_tag: str, after: Position, upto: Position, states: Mapping[str, State]
 ) -> int:
-    reader = CommittedReader(log, [change_tag], after)
-    replays = {name: _Replay(state) for name, state in states.items()}
+    replays = {name: Replay(state) for name, state in states.items()}
     replayed = 0
-    while reader.consumed < upto and (release := reader.take()) is not None:
-        if release.marker.position > upto:
-            break
-        for record in release.records:
-            changes = punit.decode_record(record)
-            name = (changes.schema.metadata or {}).get(STATE_NAME, b"").decode()
-            if name not in states:
-                raise ChangeLogBroken(
-                    f"the change at position {record.position} belongs to state {name!r}, which "
-                    f"the program of {record.producer} does not have: plan the query again",
-                    position=record.position,
-                    state=name,
-                )
-            replays[name].add(changes.replace_schema_metadata(None))
+    for changes in committed_changes(log, change_tag, after, upto, states):
+        for name, batch in changes:
+            replays[name].add(batch)
         replayed += 1
     for replay in replays.values():
         replay.flush()
     return replayed
-
-
-class _Replay:
-    """Applies one state's changes in order, many commits at a time.
-
-    Commits are small and come by the hundred. Those that only set rows are put together, where the
-    last value of a row wins as it does one by one. A commit that removes rows is applied by
-    itself: put together with others, it could remove a row that a later one sets again. Commits
-    from before a start that gave the state more columns are those of that time.
-    """
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = 0
-
-    def add(self, changes: pa.RecordBatch) -> None:
-        if self._state.removes(changes):
-            self.flush()
-            self._state.apply_changes(changes)
-            return
-        if self._waiting and self._waiting[0].schema != changes.schema:
-            self.flush()
-        self._waiting.append(changes)
-        self._rows += changes.num_rows
-        if self._rows >= REPLAY_ROWS_MAX:
-            self.flush()
-
-    def flush(self) -> None:
-        waiting, self._waiting, self._rows = self._waiting, [], 0
-        if waiting:
-            self._state.apply_changes(pa.concat_batches(waiting))

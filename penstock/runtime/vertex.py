@@ -28,6 +28,7 @@ from penstock.operators.contract import Batches
 from penstock.operators.observe import observed_rows
 from penstock.runtime.announcing import Announcing
 from penstock.runtime.backlog import Backlog
+from penstock.runtime.changes import STATE_NAME
 from penstock.runtime.event_time import EventTime
 from penstock.runtime.inputs import Delivery, Input, PortBatch
 from penstock.runtime.markers import Marker
@@ -36,13 +37,16 @@ from penstock.runtime.resting import Resting
 from penstock.runtime.static_sides import StaticSides
 from penstock.runtime.trimming import TRIM_BYTES, TrimJob
 from penstock.stages.settings import Settings
-from penstock.state.contract import Picture
+from penstock.state.contract import Picture, State
 
 COMMIT_GAP_S = 0.002
 REST_S = 0.005  # between two looks at what else than input a vertex waits for
 APPEND_REST_S = 0.0005  # between two looks at an append that may be over
 APPEND_PATIENCE_S = 5.0  # with an append; then nothing else is done, and the slot counts as stuck
 DELIVERIES_PER_STEP_MAX = 16
+# Changed rows for each row of the state, up to which a checkpoint is built from the changes in the
+# log: to put together more costs more than to copy the state.
+CHANGES_PER_ROW_MAX = 2
 
 
 class VertexState(Enum):
@@ -64,11 +68,16 @@ _MOVES = {
 
 @dataclass(frozen=True, slots=True)
 class CheckpointJob:
-    """A complete picture of a vertex's state at a marker, to be written away from the hot path."""
+    """A checkpoint of a vertex's state at a marker, to be written away from the hot path.
+
+    It is a complete picture, or made of what is in the log: then only the kinds of the states are
+    needed, and nothing was copied.
+    """
 
     fence: Fence  # of the instance whose state it is
     position: Position  # of the marker whose state this is
     snapshots: dict[str, Picture]
+    kinds: Mapping[str, State] | None = None  # of the states, if it is made of their changes
 
     @property
     def vertex(self) -> str:
@@ -80,6 +89,9 @@ class Checkpointer(Protocol):
 
     def submit(self, job: CheckpointJob | TrimJob) -> bool:
         """Take a job; False if one of its kind and vertex is still under way."""
+
+    def needs_picture(self, vertex: str) -> bool:
+        """Whether the next checkpoint cannot be made of changes alone: the vertex has to copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +205,9 @@ class Vertex:
         self._left_behind = 0  # by the input, likewise
         self._rows_in = self._rows_out = self._steps = self._commits = 0
         self._early_appends = self._checkpoints = self._state_rows_changed = 0
+        # By when the checkpoints before last and last were made: how many rows had been changed.
+        self._changed_by = (0, 0)
+        self._is_checkpoint_asked_for = False
         self._newest_event_us: int | None = None
 
     def step(self) -> bool:
@@ -288,6 +303,10 @@ class Vertex:
             return True
         is_told = self._parts.settings.available_now and self._marker.caught_up
         return is_told and self.is_drained()
+
+    def checkpoint(self) -> None:
+        """Begin a checkpoint with the next step that finds the state as it is committed."""
+        self._is_checkpoint_asked_for = True
 
     @property
     def is_copying(self) -> bool:
@@ -624,23 +643,45 @@ class Vertex:
         )
 
     def _begin_checkpoint_if_due(self, position: Position) -> None:
-        """Start a picture of the state, if it is as the last marker has committed it."""
+        """Begin a checkpoint, if the state is as the last marker has committed it."""
         if self._is_dirty or self._snapshots is not None or not self._commits_unpictured:
             return
-        settings = self._parts.settings
-        age_s = self._parts.clock.monotonic_s() - self._pictured_s
-        if (
-            self._commits_unpictured >= settings.checkpoint_interval_commits
-            or age_s >= settings.checkpoint_interval_ms / 1000
-        ):
+        if self._parts.chain.states and self._is_checkpoint_due():
             self._begin_checkpoint(position)
 
+    def _is_checkpoint_due(self) -> bool:
+        settings = self._parts.settings
+        age_s = self._parts.clock.monotonic_s() - self._pictured_s
+        return (
+            self._commits_unpictured >= settings.checkpoint_interval_commits
+            or age_s >= settings.checkpoint_interval_ms / 1000
+            or self._is_checkpoint_asked_for
+        )
+
     def _begin_checkpoint(self, position: Position) -> None:
+        """Have one made of what is in the log, if that is little; begin to copy if not."""
         states = self._parts.chain.states
-        if states:
-            self._snapshots = {name: state.begin_snapshot() for name, state in states.items()}
-            self._snapshot_position = position
-            self._commits_unpictured = 0  # those made while it is copied are not in the picture
+        changed = self._state_rows_changed - self._changed_by[0]
+        is_much = changed > CHANGES_PER_ROW_MAX * sum(map(len, states.values()))
+        if is_much or self._parts.checkpointer.needs_picture(self.name):
+            self._begin_picture(position)
+        else:
+            fence = Fence(self.name, self._marker.instance)
+            if self._parts.checkpointer.submit(CheckpointJob(fence, position, {}, states)):
+                self._commits_unpictured = 0
+                self._note_checkpoint()
+
+    def _begin_picture(self, position: Position) -> None:
+        states = self._parts.chain.states
+        self._snapshots = {name: state.begin_snapshot() for name, state in states.items()}
+        self._snapshot_position = position
+        self._commits_unpictured = 0  # those made while it is copied are not in the picture
+
+    def _note_checkpoint(self) -> None:
+        self._checkpoints += 1
+        self._pictured_s = self._parts.clock.monotonic_s()
+        self._changed_by = (self._changed_by[1], self._state_rows_changed)
+        self._is_checkpoint_asked_for = False
 
     def _trim_if_due(self) -> None:
         """Have what this marker made needless trimmed, after many commits or much input, or at once
@@ -671,8 +712,7 @@ class Vertex:
         job = CheckpointJob(fence, self._snapshot_position, self._snapshots)
         if self._parts.checkpointer.submit(job):
             self._snapshots = None
-            self._checkpoints += 1
-            self._pictured_s = self._parts.clock.monotonic_s()
+            self._note_checkpoint()
 
     def _now_ms(self) -> float:
         return self._parts.clock.monotonic_s() * 1000
@@ -693,6 +733,3 @@ def state_too_large(vertex: str, error: StateTooLarge) -> StateTooLarge:
         "vertex has fewer of the keys",
         **(error.details | {"query": query, "vertex": vertex}),
     )
-
-
-STATE_NAME = b"penstock.state"  # schema metadata of a change: which state it belongs to

@@ -1,8 +1,12 @@
-"""The checkpoint store: complete pictures of a vertex's states, named by the marker they belong to.
+"""The checkpoint store: a vertex's states, each checkpoint named by the marker it belongs to.
 
     <root>/<vertex>/<position>_<attempt>/
         <state>.units     the state's p-units, one after the other, each on a 64-byte boundary
         manifest.json     written last: what the files are, how long, with which checksums
+
+A checkpoint holds complete pictures, or what has changed since an earlier one, which its manifest
+names with the checksum of that one's manifest. So the newest of a chain stands for all before it:
+a picture, and changes of which each begins where the one before it ends.
 
 A checkpoint exists once its manifest does. The manifest is written under another name, synced and
 renamed when all files and their folder are durable, so a crash at any point leaves a checkpoint
@@ -17,9 +21,11 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +49,11 @@ from penstock.state.checkpoint_files import (
     LocalFiles,
     Part,
 )
+from penstock.state.contract import State
 
 FORMAT = "penstock-checkpoint"
-VERSION = 2
+VERSION = 3
+VERSIONS_READ = (2, 3)  # those of version 2 are all complete pictures
 MANIFEST = "manifest.json"
 MANIFEST_UNFINISHED = "manifest.unfinished"
 MANIFEST_BYTES_MAX = 64 << 20
@@ -66,6 +74,8 @@ PASSING = frozenset(
 )
 ATTEMPTS_MAX = 10_000
 UNIT_ALIGNMENT_BYTES = 64
+READERS = 4  # threads that decode a checkpoint: nearly all of it is outside Python's lock
+READ_ALONE_BYTES = 1 << 20  # less is decoded before threads have begun
 
 _FOLDER_NAME = re.compile(r"([0-9]{20})_([0-9]{4})")
 _FILE_NAME = re.compile(r"([A-Za-z0-9_]{1,64})\.units")
@@ -90,11 +100,19 @@ class CheckpointId:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint read back and verified."""
+    """A checkpoint read back and verified: the pictures, and the changes to apply onto them."""
 
     id: CheckpointId
     meta: dict[str, Any]
     states: dict[str, list[pa.RecordBatch]]
+    changes: tuple[dict[str, list[pa.RecordBatch]], ...] = ()
+
+    def restore(self, name: str, state: State) -> None:
+        """Let a state become what the checkpoint has under its name; empty if nothing."""
+        state.restore(self.states.get(name, []))
+        for part in self.changes:
+            for batch in part.get(name, []):
+                state.apply_changes(batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +124,31 @@ class _Unit:
     checksum: str
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One checkpoint of a chain, as its manifest describes it."""
+
+    id: CheckpointId
+    meta: dict[str, Any]
+    files: dict[str, list[_Unit]]
+    since: CheckpointId | None  # None: it holds complete pictures
+    since_checksum: str
+    checksum: str  # of the manifest
+
+    @property
+    def bytes(self) -> int:
+        """The length of all its files."""
+        return sum(unit.size for units in self.files.values() for unit in units)
+
+
 # The store has a method `list`, which hides the type of that name inside its class.
 Ids = list[CheckpointId]
 Problems = dict[CheckpointId, CheckpointError]
 UnitNotes = list[dict[str, Any]]
 Units = list[_Unit]
+Chain = list[Link]
 FileNames = list[str]
+Loaded = dict[str, list[pa.RecordBatch]]
 
 
 class CheckpointStore:
@@ -141,9 +178,11 @@ class CheckpointStore:
         position: int,
         states: Mapping[str, Iterable[pa.RecordBatch]],
         meta: Mapping[str, Any] | None = None,
+        since: Link | None = None,
     ) -> CheckpointId:
         """Write the states of a vertex at a marker; when it returns the checkpoint is durable.
 
+        With `since`, what is given are the changes since that checkpoint.
         If it raises CheckpointError there is no new checkpoint, and older ones are as they were.
         """
         check_any_name(vertex, "vertex")
@@ -154,7 +193,7 @@ class CheckpointStore:
         with _named_errors(f"writing a checkpoint of vertex {vertex!r} at position {position}"):
             checkpoint = self._make_folders(vertex, position)
             try:
-                self._write_files(checkpoint, states, dict(meta or {}))
+                self._write_files(checkpoint, states, dict(meta or {}), since)
             except Exception:
                 self._give_up(checkpoint.path)
                 raise
@@ -171,15 +210,33 @@ class CheckpointStore:
 
     def load(self, checkpoint: CheckpointId) -> Checkpoint:
         """Read and verify a checkpoint; CheckpointDamaged if anything is not as it was written."""
-        meta, files = self._read_manifest(checkpoint)
-        states = {
-            name: list(self._read_units(checkpoint, name, units)) for name, units in files.items()
-        }
-        return Checkpoint(checkpoint, meta, states)
+        chain = self.chain(checkpoint)
+        first, *changes = self._read_states(chain)
+        return Checkpoint(checkpoint, chain[-1].meta, first, tuple(changes))
+
+    def load_changes(self, links: Sequence[Link]) -> Iterator[Loaded]:
+        """Read and verify only what these links of a chain hold."""
+        return self._read_states(links)
+
+    def chain(self, checkpoint: CheckpointId) -> Chain:
+        """What a checkpoint stands on, the picture first and itself last, without the states.
+
+        CheckpointDamaged if one of them is missing, or is not the one that was built on.
+        """
+        links = [self._read_manifest(checkpoint)]
+        while (since := links[0].since) is not None:
+            try:
+                link = self._read_manifest(since)
+            except CheckpointNotFound as error:
+                raise _damaged(checkpoint, MANIFEST, f"{since}, which it needs, is gone") from error
+            if link.checksum != links[0].since_checksum:
+                raise _damaged(checkpoint, MANIFEST, f"it was built on another {since}")
+            links.insert(0, link)
+        return links
 
     def read_meta(self, checkpoint: CheckpointId) -> dict[str, Any]:
         """Return what the writer noted with a checkpoint, without reading the states."""
-        return self._read_manifest(checkpoint)[0]
+        return self._read_manifest(checkpoint).meta
 
     def load_newest(
         self,
@@ -205,7 +262,7 @@ class CheckpointStore:
 
     def delete(self, checkpoint: CheckpointId) -> None:
         """Remove a checkpoint: the files that its manifest names, and its folder if then empty."""
-        _, files = self._read_manifest(checkpoint)
+        files = self._read_manifest(checkpoint).files
         with _named_errors(f"removing checkpoint {checkpoint}"):
             # Without its manifest the rest is an unfinished checkpoint, whatever happens next.
             self._files.remove_file((*checkpoint.path, MANIFEST))
@@ -262,6 +319,7 @@ class CheckpointStore:
         checkpoint: CheckpointId,
         states: Mapping[str, Iterable[pa.RecordBatch]],
         meta: dict[str, Any],
+        since: Link | None,
     ) -> None:
         files: dict[str, UnitNotes] = {}
         for name, batches in states.items():
@@ -270,7 +328,7 @@ class CheckpointStore:
                 (*checkpoint.path, f"{name}.units"), self._encoded(batches, units)
             )
         self._files.sync_folder(checkpoint.path)
-        manifest = _manifest(checkpoint, meta, files)
+        manifest = _manifest(checkpoint, meta, files, since)
         self._files.write_file((*checkpoint.path, MANIFEST_UNFINISHED), [manifest])
         self._files.rename((*checkpoint.path, MANIFEST_UNFINISHED), MANIFEST)
         self._files.sync_folder(checkpoint.path)
@@ -289,7 +347,7 @@ class CheckpointStore:
 
     # Reading -----------------------------------------------------------------------------------
 
-    def _read_manifest(self, checkpoint: CheckpointId) -> tuple[dict[str, Any], dict[str, Units]]:
+    def _read_manifest(self, checkpoint: CheckpointId) -> Link:
         check_any_name(checkpoint.vertex, "vertex")
         content = self._read(checkpoint, MANIFEST, MANIFEST_BYTES_MAX, absent=CheckpointNotFound)
         try:
@@ -297,24 +355,25 @@ class CheckpointStore:
         except (ValueError, KeyError, TypeError, AttributeError, InvalidName) as error:
             raise _damaged(checkpoint, MANIFEST, f"it cannot be read: {error}") from error
 
-    def _read_units(
-        self, checkpoint: CheckpointId, state: str, units: Units
-    ) -> Iterator[pa.RecordBatch]:
-        file = f"{state}.units"
-        bytes_max = max((unit.at + unit.size for unit in units), default=0)
-        content = self._read(checkpoint, file, bytes_max, absent=CheckpointDamaged)
-        for unit in units:
-            if unit.at + unit.size > content.size:
-                raise _damaged(
-                    checkpoint, file, f"it ends at byte {content.size}, before {bytes_max}"
-                )
-            body = content.slice(unit.at, unit.size)
-            if xxh3_64_hexdigest(body) != unit.checksum:
-                raise _damaged(checkpoint, file, f"the unit at byte {unit.at} fails its checksum")
-            try:
-                yield punit.decode(body, is_sound=True)
-            except PUnitError as error:
-                raise _damaged(checkpoint, file, f"the unit at byte {unit.at}: {error}") from error
+    def _read_states(self, links: Sequence[Link]) -> Iterator[Loaded]:
+        """What each link holds; large ones are decoded by several threads, in order."""
+        if sum(link.bytes for link in links) < READ_ALONE_BYTES:
+            yield from (self._read_link(link, map) for link in links)
+            return
+        with ThreadPoolExecutor(READERS, "penstock-restore") as readers:
+            yield from (self._read_link(link, readers.map) for link in links)
+
+    def _read_link(self, link: Link, each: Callable[..., Iterable[pa.RecordBatch]]) -> Loaded:
+        states: Loaded = {}
+        for name, units in link.files.items():
+            file = f"{name}.units"
+            bytes_max = max((unit.at + unit.size for unit in units), default=0)
+            content = self._read(link.id, file, bytes_max, absent=CheckpointDamaged)
+            if content.size < bytes_max:
+                problem = f"it ends at byte {content.size}, before {bytes_max}"
+                raise _damaged(link.id, file, problem)
+            states[name] = list(each(partial(_decode_unit, link.id, file, content), units))
+        return states
 
     def _read(
         self,
@@ -393,8 +452,23 @@ def _named_errors(doing: str) -> Iterator[None]:
         ) from error
 
 
+def _decode_unit(
+    checkpoint: CheckpointId, file: str, content: pa.Buffer, unit: _Unit
+) -> pa.RecordBatch:
+    body = content.slice(unit.at, unit.size)
+    if xxh3_64_hexdigest(body) != unit.checksum:
+        raise _damaged(checkpoint, file, f"the unit at byte {unit.at} fails its checksum")
+    try:
+        return punit.decode(body, is_sound=True)
+    except PUnitError as error:
+        raise _damaged(checkpoint, file, f"the unit at byte {unit.at}: {error}") from error
+
+
 def _manifest(
-    checkpoint: CheckpointId, meta: dict[str, Any], files: dict[str, list[dict[str, Any]]]
+    checkpoint: CheckpointId,
+    meta: dict[str, Any],
+    files: dict[str, list[dict[str, Any]]],
+    since: Link | None,
 ) -> bytes:
     body = {
         "format": FORMAT,
@@ -404,14 +478,19 @@ def _manifest(
         "attempt": checkpoint.attempt,
         "meta": meta,
         "states": files,
+        "since": None
+        if since is None
+        else {
+            "position": since.id.position,
+            "attempt": since.id.attempt,
+            "checksum": since.checksum,
+        },
     }
     text = canonical_json(body)
     return spaced_json({"checksum": xxh3_64_hexdigest(text.encode()), "body": text})
 
 
-def _parse_manifest(
-    content: bytes, checkpoint: CheckpointId
-) -> tuple[dict[str, Any], dict[str, list[_Unit]]]:
+def _parse_manifest(content: bytes, checkpoint: CheckpointId) -> Link:
     """Check everything that a manifest says; ValueError and its kin if something is wrong."""
     frame = parse(content)
     text = frame["body"]
@@ -420,7 +499,7 @@ def _parse_manifest(
     body = parse(text)
     if body["format"] != FORMAT:
         raise ValueError(f"its format is {body['format']!r}")
-    if body["version"] != VERSION:
+    if body["version"] not in VERSIONS_READ:
         raise CheckpointVersionUnsupported(
             f"checkpoint {checkpoint} has version {body['version']}; this Penstock reads version "
             f"{VERSION}: run the one that wrote it, or begin a new log",
@@ -438,16 +517,26 @@ def _parse_manifest(
     meta = body["meta"]
     if not isinstance(meta, dict):
         raise ValueError("its meta is not an object")
-    return meta, states
+    since, since_checksum = None, ""
+    if body["version"] > 2 and (link := body["since"]) is not None:
+        since_checksum = _parse_checksum(link["checksum"])
+        since = CheckpointId(checkpoint.vertex, int(link["position"]), int(link["attempt"]))
+        if not 0 <= since.position < checkpoint.position or not 0 <= since.attempt < ATTEMPTS_MAX:
+            raise ValueError(f"it is built on {since}")
+    return Link(checkpoint, meta, states, since, since_checksum, frame["checksum"])
 
 
 def _parse_unit(unit: Any) -> _Unit:
-    at, size, checksum = unit["at"], unit["bytes"], unit["checksum"]
+    at, size = unit["at"], unit["bytes"]
     if type(at) is not int or type(size) is not int or not 0 <= at < at + size < 1 << 62:
         raise ValueError(f"a unit at {at!r} of {size!r} bytes")
+    return _Unit(at, size, _parse_checksum(unit["checksum"]))
+
+
+def _parse_checksum(checksum: Any) -> str:
     if not isinstance(checksum, str) or _CHECKSUM.fullmatch(checksum) is None:
         raise ValueError(f"a checksum {checksum!r}")
-    return _Unit(at, size, checksum)
+    return checksum
 
 
 def _damaged(checkpoint: CheckpointId, file: str, reason: str) -> CheckpointDamaged:

@@ -67,8 +67,16 @@ class State(ABC):
         """Do again what changes say, of all keys or of a range."""
 
     @abstractmethod
-    def removes(self, changes: pa.RecordBatch) -> bool:
-        """Whether changes remove rows: then none that come later may be applied with them."""
+    def removals(self, changes: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The changes that set no row, None if all do: these come first when a batch is applied."""
+
+    @abstractmethod
+    def as_changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The changes that set the rows of a picture."""
+
+    @abstractmethod
+    def empty(self) -> Self:
+        """A state of the same kind that holds nothing. May be called from any thread."""
 
     @abstractmethod
     def begin_snapshot(self) -> Picture:

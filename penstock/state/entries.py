@@ -265,8 +265,17 @@ class EntryState(State):
             )
         self._take(changes.select(changes.schema.names[1:]), kinds, only)
 
-    def removes(self, changes: pa.RecordBatch) -> bool:
-        return bool(changes.column(_CHANGE).to_numpy().any())
+    def removals(self, changes: pa.RecordBatch) -> pa.RecordBatch | None:
+        changes = self._fitted(changes, self.kind.change_schema())
+        kinds = changes.column(_CHANGE).to_numpy()
+        return changes.filter(pa.array(kinds != ChangeKind.PUT)) if kinds.any() else None
+
+    def as_changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        kinds = pa.array(np.full(rows.num_rows, ChangeKind.PUT, np.int8))
+        return pa.RecordBatch.from_arrays([kinds, *rows.columns], schema=self.kind.change_schema())
+
+    def empty(self) -> Self:
+        return type(self)(self.name, self.kind, bytes_max=self.bytes_max)
 
     def _take(
         self, batch: pa.RecordBatch, kinds: NDArray[np.int8] | None, only: KeyRange | None
@@ -308,7 +317,7 @@ class EntryState(State):
         self._refuse_changes("it is partitioned")
         parts = []
         for each in ranges:
-            part = type(self)(self.name, self.kind, bytes_max=self.bytes_max)
+            part = self.empty()
             part.restore(self._picture().batches(), each)
             parts.append(part)
         if sum(map(len, parts)) != len(self):

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from penstock.arrays import is_text
+from penstock.arrays import fixed_column, is_text
 from penstock.errors import StateError, StateOverflow, StateTooLarge
 from penstock.names import check_name
 from penstock.state import tables
@@ -431,8 +431,13 @@ class KeyedState(State):
             changes = changes.filter(pa.array(kinds == ChangeKind.PUT))
         self._put_batch(changes, only, captured=False)
 
-    def removes(self, changes: pa.RecordBatch) -> bool:
-        return bool(changes.column(CHANGE_NAME).to_numpy().any())
+    def removals(self, changes: pa.RecordBatch) -> pa.RecordBatch | None:
+        kinds = changes.column(CHANGE_NAME).to_numpy()
+        return changes.filter(pa.array(kinds != ChangeKind.PUT)) if kinds.any() else None
+
+    def as_changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        kinds = fixed_column(pa.int8(), np.full(rows.num_rows, ChangeKind.PUT, np.int8))
+        return pa.RecordBatch.from_arrays([*rows.columns, kinds], schema=self.schema.change_schema)
 
     def _apply_deletes(self, deletes: pa.RecordBatch) -> None:
         words, nulls = self._find_words(deletes.columns[: len(self.schema.keys)], len(deletes))
@@ -485,9 +490,12 @@ class KeyedState(State):
         return [self._part(lines[owned]) for owned in owners]
 
     def _part(self, lines: Words) -> Self:
-        part = type(self)(self.name, self.schema, bytes_max=self.bytes_max)
+        part = self.empty()
         part.restore(self._snapshot_batches(lines))
         return part
+
+    def empty(self) -> Self:
+        return type(self)(self.name, self.schema, bytes_max=self.bytes_max)
 
     def merge_from(self, other: Self) -> None:
         """Take over all rows of a state with other keys; they count as changes of this one."""

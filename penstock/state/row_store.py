@@ -358,9 +358,7 @@ class RowStore(State):
                 pieces.append(self._removal(kind, ids))
         new = self._new_from + np.flatnonzero(self._live[self._new_from : self._used])
         if new.size:
-            puts = self._described(self.take(new), new)
-            kinds = pa.array(np.full(new.size, ChangeKind.PUT, np.int8))
-            pieces.append(_batch([kinds, *puts.columns], self.kind.change_schema()))
+            pieces.append(self.as_changes(self._described(self.take(new), new)))
         self._discard_changes()
         return pa.concat_batches(pieces) if pieces else None
 
@@ -407,8 +405,16 @@ class RowStore(State):
         self._put(changes.select(changes.schema.names[1:]), only)
         self._discard_changes()
 
-    def removes(self, changes: pa.RecordBatch) -> bool:
-        return bool(changes.column(_CHANGE).to_numpy().any())
+    def removals(self, changes: pa.RecordBatch) -> pa.RecordBatch | None:
+        kinds = changes.column(_CHANGE).to_numpy()
+        return changes.filter(pa.array(kinds != ChangeKind.PUT)) if kinds.any() else None
+
+    def as_changes(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        kinds = pa.array(np.full(rows.num_rows, ChangeKind.PUT, np.int8))
+        return _batch([kinds, *rows.columns], self.kind.change_schema())
+
+    def empty(self) -> Self:
+        return type(self)(self.name, self.kind, bytes_max=self.bytes_max)
 
     def _find(self, ids: Numbers) -> Numbers:
         """The live rows that have one of these ids."""
@@ -473,7 +479,7 @@ class RowStore(State):
         self._refuse_changes("it is partitioned")
         parts = []
         for each in ranges:
-            part = type(self)(self.name, self.kind, bytes_max=self.bytes_max)
+            part = self.empty()
             part.restore(self._picture().batches(), each)
             parts.append(part)
         if sum(map(len, parts)) != len(self):

@@ -28,7 +28,7 @@ from penstock.runtime.trimming import TrimJob
 from penstock.runtime.vertex import CheckpointJob, VertexState
 from penstock.stages.settings import Settings
 from penstock.stages.tags import change_tag, marker_tag, vertex_tag
-from penstock.state.checkpoints import MANIFEST, CheckpointStore
+from penstock.state.checkpoints import MANIFEST, CheckpointId, CheckpointStore
 from penstock.state.keyed import KeyedState
 from penstock.state.snapshot import COPY_ROWS_MAX
 from penstock.testing.plans import count, query, scan_source, sum_
@@ -79,6 +79,14 @@ def store(lab: Laboratory) -> CheckpointStore:
     return CheckpointStore(lab.folder / CHECKPOINTS_FOLDER)
 
 
+def tips(lab: Laboratory) -> list[CheckpointId]:
+    """The checkpoints that no other one stands on, oldest first."""
+    files = store(lab)
+    listed = files.list(VERTEX)
+    inner = {link.since for each in listed for link in files.chain(each)}
+    return [each for each in listed if each not in inner]
+
+
 def unit_files(lab: Laboratory) -> list[Path]:
     """The files of the checkpoints, oldest first."""
     folder = lab.folder / CHECKPOINTS_FOLDER / VERTEX
@@ -99,7 +107,7 @@ def test_a_damaged_checkpoint_costs_a_longer_replay_and_is_reported(
     process = lab.open(sums(), sources)
     step(process, 11)
     process.abandon()
-    assert len(store(lab).list(VERTEX)) == 2
+    assert len(tips(lab)) == 2
     flip(unit_files(lab)[-1])
     with caplog.at_level(logging.WARNING, "penstock.runtime.recovery"):
         lab.run(sums(), sources)
@@ -119,6 +127,9 @@ class Slow:
             self.jobs.append(job)
         return True
 
+    def needs_picture(self, vertex: str) -> bool:
+        return False
+
 
 def test_a_zombies_checkpoint_takes_nothing_from_a_recovery_under_way(
     lab: Laboratory, monkeypatch: pytest.MonkeyPatch
@@ -133,7 +144,7 @@ def test_a_zombies_checkpoint_takes_nothing_from_a_recovery_under_way(
     vertex._parts = replace(vertex._parts, checkpointer=slow)
     while not slow.jobs:
         zombie.host.step()
-    older, newer = store(lab).list(VERTEX)
+    older, newer = tips(lab)
     flip(unit_files(lab)[-1])
     refused = []
 
@@ -182,7 +193,7 @@ def test_what_reads_a_state_without_owning_it_begins_again_if_the_changes_go(
     with pytest.raises(ChangeLogBroken):
         restore(lab, owner, upto, looked)
     assert len(tries) == 2  # it looked once more, and there was no younger checkpoint
-    owner.host.vertex(VERTEX)._begin_checkpoint(upto)
+    owner.host.vertex(VERTEX)._begin_picture(upto)
     step(owner, 1)
     restore(lab, owner, upto, looked)
     assert looked.scan().to_pylist() == as_of_marker
@@ -254,8 +265,8 @@ def test_a_checkpoint_from_beyond_the_end_of_the_log_does_not_count(lab: Laborat
     step(process, 4)
     whole = store(lab).list(VERTEX)
     assert beyond not in whole
-    assert len(whole) == 2
-    assert process.log.trimmed(change_tag(VERTEX)) == whole[0].position
+    assert len(tips(lab)) == 2
+    assert process.log.trimmed(change_tag(VERTEX)) == tips(lab)[0].position
     process.abandon()
 
 
@@ -330,7 +341,7 @@ def test_recovery_replays_at_most_one_checkpoint_interval(
         process.abandon()
         assert commits_after_newest_checkpoint(lab) <= interval
         # Two checkpoints are kept, so that a damaged one costs no more than another interval.
-        assert len(store(lab).list(VERTEX)) <= 2
+        assert len(tips(lab)) <= 2
         assert len(lab.records(change_tag(VERTEX))) <= 2 * (2 * interval)
     lab.run(sums(interval=interval), sources)
     assert found(lab) == expected(rows)

@@ -149,9 +149,10 @@ def _picture_of_the_moment() -> AbstractContextManager[None]:
 def _trim_too_much() -> AbstractContextManager[None]:
     write = checkpointing.write_checkpoint
 
-    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
-        write(job, store, log)
+    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> bool:
+        is_growing = write(job, store, log)
         log.trim(change_tag(job.vertex), log.tail())
+        return is_growing
 
     return swapped((checkpointing, "write_checkpoint", greedy))
 
@@ -160,10 +161,11 @@ def _trim_last_marker() -> AbstractContextManager[None]:
     """What an earlier version did: the marker of the oldest picture lost its tag as well."""
     write = checkpointing.write_checkpoint
 
-    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
-        write(job, store, log)
-        oldest = store.list(job.vertex)[-checkpointing.CHECKPOINTS_KEPT :][0]
-        log.trim(f"T/{job.vertex}", Position(oldest.position))
+    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> bool:
+        is_growing = write(job, store, log)
+        for oldest in store.list(job.vertex)[-checkpointing.CHECKPOINTS_KEPT :][:1]:
+            log.trim(f"T/{job.vertex}", Position(oldest.position))
+        return is_growing
 
     return swapped((checkpointing, "write_checkpoint", greedy))
 
@@ -223,10 +225,10 @@ def _one_checkpoint() -> AbstractContextManager[None]:
 def _trim_before_write() -> AbstractContextManager[None]:
     write = checkpointing.write_checkpoint
 
-    def hasty(job: CheckpointJob, store: CheckpointStore, log: Log) -> None:
+    def hasty(job: CheckpointJob, store: CheckpointStore, log: Log) -> bool:
         if store.list(job.vertex):
             log.trim(change_tag(job.vertex), job.position, job.fence)
-        write(job, store, log)
+        return write(job, store, log)
 
     return swapped((checkpointing, "write_checkpoint", hasty))
 
