@@ -71,7 +71,7 @@ class KeySource(Source):
 
     def __init__(self, keys: int, schema: pa.Schema) -> None:
         self.schema = schema
-        self._keys = keys
+        self.keys = keys
 
     def initial_offset(self) -> Offset:
         return 0
@@ -79,7 +79,7 @@ class KeySource(Source):
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         first = check_offset(offset, 0, None)
         count = check_rows_max(rows_max)
-        keys = np.arange(first, first + count) % self._keys
+        keys = np.arange(first, first + count) % self.keys
         columns = [pa.array(keys), pa.array(np.zeros(count, np.int64)).view(self.schema.types[1])]
         rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         return SourceBatch(rows, first + count, more=True)

@@ -76,6 +76,8 @@ class Background:
         if error is None:
             if not is_trim:
                 sometimes["checkpoint written"] += 1
+                is_of_changes = isinstance(job, CheckpointJob) and job.kinds is not None
+                sometimes["checkpoint made of changes"] += is_of_changes
                 self._disk.note_written(job.vertex)
                 sometimes["checkpoint written by a zombie"] += self._is_zombie(process)
         elif isinstance(error, Fenced) and self._is_overtaken(job):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from penstock.errors import CheckpointError
 from penstock.log.contract import Log
+from penstock.runtime import checkpointing, vertex
 from penstock.runtime.checkpointing import check_bound
 from penstock.sim.actor import Actor
 from penstock.sim.process import Process
 from penstock.sim.schedule import Schedule
+from penstock.sim.swaps import swapped
 from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath
 from penstock.state.checkpoints import MANIFEST, CheckpointId
@@ -19,6 +21,15 @@ from penstock.testing.memory_checkpoints import MemoryCheckpoints
 
 KEPT = 2  # checkpoints of a vertex, at the least
 FAULTY_STEPS = frozenset({"make_folder", "create", "write", "sync_file", "rename", "read"})
+
+
+def small_chains() -> AbstractContextManager[None]:
+    """Let checkpoints be made of changes wherever that is possible, and soon be put together."""
+    return swapped(
+        (checkpointing, "FAN", 2),
+        (checkpointing, "CHANGED_SHARE_MAX", 8.0),
+        (vertex, "CHANGES_PER_ROW_MAX", 1_000),
+    )
 
 
 class Disk:
@@ -56,7 +67,9 @@ class Disk:
         self.checkpoints.files.power_cut(self._schedule.rng.randrange)
 
     def harm_newest(self, vertices: Sequence[str], log: Log) -> None:
-        """Let the newest checkpoint of some vertex rot or vanish, where the state survives it."""
+        """Let the newest checkpoint of some vertex, or one that it stands on, rot or vanish, where
+        the state survives it.
+        """
         with self.unwatched():
             written = [ids for name in vertices if (ids := self.checkpoints.list(name))]
             if written:
@@ -64,17 +77,28 @@ class Disk:
 
     def unfinished_below(self, vertex: str) -> list[str]:
         """What writers left unfinished before the older of the two checkpoints that are kept."""
-        files = self.checkpoints.files
-        names = files.names_in((vertex,))
-        complete = [name for name in names if MANIFEST in files.names_in((vertex, name))]
-        if len(complete) < 2:
+        with self.unwatched():
+            complete = self.checkpoints.list(vertex)
+            apart = [
+                each for each in complete if not self._members(each) & self._members(complete[-1])
+            ]
+        if not apart:
             return []
-        kept_from = complete[-2].partition("_")[0]  # a position, with its leading zeros
-        old = [name for name in names if name.partition("_")[0] < kept_from]
-        return [name for name in old if name not in complete]
+        kept_from = apart[-1].path[-1].partition("_")[0]  # a position, with its leading zeros
+        names = self.checkpoints.files.names_in((vertex,))
+        old = {name for name in names if name.partition("_")[0] < kept_from}
+        return sorted(old - {each.path[-1] for each in complete})
+
+    def _members(self, checkpoint: CheckpointId) -> set[CheckpointId]:
+        """What a checkpoint stands on, and itself."""
+        try:
+            return {link.id for link in self.checkpoints.chain(checkpoint)}
+        except CheckpointError:
+            return {checkpoint}
 
     def _harm(self, ids: list[CheckpointId], log: Log) -> None:
-        *others, victim = ids
+        victim = self._schedule.rng.choice(sorted(self._members(ids[-1])))
+        others = [each for each in ids if victim not in self._members(each)]
         if not self._survives_without(victim, others, log):
             return  # a second loss beside the first is one that no engine can undo
         rng, faults = self._schedule.rng, self._schedule.faults
@@ -87,8 +111,8 @@ class Disk:
             self.checkpoints.lose(victim)
             return
         faults["checkpoint damaged"] += 1
-        rows = self.checkpoints.load(victim).states
-        filled = [name for name, batches in rows.items() if any(len(batch) for batch in batches)]
+        (*_, link) = self.checkpoints.chain(victim)
+        filled = [name for name, units in link.files.items() if units]
         file = rng.choice([MANIFEST, *(f"{name}.units" for name in filled)])
         self.checkpoints.damage(victim, rng.randrange(1 << 16), file)
         self.damaged.add(victim)
@@ -113,6 +137,7 @@ class Disk:
     def _is_bound(self, checkpoint: CheckpointId, log: Log) -> bool:
         try:
             check_bound(checkpoint, self.checkpoints, log)
+            self.checkpoints.chain(checkpoint)
         except CheckpointError:
             return False
         return True

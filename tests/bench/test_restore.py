@@ -22,7 +22,11 @@ def test_a_small_state_is_checkpointed_and_restored_and_nothing_is_left_behind(
     assert figures["stall_ms_max"] >= 0
     assert figures["step_ms_plain"] <= figures["step_ms_plain_max"]
     assert figures["state_bytes"] > 20_000 * 40
+    assert figures["incremental_share"] == pytest.approx(
+        figures["incremental_bytes"] / figures["checkpoint_bytes"], rel=0.01
+    )
     assert figures["reach"] == {
+        "incremental_share_at_most_2_percent": figures["incremental_share"] <= 0.02,
         "restore_within_1_s": figures["restore_ms"] <= 1_000,
         "stall_at_most_20_ms": figures["stall_ms_max"] <= 20,
     }

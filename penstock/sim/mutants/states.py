@@ -23,8 +23,10 @@ from penstock.sim.swaps import swapped
 from penstock.stages.program import Program, VertexProgram
 from penstock.stages.tags import change_tag
 from penstock.state.checkpoint_files import FilePath
-from penstock.state.checkpoints import CheckpointStore
+from penstock.state.checkpoints import Checkpoint, CheckpointStore
+from penstock.state.contract import State
 from penstock.state.keyed import KeyedState
+from penstock.state.replay import Fold
 from penstock.testing.memory_checkpoints import MemoryFiles
 
 States = Mapping[str, KeyedState]
@@ -168,6 +170,48 @@ def _trim_last_marker() -> AbstractContextManager[None]:
         return is_growing
 
     return swapped((checkpointing, "write_checkpoint", greedy))
+
+
+def _part_of_a_chain_left_out() -> AbstractContextManager[None]:
+    def restore(self: Checkpoint, name: str, state: State) -> None:
+        state.restore(self.states.get(name, []))
+        for part in self.changes[1:]:
+            for batch in part.get(name, []):
+                state.apply_changes(batch)
+
+    return swapped((Checkpoint, "restore", restore))
+
+
+def _removals_left_out() -> AbstractContextManager[None]:
+    add = Fold.add
+
+    def forgetful(self: Any, changes: pa.RecordBatch) -> None:
+        add(self, changes)
+        self._removals.clear()
+
+    return swapped((Fold, "add", forgetful))
+
+
+def _trim_past_the_older() -> AbstractContextManager[None]:
+    """The changes go that the older chain would be continued with, and read after damage."""
+    write = checkpointing.write_checkpoint
+
+    def greedy(job: CheckpointJob, store: CheckpointStore, log: Log) -> bool:
+        is_growing = write(job, store, log)
+        log.trim(change_tag(job.vertex), job.position, job.fence)
+        return is_growing
+
+    return swapped((checkpointing, "write_checkpoint", greedy))
+
+
+def _built_on_the_newer() -> AbstractContextManager[None]:
+    """All checkpoints stand on one picture: one damaged file is the end of them all."""
+
+    def together(vertex: str, store: CheckpointStore, log: Log, listed: Any) -> Any:
+        chains = [store.chain(each) for each in reversed(listed.ids)]
+        return chains[:2] if len(chains) < 2 else [chains[1], chains[0]]
+
+    return swapped((checkpointing, "_independent", together))
 
 
 def _never_sync() -> AbstractContextManager[None]:
@@ -315,6 +359,14 @@ STATES: tuple[Mutant, ...] = (
            _trim_for_one_reader),
     Mutant("trim_newest_marker", "a vertex trims the marker that it would begin with", 0,
            _trim_newest_marker),
+    Mutant("part_of_a_chain_left_out", "recovery leaves out the first changes of a chain", 31,
+           _part_of_a_chain_left_out),
+    Mutant("removals_left_out", "a checkpoint made of changes has no removals", 31,
+           _removals_left_out),
+    Mutant("trim_past_the_older", "changes since the older of two checkpoints are trimmed", 31,
+           _trim_past_the_older),
+    Mutant("built_on_the_newer", "two checkpoints are kept that have a file in common", 31,
+           _built_on_the_newer),
     Mutant("never_sync", "a checkpoint is published without a sync", 21, _never_sync),
     Mutant("one_checkpoint", "one checkpoint is kept, not two", 12, _one_checkpoint),
     Mutant("trim_before_write", "changes are trimmed before their picture is written", 12,
