@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.api.tables import as_table
     from penstock.api.takeover import takeover
     from penstock.api.writer import writeStream, writeStreams
+    from penstock.connectors.producer import Producer
     from penstock.errors import StreamError
     from penstock.log.local import open_log
     from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "Producer",
     "StreamError",
     "StreamReader",
     "StreamWriter",
@@ -59,6 +61,7 @@ __all__ = [
 # the log, or the command line, does not wait for Spark.
 _HOMES = MappingProxyType(
     {
+        "Producer": "penstock.connectors.producer",
         "StreamError": "penstock.errors",
         "StreamReader": "penstock.runtime.streams",
         "StreamWriter": "penstock.runtime.streams",

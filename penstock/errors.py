@@ -67,6 +67,7 @@
     │   └── QueryMismatch       the stored query of this name is another one
     └── ConnectorError          a source or a sink outside the log
         ├── SourceError         a source cannot deliver what an offset promises
+        │   ├── ProducerRefused what a producer sends, or says to be, is not taken
         │   ├── InvalidOffset   an offset that this source never handed out
         │   ├── MalformedInput  a line, a row or a file that does not fit the schema
         │   ├── PathRefused     a link out of the folder, or not a regular file
@@ -302,6 +303,10 @@ class SourceError(ConnectorError):
 
     Nothing was committed. Action: mend the input.
     """
+
+
+class ProducerRefused(SourceError):
+    """What a producer sends, or who it says it is, is not taken. Action: as the message says."""
 
 
 class InvalidOffset(SourceError):

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.api.datasource import data_source_for
 from penstock.api.launcher import prepare_slots
 from penstock.api.nexmark_source import NexmarkDataSource
+from penstock.api.producers_source import ProducersDataSource
 from penstock.api.replay_source import ReplayDataSource
 from penstock.arguments import check_folder, check_type
 from penstock.catalyst.session import active_session
@@ -94,6 +95,7 @@ def attach(
         spark.dataSource.register(data_source_for(str(folder)))
         spark.dataSource.register(NexmarkDataSource)
         spark.dataSource.register(ReplayDataSource)
+        spark.dataSource.register(ProducersDataSource)
     spark.conf.set(_LOG_SETTING, str(folder))
     spark.conf.set(_KERNELS_SETTING, kept or "")
     _ATTACHMENTS[spark] = _Attachment(folder, log, kept)

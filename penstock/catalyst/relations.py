@@ -12,7 +12,10 @@ Connectors and their options, as the scans name them:
 - `nexmark`: kind, paced, and as given: seed, rate, events_max, base_ms;
 - `ysb`: as given: rate, rows_total;
 - `replay`: path, time_column, digest (of the file's bytes), and as given: period_us, rows_total;
-- `socket`: host, port.
+- `socket`: host, port;
+- `producers`: port, token_file, columns, and as given: buffer_bytes.
+
+Generators have the option replayable, which is there where it is false.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ from penstock.operators.specs import TableSpec, column_of
 from penstock.options import Option, Options, choice, flag, names, whole
 from penstock.plan.nodes import Scan, SourceRef, StreamRef, scan
 from penstock.runtime.partition_values import PARTITION_KINDS
-from penstock.stages.program import NOT_REPLAYED, ConnectorSpec, connector_spec
+from penstock.stages.program import COME_ONCE, ConnectorSpec, connector_spec
 
 _UTC_ZONES = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00", "Etc/GMT", "UCT", "Etc/UCT"})
 _FOLDER_FORMATS: Mapping[str, str] = {
@@ -97,13 +100,15 @@ def read_relation(
     given = dict(node.read("extraOptions").asCaseSensitiveMap())
     if source == "penstock":
         return _stream(node, given, substreams)
+    if source == "producers":
+        return _producers(node, given)
     if source not in _GENERATORS:
         raise unsupported(
             f"source {source}", "this source is not read here; put its rows into a stream first"
         )
     declared, connector = _GENERATORS[source]
     options = _options(source, declared, given)
-    partitions = 1 if source in NOT_REPLAYED else None
+    partitions = 1 if source in COME_ONCE else None
     relation = SourceRef(connector(options), partitions)
     return _origin(relation, _schema(node), source, given, options)
 
@@ -258,6 +263,7 @@ _SOCKET: tuple[Option[Any], ...] = (
 )
 _RATE: tuple[Option[Any], ...] = (
     Option("rowsPerSecond", whole(), None, "rows_per_s"),
+    known.REPLAYABLE,
     _fixed("rampUpTime", "0s", "0", "0 seconds", "0 second"),
     *_ignored("numPartitions"),  # how many vertices read is the query's parallelism
 )
@@ -275,13 +281,26 @@ def _stream(node: JvmNode, given: Mapping[str, str], substreams: SubstreamCount)
     return _origin((stream,), _schema(node), "penstock", given, options)
 
 
+def _producers(node: JvmNode, given: Mapping[str, str]) -> ScanOrigin:
+    options = _options("producers", known.PRODUCERS, given)
+    port, token_file = known.listening(options)
+    schema = _schema(node)
+    columns = [[column.name, str(column.type)] for column in schema]
+    facts = {"port": port, "token_file": os.path.abspath(token_file), "columns": columns}
+    relation = SourceRef(connector_spec("producers", **facts, **options.arguments()), 1)
+    return _origin(relation, schema, "producers", given, options)
+
+
 def _rate(options: Options) -> ConnectorSpec:
     return connector_spec("rate", **{"rows_per_s": 1} | options.arguments())
 
 
 def _nexmark(options: Options) -> ConnectorSpec:
     kind, paced = options[known.KIND], not options[known.UNPACED]
-    return connector_spec("nexmark", kind=kind, paced=paced, **known.nexmark_settings(options))
+    settings = known.nexmark_settings(options)
+    if not options[known.REPLAYABLE]:
+        settings["replayable"] = False
+    return connector_spec("nexmark", kind=kind, paced=paced, **settings)
 
 
 def _socket(options: Options) -> ConnectorSpec:
@@ -300,7 +319,8 @@ def _replay(options: Options) -> ConnectorSpec:
     return connector_spec("replay", **facts, **options.arguments())
 
 
-_ONLY_HERE = frozenset({"penstock", "nexmark", "ysb", "replay", "socket"})  # or read once
+# Or read once.
+_ONLY_HERE = frozenset({"penstock", "nexmark", "ysb", "replay", "socket", "producers"})
 _GENERATORS: Mapping[str, tuple[tuple[Option[Any], ...], Callable[[Options], ConnectorSpec]]] = {
     "rate": (_RATE, _rate),
     "nexmark": (known.NEXMARK_STREAM, _nexmark),

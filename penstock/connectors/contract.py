@@ -73,6 +73,9 @@ class Source(ABC):
     """
 
     schema: pa.Schema
+    # False: rows that were read come no more, whatever their offset. A query persists them before
+    # it keeps anything of them; it goes on from the offset of its last marker all the same.
+    replayable: bool = True
     reads_ahead: bool = False  # reading takes its time outside Python's lock: worth a thread
     cleans: bool = False  # it wants to let go of what nobody will read again
 
@@ -102,8 +105,12 @@ class Source(ABC):
     def read(self, offset: Offset, rows_max: int) -> SourceBatch:
         """Return at most `rows_max` rows from `offset` on, without waiting for more to arrive.
 
+        There may be more where they have one offset and come once: they cannot be cut.
         Every batch has exactly `schema`, but for texts that the source was told may come coded.
         """
+
+    def committed(self, offset: Offset) -> None:  # noqa: B027 (most have nobody to tell)
+        """A durable marker has this offset: what stands before it is asked for no more."""
 
     def left_behind(self, offset: Offset) -> int:
         """How much stands before an offset that `clean` lets go of; it only rises."""

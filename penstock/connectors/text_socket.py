@@ -36,6 +36,7 @@ class SocketSource(Source):
     """
 
     schema = SOCKET_SCHEMA
+    replayable = False
 
     def __init__(self, host: str, port: int, clock: Clock) -> None:
         self._host, self._port, self._clock = host, port, clock

@@ -329,6 +329,15 @@ def decode(
     return _read_rows(raw, header, verify, coded)
 
 
+def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch of an Arrow IPC stream behind its schema, checked like that of a unit."""
+    if not _is_plain(schema):
+        raise _damaged("its schema has dictionary, view or dense union columns")
+    if message.slice(max(0, message.size - len(_END))).to_pybytes() == _END:
+        message = message.slice(0, message.size - len(_END))
+    return _read_batch(message, schema, None, verify=True)
+
+
 class _Fields(NamedTuple):
     version: int
     encoding: int
@@ -530,6 +539,7 @@ def _is_ascii(column: pa.Array) -> bool:
 # facts below are read from the flatbuffer itself (field numbers from Arrow's Message.fbs).
 
 _PREFIX = struct.Struct("<iI")  # -1, then the bytes of metadata
+_END = _PREFIX.pack(-1, 0)  # of a stream
 _RECORD_BATCH = 3  # in the union MessageHeader
 _MESSAGE_HEADER_TYPE, _MESSAGE_HEADER, _MESSAGE_BODY_BYTES = 1, 2, 3
 _BATCH_ROWS, _BATCH_BUFFERS, _BATCH_COMPRESSION = 0, 2, 3

@@ -43,8 +43,9 @@ from penstock.operators.specs import (
     is_stateful,
 )
 from penstock.plan.event_time import instant_of
+from penstock.plan.prune_columns import row_bytes
 from penstock.stages.program import (
-    NOT_REPLAYED,
+    ConnectorSpec,
     Port,
     Program,
     Stage,
@@ -455,6 +456,9 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
                 if stream.role == "internal"
                 else f"result, for {reader}, {parts}, {settings.codec}"
             )
+            once = [stage for stage, _ in program.outputs_to(stream.name) if _comes_once(stage)]
+            if once:
+                use = f"{use}; {_ingress_text(stream, once[0])}"
             if stream.name == observed_stream(program.query):
                 use = "what was observed, until the query's progress has told it"
             yield f"S/{stream.name}", use
@@ -463,10 +467,30 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
     for index, stage in enumerate(program.stages):
         vertices = program.stage_vertices(index)
         name = vertices[0].name if len(vertices) == 1 else f"{program.query}.{stage.name}.*"
-        yield f"T/{name}", "markers: where to resume"
+        again = stage.source is not None and stage.source.replayable
+        offsets = ", offsets only as the source can be read again" if again else ""
+        yield f"T/{name}", f"markers: where to resume{offsets}"
         if stage.stateful:
             every = settings.checkpoint_interval_commits
             yield f"C/{name}", f"changes of the state, a checkpoint every {every:,} commits"
+
+
+def _comes_once(stage: Stage) -> bool:
+    return stage.source is not None and not stage.source.replayable
+
+
+def _ingress_text(stream: StreamSpec, stage: Stage) -> str:
+    """What of a source that cannot be read again is persisted, and why it is that."""
+    assert stage.source is not None
+    (port,) = stage.ports
+    before, after = row_bytes(port.schema), row_bytes(stream.schema)
+    (output, *_) = (each for each in stage.outputs if each.stream == stream.name)
+    filters = any(isinstance(spec, FilterSpec) for spec in stage.way_to(output))
+    rows = "of rows that pass the filter" if filters else "of every row"
+    return (
+        f"of {before} bytes a row that {stage.source.connector} gives {after} are persisted, "
+        f"{rows}: it cannot be read again"
+    )
 
 
 def _guarantees(program: Program, durability: str) -> Iterator[tuple[str, str]]:
@@ -478,15 +502,19 @@ def _guarantees(program: Program, durability: str) -> Iterator[tuple[str, str]]:
     if len(results) > 1:
         yield from _together(program, results)
     for stage in program.stages:
-        if stage.source is not None and stage.source.connector in NOT_REPLAYED:
-            yield (
-                f"source {stage.source.connector}",
-                f"cannot be read again: rows count once they are in {stage.written[0]}, from "
-                "then on exactly once; what was received and not committed is lost in a crash",
-            )
+        if stage.source is not None and not stage.source.replayable:
+            yield f"source {stage.source.connector}", _once_text(stage.source, stage.written[0])
     yield "late rows", _late_text(program)
     dead = program.settings.dead_letter_stream
     yield "bad rows", f"moved to stream {dead}, once" if dead else "stop the vertex with an error"
+
+
+def _once_text(source: ConnectorSpec, stream: str) -> str:
+    counts = f"rows count once they are in {stream}, from then on exactly once"
+    if source.connector == "producers":
+        return f"{counts}; until then their producers keep them, and send them again"
+    lost = "what was received and not committed is lost in a crash"
+    return f"cannot be read again: {counts}; {lost}"
 
 
 def _together(program: Program, results: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -30,6 +30,7 @@ from penstock.plan.nodes import (
     with_children,
 )
 from penstock.plan.prune_columns import with_columns
+from penstock.plan.push_up_persistence import is_once, is_safe
 from penstock.plan.query import Query, Write
 from penstock.plan.share_subplans import is_shared
 
@@ -159,7 +160,12 @@ def _is_shared(scan: Scan) -> bool:
 
 
 def _is_branch(node: Relation, writer: Write) -> bool:
-    """Whether what lies above a scan can be done where the rows that it reads are made."""
+    """Whether what lies above a scan can be done where the rows that it reads are made.
+
+    Of a source whose rows come once, nothing may keep a row from being stored.
+    """
+    if any(map(is_once, in_one_stage(writer.child))) and not is_safe(node):
+        return False
     on_driver = any(map(is_on_driver, in_one_stage(writer.child)))
     while isinstance(node, Step):
         if isinstance(node.spec, StatefulSpec | WatermarkSpec):

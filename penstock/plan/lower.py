@@ -26,6 +26,7 @@ from penstock.plan.nodes import (
     walk,
 )
 from penstock.plan.place_exchanges import KEY_PREFIX
+from penstock.plan.push_up_persistence import INGRESS, is_ingress
 from penstock.plan.query import Query, Write
 from penstock.stages.identity import named_stages
 from penstock.stages.program import (
@@ -48,6 +49,7 @@ def lower(query: Query) -> Program:
     inner = {write.stream: _word(write) for write in query.writes if write.target.internal}
     stages = named_stages(query.name, planned, inner, query.stored)
     _check_cleaned_once(stages)
+    _check_sent_to_one(stages)
     renamed = {
         old.stream: new.stream
         for before, after in zip(planned, stages, strict=True)
@@ -123,6 +125,8 @@ def _port(leaf: Relation, front: tuple[StatelessSpec, ...]) -> Port:
 
 def _word(write: Write) -> str:
     """What an internal stream is called before its digest."""
+    if is_ingress(write.target):
+        return INGRESS
     return f"by_{'_'.join(write.partition_by)}" if write.partition_by else "rows"
 
 
@@ -162,6 +166,21 @@ def _check_cleaned_once(stages: Sequence[Stage]) -> None:
                 "without cleanSource",
                 node="scan",
                 path=path,
+            )
+
+
+def _check_sent_to_one(stages: Sequence[Stage]) -> None:
+    """Producers send each row once: to one stage."""
+    sources = [stage.source for stage in stages if stage.source is not None]
+    ports = [each.options.get("port") for each in sources if each.connector == "producers"]
+    for port in ports:
+        if ports.count(port) > 1:
+            raise UnsupportedPlan(
+                f"producers of port {port} would send to {ports.count(port)} stages of the query, "
+                "and each row comes once: read it once, in one DataFrame that all parts use and "
+                "from the first start on, or write the rows to a stream and read that",
+                node="scan",
+                port=port,
             )
 
 

@@ -13,10 +13,10 @@ from penstock.plan.fuse_branches import fuse_branches
 from penstock.plan.fuse_projections import fuse_projections
 from penstock.plan.fuse_stages import fuse_stages
 from penstock.plan.host_spark_steps import host_spark_steps
-from penstock.plan.keep_ingress import keep_ingress
 from penstock.plan.lower import lower
 from penstock.plan.place_exchanges import place_exchanges
 from penstock.plan.prune_columns import prune_columns
+from penstock.plan.push_up_persistence import push_up_persistence
 from penstock.plan.query import Query
 from penstock.plan.share_subplans import share_subplans
 from penstock.plan.weigh_changes import weigh_changes
@@ -26,15 +26,15 @@ from penstock.stages.program import Program
 Rule = Callable[[Query], Query]
 
 RULES: tuple[Rule, ...] = (
-    keep_ingress,  # first: behind it such sources are streams, for which nothing else differs
-    weigh_changes,  # early: what changes has other columns for who computes than for people
+    weigh_changes,  # first: what changes has other columns for who computes than for people
     share_subplans,  # before the rules that rewrite equal parts for their users, and apart
     combine_filters,  # fewer steps per chain
     prune_columns,  # before exchanges, so that they carry only what is needed
     fuse_projections,  # after pruning, which adds projections and makes others trivial
     dissolve_unions,  # before exchanges: partials are made per branch
     host_spark_steps,  # before the others: a state does not share a stage with such a step
-    place_exchanges,  # the last rule that looks at whole trees
+    place_exchanges,  # what an exchange stores need not be stored before it
+    push_up_persistence,  # the last rule that looks at whole trees
     fuse_stages,  # cuts trees at exchanges: from here on every write is one linear chain
     fuse_branches,  # then it shows which of them are one stage
     filter_shared,  # and which are still read by way of a stream

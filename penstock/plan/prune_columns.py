@@ -43,6 +43,7 @@ from penstock.plan.nodes import (
 from penstock.plan.query import Query, Write
 
 _WIDTHS = {"boolean": 1, "float": 32, "date": 32, "double": 64, "timestamp": 64, **INTEGER_BITS}
+_OTHERS_BYTES = 20  # what a value without a fixed width is taken for
 
 
 def prune_columns(query: Query) -> Query:
@@ -141,7 +142,9 @@ def _needed_below(
     if isinstance(spec, PythonRowsSpec):
         handed_on = needed - {each.name for each in spec.outputs} if spec.repeats else set()
         return handed_on | read or {_narrowest(schema).name}
-    if isinstance(spec, PartialAggregateSpec) or spec.merge_partials:
+    if isinstance(spec, PartialAggregateSpec):
+        return read
+    if spec.merge_partials:
         return _names(schema)
     return _names(schema) if keep_late and spec.window is not None else read
 
@@ -165,6 +168,12 @@ def _names(schema: Schema) -> set[str]:
 
 def _read(*expressions: Expression) -> set[str]:
     return {column.name for item in expressions for column in columns_of(item)}
+
+
+def row_bytes(schema: Schema) -> int:
+    """How many bytes a row takes in memory, or about so many where there are texts."""
+    bits = (_WIDTHS.get(field.type.kind, _OTHERS_BYTES * 8) for field in schema)
+    return -(-sum(bits) // 8)
 
 
 def _narrowest(schema: Schema) -> Field:

@@ -91,6 +91,7 @@ def _shared_before(
         (stage.cohort, canonical_json(source_identity(stage.source)))
         for stage in (() if stored is None else stored.stages)
         if stage.source is not None
+        and stage.source.replayable  # where it is not, filters stand before the stream or behind
         and not stage.operators  # the rows are those that were read, not what a state made of them
         and stored is not None
         and any(

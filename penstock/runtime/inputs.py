@@ -105,6 +105,9 @@ class Input(ABC):
         """How long it is no use to ask an input that had nothing; None: until the log grows."""
         return None
 
+    def committed(self, offset: Any) -> None:  # noqa: B027 - most have nobody to tell
+        """A durable marker has this offset."""
+
     def left_behind(self) -> int:
         """How much there is to let go of; it only rises."""
         return 0
@@ -347,6 +350,9 @@ class SourceInput(Input):
 
     def position(self) -> dict[str, Any]:
         return {"consumed": START, "resume": START, "offset": self._offset}
+
+    def committed(self, offset: Any) -> None:
+        self._unread.committed(offset)
 
     def left_behind(self) -> int:
         return self._unread.left_behind(self._offset)

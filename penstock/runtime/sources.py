@@ -17,6 +17,7 @@ from penstock.connectors.folder_paths import split_pattern
 from penstock.connectors.folder_registry import Registry
 from penstock.connectors.nexmark import Kind, NexmarkSettings, NexmarkSource
 from penstock.connectors.parquet_statistics import Condition
+from penstock.connectors.producers import ProducersSource
 from penstock.connectors.rate import RateSource
 from penstock.connectors.repeating import RepeatingSource, read_sample
 from penstock.connectors.text_socket import SocketSource
@@ -54,7 +55,9 @@ SourceBuilder = Callable[[SourceRequest], Source]
 
 def _part(request: SourceRequest, whole: Source) -> Source:
     """What one of several vertices reads of a source."""
-    return whole.split(request.parts)[request.part] if request.parts > 1 else whole
+    part = whole.split(request.parts)[request.part] if request.parts > 1 else whole
+    part.replayable &= request.options.get("replayable") is not False
+    return part
 
 
 def _nexmark(request: SourceRequest) -> Source:
@@ -100,6 +103,12 @@ def _replay(request: SourceRequest) -> Source:
 def _socket(request: SourceRequest) -> Source:
     options = _taken(request, {"host", "port"})
     return SocketSource(options["host"], options["port"], request.clock)
+
+
+def _producers(request: SourceRequest) -> Source:
+    options = _taken(request, {"port", "token_file", "buffer_bytes", "columns"})
+    columns = arrow_schema(_columns(options.pop("columns")))
+    return ProducersSource(request.schema, columns, wake=request.wake, **options)
 
 
 def _folder(request: SourceRequest) -> Source:
@@ -180,13 +189,14 @@ def start_keys(log: Log, query: str) -> list[str]:
 
 
 def _taken(request: SourceRequest, known: set[str]) -> dict[str, Any]:
-    unknown = sorted(set(request.options) - known)
+    options = {name: each for name, each in request.options.items() if name != "replayable"}
+    unknown = sorted(set(options) - known)
     if unknown:
         raise InvalidArgument(
             f"a source has no option {', '.join(unknown)}; known: {', '.join(sorted(known))}",
             options=unknown,
         )
-    return dict(request.options)
+    return options
 
 
 SOURCES: Mapping[str, SourceBuilder] = {
@@ -196,4 +206,5 @@ SOURCES: Mapping[str, SourceBuilder] = {
     "replay": _replay,
     "folder": _folder,
     "socket": _socket,
+    "producers": _producers,
 }

@@ -599,6 +599,7 @@ class Vertex:
         self._is_dirty = False
         self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
+        parts.input.committed(marker.offset)
         for output in parts.written:
             if output.backlog is not None:
                 # Late rows and dead letters never come to the sink, nor do markers of nothing else.

@@ -8,6 +8,7 @@ from typing import Literal
 
 from penstock.errors import ProgramIncompatible
 from penstock.expressions.durations import show_duration
+from penstock.expressions.tree import Column
 from penstock.expressions.types import DataType
 from penstock.operators.specs import (
     AggregateSpec,
@@ -193,6 +194,7 @@ def _compare_stage(stored: Program, before: int, new: Program, after: int) -> St
         *_output_refusals(old, fresh),
         *_changing_row_refusals(old, fresh),
         *_twin_output_refusals(stored, old, new, fresh),
+        *_ingress_refusals(stored, old, new, fresh),
         *_vertex_refusals(stored, before, new, after),
     ]
     if refusals:
@@ -430,6 +432,60 @@ def _twin_output_refusals(stored: Program, old: Stage, new: Program, fresh: Stag
                 f"{after.stream} is one of several streams that differ only in expressions, and "
                 "these have changed: whose rows are whose cannot be told"
             )
+
+
+def _ingress_refusals(stored: Program, old: Stage, new: Program, fresh: Stage) -> Iterator[str]:
+    """Rows that come once and wait between two stages have passed what stood before them then.
+
+    They go on as the stored query would have them if nothing behind has changed, and as the new one
+    would if nothing before has. Where a step changed sides they might pass it twice, or never.
+    """
+    if [spec for port in old.ports for spec in port.front] == [
+        spec for port in fresh.ports for spec in port.front
+    ] and old.operators == fresh.operators:
+        return
+    for before, after in _writers_of_once(stored, old, new, fresh):
+        if not _does_the_same_in_all(before, after):
+            yield (
+                f"rows of a source that cannot be read again wait for it, stored behind "
+                f"{_steps(before)}, and steps on both sides of them have changed: change one side "
+                "at a time"
+            )
+
+
+def _writers_of_once(
+    stored: Program, old: Stage, new: Program, fresh: Stage
+) -> Iterator[tuple[tuple[OperatorSpec, ...], tuple[OperatorSpec, ...]]]:
+    """What rows of sources that come once pass before a stage reads them, then and now."""
+    for stream in fresh.streams:
+        if stream not in old.streams:
+            continue
+        ways = [
+            next((s.way_to(o) for s, o in program.outputs_to(stream) if _comes_once(s)), None)
+            for program in (stored, new)
+        ]
+        if ways[0] is not None and ways[1] is not None:
+            yield ways[0], ways[1]
+
+
+def _comes_once(stage: Stage) -> bool:
+    return stage.source is not None and not stage.source.replayable
+
+
+def _does_the_same_in_all(old: Sequence[OperatorSpec], new: Sequence[OperatorSpec]) -> bool:
+    """Whether ways differ at most in which columns are handed on."""
+    ways = [[spec for spec in way if not _only_chooses(spec)] for way in (old, new)]
+    return len(ways[0]) == len(ways[1]) and all(map(_does_the_same, *ways))
+
+
+def _only_chooses(spec: OperatorSpec) -> bool:
+    return isinstance(spec, ProjectSpec) and all(
+        isinstance(each, Column) and each.name == name for name, each in spec.columns
+    )
+
+
+def _steps(way: Sequence[OperatorSpec]) -> str:
+    return ", ".join(spec.op for spec in way) or "nothing"
 
 
 def _vertex_refusals(stored: Program, before: int, new: Program, after: int) -> Iterator[str]:

@@ -74,6 +74,11 @@ class ConnectorSpec:
         options: dict[str, Any] = parse(self.options_json)
         return options
 
+    @property
+    def replayable(self) -> bool:
+        """Whether its rows can be read again, so that an offset stands for them."""
+        return self.connector not in COME_ONCE and self.options.get("replayable") is not False
+
     def to_json(self) -> dict[str, Any]:
         return {"connector": self.connector, "options": self.options}
 
@@ -89,7 +94,7 @@ class ConnectorSpec:
 
 
 PORTIONS = ("files_max", "bytes_max")  # options: how much of a source is taken at a time
-NOT_REPLAYED = frozenset({"socket"})  # connectors whose rows come once, and never again
+COME_ONCE = frozenset({"socket", "producers"})  # connectors whose rows come once, and never again
 
 
 def connector_spec(connector: str, **options: Any) -> ConnectorSpec:
