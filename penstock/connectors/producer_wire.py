@@ -140,11 +140,8 @@ def is_proof(found: object, wanted: str) -> bool:
 
 def read_token(path: str | Path, *, create: bool = False) -> bytes:
     """The token of a file that only its owner can read; `create` makes one where none is."""
-    if create:
-        with suppress(FileExistsError):
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-            with os.fdopen(fd, "w") as file:
-                file.write(secrets.token_hex(32) + "\n")
+    if create and not os.path.lexists(path):
+        _make_token(Path(path))
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
@@ -167,6 +164,19 @@ def read_token(path: str | Path, *, create: bool = False) -> bytes:
             path=str(path),
         )
     return token
+
+
+def _make_token(path: Path) -> None:
+    """Whole or not at all, whoever dies meanwhile or does the same."""
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "w") as file:
+            file.write(secrets.token_hex(32) + "\n")
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
 
 
 def encode_rows(rows: pa.RecordBatch) -> pa.Buffer:

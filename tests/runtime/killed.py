@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections import Counter
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from penstock.connectors.producer import Producer
 from penstock.kernels.cache import KernelCache
 from penstock.plan.query import Query
 from penstock.stages.settings import Settings
+from penstock.testing.columns import col
 from penstock.testing.plans import count, query, scan_source, sum_, window
 from tests.connectors.nexmark_reference import Reference
 from tests.runtime.laboratory import SECOND_US, Laboratory
@@ -124,3 +130,50 @@ class _Light(Reference):
 
     def padding(self, average: int, counted: int, e: int, f: int) -> str:
         return ""
+
+
+UNITS, UNIT_ROWS = 400, 5
+
+
+def sent(folder: Path, port: int) -> Query:
+    """Numbers that producers send, of which a filter drops one in three, counted by key."""
+    columns = [["n", "bigint"], ["k", "bigint"]]
+    numbers = scan_source(
+        "producers", "n bigint, k bigint", partitions=1, port=port, columns=columns,
+        token_file=str(folder.parent / "token"),
+    )  # fmt: skip
+    kept = numbers.filter(col("k") > 0)
+    counts = kept.group_by("n").agg(count().alias("rows"), mode="update")
+    settings = Settings(step_rows_max=40, commit_interval_ms=2, checkpoint_interval_commits=7)
+    return query("sent", counts.to_stream("counts"), parallelism=2, settings=settings)
+
+
+def take_in(connection: Connection, folder: Path, kernels: KernelCache, port: int) -> None:
+    """Run the query for ever."""
+    lab = Laboratory(folder, kernels)
+    with lab.open(sent(folder, port)) as process:
+        connection.send("begun")
+        while True:
+            process.run_available()
+
+
+def send(connection: Connection, folder: Path, port: int, name: str, first: int) -> None:
+    """Send the numbers from `first` on, in units that each life cuts for itself."""
+    with Producer(name, port, token_file=folder.parent / "token") as producer:
+        done = producer.offset or 0
+        connection.send("begun")
+        rng = random.Random()
+        while done < UNITS * UNIT_ROWS:
+            size = min(rng.randint(1, 2 * UNIT_ROWS), UNITS * UNIT_ROWS - done)
+            numbers = [first + done + at for at in range(size)]
+            rows = pa.record_batch({"n": numbers, "k": [n % 3 for n in numbers]})
+            done += size
+            producer.send(rows, done)
+            time.sleep(0.0005)
+    connection.send("ended")
+
+
+def verify_sent(connection: Connection, folder: Path, kernels: KernelCache) -> None:
+    lab = Laboratory(folder, kernels)
+    rows = lab.rows("counts")
+    connection.send((sorted(row["n"] for row in rows), {row["rows"] for row in rows}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import random
+import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -14,7 +16,19 @@ import pytest
 
 from penstock.kernels.cache import KernelCache
 from penstock.log.fsck import fsck
-from tests.runtime.killed import FILES, LINES, clean, verify, verify_cleaned, work
+from tests.runtime.killed import (
+    FILES,
+    LINES,
+    UNIT_ROWS,
+    UNITS,
+    clean,
+    send,
+    take_in,
+    verify,
+    verify_cleaned,
+    verify_sent,
+    work,
+)
 from tests.thoroughness import IS_DEEP, some
 
 ANSWER_S_MAX = 60.0
@@ -102,3 +116,43 @@ def test_files_go_only_when_their_rows_are_committed(
     if way == "archive":
         kept = tmp_path / "archive" / str(tmp_path / "in")[1:]
         assert len(list(kept.iterdir())) == FILES
+
+
+def test_producers_and_who_listens_may_be_killed_at_any_moment(
+    tmp_path: Path, kernels: KernelCache
+) -> None:
+    """Nothing that was sent is lost or counted twice, whoever dies; nor do dropped rows stay."""
+    folder = tmp_path / "log"
+    kernels = type(kernels)(kernels.folder)
+    rng = random.Random(3)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    starts: dict[str, tuple[Any, ...]] = {
+        "gate": (take_in, folder, kernels, port),
+        "east": (send, folder, port, "east", 0),
+        "west": (send, folder, port, "west", 1_000_000),
+    }
+    living = {name: _start(*args) for name, args in starts.items()}
+    for _ in range(2 * KILLS):
+        victim = rng.choice(list(living))
+        process, connection = living[victim]
+        connection.poll(rng.uniform(0.05, 0.3))
+        process.kill()
+        process.join(ANSWER_S_MAX)
+        connection.close()
+        living[victim] = _start(*starts[victim])
+    for name in ("east", "west"):
+        assert _answer(living[name][1]) == "begun"
+        assert _answer(living[name][1]) == "ended"
+    # Acknowledged rows are in the stream behind the gate; who counts them may still be at it.
+    wanted = [
+        n for first in (0, 1_000_000) for n in range(first, first + UNITS * UNIT_ROWS) if n % 3
+    ]
+    living["gate"][1].poll(1.0)
+    until_s = time.monotonic() + ANSWER_S_MAX
+    while True:
+        numbers, times = _verdict(verify_sent, folder, kernels)
+        if len(numbers) >= len(wanted) or time.monotonic() > until_s:
+            break
+    living["gate"][0].kill()
+    assert (numbers, times) == (wanted, {1})
