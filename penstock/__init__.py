@@ -14,9 +14,9 @@ The folders tell the story in this order, and import only downwards:
     state        states by one contract, keyed state, changes, checkpoints
     log          records, sequencer, segments, p-units: one total order that everything stands on
 
-Anyone may import `errors`, `config`, `clock`, `names`, `arguments`, `options`, `json_codec` and
-`arrays`. `testing`, `sim`, `bench` and `cli` stand outside: they may import anything, and no layer
-imports them.
+Anyone may import `errors`, `config`, `clock`, `names`, `arguments`, `options`, `json_codec`,
+`arrays` and `loops`. `testing`, `sim`, `bench` and `cli` stand outside: they may import anything,
+and no layer imports them.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ LAYERS = (
     "log",
 )
 FOR_EVERYONE = frozenset(
-    {"arguments", "arrays", "errors", "config", "clock", "json_codec", "names", "options"}
+    {"arguments", "arrays", "errors", "config", "clock", "json_codec", "loops", "names", "options"}
 )
 OUTSIDE = frozenset({"testing", "sim", "bench", "cli"})  # no layer imports them
 ENTRIES = frozenset({"__init__", "__main__"})  # the package's own two files, outside as well

@@ -54,6 +54,9 @@ WRITER_OPTIONS: tuple[Option[Any], ...] = (
     Option("idleTimeout", _milliseconds, None, "idle_timeout_ms"),
     Option("checkpointInterval", whole(), None, "checkpoint_interval_commits"),
     Option("stateBytesMax", whole(1 << 20, 1 << 44), None, "state_bytes_max"),  # bytes
+    Option("codec", str, None, "codec"),
+    Option("codecInterval", _milliseconds, None, "codec_interval_ms"),
+    Option("floatDigits", whole(0, 15), None, "float_digits"),
     Option("stepRowsMax", whole(1, 1 << 24), None, "step_rows_max"),
     Option("undeliveredBytesMax", whole(1, 1 << 44), None, "undelivered_bytes_max"),
     *dict.fromkeys(option for choice in CHOICES for option in choice.options),

@@ -12,6 +12,7 @@ from types import MappingProxyType
 # Word on the command line → module, imported only when its word is used.
 BENCHMARKS: Mapping[str, str] = MappingProxyType(
     {
+        "codecs": "penstock.bench.codecs",
         "core": "penstock.bench.core",
         "files": "penstock.bench.files",
         "folder": "penstock.bench.folder",

@@ -39,6 +39,8 @@ PAGE_RECORDS = 256
 PAYLOAD_BYTES_SHOWN = 256
 ROWS_SHOWN_MAX = 10_000
 HOURS_MAX = 1_000_000
+CODEC_TAGS_MAX = 1_000
+CODEC_RECORDS_MAX = 16  # the newest of a tag, among which there are rows
 
 
 def add_parser(subparsers: Any) -> None:
@@ -100,8 +102,10 @@ def show_info(args: argparse.Namespace) -> int:
     """Print what a log is."""
     summary = summarise(args.dir)
     meaning = MEANINGS[summary.durability]
+    codecs = _stream_codecs(args.dir)
     if args.json:
-        print(json.dumps({**asdict(summary), "durability_meaning": meaning}))
+        described = {**asdict(summary), "durability_meaning": meaning, "codecs": codecs}
+        print(json.dumps(described))
         return 0
     kinds = ", ".join(f"{kind.replace('_', '-')} {size(n)}" for kind, n in summary.bytes.items())
     pairs: list[tuple[str, object]] = [
@@ -123,7 +127,49 @@ def show_info(args: argparse.Namespace) -> int:
     if summary.lost:
         pairs.append(("lost records", f"{summary.lost}: `penstock fsck` lists them"))
     print(facts(pairs))
+    if codecs:
+        keys = ("tag", "column", "codec", "ratio", "reason")
+        print("\nthe newest rows of each stream:")
+        print(table(keys, [tuple(each[key] for key in keys) for each in codecs]))
     return 0
+
+
+def _stream_codecs(folder: Path) -> list[dict[str, Any]]:
+    """How the columns of the newest rows of each tag are stored."""
+    found: list[dict[str, Any]] = []
+    with open_log(folder, read_only=True, skip_lost=True) as log:
+        for tag in tag_names(folder)[:CODEC_TAGS_MAX]:
+            after = Position(position_before_newest(folder, [tag], CODEC_RECORDS_MAX))
+            units = [each for each in log.read([tag], after, CODEC_RECORDS_MAX) if _is_rows(each)]
+            if units:
+                found += _unit_codecs(tag, units[-1])
+    return found
+
+
+def _is_rows(record: Record) -> bool:
+    return record.kind is RecordKind.DATA and bytes(record.body[:4]) == punit.MAGIC
+
+
+def _unit_codecs(tag: str, record: Record) -> list[dict[str, Any]]:
+    try:
+        header = punit.inspect(record.body)
+        columns = punit.describe_columns(record.body, header)
+    except PUnitError as error:
+        return [{"tag": tag, "column": "", "codec": "", "ratio": 0.0, "reason": error.message}]
+    if columns:
+        return [
+            {
+                "tag": tag,
+                "column": each.name,
+                "codec": each.codec,
+                "ratio": round(each.ratio, 2),
+                "reason": each.reason,
+            }
+            for each in columns
+        ]
+    ratio = round(header.raw_bytes / max(1, header.stored_bytes), 2)
+    codec, reason = header.codec.name.lower(), "of the whole unit"
+    return [{"tag": tag, "column": "*", "codec": codec, "ratio": ratio, "reason": reason}]
 
 
 def show_tags(args: argparse.Namespace) -> int:

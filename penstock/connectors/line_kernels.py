@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.state.loops import (
+from penstock.loops import (
     Bytes,
     FlagRows,
     Flags,

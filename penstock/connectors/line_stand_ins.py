@@ -42,7 +42,7 @@ from penstock.connectors.text_kernels import (
     ZERO,
     ZONE_MINUTES_MAX,
 )
-from penstock.state.loops import Bytes, FlagRows, Flags, ReadBytes, RowNumbers, Rows, Words
+from penstock.loops import Bytes, FlagRows, Flags, ReadBytes, RowNumbers, Rows, Words
 
 WHITE_MAX = 64  # spaces before or behind an object
 INTEGER_DIGITS_MAX = 18  # any number of so many fits 64 bits

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.state.loops import Bytes, Flags, ReadBytes, RowNumbers, Words, inlined, unlocked_loop
+from penstock.loops import Bytes, Flags, ReadBytes, RowNumbers, Words, inlined, unlocked_loop
 
 MINUS, PLUS, POINT, COMMA, COLON, SPACE = (np.uint8(ord(char)) for char in "-+.,: ")
 ZERO, NINE, DELETE = np.uint8(ord("0")), np.uint8(ord("9")), np.uint8(0x7F)

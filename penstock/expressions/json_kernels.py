@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.state.loops import Bytes, ReadBytes, Rows, Words, inlined, unlocked_loop
+from penstock.loops import Bytes, ReadBytes, Rows, Words, inlined, unlocked_loop
 
 FOUND, MISSING, ODD = range(3)
 BY_NAME, BY_INDEX = range(2)  # what a step of a path goes by

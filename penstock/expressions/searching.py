@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrays import Mask, text_column, texts_of
-from penstock.state.loops import Bytes, Flags, ReadBytes, ReadFlags, Words, inlined, loop
+from penstock.loops import Bytes, Flags, ReadBytes, ReadFlags, Words, inlined, loop
 
 
 @inlined

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from penstock.arrays import Mask, Vector, decimal_words, is_text, texts_of, validity_of, values_of
 from penstock.expressions.lists import entries_of, items_of
 from penstock.expressions.types import ARITHMETIC_DIGITS_MAX
-from penstock.state.loops import Hashes, HashWords, ReadBytes, Words, inlined, loop
+from penstock.loops import Hashes, HashWords, ReadBytes, Words, inlined, loop
 
 SEED = 42  # of Spark's functions
 

@@ -39,8 +39,10 @@ from penstock.connectors.rehearsals import REHEARSALS, rehearsed_source
 from penstock.expressions import json_kernels, json_values
 from penstock.kernels import coding, dealing, hashing, loop_stand_ins
 from penstock.kernels.cache import KernelCache
+from penstock.log.codecs import kernels as codec_kernels
+from penstock.log.codecs.stand_ins import STAND_INS as CODEC_STAND_INS
+from penstock.loops import Loop, loops_of
 from penstock.state import row_index, tables
-from penstock.state.loops import Loop, loops_of
 from penstock.state.stand_ins import STAND_INS
 
 ATTEMPTS_MAX = 3  # then it stays with Arrow and NumPy
@@ -64,6 +66,7 @@ PACKAGE: Package = MappingProxyType(
         line_kernels: line_stand_ins.LINES,
         text_kernels: line_stand_ins.TEXTS,
         json_kernels: {"find_values": json_values.left_to_others},
+        codec_kernels: CODEC_STAND_INS,
     }
 )
 _AWAITED = b"rows wait"  # what a wish says

@@ -39,7 +39,7 @@ from penstock.kernels.hashing import string_words
 from penstock.kernels.loop import LoopGrouping, LoopKey, LoopSpec
 from penstock.kernels.results import LoopGroups
 from penstock.kernels.support import conjuncts, numba_supported
-from penstock.state.loops import Hashes
+from penstock.loops import Hashes
 
 PANE_NONE = -(1 << 63)  # no pane is closed
 

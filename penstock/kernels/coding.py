@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrays import text_column, texts_of, validity_of
-from penstock.state.loops import (
+from penstock.loops import (
     Bytes,
     ReadBytes,
     ReadFlags,

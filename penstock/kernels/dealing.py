@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.state.loops import Hashes, Words, allocating_loop
+from penstock.loops import Hashes, Words, allocating_loop
 
 
 @allocating_loop

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from penstock.arrays import Vector, texts_of, validity_of, values_of
 from penstock.expressions.types import from_arrow
 from penstock.kernels.columns import combined
-from penstock.state.loops import Hashes, HashWords, ReadBytes, ReadOffsets, Words, inlined, loop
+from penstock.loops import Hashes, HashWords, ReadBytes, ReadOffsets, Words, inlined, loop
 
 SEED = 0x70656E73746F636B
 GOLDEN = 0x9E3779B97F4A7C15

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self, TypeAlias
 
 from penstock.errors import Fenced, OutcomeUnknown, SequenceConflict, Trimmed
@@ -42,6 +43,8 @@ class Log(ABC):
     will never find a new record at or before p. They are dense, but for those that a log which may
     lose its newest records leaves out after it did. A handle may be used by many threads.
     """
+
+    disk: Path | None = None  # a folder on the disk that it is on, if it is on one
 
     @abstractmethod
     def append(self, entries: Sequence[Entry], fence: Fence | None = None) -> tuple[Position, ...]:

@@ -287,7 +287,7 @@ class LocalLog(Log):
         read_only: bool,
         skip_lost: bool,
     ) -> None:
-        self.folder = folder
+        self.folder = self.disk = folder
         self.identity = identity
         self._config = config
         self._clock = clock

@@ -6,15 +6,18 @@ Layout, little endian. A unit is exactly as long as its header says; nothing may
          0     4  magic "PNPU"
          4     2  version, 2
          6     1  encoding: 0 = the payload is one Arrow IPC record batch message; 1 = that message
-                  has codes for some texts, and a message with the texts of each such column follows
-         7     1  codec of the whole payload: 0 none, 1 lz4 (frame), 2 zstd
+                  has codes for some texts, and a message with the texts of each such column
+                  follows; 2 = each column has codecs of its own (`codecs/nodes.py`): two words of
+                  32 bits, the bytes of all heads and the MB that the disk was thought to take in a
+                  second; the heads; from the next boundary of 64 the bytes that they speak of
+         7     1  codec of the whole payload: 0 none, 1 lz4 (frame), 2 zstd; 3 in encoding 2
          8     8  fingerprint: xxh3_64 of the serialised schema
         16     8  rows
-        24     8  raw payload bytes, before the codec
+        24     8  raw payload bytes, before the codec; in encoding 2 of all columns in memory
         32     8  stored payload bytes, after the codec
         40     4  schema bytes
         44     8  which columns have codes, a bit for each of the first 64; zero in encoding 0
-        52     8  reserved, zero: room for what per-column codecs will need
+        52     8  reserved, zero
         60     4  header check: the low half of xxh3_64 over the 60 bytes before it
         64     …  the schema, one Arrow IPC schema message, never compressed, so `inspect` is cheap
          P     …  the payload; P is the first multiple of 64 after the schema, zeros in between
@@ -41,7 +44,7 @@ decodes gets values, unless it names the columns that may come coded.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -52,14 +55,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from penstock.arrays import texts_of
+from penstock.arrays import texts_of, values_of
 from penstock.errors import (
-    PUnitDamaged,
     PUnitError,
     PUnitTooLarge,
     PUnitVersionUnsupported,
     SchemaMismatch,
 )
+from penstock.log.codecs.choosing import Adaptive
+from penstock.log.codecs.columns import CODED_TYPE, ColumnReader
+from penstock.log.codecs.nodes import Budget, HeadReader, Node, damaged, decompress, heads, padded
+from penstock.log.codecs.telling import ColumnFacts, column_facts
 from penstock.log.record import Body, Record
 
 MAGIC = b"PNPU"
@@ -68,16 +74,18 @@ HEADER_BYTES = 64
 ALIGNMENT_BYTES = 64
 RAW_BYTES_MAX = 256 << 20
 SCHEMA_BYTES_MAX = 1 << 20
+COLUMNS_BYTES_MIN = 8 << 10  # less is stored as it is: its frame would be most of it
+BUDGET_SLACK_BYTES = 1 << 20
 ROWS_MAX = 1 << 26  # rows without columns, or of nulls, cost no bytes: only this bounds them
 
 _FIELDS = struct.Struct("<4sHBBQQQQIQ8x")
 _HEADER_CHECK = struct.Struct("<I")
 _CHECKSUM = struct.Struct("<Q")
+_COLUMNS = struct.Struct("<II")
 _RESERVED_AT = 52
 _HEADER_CHECK_AT = 60
 _RESERVED_ZERO = bytes(8)
 _CODED_COLUMNS_MAX = 64  # a bit each
-_CODED_TYPE = pa.dictionary(pa.int32(), pa.string())
 
 _CACHED_SCHEMAS_MAX = 256
 _CACHED_SCHEMA_BYTES_MAX = 64 << 10  # larger ones are parsed each time: 16 MiB bound the cache
@@ -102,15 +110,22 @@ class Encoding(IntEnum):
 
     ARROW = 0
     CODED = 1
+    COLUMNS = 2
 
 
 class Codec(IntEnum):
-    """How the whole payload is compressed. The numbers are on disk: never reuse one."""
+    """How the payload is compressed. The numbers are on disk: never reuse one.
+
+    `ADAPTIVE` is a codec for each column, which goes by what is in it and how fast the disk is.
+    """
 
     NONE = 0
     LZ4 = 1
     ZSTD = 2
+    ADAPTIVE = 3
 
+
+_OF_PROCESS = Adaptive()  # decides where nobody else does
 
 CODECS = {codec.name.lower(): codec for codec in Codec}  # by the names that people give
 
@@ -175,24 +190,26 @@ def encode_unit(
     raw_bytes_max: int = RAW_BYTES_MAX,
     verify: bool = True,
     keep_codes: bool = False,
+    adaptive: Adaptive | None = None,
+    stream: str = "",
 ) -> Unit:
     """As `encode`, with the digest of the bytes, which costs no second pass over them.
 
-    `keep_codes`: texts that come coded, with distinct texts, stay so.
+    `keep_codes`: texts that come coded, with distinct texts, stay so. `adaptive` decides about the
+    codecs of columns, `stream` by stream; without, it is one for the whole process.
     """
+    if codec is Codec.ADAPTIVE:
+        if batch.nbytes >= COLUMNS_BYTES_MIN:
+            chosen = adaptive or _OF_PROCESS
+            return _encode_columns(batch, chosen, stream, raw_bytes_max, verify, keep_codes)
+        codec = Codec.NONE
     texts: dict[int, pa.Array] = {}
     known = _known_schema(batch.schema.serialize().to_pybytes())
     if not known.plain:
         texts = _coded_texts(batch) if keep_codes else texts
         batch, coded = _to_plain(batch, leave=texts), batch
         known = _known_schema(plain_schema(coded.schema).serialize().to_pybytes())
-    if batch.num_rows > ROWS_MAX or len(known.serialised) > SCHEMA_BYTES_MAX:
-        raise PUnitTooLarge(
-            f"a batch of {batch.num_rows} rows with {len(known.serialised)} bytes of schema does "
-            f"not fit a p-unit ({ROWS_MAX} rows, {SCHEMA_BYTES_MAX} bytes of schema); split it",
-            rows=batch.num_rows,
-            schema_bytes=len(known.serialised),
-        )
+    _check_size(batch.num_rows, len(known.serialised))
     try:
         parts = [batch, *(pa.record_batch({"texts": each}) for each in texts.values())]
         for part in parts:
@@ -203,22 +220,91 @@ def encode_unit(
     except _ARROW_REFUSALS as error:
         raise PUnitError(f"this batch cannot be written as a p-unit: {error}") from error
     raw = messages[0] if len(messages) == 1 else pa.py_buffer(b"".join(messages))
-    if raw.size > raw_bytes_max:
-        raise PUnitTooLarge(
-            f"a batch of {batch.num_rows} rows takes {raw.size} bytes, more than the "
-            f"{raw_bytes_max} that a p-unit may hold; split it",
-            raw_bytes=raw.size,
-            raw_bytes_max=raw_bytes_max,
-        )
+    _check_raw_bytes(batch.num_rows, raw.size, raw_bytes_max)
     stored, codec = _compress(raw, codec)
     columns = sum(1 << place for place in texts)
-    return _frame(known, batch.num_rows, raw.size, stored, codec, columns)
+    encoding = Encoding.CODED if columns else Encoding.ARROW
+    return _frame(known, batch.num_rows, raw.size, [(0, stored)], encoding, codec, columns)
+
+
+def _check_size(rows: int, schema_bytes: int) -> None:
+    if rows > ROWS_MAX or schema_bytes > SCHEMA_BYTES_MAX:
+        raise PUnitTooLarge(
+            f"a batch of {rows} rows with {schema_bytes} bytes of schema does not fit a p-unit "
+            f"({ROWS_MAX} rows, {SCHEMA_BYTES_MAX} bytes of schema); split it",
+            rows=rows,
+            schema_bytes=schema_bytes,
+        )
+
+
+def _check_raw_bytes(rows: int, raw_bytes: int, raw_bytes_max: int) -> None:
+    if raw_bytes > raw_bytes_max:
+        raise PUnitTooLarge(
+            f"a batch of {rows} rows takes {raw_bytes} bytes, more than the {raw_bytes_max} that a "
+            "p-unit may hold; split it",
+            raw_bytes=raw_bytes,
+            raw_bytes_max=raw_bytes_max,
+        )
+
+
+def _encode_columns(
+    batch: pa.RecordBatch,
+    adaptive: Adaptive,
+    stream: str,
+    raw_bytes_max: int,
+    verify: bool,
+    keep_codes: bool,
+) -> Unit:
+    schema = plain_schema(batch.schema)
+    known = _known_schema(schema.serialize().to_pybytes())
+    _check_size(batch.num_rows, len(known.serialised))
+    texts = _coded_texts(batch) if keep_codes else {}
+    plain = _to_plain(batch, texts)
+    try:
+        _validate(plain, full=verify)
+        columns = [
+            batch.column(place) if place in texts else column
+            for place, column in enumerate(plain.columns)
+        ]
+        for column in (columns[place] for place in texts):
+            column.dictionary.validate(full=verify)
+        raw_bytes = sum(map(_bytes_in_memory, columns))
+        _check_raw_bytes(batch.num_rows, raw_bytes, raw_bytes_max)
+        chooser = adaptive.chooser((stream, known.fingerprint, tuple(texts)))
+        nodes = chooser.nodes(columns)
+    except _ARROW_REFUSALS as error:
+        raise PUnitError(f"this batch cannot be written as a p-unit: {error}") from error
+    disk_mb_s = min(round(chooser.disk_bytes_per_s / 1e6), 0xFFFF_FFFF)
+    return _frame_columns(known, batch.num_rows, raw_bytes, nodes, disk_mb_s)
+
+
+def _bytes_in_memory(column: pa.Array) -> int:
+    """Of values: a column that has codes may become many times as large."""
+    if column.type != CODED_TYPE:
+        return int(column.nbytes)
+    ends, _ = texts_of(column.dictionary)
+    codes = values_of(column.indices.drop_null())
+    return 5 * len(column) + int(np.diff(ends)[codes].sum(dtype=np.int64))
+
+
+def _frame_columns(
+    known: _KnownSchema, rows: int, raw_bytes: int, nodes: Sequence[Node], disk_mb_s: int
+) -> Unit:
+    """The unit of these columns."""
+    all_heads = heads(nodes)
+    parts = [(0, pa.py_buffer(_COLUMNS.pack(len(all_heads), disk_mb_s) + all_heads))]
+    at = padded(_COLUMNS.size + len(all_heads))
+    for data in (each.data for node in nodes for each in node.walk()):
+        if data is not None and data.size:
+            parts.append((at, data))
+            at = padded(at + data.size)
+    return _frame(known, rows, raw_bytes, parts, Encoding.COLUMNS, Codec.ADAPTIVE, 0)
 
 
 def _coded_texts(batch: pa.RecordBatch) -> dict[int, pa.Array]:
     """The texts of the columns, by place, that can keep their codes."""
     columns = enumerate(batch.columns[:_CODED_COLUMNS_MAX])
-    coded = {place: each.dictionary for place, each in columns if each.type == _CODED_TYPE}
+    coded = {place: each.dictionary for place, each in columns if each.type == CODED_TYPE}
     return {place: texts for place, texts in coded.items() if not texts.null_count}
 
 
@@ -243,30 +329,42 @@ def _compress(raw: pa.Buffer, codec: Codec) -> tuple[pa.Buffer, Codec]:
 
 
 def _frame(
-    known: _KnownSchema, rows: int, raw_bytes: int, stored: pa.Buffer, codec: Codec, coded: int
+    known: _KnownSchema,
+    rows: int,
+    raw_bytes: int,
+    parts: Sequence[tuple[int, pa.Buffer]],
+    encoding: Encoding,
+    codec: Codec,
+    coded: int,
 ) -> Unit:
+    """The unit with these parts of a payload, each at its place, zeros in between."""
     schema_end = HEADER_BYTES + len(known.serialised)
     payload_at = _payload_at(len(known.serialised))
-    unit = pa.allocate_buffer(payload_at + stored.size + _CHECKSUM.size)
+    last_at, last = parts[-1]
+    stored_bytes = last_at + last.size
+    unit = pa.allocate_buffer(payload_at + stored_bytes + _CHECKSUM.size)
     view = memoryview(unit).cast("B")
     _FIELDS.pack_into(
         view,
         0,
         MAGIC,
         VERSION,
-        Encoding.CODED if coded else Encoding.ARROW,
+        encoding,
         codec,
         known.fingerprint,
         rows,
         raw_bytes,
-        stored.size,
+        stored_bytes,
         len(known.serialised),
         coded,
     )
     _HEADER_CHECK.pack_into(view, _HEADER_CHECK_AT, _header_check(view))
     view[HEADER_BYTES:schema_end] = known.serialised
-    view[schema_end:payload_at] = bytes(payload_at - schema_end)
-    view[payload_at : -_CHECKSUM.size] = memoryview(stored).cast("B")
+    end = schema_end
+    for at, part in parts:
+        view[end : payload_at + at] = bytes(payload_at + at - end)
+        end = payload_at + at + part.size
+        view[payload_at + at : end] = memoryview(part).cast("B")
     digest = xxh3_64(view[: -_CHECKSUM.size])
     _CHECKSUM.pack_into(view, len(view) - _CHECKSUM.size, digest.intdigest())
     digest.update(view[-_CHECKSUM.size :])
@@ -288,9 +386,11 @@ def inspect(
     return _read_header(unit, fields, raw_bytes_max, rows_max)
 
 
-def decode_record(record: Record, coded: Collection[str] = ()) -> pa.RecordBatch:
+def decode_record(
+    record: Record, coded: Collection[str] = (), columns: Collection[str] | None = None
+) -> pa.RecordBatch:
     """Return the rows in a record of a log, which has verified the record's bytes already."""
-    return decode(record.body, is_sound=True, coded=coded)
+    return decode(record.body, is_sound=True, coded=coded, columns=columns)
 
 
 def decode(
@@ -302,6 +402,7 @@ def decode(
     verify: bool = True,
     is_sound: bool = False,
     coded: Collection[str] = (),
+    columns: Collection[str] | None = None,
 ) -> pa.RecordBatch:
     """Return a unit's rows; if not compressed they lie in `body` itself, which they keep alive.
 
@@ -310,7 +411,8 @@ def decode(
     checksum and the full validation: right only for bytes that this very process has encoded or
     decoded before. `is_sound` skips the checksum alone: right for bytes that were verified as they
     were read, by another checksum over all of them. Columns named in `coded` come with the codes
-    that the unit may have for them.
+    that the unit may have for them. With `columns`, only those of these names are decoded, in the
+    order that the unit has them.
     """
     unit = _as_buffer(body)
     fields = _read_fields(unit)
@@ -320,13 +422,87 @@ def decode(
     if expected is not None and not header.schema.equals(expected):
         raise _mismatch(header.schema, expected)
     stored = unit.slice(header.payload_at, header.stored_bytes)
-    if header.codec is not Codec.NONE:
-        raw = _decompress(stored, header.codec, header.raw_bytes)
+    if header.codec in (Codec.LZ4, Codec.ZSTD):
+        raw = decompress(stored, header.codec.name.lower(), header.raw_bytes)
     elif stored.address % 8:
         raw = _aligned_copy(stored)  # numbers that straddle words: kernels would be slow or refuse
     else:
         raw = stored
-    return _read_rows(raw, header, verify, coded)
+    if header.encoding is Encoding.COLUMNS:
+        return _read_columns(raw, header, verify, coded, columns)
+    return _read_rows(raw, header, verify, coded, columns)
+
+
+def column_nodes(body: Body, header: PUnitHeader) -> tuple[list[Node], int]:
+    """The forms of a unit's columns, and what its writer took for the disk's MB in a second."""
+    return _column_nodes(_as_buffer(body).slice(header.payload_at, header.stored_bytes), header)
+
+
+def describe_columns(body: Body, header: PUnitHeader) -> list[ColumnFacts]:
+    """What each column of a unit is stored as; of other encodings nothing is known by column."""
+    if header.encoding is not Encoding.COLUMNS:
+        return []
+    nodes, disk_mb_s = column_nodes(body, header)
+    return [
+        column_facts(field, node, header.rows, disk_mb_s)
+        for field, node in zip(header.schema, nodes, strict=True)
+    ]
+
+
+def _column_nodes(payload: pa.Buffer, header: PUnitHeader) -> tuple[list[Node], int]:
+    if payload.size < _COLUMNS.size:
+        raise damaged("its columns have no heads")
+    heads_bytes, disk_mb_s = _COLUMNS.unpack_from(payload)
+    end = _COLUMNS.size + heads_bytes
+    if end > payload.size:
+        raise damaged("the heads of its columns reach out of the payload")
+    at = min(padded(end), payload.size)
+    view = memoryview(payload).cast("B")
+    reader = HeadReader(view[_COLUMNS.size : end], payload.slice(at))
+    nodes = [reader.tree() for _ in range(len(header.schema))]
+    reader.end()
+    return nodes, disk_mb_s
+
+
+def _read_columns(
+    payload: pa.Buffer,
+    header: PUnitHeader,
+    verify: bool,
+    coded: Collection[str],
+    columns: Collection[str] | None,
+) -> pa.RecordBatch:
+    nodes, _ = _column_nodes(payload, header)
+    # A dictionary, and what it is decoded to, are there at the same time.
+    budget = Budget(2 * header.raw_bytes + BUDGET_SLACK_BYTES)
+
+    def read_message(message: pa.Buffer, schema: pa.Schema, rows: int) -> pa.RecordBatch:
+        return _read_batch(message, schema, rows, verify)
+
+    reader = ColumnReader(header.rows, budget, read_message)
+    found, fields = [], []
+    for node, field in zip(nodes, header.schema, strict=True):
+        if columns is None or field.name in columns:
+            try:
+                column = reader.column(node, field.type, field.name in coded)
+            except _ARROW_REFUSALS as error:
+                raise damaged(f"column {field.name!r} cannot be read: {error}") from error
+            found.append(column)
+            fields.append(field.with_type(column.type))
+    schema = pa.schema(fields, metadata=header.schema.metadata)
+    if not found:
+        return _no_columns(header.rows, schema)
+    try:
+        batch = pa.RecordBatch.from_arrays(found, schema=schema)
+        _validate(batch, full=verify)
+    except _ARROW_REFUSALS as error:
+        raise damaged(f"Arrow refuses its payload: {error}") from error
+    return batch
+
+
+def _no_columns(rows: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows without columns; `from_arrays` would forget how many."""
+    of = pa.record_batch([pa.nulls(rows)], ["none"]).select([])
+    return of.replace_schema_metadata(schema.metadata)
 
 
 def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
@@ -353,10 +529,10 @@ class _Fields(NamedTuple):
 def _read_fields(unit: pa.Buffer) -> _Fields:
     """Read the fixed header and check that the unit is whole; its lengths allocate nothing."""
     if unit.size < HEADER_BYTES:
-        raise _damaged(f"{unit.size} bytes are too short for a header", unit_bytes=unit.size)
+        raise damaged(f"{unit.size} bytes are too short for a header", unit_bytes=unit.size)
     magic, *numbers = _FIELDS.unpack_from(unit)
     if magic != MAGIC:
-        raise _damaged("it does not begin with a p-unit's magic", magic=magic)
+        raise damaged("it does not begin with a p-unit's magic", magic=magic)
     fields = _Fields(*numbers)
     if fields.version != VERSION:
         # Before any check: only magic and version keep their places in other versions.
@@ -367,10 +543,10 @@ def _read_fields(unit: pa.Buffer) -> _Fields:
         )
     view = memoryview(unit).cast("B")
     if _HEADER_CHECK.unpack_from(view, _HEADER_CHECK_AT)[0] != _header_check(view):
-        raise _damaged("its header fails its check")
+        raise damaged("its header fails its check")
     unit_bytes = _payload_at(fields.schema_bytes) + fields.stored_bytes + _CHECKSUM.size
     if unit_bytes != unit.size:
-        raise _damaged(
+        raise damaged(
             f"its header says {unit_bytes} bytes and there are {unit.size}",
             unit_bytes=unit.size,
             declared_bytes=unit_bytes,
@@ -382,7 +558,7 @@ def _verify_checksum(unit: pa.Buffer) -> None:
     view = memoryview(unit).cast("B")
     content = view[: -_CHECKSUM.size]
     if _CHECKSUM.unpack_from(view, len(content))[0] != xxh3_64_intdigest(content):
-        raise _damaged("it fails its checksum")
+        raise damaged("it fails its checksum")
 
 
 def _read_header(
@@ -392,19 +568,19 @@ def _read_header(
     _within("raw bytes", fields.raw_bytes, raw_bytes_max)
     _within("rows", fields.rows, rows_max)
     _within("schema bytes", fields.schema_bytes, SCHEMA_BYTES_MAX)
+    if (encoding is Encoding.COLUMNS) != (codec is Codec.ADAPTIVE):
+        raise damaged(f"encoding {encoding.name} with codec {codec.name}")
     if codec is Codec.NONE and fields.raw_bytes != fields.stored_bytes:
-        raise _damaged(
+        raise damaged(
             f"not compressed, yet {fields.raw_bytes} bytes are stored as {fields.stored_bytes}",
             raw_bytes=fields.raw_bytes,
             stored_bytes=fields.stored_bytes,
         )
     known = _known_schema(unit.slice(HEADER_BYTES, fields.schema_bytes).to_pybytes())
     if known.fingerprint != fields.fingerprint:
-        raise _damaged("its schema fails its fingerprint", fingerprint=fields.fingerprint)
+        raise damaged("its schema fails its fingerprint", fingerprint=fields.fingerprint)
     if not known.plain:
-        raise _damaged(
-            "its schema has dictionary, view or dense union columns, which no unit holds"
-        )
+        raise damaged("its schema has dictionary, view or dense union columns, which no unit holds")
     return PUnitHeader(
         version=fields.version,
         encoding=encoding,
@@ -422,7 +598,7 @@ def _read_header(
 def _coded_places(columns: int, schema: pa.Schema) -> tuple[int, ...]:
     places = tuple(place for place in range(_CODED_COLUMNS_MAX) if columns >> place & 1)
     if any(place >= len(schema) or schema.field(place).type != pa.string() for place in places):
-        raise _damaged("a column that has codes is not one of texts")
+        raise damaged("a column that has codes is not one of texts")
     return places
 
 
@@ -454,40 +630,30 @@ def _within(what: str, declared: int, bound: int) -> None:
         )
 
 
-def _decompress(stored: pa.Buffer, codec: Codec, raw_bytes: int) -> pa.Buffer:
-    # As a stream, because the one-shot call does not say how much it wrote: an lz4 frame that ends
-    # early would leave whatever this process had in that memory before.
-    try:
-        stream = pa.CompressedInputStream(pa.BufferReader(stored), codec.name.lower())
-        raw = stream.read_buffer(raw_bytes)
-        beyond = stream.read(1)
-    except _ARROW_REFUSALS as error:
-        raise _damaged(f"its payload is not {codec.name.lower()}: {error}") from error
-    if raw.size != raw_bytes or beyond:
-        amount = "more" if beyond else "less"
-        raise _damaged(
-            f"its payload decompresses to {amount} than the {raw_bytes} bytes declared",
-            raw_bytes=raw_bytes,
-        )
-    return raw
-
-
 def _read_rows(
-    raw: pa.Buffer, header: PUnitHeader, verify: bool, coded: Collection[str]
+    raw: pa.Buffer,
+    header: PUnitHeader,
+    verify: bool,
+    coded: Collection[str],
+    columns: Collection[str] | None,
 ) -> pa.RecordBatch:
     schema = header.schema
     for place in header.coded:
         schema = schema.set(place, schema.field(place).with_type(pa.int32()))
     message, *others = _messages(raw, 1 + len(header.coded))
-    batch = _read_batch(message, schema, header.rows, verify)
+    batch = _read_batch(message, schema, header.rows, verify, columns)
     for place, message in zip(header.coded, others, strict=True):
+        field = header.schema.field(place)
+        if columns is not None and field.name not in columns:
+            continue
         (texts,) = _read_batch(message, _TEXTS, None, verify).columns
         column = _of_codes(batch.column(place), texts)
-        field = header.schema.field(place)
         if field.name not in coded:
             column = column.dictionary_decode()
         batch = batch.set_column(place, field.with_type(column.type), column)
-    return batch
+    if columns is None:
+        return batch
+    return batch.select([at for at, name in enumerate(batch.schema.names) if name in columns])
 
 
 def _of_codes(codes: pa.Array, texts: pa.Array) -> pa.DictionaryArray:
@@ -495,29 +661,38 @@ def _of_codes(codes: pa.Array, texts: pa.Array) -> pa.DictionaryArray:
     if texts.null_count or (
         bounds["min"] is not None and not 0 <= bounds["min"] <= bounds["max"] < len(texts)
     ):
-        raise _damaged("a column has codes without a text")
+        raise damaged("a column has codes without a text")
     return pa.DictionaryArray.from_arrays(codes, texts)
 
 
 def _read_batch(
-    message: pa.Buffer, schema: pa.Schema, rows: int | None, verify: bool
+    message: pa.Buffer,
+    schema: pa.Schema,
+    rows: int | None,
+    verify: bool,
+    columns: Collection[str] | None = None,
 ) -> pa.RecordBatch:
-    """The batch of a message; `rows` is how many it must have, where that is declared."""
+    """The batch of a message; `rows` is how many it must have, where that is declared.
+
+    Only `columns` are validated in full: nobody will look at the others.
+    """
     _check_message(message, rows)
     try:
         batch = pa.ipc.read_record_batch(message, schema)
-        _validate(batch, full=verify)
+        _validate(batch, full=verify, columns=columns)
     except _ARROW_REFUSALS as error:
-        raise _damaged(f"Arrow refuses its payload: {error}") from error
+        raise damaged(f"Arrow refuses its payload: {error}") from error
     if batch.num_rows > ROWS_MAX or rows not in (None, batch.num_rows):
-        raise _damaged(f"it has {batch.num_rows} rows and declares {rows}")
+        raise damaged(f"it has {batch.num_rows} rows and declares {rows}")
     return batch
 
 
-def _validate(batch: pa.RecordBatch, full: bool) -> None:
+def _validate(batch: pa.RecordBatch, full: bool, columns: Collection[str] | None = None) -> None:
     """As `batch.validate(full=full)`, without a look at each text where all bytes are ASCII."""
     batch.validate()
-    for column in batch.columns if full else ():
+    for name, column in zip(batch.schema.names, batch.columns, strict=True) if full else ():
+        if columns is not None and name not in columns:
+            continue
         if pa.types.is_string(column.type) and _is_ascii(column):
             column.view(pa.binary()).validate(full=True)
         else:
@@ -552,9 +727,9 @@ def _messages(raw: pa.Buffer, count: int) -> list[pa.Buffer]:
         try:
             size = _message_bytes(raw)
         except _ARROW_REFUSALS as error:
-            raise _damaged(f"its payload is not an Arrow message: {error}") from error
+            raise damaged(f"its payload is not an Arrow message: {error}") from error
         if not 0 < size < raw.size:
-            raise _damaged(f"a message of {size} bytes in a payload that has {raw.size}")
+            raise damaged(f"a message of {size} bytes in a payload that has {raw.size}")
         messages.append(raw.slice(0, size))
         raw = raw.slice(size)
     return [*messages, raw]
@@ -572,9 +747,9 @@ def _check_message(raw: pa.Buffer, rows: int | None) -> None:
     try:
         problem = _message_problem(raw, rows)
     except _ARROW_REFUSALS as error:
-        raise _damaged(f"its payload is not an Arrow message: {error}") from error
+        raise damaged(f"its payload is not an Arrow message: {error}") from error
     if problem:
-        raise _damaged(problem)
+        raise damaged(problem)
 
 
 def _message_problem(raw: pa.Buffer, rows: int | None) -> str | None:
@@ -672,7 +847,7 @@ def _parse_schema(serialised: bytes) -> _KnownSchema:
             row_bytes=_row_bytes(schema),
         )
     except _ARROW_REFUSALS as error:
-        raise _damaged(f"its schema cannot be read: {error}") from error
+        raise damaged(f"its schema cannot be read: {error}") from error
 
 
 def _is_plain(schema: pa.Schema) -> bool:
@@ -808,8 +983,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if not columns:  # from_arrays would forget the number of rows
         return batch.select([]).replace_schema_metadata(schema.metadata)
     for place, column in enumerate(columns):
-        if column.type == _CODED_TYPE:
-            schema = schema.set(place, schema.field(place).with_type(_CODED_TYPE))
+        if column.type == CODED_TYPE:
+            schema = schema.set(place, schema.field(place).with_type(CODED_TYPE))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -821,7 +996,7 @@ def _conform_column(batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array | None:
     column = batch.column(places[0])
     if len(places) > 1 or (column.null_count and not wanted.nullable):
         return None
-    if column.type == wanted.type or (column.type == _CODED_TYPE and wanted.type == pa.string()):
+    if column.type == wanted.type or (column.type == CODED_TYPE and wanted.type == pa.string()):
         return column
     return column.cast(wanted.type) if (column.type, wanted.type) in _WIDENINGS else None
 
@@ -872,9 +1047,3 @@ def _aligned_copy(stored: pa.Buffer) -> pa.Buffer:
     copy = pa.allocate_buffer(stored.size)
     memoryview(copy)[:] = memoryview(stored)
     return copy
-
-
-def _damaged(what: str, **details: object) -> PUnitDamaged:
-    return PUnitDamaged(
-        f"a p-unit is damaged: {what}. `penstock fsck` finds the record that holds it", **details
-    )

@@ -21,6 +21,7 @@ from penstock.expressions.stored_values import as_stored, of_stored, stored_type
 from penstock.expressions.tree import Column, Expression
 from penstock.expressions.types import BIGINT, DataType, Field, Schema, arrow_schema, arrow_type
 from penstock.kernels.block import Block, BlockSpec, StepRows
+from penstock.loops import Hashes
 from penstock.operators.aggregate import Aggregate
 from penstock.operators.contract import Batches, Tools
 from penstock.operators.front import Fusion, failures
@@ -36,7 +37,6 @@ from penstock.operators.specs import (
 from penstock.operators.timed import TimedOperator
 from penstock.state.columns import KeyColumn, MergeRule, StateSchema, ValueColumn
 from penstock.state.keyed import KeyedState
-from penstock.state.loops import Hashes
 
 NUMBER = ValueColumn("number", pa.int64(), MergeRule.FIRST)
 

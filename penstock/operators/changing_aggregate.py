@@ -19,6 +19,7 @@ from penstock.errors import StateOverflow
 from penstock.expressions.stored_values import as_stored
 from penstock.expressions.tree import Expression
 from penstock.kernels.hashing import hash_columns
+from penstock.loops import Hashes
 from penstock.operators.changing import (
     NUMBER,
     Anew,
@@ -55,7 +56,6 @@ from penstock.state.columns import (
     ValueColumn,
 )
 from penstock.state.keyed import KeyedState
-from penstock.state.loops import Hashes
 
 _LOW = 0xFFFFFFFF
 

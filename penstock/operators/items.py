@@ -20,6 +20,7 @@ from penstock.arrays import Numbers, no_rows, validity_of
 from penstock.expressions.stored_values import as_stored, of_stored, stored_type
 from penstock.expressions.types import arrow_type
 from penstock.kernels.hashing import hash_columns
+from penstock.loops import Hashes
 from penstock.operators.groups import key_columns, of_no_rows, value_columns
 from penstock.operators.item_results import Items
 from penstock.operators.registers import registers_of
@@ -41,7 +42,6 @@ from penstock.state.columns import (
     ValueColumn,
 )
 from penstock.state.keyed import KeyedState
-from penstock.state.loops import Hashes
 from penstock.state.overlaps import Overlap
 
 _GROUP = KeyColumn("group", pa.int64())

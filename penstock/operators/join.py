@@ -18,6 +18,7 @@ from penstock.expressions.types import BIGINT, Field, Schema, arrow_schema
 from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.columns import plain, plain_rows
 from penstock.kernels.hashing import column_words, hash_columns
+from penstock.loops import Hashes
 from penstock.operators.contract import ROWS_AT_ONCE_MAX, Batches, Operator, Prepared, Tools
 from penstock.operators.front import Fusion, failures
 from penstock.operators.spark_step import SparkStep
@@ -34,7 +35,6 @@ from penstock.operators.specs import (
     without_weight,
 )
 from penstock.operators.timed import TimedOperator
-from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
 _PAIR = "__pair"

@@ -16,13 +16,13 @@ from penstock.expressions.tree import Literal as Constant
 from penstock.expressions.types import arrow_schema, arrow_type
 from penstock.kernels.columns import plain, plain_rows
 from penstock.kernels.hashing import column_words, hash_columns
+from penstock.loops import Hashes
 from penstock.operators.contract import Batches, Prepared, Tools, in_pieces
 from penstock.operators.frames import Frames
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import levels, order_levels, sorted_places
 from penstock.operators.specs import Order, OverCall, OverSpec
 from penstock.operators.timed import TimedOperator
-from penstock.state.loops import Hashes
 from penstock.state.row_store import NEVER, Keys, RowKind, RowStore
 
 _PRUNE_ROWS_MIN = 1 << 13

@@ -19,6 +19,7 @@ from penstock.expressions.types import Field, arrow_type
 from penstock.kernels.block import Block, BlockSpec, StepRows
 from penstock.kernels.columns import combined, plain
 from penstock.kernels.hashing import hash_columns
+from penstock.loops import Hashes
 from penstock.operators.contract import Prepared, Tools
 from penstock.operators.front import Fusion, failures
 from penstock.operators.groups import of_no_rows
@@ -32,7 +33,6 @@ from penstock.operators.specs import (
     collections_of,
 )
 from penstock.operators.windows import panes_of_rows
-from penstock.state.loops import Hashes
 
 
 @dataclass(frozen=True, slots=True)

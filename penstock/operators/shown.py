@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from penstock.arrays import Mask, Vector, storage, validity_of, values_of
 from penstock.expressions.types import arrow_type
 from penstock.kernels.columns import plain
+from penstock.loops import Words
 from penstock.operators.specs import WEIGHT_COLUMN, WEIGHT_FIELD
 from penstock.state.columns import (
     PANE_LOWEST,
@@ -23,7 +24,6 @@ from penstock.state.columns import (
     to_words,
 )
 from penstock.state.keyed import KeyedState
-from penstock.state.loops import Words
 
 _WAS = "was"
 

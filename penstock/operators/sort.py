@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.columns import plain_rows
 from penstock.kernels.hashing import hash_columns
+from penstock.loops import Hashes
 from penstock.operators.contract import Batches, Operator, Prepared, Tools, in_pieces
 from penstock.operators.front import Fusion
 from penstock.operators.ordering import order_levels, sorted_places
@@ -22,7 +23,6 @@ from penstock.operators.specs import (
     without_weight,
 )
 from penstock.operators.table import taken_back
-from penstock.state.loops import Hashes
 from penstock.state.row_store import Keys, RowKind, RowStore
 
 

@@ -12,7 +12,7 @@ from penstock.arrays import Mask, Numbers, no_rows, validity_of
 from penstock.expressions.types import Schema, arrow_schema, from_arrow
 from penstock.kernels.columns import plain
 from penstock.kernels.hashing import column_words, hash_words
-from penstock.state.loops import Hashes, Words
+from penstock.loops import Hashes, Words
 
 
 class StaticRows:

@@ -23,6 +23,7 @@ from penstock.errors import (
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.log import punit
+from penstock.log.codecs.choosing import Adaptive
 from penstock.log.contract import Log
 from penstock.log.record import Fence, Position
 from penstock.log.validate import check_newest
@@ -177,6 +178,12 @@ class Assembly:
                 punit.CODECS[settings.codec],
                 self._lasting(vertex).__contains__,
                 self.appends,
+                Adaptive(
+                    self.log.disk,
+                    interval_s=settings.codec_interval_ms / 1e3,
+                    digits=settings.float_digits,
+                    clock=self.clock,
+                ),
             ),
             written=tuple(
                 self._output(output, tags)

@@ -251,7 +251,8 @@ class StreamInput(Input):
 
     def _rows(self, record: Record, port: PortColumns) -> pa.RecordBatch:
         try:
-            return punit.conform(punit.decode_record(record, port.coded), port.schema)
+            found = punit.decode_record(record, port.coded, port.schema.names)
+            return punit.conform(found, port.schema)
         except PUnitError as error:
             raise StreamInputError(
                 f"the rows at position {record.position} ({record.tags[0]}, written by "

@@ -19,10 +19,12 @@ from penstock.kernels.columns import plain_batch, with_own_texts
 from penstock.kernels.dealing import deal
 from penstock.kernels.hashing import hash_columns
 from penstock.log import punit
+from penstock.log.codecs.choosing import Adaptive
 from penstock.log.contract import APPEND_ENTRIES_MAX, Log
 from penstock.log.record import Append, Body, Entry, Fence, Position, RecordKind
 from penstock.log.validate import check_newest
 from penstock.runtime.appending import Appends, PendingAppend
+from penstock.stages.tags import parse_tag
 
 UNIT_BYTES_MAX = 8 << 20  # before compression
 ROW_BYTES_MAX = (64 << 20) - (64 << 10)  # a log takes 64 MiB in one record, with the unit's frame
@@ -74,15 +76,18 @@ class Outputs:
         codec: punit.Codec,
         lasts: Callable[[str], bool] = lambda tag: False,
         appends: Appends | None = None,
+        adaptive: Adaptive | None = None,
     ) -> None:
         """`lasts` says of a tag whether its records are not trimmed by this query.
 
-        Only these are compressed: what is read once and trimmed costs more time than it saves.
-        Without `appends`, an append is over when it was begun.
+        Only these are compressed by a codec that was named: what is read once and trimmed costs
+        more time than it saves. `adaptive` weighs that for the rows of any stream, if it is the
+        codec. Without `appends`, an append is over when it was begun.
         """
         self._log = log
         self._fence = fence
         self._codec = codec
+        self._adaptive = adaptive or Adaptive(log.disk)
         self._lasts = lasts
         self._appends = appends or Appends(log)
         self._pending: PendingAppend | None = None
@@ -164,9 +169,15 @@ class Outputs:
         size_bytes = 0
         for (kind, tag, _), batches in waiting.items():
             rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-            codec = self._codec if self._lasts(tag) else punit.Codec.NONE
+            codec = self._codec_of(kind, tag)
             for piece in pieces(rows):
-                body, digest = punit.encode_unit(piece, codec, keep_codes=True)
+                body, digest = punit.encode_unit(
+                    piece,
+                    codec,
+                    keep_codes=True,
+                    adaptive=self._adaptive,
+                    stream=parse_tag(tag).name,
+                )
                 # A marker must find room in the last append.
                 is_full = len(self._entries) >= APPEND_ENTRIES_MAX - 1
                 if self._entries and (is_full or size_bytes + body.size > APPEND_BYTES_MAX):
@@ -176,6 +187,12 @@ class Outputs:
                 self._queue(kind, (tag,), body, digest)
                 if kind is RecordKind.DATA:
                     self.row_bytes[tag] += memoryview(body).nbytes
+
+    def _codec_of(self, kind: RecordKind, tag: str) -> punit.Codec:
+        is_wanted = self._lasts(tag) or (
+            self._codec is punit.Codec.ADAPTIVE and kind is RecordKind.DATA
+        )
+        return self._codec if is_wanted else punit.Codec.NONE
 
     def _queue(
         self, kind: RecordKind, tags: tuple[str, ...], body: Body, digest: int | None = None

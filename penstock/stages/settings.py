@@ -11,7 +11,7 @@ from penstock.names import check_name
 MIB = 1 << 20
 GIB = 1 << 30
 
-Codec = Literal["none", "lz4", "zstd"]
+Codec = Literal["none", "lz4", "zstd", "adaptive"]
 WatermarkPolicy = Literal["min", "max"]
 
 
@@ -64,7 +64,14 @@ class Settings:
 
     codec: Codec = "lz4"
     """How the p-units of checkpoints and of streams that people named are compressed; what the
-    query itself trims soon, rows between its stages and changes of state, is stored as it is."""
+    query itself trims soon, rows between its stages and changes of state, is stored as it is.
+    `adaptive` chooses for each column of rows, also between stages, and may choose none."""
+
+    codec_interval_ms: int = 4_000
+    """How often `adaptive` chooses anew."""
+
+    float_digits: int | None = None
+    """Of floats that `adaptive` stores, the digits behind the point that matter; None: all bits."""
 
     def __post_init__(self) -> None:
         _check_range("commit_interval_ms", self.commit_interval_ms, 0, 3_600_000)
@@ -73,6 +80,9 @@ class Settings:
         _check_range("early_append_bytes_max", self.early_append_bytes_max, 1, GIB)
         _check_range("checkpoint_interval_commits", self.checkpoint_interval_commits, 1, 1 << 31)
         _check_range("checkpoint_interval_ms", self.checkpoint_interval_ms, 1, 86_400_000)
+        _check_range("codec_interval_ms", self.codec_interval_ms, 1, 86_400_000)
+        if self.float_digits is not None:
+            _check_range("float_digits", self.float_digits, 0, 15)
         _check_range("state_bytes_max", self.state_bytes_max, MIB, 1 << 44)
         for setting in ("trigger_interval_ms", "idle_timeout_ms"):
             if (length_ms := getattr(self, setting)) is not None:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from penstock.arrays import fixed_column, is_text, storage, validity_of, values_of
 from penstock.errors import StateError
+from penstock.loops import Words
 from penstock.state import tables
-from penstock.state.loops import Words
 from penstock.state.strings import StringView, Validity
 
 PANE_NAME = "__pane"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.state.loops import RowNumbers, Words
+from penstock.loops import RowNumbers, Words
 
 NEVER = (1 << 63) - 1
 

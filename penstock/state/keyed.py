@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from penstock.arrays import fixed_column, is_text
 from penstock.errors import StateError, StateOverflow, StateTooLarge
+from penstock.loops import RowNumbers, Words
 from penstock.names import check_name
 from penstock.state import tables
 from penstock.state.bound import MemoryBound
@@ -39,7 +40,6 @@ from penstock.state.columns import (
     to_words,
 )
 from penstock.state.contract import ChangeKind, KeyRange, State
-from penstock.state.loops import RowNumbers, Words
 from penstock.state.overlaps import Overlap, window_lines
 from penstock.state.rows import Overflow, RowTable, WordRows
 from penstock.state.snapshot import COPY_ROWS_MAX, Snapshot

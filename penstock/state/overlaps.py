@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.loops import RowNumbers, Words
 from penstock.state import tables
-from penstock.state.loops import RowNumbers, Words
 from penstock.state.rows import Overflow, RowTable
 
 ROWS_AT_ONCE_MAX = 1 << 18  # that are put together before they are handed out,

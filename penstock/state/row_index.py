@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.state.loops import Flags, Rows, Words, inlined, loop
+from penstock.loops import Flags, Rows, Words, inlined, loop
 
 HASH_MASK = (1 << 32) - 1
 

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from penstock.arrays import Mask, Numbers, no_rows
 from penstock.errors import StateError
+from penstock.loops import Hashes
 from penstock.names import check_name
 from penstock.state import row_index
 from penstock.state.bound import MemoryBound
 from penstock.state.columns import check_schema
 from penstock.state.contract import ChangeKind, KeyRange, Picture, State
-from penstock.state.loops import Hashes
 
 NEVER = (1 << 63) - 1  # until when rows are kept that time does not end
 CHUNK_ROWS_MAX = 1 << 16

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import StateTooLarge
+from penstock.loops import Bytes, Floats, RowNumbers, Words
 from penstock.state import tables
 from penstock.state.bound import MemoryBound
 from penstock.state.columns import MergeRule, ValueColumn, rule_codes, value_range
 from penstock.state.expiry import Expiry
-from penstock.state.loops import Bytes, Floats, RowNumbers, Words
 from penstock.state.strings import StringPool
 
 PANE_MIN_NONE = (1 << 63) - 1

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.errors import StateError
+from penstock.loops import Words
 from penstock.state.columns import RowsAsArrow
 from penstock.state.contract import Picture
-from penstock.state.loops import Words
 from penstock.state.rows import RowTable
 from penstock.state.strings import StringView
 

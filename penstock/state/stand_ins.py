@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from penstock.arrays import text_column, texts_of
+from penstock.loops import Bytes, Flags, Floats, Hashes, RowNumbers, Rows, Words
 from penstock.state import tables
-from penstock.state.loops import Bytes, Flags, Floats, Hashes, RowNumbers, Rows, Words
 from penstock.state.tables import (
     COPY_END,
     COPY_NEXT,

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from penstock.arrays import is_large, text_column, texts_of, validity_of
 from penstock.errors import StateError
+from penstock.loops import Bytes, Words
 from penstock.state import tables
-from penstock.state.loops import Bytes, Words
 
 _OFFSET_MAX = (1 << 31) - 1
 _RANKED_PER_ROW = 4  # with so many more strings than rows to order, only the latter are ranked

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.state.loops import (
+from penstock.loops import (
     Bytes,
     Flags,
     Floats,

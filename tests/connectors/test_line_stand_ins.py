@@ -15,7 +15,7 @@ from penstock.connectors import line_kernels, line_stand_ins, text_kernels
 from penstock.connectors.line_formats import CsvLines, JsonLines, Lines, TextLines
 from penstock.connectors.rehearsals import rehearse_lines
 from penstock.connectors.text_values import Texts
-from penstock.state.loops import loops_of
+from penstock.loops import loops_of
 from tests.thoroughness import examples
 
 DECLINED = "declined"

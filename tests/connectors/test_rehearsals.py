@@ -12,7 +12,7 @@ from penstock.connectors import line_kernels, line_stand_ins, text_kernels
 from penstock.connectors.folder import FolderSource, Format
 from penstock.connectors.rehearsals import rehearse_lines
 from penstock.kernels.background import BackgroundKernels, wanted
-from penstock.state.loops import loops_of
+from penstock.loops import loops_of
 from penstock.testing.memory_log import MemoryLog
 
 LINES_PACKAGE = {line_kernels: line_stand_ins.LINES, text_kernels: line_stand_ins.TEXTS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.state.loops import Words, loop
+from penstock.loops import Words, loop
 
 
 @loop

@@ -31,7 +31,7 @@ from penstock.kernels.background import (
 )
 from penstock.kernels.block import Block
 from penstock.kernels.cache import KernelCache
-from penstock.state.loops import loops_of
+from penstock.loops import loops_of
 from tests.kernels import small_loops
 from tests.kernels.test_cache import BATCH, SPEC
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.kernels import coding
 from penstock.kernels.background import PACKAGE
 from penstock.kernels.coding import coded, coded_pieces
-from penstock.state.loops import loops_of
+from penstock.loops import loops_of
 
 
 @pytest.fixture(params=["compiled", "stand-in"], autouse=True)

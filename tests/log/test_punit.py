@@ -509,9 +509,9 @@ def test_random_bytes_are_refused(data: bytes, magic: bool, verify: bool) -> Non
         {"version": 3},
         {"version": 0},
         {"encoding": 1},  # whose columns with codes are said
-        {"encoding": 2},
+        {"encoding": 3},
         {"encoding": 255},
-        {"codec": 3},
+        {"codec": 4},
         {"reserved": 1},
     ],
     ids=str,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.loops import loops_of
 from penstock.state import tables
-from penstock.state.loops import loops_of
 from penstock.state.stand_ins import STAND_INS
 
 

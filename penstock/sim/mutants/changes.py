@@ -9,12 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.loops import Words
 from penstock.operators.changing_aggregate import ChangingAggregate
 from penstock.operators.shown import Changes, Shown
 from penstock.sim.mutants.mutant import Mutant
 from penstock.sim.scenario import Scenario
 from penstock.sim.swaps import swapped
-from penstock.state.loops import Words
 
 
 def _nothing_goes() -> AbstractContextManager[None]:

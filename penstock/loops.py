@@ -30,6 +30,7 @@ Bytes = NDArray[np.uint8]
 ReadFlags = NDArray[np.bool_]  # which may belong to somebody else, as what follows
 ReadBytes = NDArray[np.uint8]
 ReadOffsets = NDArray[np.int32]
+ReadHashWords = NDArray[np.uint64]
 _TYPES = MappingProxyType(
     {
         "Words": "int64[::1]",
@@ -43,6 +44,7 @@ _TYPES = MappingProxyType(
         "ReadBytes": 'Array(uint8, 1, "C", readonly=True)',
         "ReadOffsets": 'Array(int32, 1, "C", readonly=True)',
         "HashWords": "uint64[::1]",
+        "ReadHashWords": 'Array(uint64, 1, "C", readonly=True)',
         "FlagRows": "boolean[:,::1]",
         "int": "int64",
         "bool": "boolean",
