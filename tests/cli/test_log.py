@@ -81,6 +81,20 @@ def test_info_says_what_the_weaker_level_means(
     assert "a power cut may take the newest records" in shown
 
 
+def test_info_says_how_columns_are_stored_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pa.record_batch({"n": pa.array(range(50_000))})
+    with open_log(tmp_path / "log", create=True) as log:
+        create_stream(log, "numbers", schema_from_arrow(rows.schema))
+        StreamWriter(log, "numbers", "somebody", punit.Codec.ADAPTIVE).write(rows)
+    (found,) = lines(capsys, "log", "info", tmp_path / "log", "--json")
+    (column,) = found["codecs"]
+    assert (column["column"], column["tag"].split(":")[0] != "") == ("n", True)
+    assert column["reason"].endswith("MB/s")
+    assert column["codec"] in run(capsys, "log", "info", tmp_path / "log")
+
+
 def test_ls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = run(capsys, "log", "ls", folder).splitlines()
     assert shown[0].split()[:2] == ["tag", "records"]
