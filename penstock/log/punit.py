@@ -508,7 +508,7 @@ def _no_columns(rows: int, schema: pa.Schema) -> pa.RecordBatch:
 def read_message(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """The batch of an Arrow IPC stream behind its schema, checked like that of a unit."""
     if not _is_plain(schema):
-        raise _damaged("its schema has dictionary, view or dense union columns")
+        raise damaged("its schema has dictionary, view or dense union columns")
     if message.slice(max(0, message.size - len(_END))).to_pybytes() == _END:
         message = message.slice(0, message.size - len(_END))
     return _read_batch(message, schema, None, verify=True)
