@@ -1,7 +1,8 @@
 """Columns of a Parquet file as columns of a Spark schema: which may be which, and how.
 
 The rule is Spark's for files and schemas that differ, where it keeps the values what they are. It
-also reads a time as the number behind it, or cuts an integer off; such files are refused.
+also reads a time as the number behind it, or cuts an integer off; such files are refused. A column
+without any value is read as every type, of which Spark reads some.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ def type_misfit(found: pa.DataType, wanted: pa.DataType, case_sensitive: bool) -
     """Return why values of one type are never read as the other, None if they are."""
     if pa.types.is_dictionary(found):
         found = found.value_type
+    if pa.types.is_null(found):
+        return None  # pandas writes a column so that has no value in a file, whatever its type
     if pa.types.is_struct(wanted) and pa.types.is_struct(found):
         return _struct_misfit(found, wanted, case_sensitive)
     if pa.types.is_map(wanted) and pa.types.is_map(found):
@@ -122,6 +125,8 @@ def as_type(column: pa.Array, wanted: pa.DataType, case_sensitive: bool) -> pa.A
     """Return a column as another type; an ArrowInvalid names the first value that does not fit."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), wanted)
     if pa.types.is_struct(wanted):
         names = [field.name for field in column.type]
         children = []

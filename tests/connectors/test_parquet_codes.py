@@ -17,6 +17,7 @@ from penstock.connectors.folder import FolderOptions, FolderSource
 from penstock.connectors.folder_files import OpenFile
 from penstock.connectors.parquet_footer import DAMAGE, read_footer, stored_values
 from penstock.connectors.parquet_pages import BATCH_BYTES_MAX, CODED_ROWS_MIN
+from penstock.connectors.parquet_types import as_type, type_misfit
 from penstock.connectors.rejects import with_plain_texts
 from penstock.testing.memory_log import MemoryLog
 
@@ -108,6 +109,27 @@ def test_texts_are_the_same_however_a_file_stores_them(tmp_path: Path, name: str
 def test_nothing_but_nulls_has_no_dictionary(tmp_path: Path) -> None:
     pq.write_table(table(pa.nulls(ROWS, pa.string())), tmp_path / "one")
     same_rows(tmp_path)
+
+
+def test_a_file_in_which_a_column_has_no_value_need_not_know_its_type(tmp_path: Path) -> None:
+    pq.write_table(table(names(3, 100)), tmp_path / "a")
+    pq.write_table(table(pa.nulls(50)), tmp_path / "b")
+    same_rows(tmp_path)
+    batches, _ = read(tmp_path, CODED)
+    assert sum(with_plain_texts(batch)["name"].null_count for batch in batches) == 50
+
+
+@pytest.mark.parametrize("wanted", ["int", "string", "list", "struct", "decimal"])
+def test_no_value_is_one_of_every_type(wanted: str) -> None:
+    kind = {
+        "int": pa.int32(),
+        "string": pa.string(),
+        "list": pa.list_(pa.int64()),
+        "struct": pa.struct([("a", pa.int8())]),
+        "decimal": pa.decimal128(10, 2),
+    }[wanted]
+    assert type_misfit(pa.null(), kind, case_sensitive=False) is None
+    assert as_type(pa.nulls(3), kind, case_sensitive=False).equals(pa.nulls(3, kind))
 
 
 def test_files_that_differ(tmp_path: Path) -> None:
