@@ -161,14 +161,15 @@ class StringPool:
         return numbers
 
     def _rebuild(self, used: NDArray[np.bool_]) -> None:
+        # With room for more, but never more than there was: nobody is asked for it.
         ids = np.flatnonzero(used).astype(np.int64)
-        starts: Words = np.zeros(ids.size + ids.size // 2 + 2, np.int64)
+        starts: Words = np.zeros(min(ids.size + ids.size // 2 + 2, self._starts.size), np.int64)
         np.cumsum(self._starts[ids + 1] - self._starts[ids], out=starts[1 : ids.size + 1])
         total = int(starts[ids.size])
-        arena: Bytes = np.empty(total + total // 2, np.uint8)
+        arena: Bytes = np.empty(min(total + total // 2, self._arena.size), np.uint8)
         tables.copy_strings(self._arena, self._starts, ids, np.ones(ids.size, np.bool_), arena)
         size = 2
-        while size * 6 // 10 <= ids.size:
+        while size * 6 // 10 <= ids.size and size < self._slots.size:
             size *= 2
         slots: Words = np.zeros(size, np.int64)
         tables.fill_string_slots(arena, starts, ids.size, slots)

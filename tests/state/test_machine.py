@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -218,7 +218,23 @@ StateMachine.TestCase.settings = settings(max_examples=examples(60), stateful_st
 TestStateMachine = StateMachine.TestCase
 
 
+def _empty(word: str | None, pane: int = 0, greatest: str | None = None) -> Any:
+    return ((None, word), pane, (0, None, None, None, None, greatest, None))
+
+
+# A refused batch whose strings were forgotten left more room for strings than there had been.
+REFUSED = [
+    ([((None, "long word " * 3), 0, (0, None, None, None, "", "b", None))], 0),
+    ([*([_empty(None)] * 3), _empty("a")], 2),
+    ([_empty("a")], 0),
+    ([_empty(None), _empty(None), _empty(None, 1, "ab")], 0),
+    ([*([_empty(None)] * 4), _empty("é")], 0),
+    ([*(_empty(None, pane) for pane in (0, 1, -1, 2, -2)), _empty("", 0, "ab")], 0),
+]
+
+
 @settings(max_examples=examples(60))
+@example(batches=REFUSED, bytes_max=2_592, stand_ins=False)
 @given(
     batches=st.lists(st.tuples(ROWS, st.integers(0, 3)), min_size=1, max_size=25),
     bytes_max=st.integers(2_000, 30_000),
