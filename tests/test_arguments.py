@@ -91,6 +91,11 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
 
     create = penstock.create_stream
     idle = object.__new__(StreamingQuery)  # arguments are looked at before anything else
+    sending = object.__new__(penstock.Producer)
+
+    def produce(name: Any = "p", port: Any = 1, token_file: Any = "none", **how: Any) -> object:
+        return penstock.Producer(name, port, token_file=token_file, **how)
+
     return {
         **words(DataStreamWriter(None)),  # type: ignore[arg-type]
         "open_log.path": (penstock.open_log, ("", "a\0b", *NO_TEXT)),
@@ -141,6 +146,18 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
             lambda v: penstock.StreamReader(log, "numbers", resume=v),
             (*NO_NUMBER, 1.5, -1, 1 << 63),
         ),
+        "Producer.name": (produce, NO_TEXT),
+        "Producer.port": (lambda v: produce(port=v), (None, *NO_NUMBER, 1.5, 0, -1, 1 << 16)),
+        "Producer.token_file": (lambda v: produce(token_file=v), ("", "a\0b", *NO_TEXT)),
+        "Producer.kept_bytes_max": (lambda v: produce(kept_bytes_max=v), NO_COUNT),
+        "Producer.patience_s": (
+            lambda v: produce(patience_s=v),
+            (None, *NO_NUMBER, -1, float("nan")),
+        ),
+        "Producer.send": (lambda v: sending.send(v, 1), (pa.table({"n": [1]}), *NO_OBJECT)),
+        "Producer.send.offset": (lambda v: sending.send_csv(b"1", v), NO_COUNT),
+        "Producer.send_csv": (lambda v: sending.send_csv(v, 1), (None, 1, "x", [], {}, NOTHING)),
+        "Producer.send_json": (lambda v: sending.send_json(v, 1), (None, 1, "x", [], {}, NOTHING)),
         "as_table.df": (lambda v: penstock.as_table(v, "n"), NO_OBJECT),
         "as_table.keys": (
             lambda v: penstock.as_table(frame(), v),

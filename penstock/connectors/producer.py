@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from penstock.arguments import check_folder, check_integer, check_type
 from penstock.connectors import producer_wire as wire
 from penstock.errors import InvalidArgument, ProducerRefused
 from penstock.names import check_name
@@ -23,6 +24,7 @@ PATIENCE_S = 60.0
 SILENCE_S = 5.0  # without a sign of life: the gate is not the owner any more, or stands still
 _PAUSE_S = 0.05  # between two attempts to connect
 _RECEIVE_BYTES = 1 << 16
+_PAYLOADS = (bytes, bytearray, memoryview, pa.Buffer)
 
 
 class _Kept(NamedTuple):
@@ -55,7 +57,12 @@ class Producer:
         """Wait until the query listens, for `patience_s` at most; so long it may also be away
         later. `kept_bytes_max` bounds what is not acknowledged: `send` waits for room."""
         self.name = check_name(name, "producer")
-        self._port, self._token_file = port, token_file
+        check_integer(port, "port", 1, (1 << 16) - 1)
+        check_integer(kept_bytes_max, "kept_bytes_max", 1)
+        check_type(patience_s, (int, float), "patience_s", "a number of seconds")
+        if not patience_s >= 0:
+            raise InvalidArgument(f"patience_s is {patience_s}; it is 0 or more")
+        self._port, self._token_file = port, check_folder(token_file, "token_file")
         self._kept_bytes_max, self._patience_s = kept_bytes_max, patience_s
         self._changed = threading.Condition()
         self._kept: deque[_Kept] = deque()
@@ -67,12 +74,16 @@ class Producer:
         self._is_closed = False
         connection, self._acknowledged = self._connected()
         self._last = self._acknowledged
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._wake_in.setblocking(False)
-        self._thread = threading.Thread(
-            target=self._run, args=(connection,), name="penstock-producer", daemon=True
-        )
-        self._thread.start()
+        try:
+            self._wake_in, self._wake_out = socket.socketpair()
+            self._wake_in.setblocking(False)
+            self._thread = threading.Thread(
+                target=self._run, args=(connection,), name="penstock-producer", daemon=True
+            )
+            self._thread.start()
+        except BaseException:
+            connection.close()
+            raise
 
     @property
     def offset(self) -> int | None:
@@ -81,6 +92,7 @@ class Producer:
 
     def send(self, rows: pa.RecordBatch, offset: int) -> None:
         """Hand rows over under an offset above all before; wait while too much is kept."""
+        check_type(rows, pa.RecordBatch, "rows", "a RecordBatch of Arrow")
         self._keep(wire.encode_rows(rows), offset, "arrow")
 
     def send_csv(self, lines: bytes, offset: int) -> None:
@@ -123,6 +135,7 @@ class Producer:
     # --- what is kept -----------------------------------------------------------------------------
 
     def _keep(self, payload: Any, offset: int, format: str) -> None:
+        check_type(payload, _PAYLOADS, "lines", "bytes")
         if type(offset) is not int or not 1 <= offset <= wire.OFFSET_MAX:
             raise InvalidArgument(f"offset is {offset!r:.80}, 1 to {wire.OFFSET_MAX} is possible")
         size = memoryview(payload).nbytes
@@ -149,7 +162,7 @@ class Producer:
             self._kept.append(unit)
             self._kept_bytes += unit.size
             self._last = offset
-        self._wake()
+            self._wake()
 
     def _check(self) -> None:
         if self._error is not None:
@@ -160,12 +173,11 @@ class Producer:
     def _end(self) -> None:
         with self._changed:
             self._is_closed = True
-        self._wake()
+            self._wake()
         self._thread.join()
-        self._wake_in.close()
-        self._wake_out.close()
 
     def _wake(self) -> None:
+        """By who has the lock: the thread closes its sockets under it when it ends."""
         with suppress(OSError):  # one word waits already, or the thread is gone
             self._wake_out.send(b"w", socket.MSG_DONTWAIT)
 
@@ -189,6 +201,9 @@ class Producer:
                 self._changed.notify_all()
         finally:
             connection.close()
+            with self._changed:  # here: who is told of an error may never close this
+                self._wake_in.close()
+                self._wake_out.close()
 
     def _exchange(self, connection: socket.socket) -> None:
         """Send and listen until this is closed; raises when the connection has ended."""

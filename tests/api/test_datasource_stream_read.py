@@ -204,7 +204,7 @@ def test_structured_streaming_reads_each_row_once(
     spark: SparkSession, tmp_path: Path, scenario: Scenario
 ) -> None:
     """Two runs of one query, with more rows committed between them, and a limit per batch."""
-    path = eventful(tmp_path / "log", units=20).path
+    path = eventful(tmp_path / "log", units=8).path
     collected: list[tuple[int, list[int]]] = []
 
     def run() -> None:

@@ -16,6 +16,7 @@ from penstock.stages.program import connector_spec
 from tests.catalyst.conftest import BIDS, stream
 from tests.catalyst.plan_cases import GOLDEN, plan_cases
 from tests.plan.text import print_relation
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +48,7 @@ def test_the_plan_of_a_data_frame(bids: DataFrame, name: str) -> None:
     plan_program(Query("shown", (write,), parallelism=2))
 
 
-@pytest.mark.parametrize("name", sorted(plan_cases()))
+@pytest.mark.parametrize("name", some(sorted(plan_cases()), every=3))
 def test_a_query_goes_on_from_what_it_stored(bids: DataFrame, name: str) -> None:
     case = plan_cases()[name]
     relation = translate(case.define(bids), output_mode=case.mode, query="shown").relation

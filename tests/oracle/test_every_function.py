@@ -4,7 +4,7 @@ columns of a stream: what Spark's batch gives, or a refusal that says what, wher
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from penstock.operators.specs import FilterSpec, GenerateSpec, ProjectSpec, Pyth
 from penstock.plan.nodes import Relation, Scan, Step, spec_of, walk
 from tests.catalyst.conftest import stream
 from tests.oracle.verdict import plain_column, static_frame
-from tests.thoroughness import IS_DEEP
+from tests.thoroughness import IS_DEEP, of_campaign
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PARTS = 8
-SHARE = 12  # of the functions of a part, where there is no time for all
+SHARE = 2 if IS_DEEP else 12  # of the functions of a part, where there is no time for all
 _EXAMPLE = re.compile(r"> (SELECT [^;]*);")
 _WORD = re.compile(r"\w+")
 
@@ -185,10 +185,19 @@ def _run(
     "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
 )
 def test_an_example_gives_what_spark_gives(spark: SparkSession, part: int) -> None:
-    names = function_names(spark)[part::PARTS]
+    _judge(spark, function_names(spark)[part::PARTS][::SHARE])
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", of_campaign(range(PARTS)))
+def test_every_example_gives_what_spark_gives(spark: SparkSession, part: int) -> None:
+    _judge(spark, function_names(spark)[part::PARTS])
+
+
+def _judge(spark: SparkSession, names: Sequence[str]) -> None:
     wrong: list[str] = []
     hows: dict[str, int] = {}
-    for name in names if IS_DEEP else names[::SHARE]:
+    for name in names:
         for example in examples(spark, name):
             for item in selected(spark, example):
                 how, difference = judged(spark, item)

@@ -63,8 +63,13 @@ def _made_up(rng: random.Random, depth: int = 0) -> str:
 
 
 def _texts(rng: random.Random) -> list[str | None]:
-    made_up = [_made_up(rng) for _ in range(3 * CHANGED if IS_DEEP else CHANGED // 3)]
-    return [None, *JSON_TEXTS, *(_changed(rng) for _ in range(CHANGED)), *made_up]
+    changed, made_up = (CHANGED, 3 * CHANGED) if IS_DEEP else (CHANGED // 4, CHANGED // 8)
+    return [
+        None,
+        *JSON_TEXTS,
+        *(_changed(rng) for _ in range(changed)),
+        *(_made_up(rng) for _ in range(made_up)),
+    ]
 
 
 @pytest.mark.parametrize("seed", some(range(4), every=4))

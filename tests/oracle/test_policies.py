@@ -202,8 +202,15 @@ def run_once(program: Program, log: MemoryLog, place: Path, rng: random.Random) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["min", "max"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        # Of each query one policy; the other one in a campaign.
+        pytest.param(name, policy, marks=pytest.mark.campaign if (at + of) % 2 else ())
+        for at, name in enumerate(NAMES)
+        for of, policy in enumerate(("min", "max"))
+    ],
+)
 def test_each_round_gives_what_spark_gives(
     spark: SparkSession, tmp_path: Path, name: str, policy: str
 ) -> None:

@@ -21,6 +21,7 @@ from tests.oracle.engine import Manner, run_streams
 from tests.oracle.events import EVENT_COLUMNS, event_rows
 from tests.oracle.feeding import cut_into_rounds
 from tests.oracle.verdict import as_mode, differences, plain, static_frame
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -233,7 +234,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, every=2))
 def test_a_shape_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     shape, rng = shapes()[name], random.Random(name)
     seed = rng.randrange(1 << 30)

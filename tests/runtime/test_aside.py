@@ -132,7 +132,7 @@ def settings(**given: Any) -> Settings:
     return Settings(step_rows_max=17, commit_interval_ms=0, checkpoint_interval_commits=3, **given)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", some([2, 1], every=2))
 @pytest.mark.parametrize("kind", MAKERS)
 def test_rows_that_an_operator_made_are_dead_letters_once(
     lab: Laboratory, kind: str, parallelism: int
@@ -185,7 +185,7 @@ def versions(rng: random.Random, keys: int, rows: int, *names: str) -> pa.Table:
     return table(made, **dict.fromkeys(names, pa.int64()))
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", some([2, 1], every=2))
 @pytest.mark.parametrize("seed", some(range(3), every=3))
 def test_rows_of_two_tables_that_fail_together_are_dead_letters_once(
     lab: Laboratory, seed: int, parallelism: int

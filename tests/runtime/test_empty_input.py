@@ -23,6 +23,7 @@ from penstock.stages.settings import Settings
 from penstock.testing.columns import col
 from penstock.testing.plans import Draft, count, query, scan_source, sum_
 from tests.runtime.laboratory import Laboratory
+from tests.thoroughness import some
 
 NOTHING = (0, None)
 
@@ -143,7 +144,7 @@ def counted(rows: Draft, mode: str, parallelism: int) -> Query:
     return query("counted", counts.to_stream("out"), parallelism=parallelism, settings=settings)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", some([1, 2], every=2))
 @pytest.mark.parametrize("mode", ["complete", "update"])
 @pytest.mark.parametrize("before", BEFORE)
 def test_the_end_of_a_source_without_files_is_no_input(
@@ -154,7 +155,7 @@ def test_the_end_of_a_source_without_files_is_no_input(
     assert lab.rows("out") == []
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", some([1, 2], every=2))
 @pytest.mark.parametrize("mode", ["complete", "update"])
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("bounded", [True, False])

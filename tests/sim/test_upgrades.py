@@ -44,7 +44,9 @@ def _newer_markers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _newer_checkpoints(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "VERSION", checkpoints.VERSION + 1)
+    newer = checkpoints.VERSION + 1
+    monkeypatch.setattr(checkpoints, "VERSION", newer)
+    monkeypatch.setattr(checkpoints, "VERSIONS_READ", (newer,))
 
 
 def _newer_program(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def queries() -> dict[str, tuple[str, Callable[[DataFrame], DataFrame]]]:
     }
 
 
-@pytest.mark.parametrize("name", some([*NAMES], every=2))
+@pytest.mark.parametrize("name", some([*NAMES], every=4))
 def test_a_query_gives_what_spark_gives(attached: Attached, rows: DataFrame, name: str) -> None:
     mode, define = queries()[name]
     named = name.replace(" ", "_")
@@ -184,7 +184,7 @@ def faster(rows: DataFrame) -> DataFrame:
 OF_PAIRS = "length(format_string('%1$s:%2$s', n * n, m)) < 7"
 
 
-@pytest.mark.parametrize("how", some(["full", "anti", "left", "right", "semi"], every=4))
+@pytest.mark.parametrize("how", some(["full", "anti", "left", "right", "semi"], every=5))
 @pytest.mark.parametrize("is_static", some([False, True], every=2))
 def test_spark_decides_of_pairs_within_an_outer_join(
     attached: Attached, rows: DataFrame, how: str, is_static: bool

@@ -125,6 +125,7 @@ def test_options_of_nobody_are_refused_at_the_start(spark: SparkSession, tmp_pat
     assert lacks_format(spark, ENDS_FORMAT) is not None
 
 
+@pytest.mark.slow
 def test_taken_over_with_sparks_source(spark: SparkSession, tmp_path: Path) -> None:
     """What only its source would have left to Structured Streaming runs here."""
     taken = penstock.takeover(spark)

@@ -16,7 +16,7 @@ from tests.spark.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900)]
 
-ROWS = 1_000
+ROWS = 400
 PROGRAM = """
 import sys
 import penstock

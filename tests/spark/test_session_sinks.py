@@ -83,7 +83,7 @@ LAYOUTS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", some([*LAYOUTS], every=3))
+@pytest.mark.parametrize("name", some([*LAYOUTS], every=5))
 def test_spark_reads_back_what_it_would_have_written_itself(
     spark: SparkSession, rows: DataFrame, tmp_path: Path, name: str
 ) -> None:

@@ -128,7 +128,7 @@ def test_slots_are_killed_and_results_stay_one_prefix_of_the_input(
     try:
         first, *_ = query.request.program.stages
         assert {"evens", "thirds"} < set(first.written)
-        for _ in range(4):
+        for _ in range(2):
             publish(15)
             query.processAllAvailable()  # what waits together is shown by one marker
             publish(15)
