@@ -35,12 +35,14 @@ if TYPE_CHECKING:
     from penstock.connectors.producer import Producer
     from penstock.errors import StreamError
     from penstock.log.local import open_log
+    from penstock.runtime.retention import Retention, set_retention
     from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Producer",
+    "Retention",
     "StreamError",
     "StreamReader",
     "StreamWriter",
@@ -51,6 +53,7 @@ __all__ = [
     "open_log",
     "queries",
     "query",
+    "set_retention",
     "streams",
     "takeover",
     "writeStream",
@@ -62,6 +65,7 @@ __all__ = [
 _HOMES = MappingProxyType(
     {
         "Producer": "penstock.connectors.producer",
+        "Retention": "penstock.runtime.retention",
         "StreamError": "penstock.errors",
         "StreamReader": "penstock.runtime.streams",
         "StreamWriter": "penstock.runtime.streams",
@@ -71,6 +75,7 @@ _HOMES = MappingProxyType(
         "open_log": "penstock.log.local",
         "queries": "penstock.api.registry",
         "query": "penstock.api.registry",
+        "set_retention": "penstock.runtime.retention",
         "streams": "penstock.api.streams",
         "takeover": "penstock.api.takeover",
         "writeStream": "penstock.api.writer",

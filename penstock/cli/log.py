@@ -28,7 +28,15 @@ from penstock.log.record import START, Position, Record, RecordKind
 from penstock.log.repair import RepairReport, repair, spans
 from penstock.log.survey import list_tags, position_before_newest, summarise, tag_names
 from penstock.names import escape
-from penstock.runtime.retention import Cut, cut, plan_cut
+from penstock.runtime.retention import (
+    Cut,
+    Retention,
+    cut,
+    plan_cut,
+    retain,
+    retention_of,
+    set_retention,
+)
 from penstock.runtime.staging import clear_dead_writes
 
 MEANINGS = {
@@ -68,6 +76,14 @@ def add_parser(subparsers: Any) -> None:
     age.add_argument("--before", type=int, metavar="POSITION", help="epochs that end before this")
     age.add_argument("--keep-hours", type=float, metavar="N", help="epochs older than N hours")
     trim.add_argument("--dry-run", action="store_true", help="only say what would go")
+    keep = _add(commands, "retain", run_retain, "say how long the rows of a stream stay")
+    keep.add_argument("stream", metavar="STREAM")
+    keep.add_argument(
+        "--until-consumed", action="store_true", help="until every query that reads it has them"
+    )
+    keep.add_argument("--hours", type=float, default=None, metavar="N", help="so long")
+    keep.add_argument("--bytes", type=int, default=None, metavar="N", help="the newest so many")
+    keep.add_argument("--for-ever", action="store_true", help="as at first")
     mend = _add(commands, "repair", run_repair, "move damage aside and make the rest usable")
     mend.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
@@ -355,12 +371,7 @@ def run_trim(args: argparse.Namespace) -> int:
     if before is not None and before < 1:
         raise InvalidArgument(f"--before is {before}; positions begin at 1", before=before)
     if args.keep_hours is not None:
-        if not 0 <= args.keep_hours <= HOURS_MAX:
-            raise InvalidArgument(
-                f"--keep-hours is {args.keep_hours:g}; it is 0 to {HOURS_MAX:,}",
-                keep_hours=args.keep_hours,
-            )
-        before_us = SystemClock().now_us() - round(args.keep_hours * 3_600_000_000)
+        before_us = SystemClock().now_us() - 1_000_000 * _seconds("--keep-hours", args.keep_hours)
     with open_log(args.dir, read_only=args.dry_run) as log:
         if not args.dry_run:
             clear_dead_writes(log, args.stream)
@@ -377,6 +388,43 @@ def _describe_cut(planned: Cut, dry_run: bool) -> str:
     if planned.held_back_by is not None:
         line += f"; query {escape(planned.held_back_by)} has not read further"
     return line
+
+
+def _seconds(option: str, hours: float) -> int:
+    if not 0 <= hours <= HOURS_MAX:
+        raise InvalidArgument(f"{option} is {hours:g}; it is 0 to {HOURS_MAX:,}")
+    return round(hours * 3_600)
+
+
+def run_retain(args: argparse.Namespace) -> int:
+    """Say how long the rows of a stream stay, or what was said, and who holds it by now."""
+    age_s = None if args.hours is None else _seconds("--hours", args.hours)
+    wanted = Retention(args.until_consumed, age_s, args.bytes)
+    if args.for_ever and not wanted.is_for_ever:
+        raise InvalidArgument("--for-ever and a bound: say one of them")
+    is_new = args.for_ever or not wanted.is_for_ever
+    with open_log(args.dir, read_only=not is_new) as log:
+        if is_new:
+            set_retention(log, args.stream, wanted)
+            retain(log, args.stream, SystemClock().now_us())  # perhaps nobody writes or reads it
+        facts_of = retention_of(log, args.stream)
+        held_back_by = plan_cut(log, args.stream).held_back_by
+    if args.json:
+        print(json.dumps(asdict(facts_of) | {"held_back_by": held_back_by}))
+        return 0
+    rules = [
+        *(["until every query that reads it has them"] if facts_of.until_consumed else []),
+        *([f"for {facts_of.age_s / 3600:g} hours"] if facts_of.age_s is not None else []),
+        *([f"up to {size(facts_of.bytes_max)}"] if facts_of.bytes_max is not None else []),
+    ]
+    line = f"{escape(args.stream)}: rows stay {', or '.join(rules) or 'for ever'}"
+    if held_back_by is not None:
+        line += (
+            f"; query {escape(held_back_by)} has not read all of it, and holds what it has not "
+            "read, also while it is stopped"
+        )
+    print(line)
+    return 0
 
 
 # ------------------------------------------------------------------ repair

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 from penstock.errors import Fenced, OutcomeUnknown, SequenceConflict, Trimmed
-from penstock.log.record import Append, Entry, Fence, Position, Record, Versioned
+from penstock.log.record import Append, Entry, Fence, Head, Position, Record, Versioned
 from penstock.names import check_any_name
 
 READ_LIMIT_MAX = 65_536
@@ -94,6 +94,13 @@ class Log(ABC):
         With `untrimmed_after`, `Trimmed` is raised if one of the tags is trimmed beyond that
         position: a reader that has come so far is never led past records that it had still to read.
         """
+
+    def heads(self, tags: Collection[str], after: Position, limit: int) -> list[Head]:
+        """As `read`, without the bodies, which nobody has to fetch or verify for it."""
+        return [
+            Head(record.position, record.kind, record.producer, record.time_us, record.body.nbytes)
+            for record in self.read(tags, after, limit)
+        ]
 
     @abstractmethod
     def last(self, tag: str) -> Record | None:

@@ -56,7 +56,17 @@ from penstock.log.contract import Log, LogStatistics, Outcome
 from penstock.log.files import BUSY_S, Files, busy, lock, log_error, named_errors, unlock
 from penstock.log.index import RESERVED_POSITIONS, Body, Incoming, Index, Known, Row, row_seal
 from penstock.log.power_cut import boot_id, go_on_after, last_whole, write_back
-from penstock.log.record import START, Append, Entry, Fence, Position, Record, RecordKind, Versioned
+from penstock.log.record import (
+    START,
+    Append,
+    Entry,
+    Fence,
+    Head,
+    Position,
+    Record,
+    RecordKind,
+    Versioned,
+)
 from penstock.log.segments import BodyPlace, SegmentReader, SegmentWriter, body_checksum
 from penstock.log.validate import (
     check_append,
@@ -451,6 +461,17 @@ class LocalLog(Log):
                 self._check_open()
                 check_untrimmed(untrimmed_after, self._index.trims(names))
         return records
+
+    def heads(self, tags: Collection[str], after: Position, limit: int) -> list[Head]:
+        names = check_read(tags, limit, after)
+        upto = self.tail()
+        with self._lock:
+            self._check_open()
+            rows = self._rows(names, after, upto, limit) if after < upto else []
+        return [
+            Head(row.position, RecordKind(row.kind), row.producer, row.time_us, row.length)
+            for row in rows
+        ]
 
     def last(self, tag: str) -> Record | None:
         check_tag(tag)

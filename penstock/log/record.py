@@ -67,6 +67,16 @@ class Record:
         assert self.tags, "a record nobody can read"
 
 
+class Head(NamedTuple):
+    """What a log knows of a record without its body."""
+
+    position: Position
+    kind: RecordKind
+    producer: str
+    time_us: int
+    body_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Fence:
     """Makes an append conditional: it happens only while `instance` is the newest of `vertex`."""

@@ -51,11 +51,12 @@ from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.pushed_filters import pushed_condition
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.resting import REST_LOOK_S, Resting
+from penstock.runtime.retention import Retainer
 from penstock.runtime.sources import SOURCES, SourceBuilder, SourceRequest
 from penstock.runtime.static_sides import StaticSides
 from penstock.runtime.streams import dead_letter_names, describe_stream, register_streams
 from penstock.runtime.substreams import stream_tags
-from penstock.runtime.trimming import TRIM_COMMITS, trim_job
+from penstock.runtime.trimming import TRIM_COMMITS, named_streams, trim_job
 from penstock.runtime.vertex import (
     Checkpointer,
     Vertex,
@@ -161,7 +162,10 @@ class Assembly:
         late, dead = settings.late_stream, settings.dead_letter_stream
         trigger_ms = settings.trigger_interval_ms
         input = self._input(vertex, stage, marker)
-        trim = trim_job(self.program, vertex)
+        trim = replace(
+            trim_job(self.program, vertex),
+            retain=Retainer(self.log, named_streams(vertex), self.clock),
+        )
         if input.cleans:
             beside = (each.vertex_tag for each in self.program.stage_vertices(vertex.stage))
             trim = replace(trim, clean=input.clean, beside=tuple(beside))

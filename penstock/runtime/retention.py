@@ -5,16 +5,25 @@ runs between two epochs, so a reader never sees a part of one, and never takes r
 this log has still to read. Streams that a query made for itself are trimmed by it, and by nobody
 else. Readers elsewhere, such as Spark queries with offsets of their own, are
 told when rows that they ask for are gone.
+
+What somebody says once and for all is the stream's retention, kept under `retention/<stream>`:
+rows go when every registered reader has them, when they are old, or when they are many. The
+vertices that write or read the stream see to it when they trim. Registered is every query that is
+stored in the log, also while it is stopped: it holds the stream until it goes on. No body is read
+for any of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from penstock.clock import Clock
+from penstock.errors import InvalidArgument
+from penstock.json_codec import Malformed, parse, read_as, spaced_json
 from penstock.log.contract import Log
-from penstock.log.record import START, Position, Record, RecordKind
+from penstock.log.record import START, Head, Position, RecordKind
 from penstock.names import check_name
 from penstock.runtime.queries import needed_query, stored_names
 from penstock.runtime.staging import open_writes
@@ -24,6 +33,8 @@ from penstock.stages.program import is_fed
 from penstock.stages.tags import marker_tag
 
 READ_RECORDS = 256
+LOOK_S = 1.0  # between two looks at what streams hold, at the least,
+LOOK_SHARE = 0.05  # and of a thread's time for them, at the most
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +46,94 @@ class Cut:
     epochs: int
     held_back_by: str | None
     rows_upto: Position  # the last marker by then that came for rows
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which rows of a stream may go: those for which one of these is true. For ever: none is."""
+
+    until_consumed: bool = False  # by every query of the log that reads the stream
+    age_s: int | None = None
+    bytes_max: int | None = None  # as stored; the epoch in which they begin stays whole
+
+    @property
+    def is_for_ever(self) -> bool:
+        return not self.until_consumed and self.age_s is None and self.bytes_max is None
+
+
+def set_retention(log: Log, stream: str, retention: Retention) -> None:
+    """Say from now on how long the rows of a stream stay."""
+    describe_stream(log, check_name(stream, "stream"))
+    for name, value in (("age", retention.age_s), ("size", retention.bytes_max)):
+        if value is not None and not 0 <= value < 1 << 62:
+            raise InvalidArgument(f"the {name} {value:g} is no bound for rows", stream=stream)
+    log.put(_key(stream), spaced_json(retention))
+
+
+def retention_of(log: Log, stream: str) -> Retention:
+    """How long the rows of a stream stay; for ever where nobody has said anything."""
+    found = log.get(_key(stream))
+    try:
+        return Retention() if found is None else read_as(Retention, parse(found.value), stream)
+    except Malformed:
+        return Retention()  # of another version: what it does not understand it keeps
+
+
+def _key(stream: str) -> str:
+    return f"retention/{stream}"
+
+
+def retain(log: Log, stream: str, now_us: int) -> Cut | None:
+    """Let go of what a stream's retention does not keep; None if it keeps all."""
+    retention = retention_of(log, stream)
+    if retention.is_for_ever:
+        return None
+    plans = []
+    facts = describe_stream(log, stream)
+    if retention.until_consumed and _least_read(log, facts)[1] is not None:
+        plans.append(plan_cut(log, stream))
+    if retention.age_s is not None:
+        plans.append(plan_cut(log, stream, before_us=now_us - retention.age_s * 1_000_000))
+    if retention.bytes_max is not None:
+        first = _first_of_newest(log, facts.tags, retention.bytes_max)
+        plans.append(plan_cut(log, stream, before=first))
+    furthest = max(plans, key=lambda plan: plan.upto, default=None)
+    if furthest is not None and furthest.epochs:
+        cut(log, furthest)
+    return furthest
+
+
+class Retainer:
+    """Looks after the retention of some streams, so seldom that it costs little.
+
+    What streams hold has to be counted for some retentions, which takes the longer the more it is.
+    """
+
+    def __init__(self, log: Log, streams: Sequence[str], clock: Clock) -> None:
+        self._log, self._streams, self._clock = log, streams, clock
+        self._due_s = 0.0
+
+    def __call__(self) -> None:
+        """Let go of what is not kept, if it is time to look."""
+        began_s = self._clock.monotonic_s()
+        if began_s < self._due_s:
+            return
+        for stream in self._streams:
+            retain(self._log, stream, self._clock.now_us())
+        ended_s = self._clock.monotonic_s()
+        self._due_s = ended_s + max(LOOK_S, (ended_s - began_s) / LOOK_SHARE)
+
+
+def _first_of_newest(log: Log, tags: tuple[str, ...], bytes_max: int) -> Position:
+    """Where the records at the end of a stream begin that have no more than so many bytes."""
+    over = sum(head.body_bytes for head in _heads(log, tags)) - bytes_max
+    end = START
+    for head in _heads(log, tags):
+        if over <= 0:
+            return head.position
+        over -= head.body_bytes
+        end = head.position
+    return Position(end + 1)
 
 
 def plan_cut(
@@ -76,7 +175,7 @@ def _writes_that_are_over(log: Log, planned: Cut) -> set[str]:
     Whoever should try all the same is refused by the fence of the write.
     """
     open_ids = {write.id for write in open_writes(log, planned.stream)}
-    markers = _records(log, (marker_tag(planned.stream),))
+    markers = _heads(log, (marker_tag(planned.stream),))
     gone = takewhile(lambda marker: marker.position <= planned.upto, markers)
     return {
         marker.producer
@@ -112,7 +211,7 @@ def _border(
     epochs = 0  # before those of `markers`
     rows_upto = START
     end = limit
-    for record in _records(log, tags):
+    for record in _heads(log, tags):
         is_marker = record.kind is RecordKind.MARKER
         is_young = is_marker and before_us is not None and record.time_us >= before_us
         if record.position > limit or is_young:
@@ -138,8 +237,8 @@ def _last_with_rows(markers: list[tuple[Position, Position | None]], earlier: Po
     return next((at for at, first in reversed(markers) if first is not None), earlier)
 
 
-def _records(log: Log, tags: tuple[str, ...]) -> Iterator[Record]:
+def _heads(log: Log, tags: tuple[str, ...]) -> Iterator[Head]:
     after = START
-    while page := log.read(tags, after, READ_RECORDS):
+    while page := log.heads(tags, after, READ_RECORDS):
         yield from page
         after = page[-1].position

@@ -52,6 +52,8 @@ class TrimJob:
     clean: Callable[[Sequence[Any]], None] | None = None  # lets go of a source's input,
     beside: tuple[str, ...] = ()  # by the offsets of these vertex tags, in the order of its parts
     statics: tuple[tuple[str, str, tuple[str, ...]], ...] = ()  # query, side, and all who read it
+    # Lets go of what the retention of streams that people named does not keep.
+    retain: Callable[[], None] | None = None
 
 
 def trim_job(program: Program, vertex: VertexProgram) -> TrimJob:
@@ -72,6 +74,13 @@ def trim_job(program: Program, vertex: VertexProgram) -> TrimJob:
     return TrimJob(vertex.name, vertex.vertex_tag, inputs, own, statics=statics)
 
 
+def named_streams(vertex: VertexProgram) -> tuple[str, ...]:
+    """The streams that people named which a vertex reads or writes."""
+    written = (tag for tags in vertex.output_tags for tag in tags)
+    touched = {parse_tag(tag).name for tag in (*vertex.input_tags, *written)}
+    return tuple(sorted(name for name in touched if "." not in name))
+
+
 def let_go(job: TrimJob, log: Log) -> None:
     """Trim all that a job names up to where its readers are by now."""
     for tag, readers in job.inputs:
@@ -83,6 +92,8 @@ def let_go(job: TrimJob, log: Log) -> None:
         # The marker itself stays: it is where the next recovery begins.
         for tag in job.own:
             _trim(log, tag, Position(last.position - 1))
+    if job.retain is not None:
+        job.retain()
     if job.clean is not None:
         markers = [log.last(tag) for tag in job.beside]
         log.sync()

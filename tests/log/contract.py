@@ -288,6 +288,21 @@ class LogContract:
                 cursor = page[-1].position
             assert walked == list(range(1, 13))
 
+    def test_heads_are_the_records_without_their_bodies(self, log: Log) -> None:
+        for number, size in enumerate((0, 10, 3 * KIB), start=1):
+            tags = ("a",) if number % 2 else ("a", "b")
+            log.append([Entry(RecordKind.DATA, tags, "p", 1, number, bytes(size))])
+        log.trim("a", Position(1))
+        for limit in (1, 2, 100):
+            after = START
+            while records := log.read(["a", "b"], after, limit):
+                assert log.heads(["a", "b"], after, limit) == [
+                    (each.position, each.kind, each.producer, each.time_us, each.body.nbytes)
+                    for each in records
+                ]
+                after = records[-1].position
+            assert log.heads(["a", "b"], after, limit) == []
+
     def test_a_tag_is_not_its_prefix(self, log: Log) -> None:
         fill(log, [("S/a",), ("S/a/0",), ("S",), ("S/ab",), ("s/a",)])
         assert positions(everything(log, "S/a")) == [2 - 1]

@@ -10,16 +10,26 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli.main import main
-from penstock.errors import InvalidName, StreamNotFound
+from penstock.errors import InvalidArgument, InvalidName, StreamNotFound
 from penstock.expressions.types import BIGINT, Field
 from penstock.log import LocalLog, open_log, punit, take_over
 from penstock.log.record import Fence, Position, RecordKind
 from penstock.plan.optimizer import plan_program
 from penstock.runtime.outputs import Outputs
 from penstock.runtime.queries import StoredQuery
-from penstock.runtime.retention import Cut, cut, plan_cut
+from penstock.runtime.retention import (
+    LOOK_S,
+    Cut,
+    Retainer,
+    Retention,
+    cut,
+    plan_cut,
+    retain,
+    set_retention,
+)
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.stages.program import sink_stream
+from penstock.testing.clock import ManualClock
 from penstock.testing.plans import query, scan_stream
 from penstock.testing.single_process import SingleProcess
 from tests.runtime.laboratory import UNSYNCED, Laboratory
@@ -149,3 +159,93 @@ def test_the_command_line(log: LocalLog, capsys: pytest.CaptureFixture[str]) -> 
     assert "positions begin at 1" in capsys.readouterr().err
     with pytest.raises(StreamNotFound):
         plan_cut(log, "nothing", before=Position(1))
+
+
+def sizes(log: LocalLog) -> int:
+    return sum(r.body.nbytes for r in log.read(["S/numbers/0", "S/numbers/m"], Position(0), 9_999))
+
+
+def test_a_stream_is_kept_for_ever_until_somebody_says_otherwise(log: LocalLog) -> None:
+    publish(log, *range(4))
+    assert retain(log, "numbers", 1 << 60) is None
+    assert left(log) == [0, 1, 2, 3]
+    with pytest.raises(StreamNotFound):
+        set_retention(log, "nobody", Retention(until_consumed=True))
+
+
+def test_by_age_and_by_size_the_oldest_epochs_go(log: LocalLog) -> None:
+    marks = publish(log, *range(8))
+    times = {r.position: r.time_us for r in log.read(["S/numbers/m"], Position(0), 99)}
+    set_retention(log, "numbers", Retention(age_s=60))
+    retain(log, "numbers", times[marks[0]] + 1_000_000)
+    assert left(log) == list(range(8))
+    retain(log, "numbers", times[marks[7]] + 61_000_000)
+    assert left(log) == []
+    publish(log, *range(8))
+    whole = sizes(log)
+    set_retention(log, "numbers", Retention(bytes_max=whole // 2))
+    retain(log, "numbers", 0)
+    assert left(log) == [4, 5, 6, 7]
+    set_retention(log, "numbers", Retention(bytes_max=whole))
+    retain(log, "numbers", 0)
+    assert left(log) == [4, 5, 6, 7]
+    set_retention(log, "numbers", Retention(bytes_max=0))
+    retain(log, "numbers", 0)
+    assert left(log) == []
+    for wrong in (Retention(age_s=-1), Retention(bytes_max=-1)):
+        with pytest.raises(InvalidArgument, match="is no bound for rows"):
+            set_retention(log, "numbers", wrong)
+
+
+def test_no_body_is_read_for_it_and_looks_are_seldom(log: LocalLog) -> None:
+    publish(log, *range(600))
+    set_retention(log, "numbers", Retention(bytes_max=sizes(log) // 2, age_s=3_600))
+    before = log.statistics().bytes_read
+    clock = ManualClock()
+    retainer = Retainer(log, ("numbers",), clock)
+    retainer()
+    few = {record.body.nbytes for record in log.read(["S/numbers/m"], Position(0), 1)}
+    assert log.statistics().bytes_read - before < 20 * max(few)
+    kept = left(log)
+    assert len(kept) in range(290, 310)
+    publish(log, *range(600))
+    retainer()
+    assert len(left(log)) == len(kept) + 600, "it has just looked"
+    clock.advance(2 * LOOK_S)
+    retainer()
+    assert len(left(log)) in range(290, 310)
+
+
+def test_until_consumed_the_disk_stays_flat_and_a_stopped_reader_holds_it(
+    lab: Laboratory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reader's own trims let go of what it has read; nobody else has to do anything."""
+    with open_log(lab.folder, create=True, config=UNSYNCED) as log:
+        create_stream(log, "numbers", (Field("x", BIGINT, False),))
+        set_retention(log, "numbers", Retention(until_consumed=True))
+        publish(log, 0)
+        assert retain(log, "numbers", 0) is None  # nobody is registered: nothing is consumed
+        rows = scan_stream("numbers", "x bigint not null")
+        reads = plan_program(query("copy", rows.to_stream("copies")))
+        log.put("query/copy", StoredQuery("id", "copy", reads, "copies", None).encode())
+        most = 0
+        for _ in range(6):
+            publish(log, *range(20))
+            with lab.open(reads) as process:
+                process.run_available()
+            retain(log, "numbers", 0)
+            most = max(most, len(left(log)))
+        assert most <= 20
+        publish(log, *range(100, 130))
+        retain(log, "numbers", 0)
+        assert left(log)[-30:] == list(range(100, 130))
+    assert main(["log", "retain", str(lab.folder), "numbers"]) == 0
+    shown = capsys.readouterr().out
+    assert "until every query that reads it has them" in shown
+    assert "query copy has not read all of it" in shown
+    assert main(["log", "retain", str(lab.folder), "numbers", "--hours", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["age_s"] == 7200
+    for wrong in (["--hours", "nan"], ["--hours", "-1"], ["--for-ever", "--bytes", "3"]):
+        assert main(["log", "retain", str(lab.folder), "numbers", *wrong]) != 0
+    assert main(["log", "retain", str(lab.folder), "numbers", "--for-ever"]) == 0
+    assert "rows stay for ever" in capsys.readouterr().out
