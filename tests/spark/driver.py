@@ -69,6 +69,13 @@ class Driver:
         rows = self._spark.readStream.format("penstock").option("stream", stream).load()
         return self._run(writeStream(rows.where("number % 2 = 0")), name, more)
 
+    def listen(self, name: str, port: int, token: str, **more: Any) -> dict[str, Any]:
+        """Start a query that counts by number what producers send, of the rows a filter leaves."""
+        reader = self._spark.readStream.format("producers").schema("n BIGINT, k BIGINT, pad STRING")
+        rows = reader.option("port", port).option("tokenFile", token).load()
+        counts = rows.where("k > 0").select("n").groupBy("n").count()
+        return self._run(writeStream(counts).outputMode("update"), name, more)
+
     def _run(self, writer: DataStreamWriter, name: str, more: dict[str, Any]) -> dict[str, Any]:
         sink, path = more.pop("sink", "stream"), more.pop("path", None)
         if more.pop("available_now", False):

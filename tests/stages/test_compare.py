@@ -18,7 +18,7 @@ from penstock.plan.query import Write, going_on
 from penstock.stages.compare import Comparison, compare
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
-from penstock.testing.columns import ColumnExpression
+from penstock.testing.columns import ColumnExpression, apply
 from penstock.testing.plans import Draft, avg, col, count, max_, query, scan_source, sum_, window
 from tests.stages.programs import bids, hot, rich
 
@@ -459,3 +459,22 @@ def test_what_a_function_keeps_may_get_columns(columns: Any, goes_on: bool) -> N
         assert ("state 'total' of the function goes on as a" in str(found)) == goes_on
         assert compare(kept_by_function(total), kept_by_function(wide)).is_compatible
         assert not compare(kept_by_function(wide), kept_by_function(total)).is_compatible
+
+
+def test_rows_that_come_once_pass_each_step_once() -> None:
+    """They wait behind what stood before them: what stands on both sides may not change at once."""
+
+    def divided(least: int, plus: int) -> Program:
+        rows = scan_source("socket", "n bigint, k bigint", partitions=1, host="h", port=1)
+        kept = rows.filter(col("n") > least)  # may not fail, and is so in front
+        quotient = apply("int_divide", col("n"), col("k")) + plus
+        shares = kept.select("k", quotient.alias("q")).group_by("k")
+        return plan(shares.agg(sum_("q").alias("s"), mode="update"))
+
+    stored = divided(0, 0)
+    assert any(stream.name.startswith("q.ingress_") for stream in stored.streams)
+    compare(stored, divided(0, 0)).check()
+    compare(stored, divided(1, 0)).check()
+    compare(stored, divided(0, 1)).check()
+    with pytest.raises(ProgramIncompatible, match="steps on both sides of them have changed"):
+        compare(stored, divided(1, 1)).check()
