@@ -48,6 +48,7 @@
     │   ├── ControlError        the connection between a job and a slot
     │   ├── MarkerDamaged       a marker's bytes cannot be read
     │   ├── ChangeLogBroken     neither a checkpoint nor the change log gives the state back
+    │   ├── NotRecovered        a vertex was lost of a query whose guarantee keeps no state
     │   ├── StreamNotFound      no stream of that name is described in the log
     │   ├── StreamConflict      a stream of that name is there with other columns or kinds of rows
     │   ├── AlreadyWritten      a write that raised an error is in the log after all
@@ -466,6 +467,13 @@ class StaticSideTooLarge(RuntimeFailure):
     """A static side has more bytes than a query may hold, or its join gives too many rows.
 
     Nothing was committed of it. Action: filter or group the static side, or raise its bound.
+    """
+
+
+class NotRecovered(RuntimeFailure):
+    """A vertex was lost, and its query has a guarantee that keeps nothing to go on from.
+
+    Action: start the query under a new name, without the option guarantee if rows matter.
     """
 
 

@@ -84,6 +84,8 @@ class ProgressLog:
         self._fed = fed
         self._query = query
         self._program = program
+        settings = program.settings  # as usual, nothing is said
+        self._guarantee = {} if settings.recovers else {"guarantee": settings.guarantee}
         self._sink = sink
         self._log = log
         self._clock = clock
@@ -165,7 +167,7 @@ class ProgressLog:
                 "metrics": {} if lag is None else _sink_metrics(lag),
             },
             "observedMetrics": json_of(observed),
-            "metrics": _metrics(job, vertices),
+            "metrics": _metrics(job, vertices) | self._guarantee,
         }
         entry = StreamingQueryProgress.fromJson(facts)
         entry["metrics"] = facts["metrics"]

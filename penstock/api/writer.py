@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from penstock.errors import (
     UnsupportedPlan,
 )
 from penstock.log.contract import Log
+from penstock.log.local import LocalLog
 from penstock.names import check_name
 from penstock.operators.specs import MODES
 from penstock.options import Options, is_elsewhere
@@ -61,8 +63,10 @@ from penstock.runtime.queries import (
 )
 from penstock.runtime.streams import check_new_results, describe_stream
 from penstock.stages.compare import compare
-from penstock.stages.program import is_fed
+from penstock.stages.program import Program, is_fed
 from penstock.stages.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 _OF_SINKS = frozenset(option.name for choice in CHOICES for option in choice.options)
 
@@ -284,6 +288,7 @@ class DataStreamWriter:
         guard = lock_query(attached.path, name)
         try:
             start = Start(place, planned, results, self._options, self._timing)
+            _check_guarantee(attached.log, planned.program)
             stored = self._compared(attached.log, name, planned, results)
             return start.run(stored, request, self._name, guard)
         except BaseException:
@@ -476,6 +481,23 @@ class DataStreamWriter:
         gone = {stream: sink for stream, sink in ever.items() if stream not in texts}
         beside_it = dict(beside)
         return StoredQuery(query_id, name, program, output, location, text, beside_it, gone, fed)
+
+
+def _check_guarantee(log: LocalLog, program: Program) -> None:
+    """Refuse what a log cannot be so fast as to give, and say aloud what is not promised."""
+    settings = program.settings
+    if settings.guarantee == "unsafe" and log.durability == "synced":
+        raise InvalidOption(
+            f"with the guarantee unsafe nothing is synced, and the log at {log.folder} syncs for "
+            "all its queries: attach a new folder with durability='process', or choose unmarked"
+        )
+    if not settings.recovers:
+        logger.warning(
+            "query %s runs WITHOUT GUARANTEE (%s): nothing is recovered, and it cannot be started "
+            "again",
+            program.query,
+            settings.guarantee,
+        )
 
 
 def say(writer: Any, options: Mapping[str, Any], words: Mapping[str, Any]) -> None:

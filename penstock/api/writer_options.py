@@ -49,6 +49,7 @@ WRITER_OPTIONS: tuple[Option[Any], ...] = (
     STATIC_BYTES_MAX,
     # What follows has its bounds in `Settings`.
     Option("commitInterval", _milliseconds, None, "commit_interval_ms"),
+    Option("guarantee", str, None, "guarantee"),
     Option("lateStream", str, None, "late_stream"),
     Option("deadLetterStream", str, None, "dead_letter_stream"),
     Option("idleTimeout", _milliseconds, None, "idle_timeout_ms"),

@@ -95,7 +95,18 @@ def _heading(program: Program) -> str:
     commits = f"commits at the latest every {_milliseconds(program.settings.commit_interval_ms)}"
     if (trigger_ms := program.settings.trigger_interval_ms) is not None:
         commits += f", the output once every {_milliseconds(trigger_ms)}"
-    return f"Query {program.query}: {stages}, {vertices}, {commits}"
+    heading = f"Query {program.query}: {stages}, {vertices}, {commits}"
+    if not program.settings.recovers:
+        heading += f"\n{_UNSAFE[program.settings.guarantee]}"
+    return heading
+
+
+_UNSAFE = {
+    "unmarked": "WITHOUT GUARANTEE (unmarked): rows are stored, state is not. Nothing is "
+    "recovered: whatever dies ends the query, and it cannot be started again",
+    "unsafe": "WITHOUT GUARANTEE (unsafe): neither state nor input is stored, and nothing is "
+    "synced. Nothing is recovered: whatever dies ends the query, and it cannot be started again",
+}
 
 
 def _milliseconds(length_ms: int) -> str:
@@ -457,7 +468,7 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
                 else f"result, for {reader}, {parts}, {settings.codec}"
             )
             once = [stage for stage, _ in program.outputs_to(stream.name) if _comes_once(stage)]
-            if once:
+            if once and settings.guarantee != "unsafe":
                 use = f"{use}; {_ingress_text(stream, once[0])}"
             if stream.name == observed_stream(program.query):
                 use = "what was observed, until the query's progress has told it"
@@ -467,6 +478,9 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
     for index, stage in enumerate(program.stages):
         vertices = program.stage_vertices(index)
         name = vertices[0].name if len(vertices) == 1 else f"{program.query}.{stage.name}.*"
+        if not settings.recovers:
+            yield f"T/{name}", "which rows are released: nothing resumes from there"
+            continue
         again = stage.source is not None and stage.source.replayable
         offsets = ", offsets only as the source can be read again" if again else ""
         yield f"T/{name}", f"markers: where to resume{offsets}"
@@ -498,12 +512,18 @@ def _guarantees(program: Program, durability: str) -> Iterator[tuple[str, str]]:
     written = dict.fromkeys(name for stage in program.stages for name in stage.written)
     results = [stream for stream in written if program.stream(stream).role == "output"]
     for stream in results:
-        yield f"stream {stream}", "exactly once: rows count when a marker covers them"
+        promise = "exactly once: rows count when a marker covers them"
+        if not program.settings.recovers:
+            promise = "NOT exactly once: right only if nothing fails until the query ends"
+        yield f"stream {stream}", promise
     if len(results) > 1:
         yield from _together(program, results)
     for stage in program.stages:
         if stage.source is not None and not stage.source.replayable:
-            yield f"source {stage.source.connector}", _once_text(stage.source, stage.written[0])
+            text = "cannot be read again, and nothing of it is kept"
+            if program.settings.guarantee != "unsafe":
+                text = _once_text(stage.source, stage.written[0])
+            yield f"source {stage.source.connector}", text
     yield "late rows", _late_text(program)
     dead = program.settings.dead_letter_stream
     yield "bad rows", f"moved to stream {dead}, once" if dead else "stop the vertex with an error"

@@ -39,8 +39,10 @@ def push_up_persistence(query: Query) -> Query:
     may fail does: a row that fails would be gone with its source. Nor does what keeps state or adds
     rows: it would write more, and let who sends the rows wait longer for the word that they are
     safe. Where all that stands between a source and another stream may go in front, that stream is
-    the one that persists, unless a trigger holds it back.
+    the one that persists, unless a trigger holds it back. With the guarantee `unsafe` nothing is.
     """
+    if query.settings.guarantee == "unsafe":
+        return query
     cutting = _Cutting(query)
     writes = tuple(map(cutting.cut, query.writes))
     if not cutting.ingress:

@@ -16,6 +16,7 @@ from penstock.connectors.rehearsals import rehearsals_for, rehearse_lines
 from penstock.errors import (
     ChangeLogBroken,
     CheckpointError,
+    NotRecovered,
     StateTooLarge,
     StaticSideLost,
     UnsupportedPlan,
@@ -130,6 +131,15 @@ class Assembly:
         """Bring a new chain to where the marker was; return how many commits were replayed."""
         if not marker.epoch:
             return 0
+        guarantee = self.program.settings.guarantee
+        if not self.program.settings.recovers and not marker.ended:
+            raise NotRecovered(
+                f"vertex {vertex.name} was lost, and with the guarantee {guarantee} nothing is "
+                "kept to go on from. Rows that it had released are in its streams. Start the "
+                "query under a new name; without the option guarantee it recovers by itself",
+                vertex=vertex.name,
+                guarantee=guarantee,
+            )
         try:
             restored = restore_states(
                 self.log, self.checkpoints, vertex.name, vertex.change_tag, position, chain.states

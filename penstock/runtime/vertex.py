@@ -611,7 +611,11 @@ class Vertex:
         self._trim_if_due()
 
     def _add_changes(self) -> None:
+        recovers = self._parts.settings.recovers
         for name, state in sorted(self._parts.chain.states.items()):
+            if not recovers:
+                state.discard_changes()
+                continue
             changes = state.take_changes()
             if changes is not None:
                 self._state_rows_changed += changes.num_rows
@@ -646,6 +650,8 @@ class Vertex:
     def _begin_checkpoint_if_due(self, position: Position) -> None:
         """Begin a checkpoint, if the state is as the last marker has committed it."""
         if self._is_dirty or self._snapshots is not None or not self._commits_unpictured:
+            return
+        if not self._parts.settings.recovers:
             return
         if self._parts.chain.states and self._is_checkpoint_due():
             self._begin_checkpoint(position)

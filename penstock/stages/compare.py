@@ -107,6 +107,9 @@ def compare(stored: Program, new: Program) -> Comparison:
         reason = f"the stored program is that of query {stored.query}"
         verdicts = [StageVerdict(stage.name, "refused", (reason,)) for stage in new.stages]
         return Comparison(new.query, tuple(verdicts))
+    if (refusal := _guarantee_refusal(stored, new)) is not None:
+        verdicts = [StageVerdict(stage.name, "refused", (refusal,)) for stage in new.stages]
+        return Comparison(new.query, tuple(verdicts))
     before = {stage.name: index for index, stage in enumerate(stored.stages)}
     after = {stage.name: index for index, stage in enumerate(new.stages)}
     gone = [stage for stage in stored.stages if stage.name not in after]
@@ -118,6 +121,16 @@ def compare(stored: Program, new: Program) -> Comparison:
             verdicts.append(_added(stored, gone, new, new.stages[index]))
     verdicts.extend(_removed(stage) for stage in gone)
     return Comparison(new.query, tuple(verdicts))
+
+
+def _guarantee_refusal(stored: Program, new: Program) -> str | None:
+    """Why nothing can go on from a query that kept no state, or without keeping what there is."""
+    before, after = stored.settings.guarantee, new.settings.guarantee
+    if before != after:
+        return f"it is stored with the guarantee {before}, and now has {after}"
+    if not stored.settings.recovers:
+        return f"with the guarantee {before} nothing was kept to go on from"
+    return None
 
 
 def _added(stored: Program, gone: Sequence[Stage], new: Program, stage: Stage) -> StageVerdict:

@@ -13,6 +13,7 @@ GIB = 1 << 30
 
 Codec = Literal["none", "lz4", "zstd", "adaptive"]
 WatermarkPolicy = Literal["min", "max"]
+Guarantee = Literal["exactly-once", "unmarked", "unsafe"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,15 @@ class Settings:
     float_digits: int | None = None
     """Of floats that `adaptive` stores, the digits behind the point that matter; None: all bits."""
 
+    guarantee: Guarantee = "exactly-once"
+    """The others keep no state and recover nothing: ceilings to measure with. `unmarked` stores
+    rows as usual; `unsafe` only in a log that does not sync, and nothing that a source sent."""
+
+    @property
+    def recovers(self) -> bool:
+        """Whether a vertex goes on after it was lost."""
+        return self.guarantee == "exactly-once"
+
     def __post_init__(self) -> None:
         _check_range("commit_interval_ms", self.commit_interval_ms, 0, 3_600_000)
         _check_range("undelivered_bytes_max", self.undelivered_bytes_max, 1, 1 << 44)
@@ -106,6 +116,7 @@ class Settings:
             )
         _check_choice("codec", self.codec, get_args(Codec))
         _check_choice("watermark_policy", self.watermark_policy, get_args(WatermarkPolicy))
+        _check_choice("guarantee", self.guarantee, get_args(Guarantee))
 
 
 def _check_choice(setting: str, value: str, known: tuple[str, ...]) -> None:

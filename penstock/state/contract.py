@@ -62,6 +62,10 @@ class State(ABC):
     def take_changes(self) -> pa.RecordBatch | None:
         """What changed since the last call, or None."""
 
+    def discard_changes(self) -> None:
+        """Forget what changed since changes were last taken."""
+        self.take_changes()
+
     @abstractmethod
     def apply_changes(self, changes: pa.RecordBatch, only: KeyRange | None = None) -> None:
         """Do again what changes say, of all keys or of a range."""

@@ -404,7 +404,7 @@ class KeyedState(State):
         return removed
 
     def discard_changes(self) -> None:
-        """Forget which rows changed, as after a checkpoint that holds them all."""
+        """Forget which rows changed: a checkpoint holds them all, or nobody will ask."""
         self._table.take_changed()
         self._table.take_deleted()
         self._evicted_upto = None

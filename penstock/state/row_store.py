@@ -359,10 +359,10 @@ class RowStore(State):
         new = self._new_from + np.flatnonzero(self._live[self._new_from : self._used])
         if new.size:
             pieces.append(self.as_changes(self._described(self.take(new), new)))
-        self._discard_changes()
+        self.discard_changes()
         return pa.concat_batches(pieces) if pieces else None
 
-    def _discard_changes(self) -> None:
+    def discard_changes(self) -> None:
         self._new_from = self._used
         self._deleted, self._marks, self._evicted_upto = [], [], None
 
@@ -403,7 +403,7 @@ class RowStore(State):
             self.mark(self._find(_ids_of(changes, kinds == ChangeKind.MARK)))
             changes = changes.filter(pa.array(kinds == ChangeKind.PUT))
         self._put(changes.select(changes.schema.names[1:]), only)
-        self._discard_changes()
+        self.discard_changes()
 
     def removals(self, changes: pa.RecordBatch) -> pa.RecordBatch | None:
         kinds = changes.column(_CHANGE).to_numpy()
@@ -472,7 +472,7 @@ class RowStore(State):
         for batch in batches:
             check_schema(self.name, batch, self.kind.snapshot_schema())
             self._put(batch, only)
-        self._discard_changes()
+        self.discard_changes()
 
     def partition(self, ranges: Sequence[KeyRange]) -> list[Self]:
         """Return one new store per range of key hashes; each row must fall into exactly one."""

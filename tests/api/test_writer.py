@@ -14,6 +14,7 @@ from penstock.api.session import Attached
 from penstock.api.sinks import StreamChoice
 from penstock.api.task_slots import SlotWish, grant_standbys, task_slots_of
 from penstock.errors import (
+    InvalidConfig,
     InvalidName,
     InvalidOption,
     ProgramIncompatible,
@@ -120,6 +121,15 @@ def test_a_word_that_does_not_fit_is_refused(bids: DataFrame, name: str) -> None
     expected, say = words()[name]
     with pytest.raises(InvalidOption, match=expected):
         say(penstock.writeStream(bids))
+
+
+def test_unsafe_is_refused_where_the_log_syncs(attached: Attached, bids: DataFrame) -> None:
+    writer = penstock.writeStream(bids).option("guarantee", "unsafe").queryName("bare")
+    with pytest.raises(InvalidOption, match="durability='process', or choose unmarked"):
+        writer.toStream("bare").start()
+    assert stored_query(attached.log, "bare") is None
+    with pytest.raises(InvalidConfig, match="exactly-once, unmarked, unsafe"):
+        penstock.writeStream(bids).option("guarantee", "none").toStream("bare").start()
 
 
 def test_names_are_checked(bids: DataFrame) -> None:

@@ -21,7 +21,14 @@ from penstock.api.session import Attached
 from penstock.api.session_sinks import ConsoleSink, ForeachBatchSink, MemorySink
 from penstock.cli.queries import look_at
 from penstock.connectors.folder_sink import FolderSink
-from penstock.errors import JobFailed, QueryActive, QueryMismatch, QueryNotFound, TooFewSlots
+from penstock.errors import (
+    JobFailed,
+    ProgramIncompatible,
+    QueryActive,
+    QueryMismatch,
+    QueryNotFound,
+    TooFewSlots,
+)
 from penstock.expressions.types import arrow_schema, schema_from_arrow
 from penstock.log import open_log
 from penstock.log.record import START
@@ -168,6 +175,21 @@ def test_progress_has_sparks_words(
     assert (state.numRowsTotal, state.numShufflePartitions) == (2, 1)
     assert set(last["metrics"]) == {"vertices", "recoveries", "slots"}
     assert '"metrics"' in last.json
+
+
+def test_a_query_without_a_guarantee_says_so_and_is_not_started_again(
+    numbers: DataFrame, publish: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(7)
+    writer = start(numbers.groupBy("n").count(), "bare", guarantee="unmarked")
+    writer = writer.outputMode("update").toStream("bare").trigger(availableNow=True)
+    running = writer.start()
+    assert running.awaitTermination(120)
+    assert "bare runs WITHOUT GUARANTEE (unmarked)" in caplog.text
+    assert running.recentProgress
+    assert {entry["metrics"]["guarantee"] for entry in running.recentProgress} == {"unmarked"}
+    with pytest.raises(ProgramIncompatible, match="nothing was kept to go on from"):
+        writer.start()
 
 
 def test_the_memory_sink_holds_the_newest_result_of_every_vertex(spark: SparkSession) -> None:

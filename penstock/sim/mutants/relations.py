@@ -111,7 +111,7 @@ def _restore_one_twice() -> AbstractContextManager[None]:
         first = self.scan().slice(0, 1)
         if first.num_rows:
             self.insert(first, self.kind.keys_of(first), self._until[:1].copy())
-            self._discard_changes()
+            self.discard_changes()
 
     return swapped((RowStore, "restore", twice))
 
