@@ -27,7 +27,7 @@ from penstock.stages.program import Program
 
 END_S = 5.0  # how long tasks that were told to end are waited for
 END_LATE_S = 20.0  # and how long nobody interferes with them, before they are cancelled
-POLL_S = 0.02
+POLL_S = 0.1  # between two questions to Spark about tasks that are told to end
 PREPARED_MAX = 3  # processes: two slots and a standby; more would only cost memory
 
 logger = logging.getLogger(__name__)
@@ -99,11 +99,21 @@ class SparkLauncher(_ThreadLauncher):
     def _have_ended(self, patience_s: float) -> bool:
         """Wait until no slot is being run; whether so."""
         deadline_s = time.monotonic() + patience_s
-        while self._active_tasks():
+        while self._are_alive(POLL_S) and self._active_tasks():
             if time.monotonic() > deadline_s:
                 return False
-            time.sleep(POLL_S)
         return True
+
+    def _are_alive(self, wait_s: float = 0.0) -> bool:
+        """Whether a slot has not ended, nor does so for a while.
+
+        That most end at once is heard from their threads: to ask Spark takes calls for each slot.
+        """
+        end_s = time.monotonic() + wait_s
+        for thread in self._threads:
+            if thread.is_alive():  # one that could not be started cannot be joined
+                thread.join(max(0.0, end_s - time.monotonic()))
+        return any(thread.is_alive() for thread in self._threads)
 
     def ended(self) -> str | None:
         context = self._spark.sparkContext
@@ -117,7 +127,7 @@ class SparkLauncher(_ThreadLauncher):
 
     def _active_tasks(self) -> int:
         """How many slots are being run; those that wait for a task slot are not."""
-        if self.ended() is not None or not any(thread.is_alive() for thread in self._threads):
+        if self.ended() is not None or not self._are_alive():
             return 0
         context = self._spark.sparkContext
         try:
@@ -133,8 +143,7 @@ class SparkLauncher(_ThreadLauncher):
         return f"{self._tag}-slot-{slot}"
 
     def _cancel(self, tag: str) -> None:
-        alive = any(thread.is_alive() for thread in self._threads)
-        if alive and self.ended() is None:  # else the user has stopped the session already
+        if self._are_alive() and self.ended() is None:  # else the user has stopped the session
             self._spark.sparkContext.cancelJobsWithTag(tag)
 
     def _run(self, order: SlotOrder) -> str | None:

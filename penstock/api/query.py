@@ -36,6 +36,7 @@ from penstock.stages.program import Program
 PROGRESS_INTERVAL_S = 1.0
 POLL_S = 0.02
 WATCH_S = 0.2  # the same for a query that goes on, whose end is told
+ENDING_S = 0.005  # the same for one of which only the sinks have something left to do
 SINK_STOP_TIMEOUT_S = 30.0  # for rows that are committed; what is under way then has no limit
 STOP_THREAD = "penstock-stop"
 STOP_TOLD_S = (2.0, 10.0)  # when a stop that takes long says why: first after, then every
@@ -106,6 +107,7 @@ class StreamingQuery(SparkQuery):
         self._stop_lock = threading.Lock()
         self._is_stopped = False
         self._waits_for = ""  # while it stops
+        self._look_s = POLL_S if request.available_now else WATCH_S
         self._finished = threading.Event()  # stopped, and everything committed is delivered
         self._told = threading.Event()  # its listeners know so too
         self._tell(lambda listener: listener.onQueryStarted(self._progress.started_event()))
@@ -280,7 +282,7 @@ class StreamingQuery(SparkQuery):
 
     def _is_done(self, available_now: bool) -> bool:
         """Wait a moment; whether the input has ended and been delivered, or something failed."""
-        over = self._job.wait_over(POLL_S if available_now else WATCH_S)
+        over = self._job.wait_over(self._look_s)
         if self._has_sink_failed() or self._feeding.failure() is not None:
             return True
         if over:
@@ -288,7 +290,10 @@ class StreamingQuery(SparkQuery):
                 time.sleep(POLL_S)  # the job is not waited for any more
                 return False
             return True
-        return available_now and self._is_through() and self._is_delivered()
+        if not (available_now and self._is_through()):
+            return False
+        self._look_s = ENDING_S
+        return self._is_delivered()
 
     def _has_sink_failed(self) -> bool:
         return any(runner.failure is not None for _, runner in self._runners)

@@ -21,6 +21,7 @@ from penstock.api.session import Attached, attach
 from penstock.bench import arguments
 from penstock.bench.nexmark.engines import on_files, on_generator, on_spark
 from penstock.bench.nexmark.events import rows_of_table, world_of, write_files
+from penstock.bench.nexmark.floor import floor_seconds
 from penstock.bench.nexmark.latency import WATCHED, Load, latencies_ms
 from penstock.bench.nexmark.oracle import World, difference
 from penstock.bench.nexmark.queries import QUERIES, VARIANTS, NexmarkQuery
@@ -182,25 +183,29 @@ class _Run:
         files = self._folder / "files"
         self._tell("writing files")
         write_files(files, made, self._query.columns)
-        own, theirs = [], []
+        own, theirs, floors = [], [], []
         turns = self._args.repeats + 1  # the first is not counted, for either
         for turn in range(turns):
-            scratch = [self._folder / f"{engine}-{turn}" for engine in ("own", "spark")]
+            scratch = [self._folder / f"{name}-{turn}" for name in ("own", "spark", "floor")]
             self._tell(f"turn {turn + 1} of {turns} over files, Penstock")
-            name = f"{self._query.name}_files_{turn}"
-            done = on_files(self._attached, self._query, name, files, scratch[0])
+            query = f"{self._query.name}_files_{turn}"
+            done = on_files(self._attached, self._query, query, files, scratch[0])
             own.append(self._rate(done.seconds))
             self._tell(f"{own[-1]:,.0f} events/s; Structured Streaming")
             other = on_spark(self._attached.spark, self._query, files, scratch[1])
             theirs.append(self._rate(other.seconds))
-            self._tell(f"{theirs[-1]:,.0f} events/s")
+            self._tell(f"{theirs[-1]:,.0f} events/s; pyarrow")
+            floors.append(self._rate(floor_seconds(files, scratch[0] / "o", scratch[2])))
+            self._tell(f"{floors[-1]:,.0f} events/s")
             for each in scratch:
                 shutil.rmtree(each)
         shutil.rmtree(files)
         return {
             "files_events_per_s": rounded(median(own[1:])),
             "spark_events_per_s": rounded(median(theirs[1:])),
+            "read_write_floor_events_per_s": rounded(median(floors[1:])),
             "times_spark": rounded(median(own[1:]) / median(theirs[1:])),
+            "floor_times_spark": rounded(median(floors[1:]) / median(theirs[1:])),
         }
 
     def _latency(self) -> dict[str, float]:
