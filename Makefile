@@ -8,8 +8,8 @@ READY := $(VENV)/.penstock-ready
 
 # More arguments for pytest: make test ARGS="tests/log -x"
 ARGS ?=
-# Processes that share the tests: one more than two cores, because many tests wait.
-WORKERS ?= 3
+# Processes that share the tests: two for each of two cores, because many tests wait.
+WORKERS ?= 4
 # How long `make torture` and `make soak` go on.
 MINUTES ?= 5
 

@@ -27,13 +27,13 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Folders of tests that start Spark, and who shares a session; files elsewhere share another one.
-# Three sessions for three processes: the one that has its share done takes of the rest.
+# Three sessions for four processes: who has no share, or has it done, takes of the rest.
 SPARK_GROUPS = {"oracle": "oracle", "catalyst": "oracle", "spark": "spark"}
 # In the deep part each process has a session before long, and takes so many tests of a file at a
 # time. Only what kills and waits stays with one, so that the others have the cores meanwhile.
 SHARE = 30
 WAITING, APART = "spark", "tests/spark/test_nexmark.py"  # the longest would make it last
-# Folders whose tests of one file need the same compiled code: one process makes it, not three.
+# Folders whose tests of one file need the same compiled code: one process makes it, not four.
 COMPILING = {"bench", "connectors", "kernels", "operators", "state"}
 
 # Modules of shared tests, such as the log's contract, explain their failed asserts too.

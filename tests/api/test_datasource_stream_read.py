@@ -209,7 +209,7 @@ def test_structured_streaming_reads_each_row_once(
 
     def run() -> None:
         reading = spark.readStream.format("penstock").option("path", path)
-        frame = reading.option("stream", STREAM).option("maxRowsPerTrigger", "25").load()
+        frame = reading.option("stream", STREAM).option("maxRowsPerTrigger", "6").load()
         query = (
             frame.select("id")
             .writeStream.foreachBatch(

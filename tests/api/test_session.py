@@ -121,6 +121,7 @@ def test_sparks_python_becomes_this_one_unless_one_was_chosen(
         context.pythonExec = chosen
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_streams_are_read_with_the_interpreter_that_became_sparks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

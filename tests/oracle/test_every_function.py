@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PARTS = 8
-SHARE = 2 if IS_DEEP else 12  # of the functions of a part, where there is no time for all
+SHARE = 2 if IS_DEEP else 24  # of the functions of a part, where there is no time for all
 _EXAMPLE = re.compile(r"> (SELECT [^;]*);")
 _WORD = re.compile(r"\w+")
 

@@ -227,6 +227,7 @@ def test_each_round_gives_what_spark_gives(
     assert sum(map(len, wanted)) > 1
 
 
+@pytest.mark.slow
 def test_a_second_watermark_is_refused_as_spark_refuses_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:

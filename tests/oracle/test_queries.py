@@ -86,7 +86,7 @@ def _shown(row: dict[str, Any], names: list[str]) -> str:
     return repr([row[name] for name in names])
 
 
-@pytest.mark.parametrize("name", some(NAMES, every=8))
+@pytest.mark.parametrize("name", some(NAMES, every=12))
 def test_a_query_gives_what_spark_gives(
     spark: SparkSession, planned: Planned, tmp_path: Path, name: str
 ) -> None:

@@ -234,7 +234,7 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", some(NAMES, every=2))
+@pytest.mark.parametrize("name", some(NAMES, every=3))
 def test_a_shape_gives_what_spark_gives(spark: SparkSession, tmp_path: Path, name: str) -> None:
     shape, rng = shapes()[name], random.Random(name)
     seed = rng.randrange(1 << 30)

@@ -27,6 +27,7 @@ from penstock.stages.settings import Settings
 from penstock.testing.columns import ColumnExpression, apply, lit
 from penstock.testing.plans import Draft, col, count, query, scan_source, session, sum_, window
 from tests.runtime.laboratory import SECOND_US, TIMESTAMP, Laboratory, Row, table, table_source
+from tests.thoroughness import some
 
 SIZE_US, GAP_US, WITHIN_US = 4 * SECOND_US, SECOND_US // 4, 2 * SECOND_US
 ROWS, POISON = 300, 7  # how many, and every which one fails
@@ -354,7 +355,7 @@ PLACES = [(name, place) for name, case in CASES.items() for place in case.places
 
 
 @pytest.mark.parametrize("parallelism", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some([*CASES], every=2))
 def test_what_came_in_is_in_the_result_or_late_once(
     lab: Laboratory, name: str, parallelism: int
 ) -> None:

@@ -286,6 +286,7 @@ def _spans(df: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_intervals_keep_their_fields_from_streams_and_files_into_every_sink(
     attached: Attached, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -653,6 +654,7 @@ def test_several_results_of_one_query_read_the_source_once(
     assert {row["k"]: row["count"] for row in found} == {0: 67, 1: 67, 2: 66}
 
 
+@pytest.mark.slow
 def test_a_quiet_branch_of_a_union_holds_back_no_window(
     spark: SparkSession, attached: Attached, tmp_path: Path
 ) -> None:
