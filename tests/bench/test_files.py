@@ -215,7 +215,7 @@ def test_a_wrong_call_is_refused(words: tuple[str, ...]) -> None:
     assert exit.value.code == 2
 
 
-@pytest.mark.slow  # four sessions of Spark, one after the other
+@pytest.mark.campaign  # four sessions of Spark, one after the other
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_all_engines_run_and_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

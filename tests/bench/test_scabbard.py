@@ -29,7 +29,14 @@ def given(query: WindowQuery, folder: Path, cycles: int) -> Input:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # Spark makes a row of every window that a row is in, and of sg1 most.
+        pytest.param(name, marks=pytest.mark.campaign if name == "sg1" else ())
+        for name in QUERIES
+    ],
+)
 def test_the_oracle_agrees_with_a_spark_job(name: str, tmp_path: Path) -> None:
     query = QUERIES[name]
     made = given(query, tmp_path, 3)

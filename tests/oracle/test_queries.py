@@ -18,7 +18,7 @@ from tests.oracle.feeding import Round, cut_into_rounds, plain_rows
 from tests.oracle.planned import Planned
 from tests.oracle.queries import MARK, Judged, queries
 from tests.oracle.verdict import as_mode, differences, plain, static_frame
-from tests.thoroughness import of_campaign, some
+from tests.thoroughness import of_campaign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,16 @@ def _shown(row: dict[str, Any], names: list[str]) -> str:
     return repr([row[name] for name in names])
 
 
-@pytest.mark.parametrize("name", some(NAMES, every=12))
+# Many are alike: one in twelve always, half of the others in the deep part, the rest in a campaign.
+SHARED_OUT = [
+    pytest.param(
+        name, marks=() if at % 12 == 0 else pytest.mark.campaign if at % 2 else pytest.mark.slow
+    )
+    for at, name in enumerate(NAMES)
+]
+
+
+@pytest.mark.parametrize("name", SHARED_OUT)
 def test_a_query_gives_what_spark_gives(
     spark: SparkSession, planned: Planned, tmp_path: Path, name: str
 ) -> None:

@@ -59,7 +59,10 @@ def _write_orc(folder: Path) -> None:
         orc.write_table(table, folder / "orc" / f"{first:05}.orc")
 
 
-@pytest.mark.parametrize(("source", "sink"), [("orc", "json"), ("numbers", "lines")])
+@pytest.mark.parametrize(
+    ("source", "sink"),
+    [("orc", "json"), pytest.param("numbers", "lines", marks=pytest.mark.campaign)],
+)
 def test_no_row_is_lost_or_doubled(source: str, sink: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "out").mkdir()

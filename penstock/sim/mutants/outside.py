@@ -215,7 +215,7 @@ OUTSIDE: tuple[Mutant, ...] = (
     Mutant("cut_through_an_epoch", "a cut ends within an epoch", 4, _cut_through_an_epoch),
     Mutant("cut_for_nobody", "a cut takes what a query has not read", 20, _cut_for_nobody),
     Mutant("cut_unnoticed", "a reader skips what was cut before it was read", 78, _cut_unnoticed),
-    Mutant("half_cut_epochs_read", "a new reader reads what half a cut has left", 1634,
+    Mutant("half_cut_epochs_read", "a new reader reads what half a cut has left", 502,
            _half_cut_epochs_read,
            lambda s: bool(s.retained) and _is_read_as(s, "committed", "stream")),
     Mutant("range_without_later_markers", "a range looks for no marker behind its end", 17,
