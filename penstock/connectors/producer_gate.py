@@ -16,15 +16,15 @@ import errno
 import logging
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.connectors import producer_wire as wire
+from penstock.connectors.producer_intake import Intake, Unit
 from penstock.errors import InvalidName, SourceError, StreamError
 from penstock.names import check_name
 
@@ -36,15 +36,6 @@ _BACKLOG = 64
 logger = logging.getLogger(__name__)
 
 Decode = Callable[[int, pa.Buffer], pa.RecordBatch]  # of a format and its bytes
-
-
-class Unit(NamedTuple):
-    """Rows of a producer, up to an offset."""
-
-    producer: str
-    offset: int
-    rows: pa.RecordBatch
-    size: int
 
 
 @dataclass(eq=False)
@@ -82,11 +73,8 @@ class Gate:
     ) -> None:
         self._token, self._decode, self._wake = token, decode, wake
         self._buffer_bytes = buffer_bytes
-        self._committed = dict(committed)
-        self._taken = dict(committed)  # by whoever reads here
+        self._intake = Intake(committed)
         self._connections: dict[str, _Connection] = {}
-        self._queue: deque[Unit] = deque()
-        self._queued_bytes = 0
         self._open: set[socket.socket] = set()  # also those that have not proved anything yet
         self._is_closed = False
         self._changed = threading.Condition()
@@ -95,28 +83,25 @@ class Gate:
         threading.Thread(target=self._accept, name="penstock-gate", daemon=True).start()
 
     def take(self, rows_max: int) -> list[Unit]:
-        """What has come, in order and in whole units: one, or more while they are within bounds."""
+        """What has come, in order and in whole units."""
         with self._changed:
-            units: list[Unit] = []
-            while self._queue and (not units or self._queue[0].rows.num_rows <= rows_max):
-                unit = self._queue.popleft()
-                rows_max -= unit.rows.num_rows
-                self._queued_bytes -= unit.size
-                self._taken[unit.producer] = unit.offset
-                units.append(unit)
+            units = self._intake.take(rows_max)
             if units:
                 self._changed.notify_all()
             return units
 
     @property
     def has_more(self) -> bool:
-        return bool(self._queue)
+        return self._intake.has_units
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._intake.queued_bytes
 
     def commit(self, offsets: Mapping[str, int]) -> None:
         """These offsets are in a durable marker: their producers may forget what they have sent."""
         with self._changed:
-            risen = [name for name, at in offsets.items() if self._committed.get(name) != at]
-            self._committed.update(offsets)
+            risen = self._intake.commit(offsets)
             told = [self._connections[name] for name in risen if name in self._connections]
             self._changed.notify_all()
         for connection in told:
@@ -208,7 +193,7 @@ class Gate:
                     f"a producer {name} is connected: each needs a name of its own, and one that "
                     "takes over from another waits until that one is gone"
                 )
-            names = {*self._taken, *self._connections}
+            names = {*self._intake.names, *self._connections}
             if name not in names and len(names) >= PRODUCERS_MAX:
                 raise wire.Garbage(f"{PRODUCERS_MAX:,} producers have sent rows; no more are known")
             self._connections[name] = known
@@ -216,23 +201,21 @@ class Gate:
 
     def _settled(self, known: _Connection) -> int | None:
         """Where a producer goes on: behind all that was taken of it, which is committed by now."""
-        name = known.name
+        name, intake = known.name, self._intake
         with self._changed:
-            self._queued_bytes -= sum(each.size for each in self._queue if each.producer == name)
-            self._queue = deque(each for each in self._queue if each.producer != name)
+            intake.forget_waiting(name)
+            self._changed.notify_all()  # there may be room now
             self._changed.wait_for(
-                lambda: self._is_closed or self._committed.get(name) == self._taken.get(name),
-                wire.HANDSHAKE_S / 2,
+                lambda: self._is_closed or intake.is_settled(name), wire.HANDSHAKE_S / 2
             )
-            if self._is_closed or self._committed.get(name) != self._taken.get(name):
+            if self._is_closed or not intake.is_settled(name):
                 raise wire.Garbage("rows of this producer are still on their way: come again")
-            return self._committed.get(name)
+            return intake.committed.get(name)
 
     def _receive(self, known: _Connection) -> None:
         """Take units until the producer is gone."""
         connection = known.socket
         head_bytes = bytearray(wire.FRAME_BYTES)
-        accepted = self._taken.get(known.name)
         while self._fill(known, memoryview(head_bytes)):
             head = wire.read_frame(head_bytes, wire.UNIT_BYTES_MAX)
             if head.kind != wire.UNIT or not head.format or not head.offset:
@@ -243,21 +226,19 @@ class Gate:
             if not self._fill(known, memoryview(payload).cast("B")):
                 return
             wire.check_payload(head, payload)
-            if accepted is not None and head.offset <= accepted:
+            if not self._intake.accepts(known.name, head.offset):
                 continue  # it is there already
             rows = self._decode(head.format, payload)
-            accepted = head.offset
             with self._changed:
                 if self._is_closed or self._connections.get(known.name) is not known:
                     return
-                self._queue.append(Unit(known.name, head.offset, rows, head.size))
-                self._queued_bytes += head.size
+                self._intake.put(Unit(known.name, head.offset, rows, head.size))
             self._wake()
         connection.settimeout(None)
 
     def _wait_for_room(self, known: _Connection, size: int) -> bool:
         def has_room() -> bool:
-            return self._is_closed or self._queued_bytes + size <= self._buffer_bytes
+            return self._is_closed or self._intake.queued_bytes + size <= self._buffer_bytes
 
         with self._changed:
             while not self._changed.wait_for(has_room, wire.SIGN_OF_LIFE_S):
@@ -282,7 +263,7 @@ class Gate:
         return True
 
     def _sign_of_life(self, known: _Connection) -> None:
-        known.tell(self._committed.get(known.name, 0))
+        known.tell(self._intake.committed.get(known.name, 0))
 
     def _refuse(self, connection: socket.socket, reason: str, *, is_known: bool) -> None:
         logger.warning("a producer is refused: %s", reason[:500])

@@ -74,6 +74,7 @@ class Shape:
     upserts: bool = False  # its sink is a table of SQLite
     has_late_rows: bool = False  # without windows of a size
     beside: bool = False  # there are more results than the answer, of the same rows
+    once: bool = False  # a program sends its rows, which come once
     trickles: bool = False  # rows come few at a time, so that some vertices have none meanwhile
 
     @property
@@ -389,8 +390,30 @@ QUIET_SHAPES: tuple[Shape, ...] = (
 )  # fmt: skip
 
 
+def _sent() -> Draft:
+    return scan_source(CONNECTOR, COLUMNS, 1, feed=0, replayable=False)
+
+
+def _sent_rows() -> Draft:
+    rows = _sent().filter(col("v") > 0)
+    return rows.select("rid", "k", (col("v") * 2 + col("g")).alias("w"))
+
+
+def _sent_running() -> Draft:
+    return _sent().group_by("k").agg(*AGGREGATES, mode="update")
+
+
+ONCE_SHAPES: tuple[Shape, ...] = (
+    Shape("sent_rows", _sent_rows, "rows", once=True),
+    Shape("sent_running", _sent_running, "running", ("k",), parallelism=2, once=True),
+)
+
+
 def shape_of(seed: int) -> Shape:
     """The query of a seed."""
+    once = random.Random(f"once 4 {seed}")
+    if once.random() < 0.02:
+        return once.choice(ONCE_SHAPES)
     quiet = random.Random(f"quiet {seed}")
     if quiet.random() < 0.02:
         return quiet.choice(QUIET_SHAPES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TypeVar
 
 from penstock.api import datasource_ranges
@@ -19,6 +20,7 @@ from penstock.sim.data import SimulatedSource, watermarks_of
 from penstock.sim.faults import AtPoint, Faults, Script
 from penstock.sim.history import History
 from penstock.sim.logs import Backend, EmbeddedBackend, MemoryBackend
+from penstock.sim.once import OnceSource, Sender
 from penstock.sim.producers import Producer
 from penstock.sim.readers import KINDS, Observer
 from penstock.sim.scenario import Scenario
@@ -67,6 +69,11 @@ class World:
         self.healed_at = 0  # the log's tail then
         # A part that has nothing yet is not waited for: where no row may be late, each has some.
         self._arrived = dict.fromkeys(scenario.parts, int(scenario.shape.answer == "graph"))
+        self._senders = {
+            part: Sender(batch, partial(self._arrived_of, part), self.schedule)
+            for part, (_, batch) in scenario.parts.items()
+            if scenario.shape.once
+        }
         self._producers: dict[str, Producer | None] = dict.fromkeys(scenario.published_parts)
         self._batches: Batches | None = None
         if scenario.batches is not None:
@@ -274,11 +281,16 @@ class World:
         ]
         return min(others) > 8
 
+    def _arrived_of(self, part: tuple[int, int]) -> int:
+        return self._arrived[part]
+
     def _source(self, request: SourceRequest) -> Source:
         part = (int(request.options["feed"]), request.part)
         assert request.parts == self.scenario.shape.parts
         rows, batch = self.scenario.parts[part]
         bounds = watermarks_of(rows)
+        if self.scenario.shape.once:
+            return OnceSource(self._senders[part], len(rows), bounds, request.schema)
         return SimulatedSource(batch, bounds, request.schema, lambda: self._arrived[part])
 
     # From outside ---------------------------------------------------------------------------

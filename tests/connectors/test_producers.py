@@ -273,7 +273,7 @@ def test_a_producer_that_is_too_fast_waits(tmp_path: Path) -> None:
         time.sleep(0.3)
     assert 10 <= sent[0] < 30, "about as many as are kept: 2 MiB"
     assert gate.source._gate is not None
-    assert gate.source._gate._queued_bytes <= 1 << 20
+    assert gate.source._gate.queued_bytes <= 1 << 20
     gate.until(lambda: len(gate.numbers) == 100, commit=True)
     thread.join()
     producer.close()

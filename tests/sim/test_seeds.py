@@ -7,7 +7,14 @@ import pytest
 from penstock.kernels.cache import KernelCache
 from penstock.sim.more_shapes import is_drawn_apart
 from penstock.sim.runner import Campaign, run_seed, run_seeds
-from penstock.sim.shapes import JOINED_SHAPES, LATER_SHAPES, QUIET_SHAPES, SHAPES, shape_of
+from penstock.sim.shapes import (
+    JOINED_SHAPES,
+    LATER_SHAPES,
+    ONCE_SHAPES,
+    QUIET_SHAPES,
+    SHAPES,
+    shape_of,
+)
 from tests.sim.kept_seeds import KEPT_SEEDS
 
 SEEDS = 30
@@ -28,7 +35,7 @@ def check(campaign: Campaign) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "shape", [shape.name for shape in (*LATER_SHAPES, *JOINED_SHAPES, *QUIET_SHAPES)]
+    "shape", [shape.name for shape in (*LATER_SHAPES, *JOINED_SHAPES, *QUIET_SHAPES, *ONCE_SHAPES)]
 )
 def test_no_seed_of_a_later_shape_breaks_a_promise(kernels: KernelCache, shape: str) -> None:
     older = (seed for seed in range(1_000) if not is_drawn_apart(seed))

@@ -12,6 +12,7 @@ from penstock.sim.mutants.changes import CHANGES
 from penstock.sim.mutants.joins import JOINS
 from penstock.sim.mutants.more_vertices import MORE_VERTICES
 from penstock.sim.mutants.mutant import Mutant, Patch
+from penstock.sim.mutants.once import ONCE
 from penstock.sim.mutants.outside import OUTSIDE
 from penstock.sim.mutants.placing import PLACING
 from penstock.sim.mutants.relations import RELATIONS
@@ -22,7 +23,7 @@ from penstock.sim.mutants.vertices import VERTICES
 MUTANTS: tuple[Mutant, ...] = (
     *VERTICES, *MORE_VERTICES, *STATES, *PLACING, *OUTSIDE, *BATCHES, *CHANGES, *JOINS,
     *RELATIONS,
-    *BRANCHES, *RESTING,
+    *BRANCHES, *RESTING, *ONCE,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "Mutant", "Patch"]
