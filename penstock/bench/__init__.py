@@ -20,6 +20,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "latency": "penstock.bench.latency",
         "log": "penstock.bench.log",
         "nexmark": "penstock.bench.nexmark",
+        "producers": "penstock.bench.producers",
         "python": "penstock.bench.python",
         "recovery": "penstock.bench.recovery",
         "restore": "penstock.bench.restore",
