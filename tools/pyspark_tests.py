@@ -1,12 +1,15 @@
 """Run apache/spark's own Python streaming tests, and its examples, with their queries on Penstock.
 
     python tools/pyspark_tests.py PATH_TO_A_CHECKOUT [--json FILE] [--only WORD] [--spark]
+                                  [--beside FILE]
 
 Nothing is copied: the tests are loaded from the checkout, beside the installed PySpark. Each test
 has one of three outcomes: it passes with every query on Penstock, it passes with some query left to
 Structured Streaming, or it fails. What does not pass on Penstock alone must be among EXPECTED, with
 its reason; the exit code is 1 if an outcome is not the expected one. `--spark` runs the same tests
-on Structured Streaming, to see what this machine can pass at all.
+on Structured Streaming, to see what this machine can pass at all; `--beside` names the file of such
+a run, and how many of its tests pass here is the last line. `--json` adds to what a file has, so a
+run may be one of pieces.
 
 The examples (`--only examples`) are programs of their own: `penstock run --takeover` runs them.
 """
@@ -202,15 +205,28 @@ def report(outcomes: dict[str, dict[str, Any]]) -> int:
     return surprises
 
 
+def share(here: dict[str, dict[str, Any]], on_spark: dict[str, dict[str, Any]]) -> str:
+    """How many of the tests that pass on Spark pass here."""
+    wanted = [name for name, facts in on_spark.items() if facts["outcome"] == PASSED]
+    found = [here.get(name, {"outcome": "not run"})["outcome"] for name in wanted]
+    passed, fell_back = found.count(PASSED), found.count(FELL_BACK)
+    return (
+        f"of {len(wanted)} tests that pass on Structured Streaming {passed} pass here "
+        f"({100 * passed / max(len(wanted), 1):.1f} %), {fell_back} fell back"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--json", type=Path, help="write the outcomes to this file")
+    parser.add_argument("--json", type=Path, help="add the outcomes to this file")
+    parser.add_argument("--beside", type=Path, help="outcomes with --spark to compare with")
     parser.add_argument("--only", help="tests whose name holds this")
     parser.add_argument("--spark", action="store_true", help="on Structured Streaming instead")
     args = parser.parse_args()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     target = None if args.json is None else args.json.absolute()
+    on_spark = None if args.beside is None else json.loads(args.beside.read_text(encoding="utf-8"))
     checkout = args.checkout.absolute()
     outcomes = {
         name: run_example(checkout, example, on_spark=args.spark)
@@ -218,9 +234,13 @@ def main() -> int:
         if (name := f"examples.{example.file.removesuffix('.py')}") and (args.only or "") in name
     }
     outcomes |= run(load(checkout, args.only), on_spark=args.spark)
+    surprises, known = report(outcomes), outcomes
     if target is not None:
-        target.write_text(json.dumps(outcomes, indent=1), encoding="utf-8")
-    surprises = report(outcomes)
+        if target.exists():
+            known = json.loads(target.read_text(encoding="utf-8")) | outcomes
+        target.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    if on_spark is not None:
+        print(share(known, on_spark))
     return 1 if surprises and not args.spark else 0
 
 

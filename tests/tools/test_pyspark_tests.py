@@ -39,7 +39,12 @@ def test_outcomes_are_told_and_those_that_nobody_expects_fail(tmp_path: Path, wr
         (path.parent / "__init__.py").touch()
         (path.parent.parent / "__init__.py").touch()
         path.write_text(TESTS.format(name="Tests", wrong=wrong))
+    prefix = "sql.tests.streaming.test_streaming_foreach_batch.Tests."
+    passes = {name: {"outcome": "passed"} for name in (f"{prefix}test_wrong", "earlier", "later")}
+    (tmp_path / "spark.json").write_text(json.dumps(passes))
+    (tmp_path / "out.json").write_text(json.dumps({"earlier": {"outcome": "fell back"}}))
     words = ["--json", str(tmp_path / "out.json"), "--only", "foreach_batch"]
+    words += ["--beside", str(tmp_path / "spark.json")]
     answer = subprocess.run(
         [sys.executable, str(TOOL), str(tmp_path), *words],
         capture_output=True,
@@ -49,13 +54,17 @@ def test_outcomes_are_told_and_those_that_nobody_expects_fail(tmp_path: Path, wr
     )
     assert answer.returncode == (0 if wrong == 1 else 1), answer.stderr
     outcomes = json.loads((tmp_path / "out.json").read_text())
-    prefix = "sql.tests.streaming.test_streaming_foreach_batch.Tests."
     assert {name: facts["outcome"] for name, facts in outcomes.items()} == {
+        "earlier": "fell back",
         f"{prefix}test_a_file_of_the_checkout": "passed",
         f"{prefix}test_left_out": "skipped",
         f"{prefix}test_wrong": "passed" if wrong == 1 else "failed",
     }
     told = answer.stdout.splitlines()
-    assert told[-4:] == [f"   {2 if wrong == 1 else 1} passed", "   0 fell back",
+    assert told[-1] == (
+        f"of 3 tests that pass on Structured Streaming {2 - wrong} pass here "
+        f"({'33.3' if wrong == 1 else '0.0'} %), 1 fell back"
+    )
+    assert told[-5:-1] == [f"   {2 if wrong == 1 else 1} passed", "   0 fell back",
                          f"   {0 if wrong == 1 else 1} failed", "   1 skipped"]  # fmt: skip
     assert any("(not expected)" in line for line in told) is (wrong == 2)
