@@ -43,6 +43,7 @@ ZONE = "spark.sql.session.timeZone"
 TRACE_CHARACTERS_MAX = 4_000
 HALVED_FAILURES_MAX = 1_000  # of one batch
 PYTHON_CONDITION = "PYTHON_EXCEPTION"  # Spark's word for what a function of people raised
+_OTHER_LENGTH = frozenset({"RESULT_ROWS_MISMATCH", "PANDAS_UDF_OUTPUT_EXCEEDS_INPUT_ROWS"})
 _THREADS = "spark.sql.execution.pythonUDF.arrow.concurrency.level"
 
 Apply = Callable[[int, Iterator[Any]], Iterator[Any]]
@@ -127,6 +128,12 @@ def _cannot_load(code: PythonCode, error: BaseException) -> NoReturn:
         f"made with must be on every executor\n{failure_of(error).trace}".rstrip(),
         function=code.name,
     ) from error
+
+
+def _is_of_length(error: BaseException) -> bool:
+    """Whether PySpark says that a function gave more or less values than it got rows."""
+    condition = getattr(error, "getCondition", None)
+    return condition is not None and condition() in _OTHER_LENGTH
 
 
 def _missing_module(function: str, error: ImportError) -> NoReturn:
@@ -316,6 +323,7 @@ class PythonFunction:
         Rows that fail alone are among the failures, and give what a null column would: nothing.
         """
         found: list[tuple[int, Any]] = []
+        other_length: BaseException | None = None
         waiting = [(0, rows.num_rows)]
         while waiting:
             start, count = waiting.pop()
@@ -328,6 +336,8 @@ class PythonFunction:
             except (Exception, SystemExit) as error:
                 self.check_imports(error)
                 if count > 1:
+                    if _is_of_length(error):
+                        other_length = other_length or error
                     half = count // 2
                     waiting += [(start + half, count - half), (start, half)]
                     continue
@@ -343,6 +353,15 @@ class PythonFunction:
                 failures[start + row] = failure_of(raised)
             if first_only and failures:
                 return found
+        if other_length is not None and not failures:
+            # No row is to blame: it is no function of rows, and what it gives of parts is chance.
+            reason = failure_of(other_length)
+            raise FunctionFailed(
+                f"Python function {self.name} does not give a value for each of {rows.num_rows:,} "
+                f"rows: {reason.reason}; it must give as many as it gets\n{reason.trace}".rstrip(),
+                function=self.name,
+                reason=reason.reason,
+            ) from other_length
         return found
 
     def _check_bound(self, failed: int, count: int, error: BaseException) -> None:

@@ -230,6 +230,11 @@ def test_a_result_of_another_length_is_an_error() -> None:
     short = code(lambda n: n[:1] if len(n) > 1 else pd.Series([1, 2]), PANDAS)
     with pytest.raises(RowError, match="RESULT_ROWS_MISMATCH"):
         chain(f=short).process(ROWS)
+    # Of single rows it gives what it should: no row is to blame, and their values are not it.
+    first = code(lambda n: n[:1], PANDAS)
+    for on_bad_row in ("reject", "stop"):
+        with pytest.raises(FunctionFailed, match="does not give a value for each of"):
+            chain(f=first).process(ROWS, on_bad_row=on_bad_row)
 
 
 def test_a_result_of_another_type_is_what_spark_makes_of_it() -> None:
