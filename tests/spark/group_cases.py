@@ -27,10 +27,11 @@ START_S = int(datetime.datetime(2024, 3, 1, tzinfo=datetime.UTC).timestamp())
 
 @dataclass(frozen=True)
 class Case:
-    """What is made of the rows, and in which mode."""
+    """What is made of the rows, in which mode, and when all is there that the clock brings."""
 
     define: Callable[[DataFrame], DataFrame]
     mode: str = "append"
+    settled: Callable[[list[dict[str, Any]]], bool] | None = None  # None: the clock brings nothing
 
 
 def _counts(df: DataFrame) -> DataFrame:
@@ -251,6 +252,56 @@ def _chained(df: DataFrame) -> DataFrame:
     )
 
 
+def _clocked(df: DataFrame) -> DataFrame:
+    """States that the clock ends before a timer by the clock looks for them."""
+    from pyspark.sql import Row  # noqa: PLC0415
+    from pyspark.sql.streaming import StatefulProcessor  # noqa: PLC0415
+
+    class Clocked(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.total = handle.getValueState("total", "n bigint")
+            self.value = handle.getValueState("value", "n bigint", 200)
+            self.list = handle.getListState("list", "n bigint", 200)
+            self.map = handle.getMapState("map", "n bigint", "n bigint", 200)
+            self.days = handle.getMapState("days", "n bigint", "n bigint", 86_400_000)
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            before = self.shown()
+            now = timerValues.getCurrentProcessingTimeInMs()
+            assert not list(self.handle.listTimers())
+            for row in rows:
+                (total,) = self.total.get() or (0,)
+                self.total.update((total + row.n,))
+                self.value.update((row.n,))
+                self.list.appendValue((row.n,))
+                for each in (self.map, self.days):
+                    each.updateValue((row.n,), (-row.n,))
+            self.handle.registerTimer(now + 300)
+            self.handle.registerTimer(now + 86_400_000)
+            self.handle.deleteTimer(now + 86_400_000)
+            yield Row(k=key[0], what="rows", text=f"{before} then {self.shown()}")
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+            due = expiredTimerInfo.getExpiryTimeInMs()
+            assert due <= timerValues.getCurrentProcessingTimeInMs()
+            yield Row(k=key[0], what="timer", text=self.shown())
+
+        def shown(self) -> str:
+            parts = (self.total.get(), self.value.get(), list(self.list.get()))
+            maps = (sorted(self.map.iterator()), sorted(self.days.iterator()))
+            return " ".join(map(str, (*parts, *maps)))
+
+    return df.groupBy("k").transformWithState(
+        Clocked(), "k string, what string, text string", "append", "ProcessingTime"
+    )
+
+
+def _timers_came(found: list[dict[str, Any]]) -> bool:
+    """Each call with rows has a timer, which comes when the clock says so."""
+    return 2 * sum(row["what"] == "rows" for row in found) == len(found) > 0
+
+
 def keeping(df: DataFrame, schema: str, more: tuple[Any, ...]) -> DataFrame:
     """Keeps a number of the newest rows, behind other values, and shows what was there before."""
     from pyspark.sql import Row  # noqa: PLC0415
@@ -296,13 +347,15 @@ def cases() -> dict[str, Case]:
         "chained": Case(_chained),
         "begins_pandas": Case(_pandas_processor("EventTime", begins=True)),
         "begins_rows": Case(_row_processor("EventTime", begins=True)),
+        "clocked": Case(_clocked, settled=_timers_came),
     }
 
 
-NAMES = ("counts", "timeouts", "pandas", "rows", "maps")
+NAMES = ("counts", "timeouts", "pandas", "rows", "maps", "clocked")
 MORE_NAMES = ("pandas_none", "rows_none", "chained", "begins_pandas")
 PROCESSORS = (
     "pandas", "rows", "pandas_none", "rows_none", "chained", "begins_pandas", "begins_rows",
+    "clocked",
 )  # fmt: skip
 SAME = {"begins_pandas": "begins_rows"}  # whose answers are another's
 GROUP_NODES = {

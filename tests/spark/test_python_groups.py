@@ -20,6 +20,7 @@ from penstock.catalyst.session import plans_of
 from penstock.errors import ProgramIncompatible
 from penstock.runtime.streams import StreamReader
 from tests.spark import group_cases
+from tests.spark.waiting import wait_for
 from tests.spark_session import shared_session
 from tests.thoroughness import some
 
@@ -78,7 +79,10 @@ def by_spark(spark: SparkSession, case: group_cases.Case, place: Path) -> Steps:
     try:
         for number, rows in enumerate(group_cases.FILES):
             put(place / "in", number, rows)
-            query.processAllAvailable()
+            if case.settled is None:
+                query.processAllAvailable()
+            else:  # while there may be timers by the clock, it has one empty batch after the other
+                wait_for("what the clock brings", lambda: case.settled(found))
             steps.append(shown(found))
             found.clear()
     finally:
@@ -104,12 +108,24 @@ def by_penstock(
         for number, rows in enumerate(group_cases.FILES):
             put(place / "in", number, rows)
             query.processAllAvailable()
-            found = [row for batch in reader.read() for row in in_session(batch)]
+            found = settled_rows(reader, case)
             after(number, found)
             steps.append(shown([{k: v for k, v in row.items() if k != "pid"} for row in found]))
     finally:
         query.stop()
     return steps
+
+
+def settled_rows(reader: StreamReader, case: group_cases.Case) -> list[dict[str, Any]]:
+    """All rows that the newest file leads to."""
+    found: list[dict[str, Any]] = []
+
+    def is_settled() -> bool:
+        found.extend(row for batch in reader.read() for row in in_session(batch))
+        return case.settled is None or case.settled(found)
+
+    wait_for("what the clock brings", is_settled)
+    return found
 
 
 def in_session(batch: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -248,6 +264,38 @@ def test_a_killed_slot_goes_on_with_the_states(
     )
     assert found == wanted
     assert len(pids) > 2
+
+
+@pytest.mark.slow
+def test_a_slot_is_killed_before_the_timers_of_its_clock_and_they_come_once(
+    attached: Attached, tmp_path: Path
+) -> None:
+    """Each time between the rows of a file and what the clock brings; states end there too."""
+    from pyspark.sql.functions import udf  # noqa: PLC0415
+
+    case = group_cases.cases()["clocked"]
+    where = udf(lambda k: os.getpid(), "bigint", useArrow=False)
+    killed: list[int] = []
+    files_seen = 0
+
+    def settled(found: list[dict[str, Any]]) -> bool:
+        nonlocal files_seen
+        if found and len(killed) == files_seen:
+            os.kill(found[-1]["pid"], signal.SIGKILL)
+            killed.append(found[-1]["pid"])
+        return bool(case.settled and case.settled(found))
+
+    def after(number: int, rows: list[dict[str, Any]]) -> None:
+        nonlocal files_seen
+        files_seen += 1
+
+    with_pid = group_cases.Case(
+        lambda df: case.define(df).withColumn("pid", where("k")), case.mode, settled
+    )
+    found = by_penstock(attached, "clocked_killed", with_pid, tmp_path / "killed", after,
+                        standbySlots=1)  # fmt: skip
+    assert found == answer("clocked")
+    assert len(set(killed)) == len(group_cases.FILES)
 
 
 def test_what_is_kept_gets_columns_with_a_new_start_and_loses_none(
