@@ -96,14 +96,14 @@ def find_place(
     if is_attached(spark):
         return Place(attached_log(spark))
     folder = _own_folder(spark, location, name, needs_location=needs_location)
-    if folder is None or (not keeps and not (folder / FORMAT_FILE).exists()):
+    if folder is None or (not keeps and not os.path.exists(folder / FORMAT_FILE)):
         path = Path(tempfile.mkdtemp(prefix="penstock-"))
         # What is explained promises what the log that a start would make promises.
         config = LogConfig(durability="process") if folder is None else LogConfig()
         log = open_log(path, create=True, config=config)
         place = Place(Attached(spark, path, log), True, is_temporary=True, is_new=True)
     else:
-        place = _open_own(spark, folder)
+        place = open_own(spark, folder)
     if keeps:
         prepare_session(spark, None)
     return place
@@ -112,7 +112,7 @@ def find_place(
 def refuse_spark_checkpoint(location: str) -> None:
     """A folder in which Structured Streaming keeps a query's progress is never touched."""
     folder = Path(location)
-    if not ((folder / "metadata").is_file() or (folder / "offsets").is_dir()):
+    if not (os.path.isfile(folder / "metadata") or os.path.isdir(folder / "offsets")):
         return
     raise QueryMismatch(
         f"checkpointLocation {location!r} holds the checkpoint of a Structured Streaming query, "
@@ -151,8 +151,10 @@ def _own_folder(
     return Path(local_path(location)).absolute()
 
 
-def _open_own(spark: SparkSession, folder: Path) -> Place:
-    made = tuple(each for each in (folder, *folder.parents) if not each.exists())
+def open_own(spark: SparkSession, folder: Path) -> Place:
+    """The log of a query in a folder of its own, which is made if there is none."""
+    # What may not be looked at is not there: making it says what is wrong.
+    made = tuple(each for each in (folder, *folder.parents) if not os.path.exists(each))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_new = not any(folder.iterdir())

@@ -262,6 +262,13 @@ class StreamingQuery(SparkQuery):
                 self._say_what_is_waited_for()
         self._told.wait(then_s)
 
+    def stop_within(self, timeout_s: float) -> bool:
+        """Stop, and wait for the end at most so long; return whether it has come."""
+        self._begin_end()
+        if any(runner.is_current_thread() for _, runner in self._runners):
+            return False
+        return self._finished.wait(timeout_s)
+
     def __repr__(self) -> str:
         state = "active" if self.isActive else "ended"
         return f"<penstock.StreamingQuery {self.title!r} {state} id={self._id}>"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from penstock.operators.python_groups import has_timers
 from penstock.operators.specs import PythonGroupsSpec, StatefulSpec
 from penstock.runtime.queries import needed_query, query_progress
 
@@ -49,7 +48,7 @@ def _facts(spec: StatefulSpec) -> tuple[str, dict[str, Any]]:
         for each in spec.variables
         if each.name not in spec.given_up
     ]
-    if has_timers(spec):
+    if spec.clock in _TIMERS:  # as in Spark, whether it sets any or not
         timers = {"stateName": _TIMERS[spec.clock], "stateVariableType": "TimerState"}
         variables.append({**timers, "ttlEnabled": False})
     return PROCESSOR, {"timeMode": _TIME_MODES[spec.clock], "stateVariables": variables}

@@ -2,13 +2,17 @@
 
 What is refused here runs on Structured Streaming as before, and it is said which query that is and
 why. Nothing of PySpark is changed but three properties, `DataFrame.writeStream`,
-`SparkSession.streams` and `SparkSession.read`, and these only for sessions that were taken over:
-the last so that Spark's reader of states finds those of queries that run here.
+`SparkSession.streams` and `SparkSession.read`, and `SparkSession.stop`, and these only for sessions
+that were taken over: `read` so that Spark's reader of states finds those of queries that run here,
+`stop` so that these commit before Spark is gone.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +27,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter as SparkWriter
 from penstock.api import writer_options
 from penstock.api.datasource import PenstockDataSource
 from penstock.api.planned import PlannedQuery, PlannedStreams
+from penstock.api.registry import STARTED
 from penstock.api.session import check_session
 from penstock.api.state_metadata import state_metadata
 from penstock.api.streams import check_name_is_free, session_id, streams
@@ -31,6 +36,7 @@ from penstock.arguments import check_type
 from penstock.errors import (
     InvalidArgument,
     JobFailed,
+    LogReadOnly,
     ProgramIncompatible,
     QueryActive,
     StreamError,
@@ -42,12 +48,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 REASON_CHARACTERS_MAX = 300
-# Not refusals: the query is known here, and Spark would begin it anew beside what is stored.
-_FINAL = (QueryActive, ProgramIncompatible, JobFailed)
+STOP_S = 30.0  # how long Spark waits for queries to end before it stops
+# Not refusals: the query is known here, and Spark would begin it anew beside what is stored; or its
+# place is of no use to anybody.
+_FINAL = (QueryActive, ProgramIncompatible, JobFailed, LogReadOnly)
 
 logger = logging.getLogger(__name__)
 
-Begin = Callable[[], SparkQuery]
+_WAY_OUT = ". Structured Streaming "  # what a refusal says last: here that is what happens
 
 
 @dataclass(frozen=True)
@@ -148,9 +156,33 @@ class TakenOver:
         )
         for owner, name, get in changed:
             setattr(owner, name, property(get, doc=getattr(owner, name).__doc__))
+        stop = SparkSession.stop
+
+        @functools.wraps(stop)
+        def session_stop(spark: SparkSession) -> None:
+            if self.of(spark) is not None:
+                _end_queries()
+            stop(spark)
+
+        SparkSession.stop = session_stop  # type: ignore[assignment,method-assign]
 
 
 TAKEN = TakenOver()
+
+
+def _end_queries() -> None:
+    """Let all queries commit and end, since what they run in is about to go."""
+    active = [query for query in STARTED.all() if query.isActive]
+    deadline_s = time.monotonic() + STOP_S
+    for query in active:
+        query.stop_within(0)
+    for query in active:
+        if not query.stop_within(max(deadline_s - time.monotonic(), 0)):
+            logger.warning(
+                "query %s has not ended in %g s, and Spark stops: what it has committed is in the "
+                "log, and its next start goes on from there",
+                query.title, STOP_S,
+            )  # fmt: skip
 
 
 def takeover(spark: SparkSession, *, strict: bool = False) -> Takeover:
@@ -311,6 +343,8 @@ class TakenWriter(SparkWriter):
         self, ours: Callable[[], SparkQuery], sparks: Callable[[], SparkQuery]
     ) -> SparkQuery:
         begin = self._plan if self._taken.only_plans else ours
+        if self._taken.only_plans:
+            print(f"== {self._ours.title}")
         try:
             if self._refusal is not None:
                 raise self._refusal
@@ -321,13 +355,15 @@ class TakenWriter(SparkWriter):
             check_name_is_free(self._spark, self._ours._name)
             reason = _in_one_line(error)
             self._note(reason)
+            if self._taken.only_plans:
+                print(f"Structured Streaming would run it: {reason}\n")
+                return PlannedQuery(self._ours.title)
             logger.warning("query %s runs on Structured Streaming: %s", self._ours.title, reason)
-            return PlannedQuery(self._ours.title) if self._taken.only_plans else sparks()
+            return sparks()
         self._note(None)
         return started
 
     def _plan(self) -> SparkQuery:
-        print(f"== {self._ours.title}")
         self._ours.explain()
         return PlannedQuery(self._ours.title)
 
@@ -338,10 +374,13 @@ class TakenWriter(SparkWriter):
     def _is_stored_here(self) -> bool:
         """Whether the query's place holds a log of ours, which Spark must not begin anew beside."""
         location = self._ours._options[writer_options.CHECKPOINT_LOCATION]
-        return location is not None and (Path(location) / FORMAT_FILE).exists()
+        return location is not None and os.path.exists(Path(location) / FORMAT_FILE)
 
 
 def _in_one_line(error: Exception) -> str:
     """Why a query does not run here: the first sentences, without what else could be done."""
     text = error.message if isinstance(error, StreamError) else f"{type(error).__name__}: {error}"
-    return " ".join(text.split())[:REASON_CHARACTERS_MAX]
+    text = " ".join(text.partition(_WAY_OUT)[0].split())
+    if len(text) <= REASON_CHARACTERS_MAX:
+        return text
+    return f"{text[:REASON_CHARACTERS_MAX].rpartition(' ')[0]} ..."

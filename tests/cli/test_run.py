@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.cli.main import main
@@ -216,6 +217,38 @@ def test_a_program_that_nobody_edited_is_taken_over(tmp_path: Path) -> None:
     strict = penstock("run", "--takeover", "--strict")
     assert strict.returncode == 2
     assert "penstock: [UNSUPPORTED_PLAN]" in strict.stderr
+
+
+STOPS_SPARK = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
+rows = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+writer = rows.writeStream.queryName("ticks").format("parquet")
+query = writer.start("out", checkpointLocation="place")
+while not (query.lastProgress and query.lastProgress.sink.numOutputRows):
+    assert not query.awaitTermination(0.1)
+spark.stop()
+print(query.isActive, query.exception(), query.awaitTermination())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(3 * PATIENCE_S)
+def test_a_program_that_stops_spark_itself_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """Its queries commit first, as if they had been stopped, and the next run goes on."""
+    file = program(tmp_path, STOPS_SPARK)
+    for _ in range(2):
+        command = [sys.executable, "-m", "penstock", "run", "--takeover", file]
+        ran = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.splitlines()[-1] == "False None None"
+        assert "1 of 1 queries ran on Penstock" in ran.stderr
+    values = pq.read_table(tmp_path / "out").column("value").to_pylist()
+    assert sorted(values) == list(range(len(values)))
 
 
 def test_strict_is_for_takeover(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,7 @@ from penstock.expressions.types import schema_from_arrow
 from penstock.runtime.queries import stored_query
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from tests.spark import python_cases
+from tests.spark.waiting import wait_for
 from tests.spark_session import own_session
 from tests.thoroughness import some
 
@@ -296,3 +297,28 @@ def test_a_function_that_hangs_costs_its_slot(
     found = run(attached, "hanging", df, stepTimeout="3 seconds")
     assert [row["n"] for row in found.to_pylist()] == list(range(python_cases.COUNT))
     assert hung.exists()
+
+
+@pytest.mark.slow
+def test_a_query_whose_function_hangs_can_be_stopped(
+    attached: Attached, rows: DataFrame, tmp_path: Path
+) -> None:
+    """Its slot is ended; what it had not committed is done at the next start, once."""
+    from pyspark.sql.functions import udf  # noqa: PLC0415
+
+    hung, mended = tmp_path / "hung", tmp_path / "mended"
+
+    def waits(n):  # type: ignore[no-untyped-def]
+        if n == 100 and not mended.exists():
+            hung.touch()
+            threading.Event().wait()
+        return n
+
+    df = rows.select(udf(waits, "bigint")("n").alias("n"))
+    query = penstock.writeStream(df).queryName("held").toStream("held_out").start()
+    wait_for("the function", hung.exists)
+    query.stop()
+    assert not query.isActive
+    mended.touch()
+    found = run(attached, "held", df)
+    assert [row["n"] for row in found.to_pylist()] == list(range(python_cases.COUNT))
