@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from penstock.bench.scabbard import goals
 from penstock.bench.scabbard.engines import Input, rows_of
 from penstock.bench.scabbard.oracle import ANSWERS, difference, told_apart
 from penstock.bench.scabbard.queries import QUERIES, WindowQuery
+from penstock.bench.scabbard.runs import rows_before
 from penstock.bench.scabbard.samples import STREAMS
 from tests.spark_session import shared_session
 
@@ -83,3 +87,37 @@ def test_goals_are_of_what_was_measured() -> None:
     assert list(goals("cm1", {"identical": False})) == [("identical", False)]
     reached = dict(goals("cm1", {"identical": True, "times_spark": 10.0}))
     assert reached == {"identical": True, "10_times_structured_streaming": True}
+    measured = {"persisted_rows_per_s": 2e8, "loop_rows_per_s": 5e8, "persisted_of_unsafe": 0.7}
+    assert dict(goals("ysb", measured)) == {
+        "150_million_persisted": True,
+        "persisted_at_least_half_the_loop": False,
+        "persisted_of_unsafe_at_least_0.7": True,
+    }
+
+
+@pytest.mark.parametrize("stream", ["ads", "cluster"])
+def test_a_time_tells_how_many_rows_came_before(stream: str) -> None:
+    made = STREAMS[stream](np.random.default_rng(5), 1_000)
+    every = np.concatenate([made.times_us + cycle * made.period_us for cycle in range(3)])
+    for time_us in (every[0], every[1], every[999], every[1_500] + 1, every[2_000], every[2_998]):
+        assert rows_before(made, int(time_us)) == int(np.sum(every < time_us))
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_it_measures_every_way_of_a_query() -> None:
+    """In a process of its own: it makes and stops a session."""
+    command = [sys.executable, "-m", "penstock", "bench", "scabbard", "--json", "--verify"]
+    command += ["--queries", "cm2,ysb", "--seconds", "0.6"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name in ("cm2", "ysb"):
+        figures = found["queries"][name]
+        assert figures["identical"] is True
+        for key in (
+            "rows_per_s", "persisted_rows_per_s", "unsafe_rows_per_s", "spark_rows_per_s",
+            "loop_rows_per_s", "bytes_persisted",
+        ):  # fmt: skip
+            assert figures[key] > 0, key
+        assert 0 < figures["p50_ms"] <= figures["p95_ms"]
+        assert figures["bytes_persisted"] < figures["bytes_in"]

@@ -1,5 +1,5 @@
-"""The benchmark of windows: eleven queries over six streams, judged by an oracle, beside Structured
-Streaming.
+"""The benchmark of windows: eleven queries over six streams, judged by an oracle, in three ways,
+beside Structured Streaming and a loop written by hand.
 
 Penstock's slots replay a sample that lies in memory, with times that go on rising; Structured
 Streaming reads the same rows from Parquet files of the columns that the query needs.
@@ -10,26 +10,51 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from penstock.api.session import Attached, attach
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
 from penstock.bench import arguments
 from penstock.bench.report import QueriesReport, machine_facts, median, rounded, say
-from penstock.bench.scabbard.engines import Input, on_penstock, on_spark, rows_of
+from penstock.bench.scabbard.engines import (
+    Input,
+    Way,
+    answer_of_penstock,
+    rows_of,
+    spark_rows_per_s,
+)
+from penstock.bench.scabbard.loops import loop_rows_per_s
 from penstock.bench.scabbard.oracle import difference
 from penstock.bench.scabbard.queries import QUERIES, WindowQuery
+from penstock.bench.scabbard.runs import Measured, run_measured, warm
 from penstock.bench.sessions import local_session
 
-TITLE = "queries of windows over replayed samples, judged by an oracle, beside Structured Streaming"
-ROWS = 20_000_000
-ROWS_MAX = 10**11
+TITLE = "queries of windows over replayed samples, judged by an oracle, in three ways and beside"
 CHECKED_SAMPLE = 8_192
 CHECKED_CYCLES = 4
 THIN_PER_SECOND = 20  # of the hour's query, so that its windows close in few rows
 THREADS = 6
-TIMES_SPARK_MIN = 10
+AGAINST = ("spark", "loop")
+SPARK_ROWS_MAX = 8_000_000
+SPARK_WINDOWS = 120_000_000  # Spark makes a row of every window that a row is in: so many of these
 SPARK_SETTINGS = {"spark.driver.memory": "4g"}
+WAYS: Mapping[str, Way] = MappingProxyType(
+    {
+        "rows_per_s": Way(),
+        "persisted_rows_per_s": Way(replayable=False),
+        "unsafe_rows_per_s": Way("unsafe"),
+    }
+)
+YSB_ROWS_PER_S_MIN = 150_000_000
+YSB_LOOP_SHARE_MIN = 0.5
+YSB_TIMES_SPARK_MIN = 30
+TIMES_SPARK_MIN = 10
+UNSAFE_SHARE_MIN = 0.9
+UNSAFE_SHARE_PERSISTED_MIN = 0.7
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,21 +65,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"names, comma separated (default all: {', '.join(QUERIES)})",
     )
     parser.add_argument(
-        "--rows",
-        type=_rows,
-        default=ROWS,
-        metavar="N",
-        help=f"as fast as possible (default {ROWS:,})",
+        "--seconds",
+        type=arguments.seconds,
+        default=3.0,
+        metavar="S",
+        help="measured time of each way of a query (default 3)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of the samples (default 1)")
     parser.add_argument(
-        "--verify", action="store_true", help=f"compare {CHECKED_CYCLES} cycles with the oracle"
+        "--verify",
+        action="store_true",
+        help=f"compare {CHECKED_CYCLES} cycles with the oracle, replayed and persisted",
     )
     parser.add_argument(
         "--repeats", type=arguments.whole, default=1, help="turns, medians are told (default 1)"
     )
     parser.add_argument(
-        "--against", choices=("spark", "none"), default="spark", help="what to compare with"
+        "--against",
+        type=_against,
+        default=list(AGAINST),
+        metavar="WHAT",
+        help=f"what to compare with, comma separated: {', '.join(AGAINST)} (the default), or none",
+    )
+    parser.add_argument(
+        "--codec", default="adaptive", help="of what is stored (default adaptive, by column)"
     )
     parser.add_argument(
         "--dir", type=Path, default=Path(), help="a folder on the disk to use (default .)"
@@ -62,18 +96,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _queries(text: str) -> list[str]:
+    return _known(text, QUERIES)
+
+
+def _against(text: str) -> list[str]:
+    return [] if text == "none" else _known(text, AGAINST)
+
+
+def _known(text: str, known: Mapping[str, Any] | tuple[str, ...]) -> list[str]:
     names = text.lower().split(",")
     for name in names:
-        if name not in QUERIES:
-            raise argparse.ArgumentTypeError(f"there is no {name!r}; known: {', '.join(QUERIES)}")
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"there is no {name!r}; known: {', '.join(known)}")
     return names
-
-
-def _rows(text: str) -> int:
-    value = int(text)
-    if not 1 <= value <= ROWS_MAX:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to {ROWS_MAX:,}")
-    return value
 
 
 def measure(args: argparse.Namespace) -> QueriesReport:
@@ -83,66 +118,146 @@ def measure(args: argparse.Namespace) -> QueriesReport:
         tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name,
         local_session("scabbard", THREADS, SPARK_SETTINGS) as spark,
     ):
-        folder = Path(name).absolute()
-        attached = attach(spark, folder / "log")
-        try:
-            for query in (QUERIES[each] for each in args.queries):
-                report.queries[query.name] = _figures(query, attached, folder / query.name, args)
-        finally:
-            attached.log.close()
-    report.facts |= {"rows": args.rows, "seed": args.seed}
+        for query in (QUERIES[each] for each in args.queries):
+            folder = Path(name).absolute() / query.name
+            folder.mkdir()
+            report.queries[query.name] = _Bench(spark, query, folder, args).figures()
+    report.facts |= {"seconds": args.seconds, "seed": args.seed, "repeats": args.repeats}
     report.judge(goals)
     return report
 
 
-def _figures(
-    query: WindowQuery, attached: Attached, folder: Path, args: argparse.Namespace
-) -> dict[str, Any]:
-    folder.mkdir()
-    found: dict[str, Any] = {}
-    if args.verify:
-        say(f"{query.name}: {CHECKED_CYCLES} cycles beside the oracle")
-        if differs := checked(query, attached, folder, args.seed):
-            say(f"    {differs}")
-            found["differences"] = differs
-        found["identical"] = differs is None
-    given = Input.of(query, folder, args.seed, query.sample_rows, args.rows)
-    own, theirs = [], []
-    for turn in range(args.repeats + 1):  # the first is not counted, for either
-        say(f"{query.name}: turn {turn + 1} of {args.repeats + 1}, Penstock")
-        own.append(args.rows / on_penstock(attached, query, f"{query.name}_{turn}", given).seconds)
-        if args.against == "spark" and query.on_spark:
-            say(f"{query.name}: {own[-1]:,.0f} rows/s; Structured Streaming")
-            other = on_spark(attached.spark, query, given, folder / f"spark-{turn}")
-            theirs.append(args.rows / other.seconds)
-            say(f"{query.name}: {theirs[-1]:,.0f} rows/s")
-    found["rows_per_s"] = rounded(median(own[1:]))
-    found["bytes_in"] = args.rows * query.row_bytes
-    if theirs:
-        found["spark_rows_per_s"] = rounded(median(theirs[1:]))
-        found["times_spark"] = rounded(median(own[1:]) / median(theirs[1:]))
-    return found
+class _Bench:
+    """One query, every way that is asked for."""
+
+    def __init__(
+        self, spark: SparkSession, query: WindowQuery, folder: Path, args: argparse.Namespace
+    ) -> None:
+        self.spark = spark
+        self.query = query
+        self.folder = folder
+        self.args = args
+        self.given = Input.of(query, folder, args.seed, query.sample_rows, query.sample_rows)
+
+    def figures(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        if self.args.verify:
+            found |= self._verdict()
+        found |= self._of_penstock()
+        if "spark" in self.args.against:
+            found |= self._of_spark()
+            if "spark_rows_per_s" in found:
+                found["times_spark"] = rounded(found["rows_per_s"] / found["spark_rows_per_s"])
+        if "loop" in self.args.against:
+            per_row = found["bytes_persisted"] / found["rows"]
+            given = self.given
+            found["loop_rows_per_s"] = rounded(
+                loop_rows_per_s(
+                    self.query.name,
+                    given.made,
+                    given.campaigns,
+                    self.args.seconds,
+                    self.folder,
+                    per_row,
+                )
+            )
+        return found
+
+    def _verdict(self) -> dict[str, Any]:
+        say(f"{self.query.name}: {CHECKED_CYCLES} cycles beside the oracle")
+        differs = checked(self.spark, self.query, self.folder, self.args.seed)
+        if differs is None:
+            return {"identical": True}
+        say(f"    {differs}")
+        return {"identical": False, "differences": differs}
+
+    def _of_penstock(self) -> dict[str, Any]:
+        done: dict[str, list[Measured]] = {key: [] for key in WAYS}
+        for key in ("rows_per_s", "persisted_rows_per_s"):
+            warm(self.spark, self.query, self.given, self._way(key), self.folder / f"warm-{key}")
+        for turn in range(self.args.repeats):
+            for key in WAYS:
+                log = self.folder / f"{key}-{turn}"
+                of_way = run_measured(
+                    self.spark, self.query, self.given, self._way(key), log, self.args.seconds
+                )
+                done[key].append(of_way)
+                say(f"{self.query.name}: {key} {of_way.rows_per_s:,.0f}")
+        found: dict[str, Any] = {
+            key: rounded(median([each.rows_per_s for each in of_way]))
+            for key, of_way in done.items()
+        }
+        found["persisted_of_unsafe"] = rounded(
+            found["persisted_rows_per_s"] / found["unsafe_rows_per_s"]
+        )
+        found["replayed_of_unsafe"] = rounded(found["rows_per_s"] / found["unsafe_rows_per_s"])
+        persisted = done["persisted_rows_per_s"][-1]
+        assert persisted.bytes_per_row is not None
+        found["rows"] = persisted.rows
+        found["bytes_in"] = persisted.rows * self.query.row_bytes
+        found["bytes_persisted"] = round(persisted.rows * persisted.bytes_per_row)
+        for key in ("p50_ms", "p95_ms"):
+            found[key] = rounded(median([getattr(each, key) for each in done["rows_per_s"]]))
+        for key in ("checkpoint_mb", "checkpoint_ms"):
+            told = [getattr(each, key) for each in done["rows_per_s"]]
+            if known := [each for each in told if each is not None]:
+                found[key] = rounded(median(known))
+        return found
+
+    def _way(self, key: str) -> Way:
+        return replace(WAYS[key], codec=self.args.codec)
+
+    def _of_spark(self) -> dict[str, Any]:
+        rows = min(SPARK_ROWS_MAX, SPARK_WINDOWS // self.query.windows_per_row)
+        rates = []
+        try:
+            for turn, count in enumerate((rows // 8, *(rows,) * self.args.repeats)):
+                given = replace(self.given, rows=count)
+                scratch = self.folder / f"spark-{turn}"
+                rates.append(spark_rows_per_s(self.spark, self.query, given, scratch))
+        except AnalysisException as error:
+            say(f"{self.query.name}: Structured Streaming refuses it: {error.getCondition()}")
+            return {}
+        say(f"{self.query.name}: Structured Streaming {rates[-1]:,.0f}")
+        return {"spark_rows_per_s": rounded(median(rates[1:])), "spark_rows": rows}
 
 
-def checked(query: WindowQuery, attached: Attached, folder: Path, seed: int) -> str | None:
-    """How the answer over a few cycles of a small sample differs from the oracle's, None if not."""
+def checked(spark: SparkSession, query: WindowQuery, folder: Path, seed: int) -> str | None:
+    """How the answers over a few cycles of a small sample differ from the oracle's, None if not."""
     cycles, shape = CHECKED_CYCLES, {}
     if query.window_s > 1_000:
         shape = {"per_second": THIN_PER_SECOND}
         cycles = -(-2 * query.window_s * THIN_PER_SECOND // CHECKED_SAMPLE)
     given = Input.of(query, folder, seed, CHECKED_SAMPLE, CHECKED_SAMPLE * cycles, **shape)
-    done = on_penstock(attached, query, f"{query.name}_checked", given)
-    assert done.rows is not None
-    return difference(query.name, given.expanded(), rows_of(done.rows))
+    for key, way in WAYS.items():
+        answer = answer_of_penstock(spark, query, given, way, folder / f"checked-{key}")
+        if differs := difference(query.name, given.expanded(), rows_of(answer)):
+            return f"{key}: {differs}"
+    return None
 
 
 def goals(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield each goal whose figures are there, and whether it is reached."""
-    del name
     if figures.get("identical") is not None:
         yield "identical", figures["identical"]
-    if "times_spark" in figures:
+    persisted = figures.get("persisted_rows_per_s", 0)
+    if name == "ysb" and persisted:
+        yield "150_million_persisted", persisted >= YSB_ROWS_PER_S_MIN
+        if loop := figures.get("loop_rows_per_s"):
+            yield "persisted_at_least_half_the_loop", persisted >= YSB_LOOP_SHARE_MIN * loop
+        if spark := figures.get("spark_rows_per_s"):
+            yield (
+                f"persisted_{YSB_TIMES_SPARK_MIN}_times_structured_streaming",
+                persisted >= YSB_TIMES_SPARK_MIN * spark,
+            )
+    elif "times_spark" in figures:
         yield (
             f"{TIMES_SPARK_MIN}_times_structured_streaming",
             figures["times_spark"] >= TIMES_SPARK_MIN,
         )
+    for key, least in (
+        ("replayed_of_unsafe", UNSAFE_SHARE_MIN),
+        ("persisted_of_unsafe", UNSAFE_SHARE_PERSISTED_MIN),
+    ):
+        if key in figures:
+            yield f"{key}_at_least_{least}", figures[key] >= least

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,13 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.api.session import Attached
-from penstock.api.writer import writeStream
+from penstock.api.session import Attached, attach
+from penstock.api.writer import DataStreamWriter, writeStream
 from penstock.bench.scabbard.oracle import Rows, expand
 from penstock.bench.scabbard.queries import WindowQuery
 from penstock.bench.scabbard.samples import SECOND_US, STREAMS, Made, campaigns, wide
-from penstock.bench.turns import Turn, timed_turn
+from penstock.bench.turns import TURN_S_MAX, timed_turn
+from penstock.config import Durability
 from penstock.connectors.repeating import RepeatingSource, Sample
 from penstock.runtime.streams import StreamReader
 
@@ -26,7 +29,8 @@ SLOTS = 2
 START_TIMEOUT = "10 minutes"  # beside other programs compiling takes its time
 STEP_ROWS = 1 << 20
 FILE_ROWS = 1 << 20
-COMMIT_INTERVAL = "500 milliseconds"
+COMMIT_INTERVAL = "100 milliseconds"
+CHECKPOINT_COMMITS = 10  # so about every second
 
 
 @dataclass(frozen=True)
@@ -81,24 +85,59 @@ def _reads(source: RepeatingSource) -> Iterator[pa.RecordBatch]:
             yield read.batch
 
 
-def on_penstock(attached: Attached, query: WindowQuery, name: str, given: Input) -> Turn:
-    """Penstock, over rows that its slots have in memory; its rows go to a stream of the log."""
+@dataclass(frozen=True)
+class Way:
+    """How Penstock runs a query."""
+
+    guarantee: str = "exactly-once"
+    replayable: bool = True  # if not, what the query needs of the rows is persisted
+    codec: str = "adaptive"
+
+
+@contextmanager
+def log_for(spark: SparkSession, folder: Path, way: Way) -> Iterator[Attached]:
+    """A log for one run, gone with it."""
+    durability: Durability = "process" if way.guarantee == "unsafe" else "synced"
+    attached = attach(spark, folder, durability=durability)
+    try:
+        yield attached
+    finally:
+        attached.log.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def penstock_writer(
+    attached: Attached, query: WindowQuery, name: str, given: Input, way: Way, rows: int | None
+) -> DataStreamWriter:
+    """A query over rows that its slots have in memory, so many or without end, into a stream."""
     reader = attached.spark.readStream.format("replay").option("path", str(given.path))
-    reader = reader.option("timeColumn", "ts")
+    reader = reader.option("timeColumn", "ts").option("numPartitions", SLOTS)
     reader = reader.option("periodSeconds", str(given.made.period_us / SECOND_US))
-    rows = reader.options(rows=given.rows, numPartitions=SLOTS).load()
-    writer = writeStream(query.over(rows, given.ads(attached.spark))).outputMode("append")
-    writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0)
+    if not way.replayable:
+        reader = reader.option("replayable", "false")
+    if rows is not None:
+        reader = reader.option("rows", rows)
+    writer = writeStream(query.over(reader.load(), given.ads(attached.spark)))
+    writer = writer.outputMode("append").queryName(name)
+    writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0, codec=way.codec)
     writer = writer.options(commitInterval=COMMIT_INTERVAL, stepRowsMax=STEP_ROWS)
-    writer = writer.option("startTimeout", START_TIMEOUT).queryName(name)
-    done = timed_turn(writer.toStream(name))
-    return replace(done, rows=StreamReader(attached.log, name).read_all())
+    writer = writer.options(checkpointInterval=CHECKPOINT_COMMITS, guarantee=way.guarantee)
+    return writer.option("startTimeout", START_TIMEOUT).toStream(name)
 
 
-def on_spark(spark: SparkSession, query: WindowQuery, given: Input, scratch: Path) -> Turn:
-    """Structured Streaming over files of the same rows, in one micro-batch, into memory.
+def answer_of_penstock(
+    spark: SparkSession, query: WindowQuery, given: Input, way: Way, folder: Path
+) -> pa.Table:
+    """The windows of all rows."""
+    with log_for(spark, folder, way) as attached:
+        timed_turn(penstock_writer(attached, query, query.name, given, way, given.rows))
+        return StreamReader(attached.log, query.name).read_all()
 
-    Windows that are open at the end stay open there.
+
+def spark_rows_per_s(spark: SparkSession, query: WindowQuery, given: Input, scratch: Path) -> float:
+    """Structured Streaming over files of the same rows, by the time that it says it took.
+
+    All rows come in one micro-batch; windows that are open at the end stay open.
     """
     files = scratch / "files"
     given.write_files(files, ["ts", *query.columns])
@@ -106,7 +145,15 @@ def on_spark(spark: SparkSession, query: WindowQuery, given: Input, scratch: Pat
     rows = spark.readStream.schema(schema).parquet(str(files))
     writer = query.over(rows, given.ads(spark)).writeStream.outputMode("append").format("noop")
     writer = writer.option("checkpointLocation", str(scratch / "checkpoint"))
-    return timed_turn(writer.trigger(availableNow=True))
+    running = writer.trigger(availableNow=True).start()
+    try:
+        if not running.awaitTermination(TURN_S_MAX):
+            raise TimeoutError(f"not through in {TURN_S_MAX} s")
+        took_ms = sum(entry.durationMs["triggerExecution"] for entry in running.recentProgress)
+    finally:
+        running.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+    return given.rows / took_ms * 1e3
 
 
 def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:

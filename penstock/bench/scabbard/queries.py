@@ -28,11 +28,15 @@ class WindowQuery:
     sample_bytes: int  # of rows as wide as they are in memory
     row_bytes: int
     window_s: int
-    on_spark: bool = True  # whether Structured Streaming takes it
+    slide_s: int = 1
 
     @property
     def sample_rows(self) -> int:
         return self.sample_bytes // self.row_bytes
+
+    @property
+    def windows_per_row(self) -> int:
+        return self.window_s // self.slide_s
 
     def over(self, rows: DataFrame, ads: DataFrame) -> DataFrame:
         """The query, with event time that is where the newest row is."""
@@ -164,6 +168,7 @@ QUERIES: Mapping[str, WindowQuery] = MappingProxyType(
                 1024 * _KIB,
                 128,
                 10,
+                slide_s=10,
             ),
             WindowQuery("nq", "bids", "hottest auctions", _nq, ("id",), 1024 * _KIB, 128, 60),
             WindowQuery("sm", "sensors", "mean readings", _sm, _MEASURED, 256 * _KIB, 64, 60),
