@@ -23,7 +23,7 @@ from penstock.catalyst.rows import (
 from penstock.catalyst.time_expressions import shifted_time
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import UnsupportedPlan
-from penstock.expressions.tree import Column, Expression, call
+from penstock.expressions.tree import Column, Expression, call, literal
 from penstock.operators.specs import (
     AggregateCall,
     DeduplicateSpec,
@@ -221,7 +221,8 @@ class AggregateReader:
     def _first_rows(self) -> Relation:
         """Distinct rows, each when it comes first."""
         rows = self.by_spark.added_to(self.rows.relation)
-        keys = made(self.node, lambda: selected(rows, tuple(self.keys)))
+        shown = tuple((name, _with_one_zero(key)) for name, key in self.keys)
+        keys = made(self.node, lambda: selected(rows, shown))
         spec = DeduplicateSpec(tuple(map(column_of, keys.schema)))
         return made(self.node, lambda: step(spec, keys))
 
@@ -316,3 +317,10 @@ class AggregateReader:
     @property
     def _window_column(self) -> Column | None:
         return None if self.window is None else Column(self.window.output, self.window.type, False)
+
+
+def _with_one_zero(key: Expression) -> Expression:
+    """A key as a group shows it: -0.0 is 0.0. (The bytes of nested ones have only that.)"""
+    if key.type.kind not in {"float", "double"}:
+        return key
+    return call("add", key, literal(0.0, key.type))

@@ -487,6 +487,13 @@ def _unbounded() -> dict[str, Judged]:
             lambda df: df.selectExpr("bidder % 3 AS k", "upper(url) AS u", "raw", "fee").distinct()
         ),
         "distinct nested values": Judged(lambda df: df.select("st", "tags", "raw").distinct()),
+        "zeros as keys alone": Judged(
+            lambda df: (
+                df.groupBy("ratio", "single")
+                .agg(F.lit("x").alias("x"))
+                .selectExpr("string(ratio) AS r", "string(double(single)) AS s", "x")
+            )
+        ),
         "a key of structs and arrays": Judged(
             lambda df: (
                 df.selectExpr("struct(flag AS f, array(ratio, single) AS xs, st) AS k", "price")
