@@ -69,8 +69,10 @@ from penstock.state.contract import KeyRange, State
 from penstock.state.keyed import BYTES_MAX_DEFAULT
 
 OnBadRow = Literal["raise", "reject"]
-# Of a rejected row: why it failed, and which operator of the chain had made it, if one had.
+# Of a rejected row: why it failed, which operator of the chain had made it, if one had, and, where
+# a query has several results, those that it is missing in.
 TOLD_OF_ROWS = OPERATOR_COLUMN, ERROR_COLUMN = "operator", "error"
+RESULT_COLUMN = "result"
 _INPUT = -1  # where no operator stands before
 
 PortRows = tuple[Schema, Sequence[StatelessSpec]]  # columns, and what stands before the operators
@@ -161,17 +163,20 @@ class Chain:
         cache: KernelCache | None,
         *,
         ways: Sequence[Sequence[StatelessSpec]] = ((),),
+        results: Sequence[Sequence[str]] = (),
         state_bytes_max: int = BYTES_MAX_DEFAULT,
         want_late: bool = False,
         spark: SparkEvaluator | None = None,
         python: PythonFunctions | None = None,
         is_rehearsal: bool = False,
     ) -> None:
-        """`ways` are the steps to each output. `spark` computes what only Spark knows, `python` has
-        the functions of the query.
+        """`ways` are the steps to each output, `results` what each is for, if rejected rows are to
+        say so. `spark` computes what only Spark knows, `python` has the functions of the query.
         """
         tools = Tools(cache, state_bytes_max, want_late, spark, python, is_rehearsal)
         self._want_late = want_late
+        self._results = results
+        self._told = (*TOLD_OF_ROWS, RESULT_COLUMN) if results else TOLD_OF_ROWS
         self._ports = [Front(front, schema, tools, operators) for schema, front in ports]
         self.had_input = True  # there was some, here or in stages before; else the runtime says so
         # Where what came out of an operator, or in, is what an aggregate without keys goes by.
@@ -395,7 +400,7 @@ class Chain:
             made, bad = way.run(batch, on_bad_row == "reject")
             if bad:
                 maker = self._names[-1] if self._names else None
-                rest, rejected = self._without(batch, bad, maker)
+                rest, rejected = self._without(batch, bad, maker, self._results[number:][:1])
                 self._aside.rejected.append(rejected)
                 made, _ = way.run(rest, False)
             self._aside.observed += way.observed()
@@ -467,9 +472,14 @@ class Chain:
         return tuple(emitted)
 
     def _without(
-        self, batch: pa.RecordBatch, bad: Mapping[int, RowError], operator: str | None
+        self,
+        batch: pa.RecordBatch,
+        bad: Mapping[int, RowError],
+        operator: str | None,
+        ways: Sequence[Sequence[str]] | None = None,
     ) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-        """The batch without its bad rows, and these with who made them and their errors.
+        """The batch without its bad rows, and these with who made them, their errors, and for which
+        results these `ways` are; None: all ways.
 
         A row that goes fails as it did when it came, and was rejected then.
         """
@@ -482,12 +492,15 @@ class Chain:
         self._counts["rejected"] += len(rows)
         failed = batch.take(pa.array(rows, pa.int64()))
         columns = {
-            told_apart(name, column.type) if name in TOLD_OF_ROWS else name: column
+            told_apart(name, column.type) if name in self._told else name: column
             for name, column in zip(failed.schema.names, map(plain, failed.columns), strict=True)
         }
         columns.pop(WEIGHT_COLUMN, None)
         if operator is not None:
             columns[OPERATOR_COLUMN] = pa.array([operator] * len(rows), pa.string())
+        if self._results:
+            missing = {name for way in (self._results if ways is None else ways) for name in way}
+            columns[RESULT_COLUMN] = pa.array([", ".join(sorted(missing))] * len(rows), pa.string())
         columns[ERROR_COLUMN] = pa.array([bad[row].message for row in rows], pa.string())
         rejected = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
         return batch.filter(pa.array(mask)), rejected

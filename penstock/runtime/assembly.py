@@ -477,6 +477,11 @@ def _chain_of(
         kernels,
         state_bytes_max=settings.state_bytes_max,
         ways=[output.steps for output in stage.outputs],
+        results=(
+            [program.results_of(output.stream) for output in stage.outputs]
+            if len(program.results) > 1
+            else ()
+        ),
         want_late=settings.late_stream is not None,
         spark=spark,
         python=python,

@@ -39,7 +39,7 @@ from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name, check_own_name
-from penstock.operators.chain import TOLD_OF_ROWS, told_apart
+from penstock.operators.chain import RESULT_COLUMN, TOLD_OF_ROWS, told_apart
 from penstock.operators.specs import KEY_KINDS_REFUSED, without_weight
 from penstock.runtime.inputs import rows_gone
 from penstock.runtime.instances import COUNTER_MAX, next_run_instance
@@ -399,12 +399,12 @@ def _dead_letter_schema(program: Program) -> Schema:
     """What may be found in a dead letter: a row that came into some stage, or that an operator made
     there, and the error, or a line that a source could not read. Each has its own columns, and the
     others are null."""
-    names = dead_letter_names(program)
-    columns = {name: Field(name, STRING, True) for name in TOLD_OF_ROWS}
+    names, told = dead_letter_names(program), _told_of_rows(program)
+    columns = {name: Field(name, STRING, True) for name in told}
     for column in _dead_letter_columns(program):
         type = arrow_type(column.type)
         name = names.get((column.name, type), column.name)
-        if column.name in TOLD_OF_ROWS:
+        if column.name in told:
             name = told_apart(column.name, type)
         columns[name] = Field(name, column.type, True)
     return tuple(columns.values())
@@ -413,14 +413,20 @@ def _dead_letter_schema(program: Program) -> Schema:
 def dead_letter_names(program: Program) -> dict[tuple[str, pa.DataType], str]:
     """What columns are called in dead letters that have several types in a query."""
     types: dict[str, set[pa.DataType]] = {}
+    told = _told_of_rows(program)
     for column in _dead_letter_columns(program):
         types.setdefault(column.name, set()).add(arrow_type(column.type))
     return {
         (name, type): told_apart(name, type)
         for name, several in types.items()
-        if len(several) > 1 and name not in TOLD_OF_ROWS
+        if len(several) > 1 and name not in told
         for type in several
     }
+
+
+def _told_of_rows(program: Program) -> tuple[str, ...]:
+    """What is said of a row that failed; of which result only where there are several."""
+    return (*TOLD_OF_ROWS, RESULT_COLUMN) if len(program.results) > 1 else TOLD_OF_ROWS
 
 
 def _dead_letter_columns(program: Program) -> Iterator[Field]:

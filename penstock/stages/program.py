@@ -459,6 +459,24 @@ class Program:
         """Whether a stage writes a stream for others, or for a sink."""
         return any(self.stream(name).role == "output" for name in stage.written)
 
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The streams that it writes for others, or for sinks."""
+        return tuple(stream.name for stream in self.streams if stream.role == "output")
+
+    def results_of(self, stream: str) -> tuple[str, ...]:
+        """The results that rows of a stream of this program end up in."""
+        if self.stream(stream).role == "output":
+            return (stream,)
+        found = [
+            name
+            for stage in self.stages
+            if stream in stage.streams
+            for written in stage.written
+            for name in self.results_of(written)
+        ]
+        return tuple(dict.fromkeys(found))
+
     def stage_of(self, vertex: VertexProgram) -> Stage:
         return self.stages[vertex.stage]
 

@@ -240,6 +240,23 @@ def test_a_row_that_fails_for_one_output_is_there_for_the_others(lab: Laboratory
     dead = lab.rows("dead")
     assert sorted(row["id"] for row in dead) == zeros
     assert all("zero" in row["error"].lower() for row in dead)
+    assert {row["result"] for row in dead} == {"rests"}
+
+
+def test_a_row_that_fails_before_several_results_says_which_lack_it(lab: Laboratory) -> None:
+    read = scanned().select("id", "key", (col("id") % (col("id") - 40)).alias("rest"))
+    sums = read.group_by("key").agg(count().alias("n"), mode="update")
+    tested = together(
+        read.to_stream("rests"),
+        read.filter(col("rest") > 3).to_stream("high"),
+        sums.to_stream("counts"),
+        dead_letter_stream="dead",
+    )
+    lab.run(tested, {"rows": table_source(events())})
+    letters = lab.rows("dead")
+    missing = [name for row in letters for name in row["result"].split(", ")]
+    assert {row["id"] for row in letters} == {40}
+    assert sorted(missing) == ["counts", "high", "rests"]
 
 
 def test_without_dead_letters_it_stops_the_vertex_and_neither_output_has_it(
