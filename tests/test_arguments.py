@@ -33,6 +33,8 @@ NO_TEXT = (None, 1, 1.5, True, b"x", [], {}, NOTHING)
 NO_FLAG = (None, 0, 1, "yes", [], NOTHING)
 NO_NUMBER = (True, "1", b"1", [], NOTHING)
 NO_COUNT = (None, "x", b"x", [], {}, NOTHING, -1, 0, 1.5)
+NO_BOUND = (True, "1", b"1", [], {}, NOTHING, -1, 1.5, 1 << 62)
+FOR_EVER = penstock.Retention()
 NO_COLUMN = (None, 1, b"x", [1], {}, NOTHING)
 NO_OBJECT = (None, 1, "x", b"x", [], {}, NOTHING)
 
@@ -89,7 +91,7 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
     def attach(path: Any = None, **how: Any) -> object:
         return penstock.attach(Session(), log.folder / "none" if path is None else path, **how)  # type: ignore[arg-type]
 
-    create = penstock.create_stream
+    create, retain = penstock.create_stream, penstock.set_retention
     idle = object.__new__(StreamingQuery)  # arguments are looked at before anything else
     sending = object.__new__(penstock.Producer)
 
@@ -158,6 +160,12 @@ def calls(log: Any) -> dict[str, tuple[Call, tuple[Any, ...]]]:
         "Producer.send.offset": (lambda v: sending.send_csv(b"1", v), NO_COUNT),
         "Producer.send_csv": (lambda v: sending.send_csv(v, 1), (None, 1, "x", [], {}, NOTHING)),
         "Producer.send_json": (lambda v: sending.send_json(v, 1), (None, 1, "x", [], {}, NOTHING)),
+        "set_retention.log": (lambda v: retain(v, "numbers", FOR_EVER), NO_OBJECT),
+        "set_retention.stream": (lambda v: retain(log, v, FOR_EVER), ("none", *NO_TEXT)),
+        "set_retention.retention": (lambda v: retain(log, "numbers", v), NO_OBJECT),
+        "Retention.until_consumed": (penstock.Retention, NO_FLAG),
+        "Retention.age_s": (lambda v: penstock.Retention(age_s=v), NO_BOUND),
+        "Retention.bytes_max": (lambda v: penstock.Retention(bytes_max=v), NO_BOUND),
         "as_table.df": (lambda v: penstock.as_table(v, "n"), NO_OBJECT),
         "as_table.keys": (
             lambda v: penstock.as_table(frame(), v),

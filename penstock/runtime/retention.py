@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from penstock.arguments import check_integer, check_type
 from penstock.clock import Clock
 from penstock.errors import InvalidArgument
 from penstock.json_codec import Malformed, parse, read_as, spaced_json
@@ -33,6 +34,7 @@ from penstock.stages.program import is_fed
 from penstock.stages.tags import marker_tag
 
 READ_RECORDS = 256
+BOUND_MAX = (1 << 62) - 1
 LOOK_S = 1.0  # between two looks at what streams hold, at the least,
 LOOK_SHARE = 0.05  # and of a thread's time for them, at the most
 
@@ -56,6 +58,12 @@ class Retention:
     age_s: int | None = None
     bytes_max: int | None = None  # as stored; the epoch in which they begin stays whole
 
+    def __post_init__(self) -> None:
+        check_type(self.until_consumed, bool, "until_consumed", "True or False")
+        for name, bound in (("age_s", self.age_s), ("bytes_max", self.bytes_max)):
+            if bound is not None:
+                check_integer(bound, name, 0, BOUND_MAX)
+
     @property
     def is_for_ever(self) -> bool:
         return not self.until_consumed and self.age_s is None and self.bytes_max is None
@@ -63,10 +71,9 @@ class Retention:
 
 def set_retention(log: Log, stream: str, retention: Retention) -> None:
     """Say from now on how long the rows of a stream stay."""
+    check_type(log, Log, "log", "a log, such as open_log() returns")
+    check_type(retention, Retention, "retention", "a Retention")
     describe_stream(log, check_name(stream, "stream"))
-    for name, value in (("age", retention.age_s), ("size", retention.bytes_max)):
-        if value is not None and not 0 <= value < 1 << 62:
-            raise InvalidArgument(f"the {name} {value:g} is no bound for rows", stream=stream)
     log.put(_key(stream), spaced_json(retention))
 
 
@@ -75,7 +82,7 @@ def retention_of(log: Log, stream: str) -> Retention:
     found = log.get(_key(stream))
     try:
         return Retention() if found is None else read_as(Retention, parse(found.value), stream)
-    except Malformed:
+    except (Malformed, InvalidArgument):
         return Retention()  # of another version: what it does not understand it keeps
 
 
