@@ -24,7 +24,7 @@ from penstock.catalyst.observed import Observation, observation
 from penstock.catalyst.over import OverReader, ordered
 from penstock.catalyst.place import INPUT_FILE
 from penstock.catalyst.python_functions import PythonBundle, PythonReader
-from penstock.catalyst.refusals import refused_node, unsupported
+from penstock.catalyst.refusals import placed, refused_node, unsupported
 from penstock.catalyst.relations import (
     ScanOrigin,
     SubstreamCount,
@@ -127,14 +127,22 @@ class PlanReader:
         self._functions = PythonReader(session, self.spark, self.python)
         self._names_files = False  # whether somebody above asks for the names of files
         self._sessions: set[int] = set()  # attributes that are some and are not marked so
+        self._refusal: UnsupportedPlan | None = None
 
     def read(self, node: JvmNode) -> SparkRows:
         reader = _READERS.get(node.kind)
         if reader is None:
-            raise refused_node(node)
+            self._refusal = placed(refused_node(node), node)
+            raise self._refusal
         if node.kind in _NAMING and "input_file_name()" in str(node.read("expressions").toString()):
             self._names_files = True
-        return reader(self, node)
+        try:
+            return reader(self, node)
+        except UnsupportedPlan as refusal:
+            if refusal is self._refusal:  # of a node below, which has told where
+                raise
+            self._refusal = placed(refusal, node)
+            raise self._refusal from refusal
 
     def exact(self, rows: SparkRows, output: Sequence[JvmNode], names: Sequence[str]) -> Relation:
         """The relation with exactly these attributes, under these names."""

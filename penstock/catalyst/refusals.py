@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.catalyst.jvm import JvmNode
+from penstock.catalyst.jvm import TEXT_CHARACTERS_MAX, JvmNode
 from penstock.errors import UnsupportedPlan
 
 WAY_OUT = "Structured Streaming can run it: start it with df.writeStream"
@@ -164,7 +164,49 @@ def refused_node(node: JvmNode) -> UnsupportedPlan:
     """The error for a plan node outside the table of those that are read."""
     reason = NODE_REASONS.get(node.kind, "this node is not run here")
     inside = node.nodes("expressions")
-    return unsupported(node.kind, reason, expression=inside[0] if inside else None)
+    first = inside[0] if inside else None
+    column = None if first is None else _column(first) or None
+    return unsupported(node.kind, reason, expression=first, column=column)
+
+
+def placed(refusal: UnsupportedPlan, node: JvmNode) -> UnsupportedPlan:
+    """A refusal that says which expressions of its node, and which columns, it is about.
+
+    Where it does not know them it is about all that the node computes, or by which it does so.
+    What a source refuses is about its options.
+    """
+    details = refusal.details
+    if "node" not in details or "expression" in details or not node.children:
+        return refusal
+    inside = [(_column(each), each) for each in node.nodes("expressions")]
+    if (known := details.get("column")) is not None:
+        inside = [each for each in inside if each[0] == known]
+    elif any(each.kind == "Alias" for _, each in inside):
+        inside = [each for each in inside if each[1].kind == "Alias"]
+    if not inside and known is None:  # it is about whole rows
+        inside = [(_column(each), each) for each in node.output]
+    values = (each.children[0] if each.kind == "Alias" else each for _, each in inside)
+    shown = ", ".join(dict.fromkeys(value.text for value in values))[:TEXT_CHARACTERS_MAX]
+    columns = ", ".join(dict.fromkeys(name for name, _ in inside if name))[:TEXT_CHARACTERS_MAX]
+    where = f", column {columns!r}" if columns and known is None else ""
+    where += f", expression {shown}" if shown else ""
+    if not where:
+        return refusal
+    label, message = str(details["node"]), refusal.message
+    if message.startswith(f"{label}: "):
+        message = f"{label}{where}{message[len(label) :]}"
+    else:
+        message = f"{message} ({node.kind}{where})"
+    found = {name: text for name, text in (("expression", shown), ("column", columns)) if text}
+    return UnsupportedPlan(message, **(found | details))
+
+
+def _column(expression: JvmNode) -> str:
+    """What a column is called that an expression is, or is read of."""
+    if expression.kind in ("Alias", "AttributeReference"):
+        return str(expression.read("name"))
+    names = (str(e.read("name")) for e in expression.walk() if e.kind == "AttributeReference")
+    return ", ".join(dict.fromkeys(names))
 
 
 def draws_lots(expression: JvmNode) -> bool:

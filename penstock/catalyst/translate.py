@@ -11,7 +11,7 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.observed import Observation
 from penstock.catalyst.plans import PlanReader
 from penstock.catalyst.python_functions import PythonBundle
-from penstock.catalyst.refusals import unsupported
+from penstock.catalyst.refusals import placed, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount
 from penstock.catalyst.rows import made
 from penstock.catalyst.session import Plans, SessionFacts, plans_of
@@ -106,14 +106,16 @@ def _folded(name: str, session: SessionFacts) -> str:
 def _check_mode(output_mode: str, relation: Relation, root: JvmNode) -> None:
     aggregates = any(isinstance(spec_of(node), AggregateSpec) for node in walk(relation))
     if output_mode == "append" and (what := changing(relation)) is not None:
-        raise UnsupportedPlan(
+        refusal = UnsupportedPlan(
             f"{root.kind}: the result stands on {what}, whose rows come and go, and append mode "
             "shows rows once; use outputMode update, or complete above an aggregate",
             node=root.kind,
         )
+        raise placed(refusal, root)
     if output_mode == "complete" and not aggregates:
-        raise UnsupportedPlan(
+        refusal = UnsupportedPlan(
             f"{root.kind}: complete mode needs an aggregate, in Structured Streaming too; use "
             "append mode for rows as they come",
             node=root.kind,
         )
+        raise placed(refusal, root)

@@ -86,6 +86,7 @@ def _check_sessions(spec: AggregateSpec | TableSpec | JoinSpec) -> None:
             "row, and the one that update mode has sent would stay; use outputMode append or "
             "complete. Structured Streaming asks for the same",
             node="Aggregate",
+            expression=f"session_window({spec.window.event_time})",
             column=spec.window.output,
         )
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 
+from penstock.api.tables import as_table
 from penstock.catalyst.refusals import NODE_REASONS
 from penstock.catalyst.translate import translate
 from penstock.errors import InvalidArgument, UnsupportedPlan
@@ -266,6 +267,40 @@ def test_an_aggregate_is_refused_with_its_column(bids: DataFrame) -> None:
     with pytest.raises(UnsupportedPlan, match="whose rows come and go") as caught:
         translate(counted.dropDuplicates(["count"]), output_mode="update", query="refused")
     assert caught.value.details["column"] == "count"
+
+
+def test_a_refusal_of_a_whole_node_names_what_it_computes(bids: DataFrame) -> None:
+    from pyspark.sql import Window  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    total, best = F.sum("price").alias("s"), F.max("price").alias("m")
+    ranked = F.row_number().over(Window.partitionBy("auction").orderBy("price"))
+    other = bids.sparkSession.range(3).toDF("price")
+    without_end = bids.alias("l").join(bids.alias("r"), F.expr("l.auction = r.bidder"), "left")
+    table = as_table(bids, "auction")
+    cases = (
+        (bids.groupBy("auction").agg(total), "append", "sum(price)", "s"),
+        (bids.groupBy("auction").agg(total, best), "append", "sum(price), max(price)", "s, m"),
+        (bids.groupBy(F.window("ts", "1 second")).agg(total), "append", "sum(price)", "s"),
+        (bids.select(ranked.alias("r")), "append", "row_number() OVER", "r"),
+        (bids.limit(3), "update", "3", None),
+        (without_end, "append", "(l.auction = r.bidder)", "auction, bidder"),
+        (bids.select("price").join(other, "price", "full"), "append", "(price = price)", "price"),
+        (bids.dropDuplicatesWithinWatermark(["auction"]), "append", "auction", "auction"),
+        (bids.orderBy("price"), "update", "price ASC NULLS FIRST", "price"),
+        (bids.sample(0.5, 1), "append", "", "auction, bidder, price"),
+        (bids.selectExpr("price + 1 AS p"), "complete", "(price + 1L)", "p"),
+        (table.selectExpr("price + 1 AS p"), "append", "(price + 1L)", "p"),
+        (bids.groupBy("price").count().dropDuplicates(["count"]), "update", "count", "count"),
+    )
+    for frame, mode, expression, column in cases:
+        with pytest.raises(UnsupportedPlan) as caught:
+            translate(frame, output_mode=mode, query="refused")
+        error = caught.value
+        assert error.details["node"]
+        assert expression in error.details["expression"]
+        assert (column or "") in str(error.details.get("column", ""))
+        assert error.details["expression"] in str(error)
 
 
 def test_more_aggregates_than_a_state_holds_are_refused(bids: DataFrame) -> None:
