@@ -58,6 +58,7 @@ from penstock.stages.tags import (
 )
 
 Use = Literal["rows", "late rows", "dead letters"]
+_NAMED_BY: Mapping[Use, str] = {"late rows": "lateStream", "dead letters": "deadLetterStream"}
 Mode = Literal["append", "update", "complete"]
 _HOLDS = {
     "append": "final rows (append mode)",
@@ -348,7 +349,8 @@ def _check_written(log: Log, wanted: StreamFacts) -> bool:
         raise StreamConflict(
             f"stream {wanted.name} is there already for {facts.use}, with the columns "
             f"{show_schema(facts.schema)} {_cut_by(facts)}; query {wanted.query} would write "
-            f"{wanted.use}, {show_schema(wanted.schema)} {_cut_by(wanted)}: choose another name",
+            f"{wanted.use}, {show_schema(wanted.schema)} {_cut_by(wanted)}: choose another name"
+            + (f" in its option {_NAMED_BY[wanted.use]}" if wanted.use in _NAMED_BY else ""),
             stream=wanted.name,
             query=wanted.query,
         )

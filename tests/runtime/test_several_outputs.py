@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count as numbers
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query, Write, going_on
 from penstock.runtime.markers import decode_marker
 from penstock.runtime.sources import SourceBuilder
-from penstock.runtime.streams import check_new_results, describe_stream
+from penstock.runtime.streams import check_new_results, describe_stream, register_streams
 from penstock.stages.compare import compare
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
@@ -257,6 +258,34 @@ def test_a_row_that_fails_before_several_results_says_which_lack_it(lab: Laborat
     missing = [name for row in letters for name in row["result"].split(", ")]
     assert {row["id"] for row in letters} == {40}
     assert sorted(missing) == ["counts", "high", "rests"]
+
+
+def test_dead_letters_of_a_query_that_gets_a_result_more_are_read_with_those_before(
+    lab: Laboratory,
+) -> None:
+    """The letters get a column, and those of before have none; another query's do not fit then."""
+    failing = scanned().select("id", (col("id") % col("value")).alias("rest")).to_stream("rests")
+    sources = {"rows": table_source(events())}
+    stored = plan_program(together(failing, dead_letter_stream="dead"))
+    run_some(lab, stored, sources)
+    before = lab.rows("dead")
+    assert before
+    assert all("result" not in row for row in before)
+    lab.run(
+        plan_program(going_on(together(failing, even(), dead_letter_stream="dead"), stored)),
+        sources,
+    )
+    letters = lab.rows("dead")
+    assert sorted(row["id"] for row in letters) == list(range(0, ROWS, 5))
+    assert Counter(row["result"] for row in letters) == {
+        None: len(before),
+        "rests": len(letters) - len(before),
+    }
+    alone = replace(together(failing, dead_letter_stream="dead"), name="other")
+    with open_log(lab.folder) as log, pytest.raises(StreamConflict) as refused:
+        register_streams(log, plan_program(alone))
+    assert "result string" in str(refused.value)
+    assert str(refused.value).endswith("choose another name in its option deadLetterStream")
 
 
 def test_without_dead_letters_it_stops_the_vertex_and_neither_output_has_it(
