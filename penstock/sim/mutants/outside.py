@@ -199,16 +199,16 @@ def _is_read_as(scenario: Scenario, *kinds: str) -> bool:
 
 
 OUTSIDE: tuple[Mutant, ...] = (
-    Mutant("writer_goes_on", "a write goes on where a failed one stopped", 21, _writer_goes_on),
+    Mutant("writer_goes_on", "a write goes on where a failed one stopped", 19, _writer_goes_on),
     Mutant("writer_offset_lost", "the marker of a write forgets its offset", 19,
            _writer_offset_lost),
     Mutant("writer_epoch_stays", "the epochs of a producer do not advance", 19,
            _writer_epoch_stays),
     Mutant("writer_not_restored", "a producer that opens again begins from nothing", 19,
            _writer_not_restored),
-    Mutant("writer_repeats", "a write that went through after all is repeated", 220,
+    Mutant("writer_repeats", "a write that went through after all is repeated", 1471,
            _writer_repeats, lambda s: s.shape.producers > 0 and s.troubles.effect_gap < 10),
-    Mutant("sink_plans_nothing", "where a batch ends is not noted before it is handed over", 14,
+    Mutant("sink_plans_nothing", "where a batch ends is not noted before it is handed over", 122,
            _sink_plans_nothing),
     Mutant("sink_resumes_at_done", "a sink goes on reading at the last batch", 9,
            _sink_resumes_at_done),
@@ -222,9 +222,9 @@ OUTSIDE: tuple[Mutant, ...] = (
            _range_without_later_markers),
     Mutant("position_for_resume", "a stream reader is followed from its position on", 301,
            _position_for_resume, lambda s: _is_read_as(s, "stream")),
-    Mutant("sink_not_fenced", "an old run moves the progress of a sink", 21, _sink_not_fenced),
-    Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 77,
+    Mutant("sink_not_fenced", "an old run moves the progress of a sink", 69, _sink_not_fenced),
+    Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 13,
            _sink_done_before_delivery),
-    Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 21,
+    Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 34,
            _sink_trims_what_it_read),
 )  # fmt: skip

@@ -126,6 +126,6 @@ PLACING: tuple[Mutant, ...] = (
            _ends_with_the_first),
     Mutant("passing_error_ends_the_query", "a busy log ends the query", 6,
            _passing_error_ends_the_query),
-    Mutant("failed_vertex_stays", "a vertex that met an error is stepped on", 2,
+    Mutant("failed_vertex_stays", "a vertex that met an error is stepped on", 11,
            _failed_vertex_stays),
 )  # fmt: skip

@@ -134,12 +134,17 @@ class _LivePicture:
 
 
 def _picture_of_the_moment() -> AbstractContextManager[None]:
+    copy = Vertex._copy_some_state
+
     def copy_some(self: Any) -> None:
+        states = self._parts.chain.states
+        if not all(isinstance(state, KeyedState) for state in states.values()):
+            copy(self)
+            return
         if self._snapshots is None:
             return
         for snapshot in self._snapshots.values():
             snapshot.abandon()
-        states = self._parts.chain.states
         pictures: Any = {name: _LivePicture(state) for name, state in states.items()}
         self._snapshots = None
         fence = Fence(self.name, self._marker.instance)
@@ -343,9 +348,9 @@ STATES: tuple[Mutant, ...] = (
            _replay_from_newest),
     Mutant("damaged_taken_for_empty", "a damaged checkpoint counts as an empty state", 31,
            _damaged_taken_for_empty),
-    Mutant("picture_under_later_marker", "a picture is named by a later marker", 14,
+    Mutant("picture_under_later_marker", "a picture is named by a later marker", 22,
            _picture_under_later_marker),
-    Mutant("picture_of_the_moment", "a picture shows the state when it is written", 31,
+    Mutant("picture_of_the_moment", "a picture shows the state when it is written", 118,
            _picture_of_the_moment),
     Mutant("trim_too_much", "a checkpoint trims changes that it does not hold", 12,
            _trim_too_much),
@@ -359,15 +364,15 @@ STATES: tuple[Mutant, ...] = (
            _trim_for_one_reader),
     Mutant("trim_newest_marker", "a vertex trims the marker that it would begin with", 0,
            _trim_newest_marker),
-    Mutant("part_of_a_chain_left_out", "recovery leaves out the first changes of a chain", 31,
+    Mutant("part_of_a_chain_left_out", "recovery leaves out the first changes of a chain", 142,
            _part_of_a_chain_left_out),
-    Mutant("removals_left_out", "a checkpoint made of changes has no removals", 31,
+    Mutant("removals_left_out", "a checkpoint made of changes has no removals", 142,
            _removals_left_out),
     Mutant("trim_past_the_older", "changes since the older of two checkpoints are trimmed", 31,
            _trim_past_the_older),
-    Mutant("built_on_the_newer", "two checkpoints are kept that have a file in common", 31,
+    Mutant("built_on_the_newer", "two checkpoints are kept that have a file in common", 22,
            _built_on_the_newer),
-    Mutant("never_sync", "a checkpoint is published without a sync", 21, _never_sync),
+    Mutant("never_sync", "a checkpoint is published without a sync", 44, _never_sync),
     Mutant("one_checkpoint", "one checkpoint is kept, not two", 12, _one_checkpoint),
     Mutant("trim_before_write", "changes are trimmed before their picture is written", 12,
            _trim_before_write),
@@ -377,7 +382,7 @@ STATES: tuple[Mutant, ...] = (
            _replay_not_counted),
     Mutant("no_trim_at_the_end", "a query that has ended leaves its streams behind", 9,
            _no_trim_at_the_end),
-    Mutant("changes_trimmed_unfenced", "a zombie's checkpoint trims the changes", 31,
+    Mutant("changes_trimmed_unfenced", "a zombie's checkpoint trims the changes", 68,
            _changes_trimmed_unfenced),
     Mutant("no_checkpoint_while_input_waits", "no checkpoint is begun while there is input", 31,
            _no_checkpoint_while_input_waits),
