@@ -38,6 +38,7 @@ POLL_S = 0.02
 WATCH_S = 0.2  # the same for a query that goes on, whose end is told
 ENDING_S = 0.005  # the same for one of which only the sinks have something left to do
 SINK_STOP_TIMEOUT_S = 30.0  # for rows that are committed; what is under way then has no limit
+SINK_GONE_S = 10.0  # the same where Spark is gone, so that what needs it fails or is stuck
 STOP_THREAD = "penstock-stop"
 STOP_TOLD_S = (2.0, 10.0)  # when a stop that takes long says why: first after, then every
 
@@ -248,7 +249,8 @@ class StreamingQuery(SparkQuery):
         """Commit what has been processed, deliver it and end. Stopping twice is harmless.
 
         A foreachBatch function that is under way is waited for, however long it takes: until it has
-        returned, nobody else may run the query.
+        returned, nobody else may run the query. Only without a Spark session it may be stuck for
+        ever, and is not.
         """
         self._begin_end()
         if any(runner.is_current_thread() for _, runner in self._runners):
@@ -353,14 +355,13 @@ class StreamingQuery(SparkQuery):
             self._job.stop()
             for _, runner in self._runners:
                 runner.stop()
+            stuck = None
             for sink, runner in self._runners:
                 self._waits_for = f"the sink {sink.text(self.stored_name)}"
-                if not runner.wait_ended(SINK_STOP_TIMEOUT_S):
-                    runner.abandon()  # what is not under way by now is for the next start
-                    runner.wait_ended(None)
+                stuck = self._wait_delivered(sink, runner) or stuck
             if unfed is not None:
                 unfed = gone or unfed
-            if (error := self._job.error or self._sink_error(gone) or unfed) is not None:
+            if (error := self._job.error or self._sink_error(gone) or unfed or stuck) is not None:
                 self._error = query_exception(error)
             self._note_progress()
             self._note_end()
@@ -372,6 +373,27 @@ class StreamingQuery(SparkQuery):
             ended = self._progress.terminated_event(self._error)
             self._tell(lambda listener: listener.onQueryTerminated(ended))
             self._told.set()
+
+    def _wait_delivered(
+        self, sink: SinkChoice, runner: SinkRunner | SparkSinkRunner
+    ) -> StreamError | None:
+        """Wait until a sink has ended; the error of one that never will, since Spark is gone.
+
+        A job that comes while a session stops is one that Spark never begins nor refuses, and who
+        waits for it waits for ever. So a function is left alone with it, and its batch, which is
+        not noted as done, is the first of the next start.
+        """
+        gone = self._job.session_error()
+        while not runner.wait_ended(SINK_GONE_S if gone else SINK_STOP_TIMEOUT_S):
+            runner.abandon()  # what is not under way by now is for the next start
+            if gone is not None and sink.runs_jobs:
+                logger.warning(
+                    "query %s ends, and %s is left in %s, from which it does not come back",
+                    self.title, sink.blamed(self.stored_name), runner.under_way(),
+                )  # fmt: skip
+                return gone
+            gone = self._job.session_error()
+        return None
 
     def _keep_explanation(self) -> None:
         """What `explain` says, while there is a log to ask: one of its own is closed next."""

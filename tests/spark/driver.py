@@ -83,6 +83,8 @@ class Driver:
         writer.queryName(name).options(**more)
         if sink == "foreach":
             writer.foreachBatch(_Notes(Path(path)))
+        elif sink == "stuck":
+            writer.foreachBatch(_Stuck(Path(path)))
         elif sink == "stream":
             writer.toStream(name)
         else:
@@ -161,6 +163,17 @@ class _Notes:
         rows = json.loads(json.dumps(frame.toArrow().to_pylist(), default=str))
         with self._path.open("a") as notes:
             notes.write(json.dumps([epoch, rows]) + "\n")
+
+
+class _Stuck:
+    """A foreachBatch function that never returns, as one in a job that Spark has lost."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __call__(self, frame: DataFrame, epoch: int) -> None:
+        self._path.touch()
+        threading.Event().wait()
 
 
 def answer(driver: Driver, line: str) -> dict[str, Any]:
