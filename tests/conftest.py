@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -19,8 +20,13 @@ from penstock.kernels.cache import KernelCache
 from tests.thoroughness import IS_CAMPAIGN, IS_DEEP, examples
 
 # A Java process of a test lives for seconds: it is not worth the best machine code, nor a collector
-# with threads of its own. Whatever starts Spark inherits this.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# with threads of its own, and finds Spark's classes where an earlier one left them
+# (tools/spark_classes.py), if they are still those. Whatever starts Spark inherits this.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CLASSES = Path(sys.prefix, "spark-classes.jsa")
+if CLASSES.exists() and CLASSES.stat().st_size:
+    JAVA_OPTIONS += f" -Xlog:disable -XX:SharedArchiveFile={CLASSES}"
+os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 # A shell lets what it starts in the background ignore interrupts, and so would what tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -30,9 +36,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Three sessions for four processes: who has no share, or has it done, takes of the rest.
 SPARK_GROUPS = {"oracle": "oracle", "catalyst": "oracle", "spark": "spark"}
 # In the deep part each process has a session before long, and takes so many tests of a file at a
-# time. Only what kills and waits stays with one, so that the others have the cores meanwhile.
+# time. Only what waits for processes that it started and killed stays with one, so that the others
+# have the cores meanwhile.
 SHARE = 30
-WAITING, APART = "spark", "tests/spark/test_nexmark.py"  # the longest would make it last
+WAITING, SHARING = "spark", "own_session"
 # Folders whose tests of one file need the same compiled code: one process makes it, not four.
 COMPILING = {"bench", "connectors", "kernels", "operators", "state"}
 
@@ -78,7 +85,7 @@ class SharedTogether(LoadScopeScheduling):
         group = _group(file)
         if group is None:
             return file if file.split("/")[1] in COMPILING else nodeid
-        if not (IS_DEEP or IS_CAMPAIGN) or (group == WAITING and file != APART):
+        if not (IS_DEEP or IS_CAMPAIGN) or (group == WAITING and SHARING not in _text(file)):
             return group
         return f"{file} {self._tests[file] // SHARE}"
 
@@ -88,8 +95,12 @@ def _group(file: str) -> str | None:
     folder = file.split("/")[1]
     if folder in SPARK_GROUPS:
         return SPARK_GROUPS[folder]
-    text = (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
-    return "session" if "pytest.mark.spark" in text else None
+    return "session" if "pytest.mark.spark" in _text(file) else None
+
+
+@cache
+def _text(file: str) -> str:
+    return (Path(__file__).parents[1] / file).read_text(encoding="utf-8")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

@@ -25,6 +25,14 @@ def some(values: Sequence[Any], *, every: int) -> list[Any]:
     ]
 
 
+def few(values: Sequence[Any], *, every: int) -> list[Any]:
+    """Parameters of a slow test: one in so many for the deep part, the others for a campaign."""
+    return [
+        value if at % every == 0 else pytest.param(value, marks=pytest.mark.campaign)
+        for at, value in enumerate(values)
+    ]
+
+
 def of_campaign(values: Sequence[Any]) -> Sequence[Any]:
     """Parameters of a test of `make campaign`; elsewhere one stands for thousands, which each
     process would gather only to leave them out."""

@@ -93,6 +93,7 @@ def test_metadata_says_which_marker_committed_a_row(
         assert moment // datetime.timedelta(microseconds=1) == times[row._position]
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_one_frame_is_filtered_in_several_ways(spark: SparkSession, scenario: Scenario) -> None:
     """Spark keeps one reader for all scans of a frame: filters that it took would be for all."""

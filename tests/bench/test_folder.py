@@ -52,7 +52,7 @@ def test_what_processes_share_is_divided() -> None:
     assert 0 < found.divided_mb <= found.resident_mb
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_small_folder_is_drained_and_rested_beside_and_nothing_is_left_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,7 +158,7 @@ def test_a_short_run_measures_every_bid(tmp_path: Path) -> None:
     assert report.reach.keys() == {"p50_within_10_ms", "p99_within_50_ms"}
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.spark
 @pytest.mark.timeout(300)
 def test_both_engines_give_the_right_rows(tmp_path: Path) -> None:

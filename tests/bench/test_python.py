@@ -12,7 +12,7 @@ from penstock.bench.python import QUERIES, add_arguments, goals, measure
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_small_run_has_the_figures_of_all_queries(tmp_path: Path) -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)

@@ -19,6 +19,7 @@ from penstock.bench.scabbard.queries import QUERIES, WindowQuery
 from penstock.bench.scabbard.runs import rows_before
 from penstock.bench.scabbard.samples import STREAMS
 from tests.spark_session import shared_session
+from tests.thoroughness import few
 
 SAMPLE_ROWS = 2_048
 
@@ -33,14 +34,7 @@ def given(query: WindowQuery, folder: Path, cycles: int) -> Input:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        # Spark makes a row of every window that a row is in, and of sg1 most.
-        pytest.param(name, marks=pytest.mark.campaign if name == "sg1" else ())
-        for name in QUERIES
-    ],
-)
+@pytest.mark.parametrize("name", few(sorted(QUERIES, key="ysb".__ne__), every=4))
 def test_the_oracle_agrees_with_a_spark_job(name: str, tmp_path: Path) -> None:
     query = QUERIES[name]
     made = given(query, tmp_path, 3)

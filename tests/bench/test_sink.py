@@ -24,7 +24,7 @@ def test_the_bare_copy_has_every_row(kind: str, tmp_path: Path) -> None:
     assert sorted(ids) == list(range(1_003))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_few_rows_are_copied_and_nothing_is_left_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

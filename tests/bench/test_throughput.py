@@ -25,6 +25,7 @@ from penstock.bench.throughput import (
 from penstock.cli.main import main
 from penstock.connectors.ysb import START_US
 from tests.spark_session import shared_session
+from tests.thoroughness import few
 
 IDS = campaign_ids(seed=1)
 Row = tuple[int, int, int]
@@ -103,7 +104,7 @@ def test_files_are_taken_at_their_best_and_the_first_turn_warms_up() -> None:
 @pytest.mark.slow  # it fills two processors for half a minute
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("source", ["parquet", "generator"])
+@pytest.mark.parametrize("source", few(["parquet", "generator"], every=2))
 def test_both_engines_run_and_count_the_same_windows(source: str, tmp_path: Path) -> None:
     words = ["--seconds", "3", "--warmup", "1", "--files", "1", "--turns", "1"]
     words += ["--source", source]

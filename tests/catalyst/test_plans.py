@@ -37,7 +37,7 @@ def test_every_case_has_its_plan() -> None:
     assert sorted(read_golden(GOLDEN.read_text("utf-8"))) == sorted(plan_cases())
 
 
-@pytest.mark.parametrize("name", sorted(plan_cases()))
+@pytest.mark.parametrize("name", some(sorted(plan_cases()), every=2))
 def test_the_plan_of_a_data_frame(bids: DataFrame, name: str) -> None:
     case = plan_cases()[name]
     translated = translate(case.define(bids), output_mode=case.mode, query="shown")
@@ -48,7 +48,7 @@ def test_the_plan_of_a_data_frame(bids: DataFrame, name: str) -> None:
     plan_program(Query("shown", (write,), parallelism=2))
 
 
-@pytest.mark.parametrize("name", some(sorted(plan_cases()), every=3))
+@pytest.mark.parametrize("name", some(sorted(plan_cases()), every=6))
 def test_a_query_goes_on_from_what_it_stored(bids: DataFrame, name: str) -> None:
     case = plan_cases()[name]
     relation = translate(case.define(bids), output_mode=case.mode, query="shown").relation

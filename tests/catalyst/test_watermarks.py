@@ -11,6 +11,7 @@ from penstock.catalyst.translate import translate
 from penstock.errors import UnsupportedPlan
 from penstock.operators.specs import AggregateSpec, DeduplicateSpec
 from penstock.plan.nodes import Relation, spec_of, walk
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -127,7 +128,7 @@ def _aggregates(relation: Relation) -> list[AggregateSpec]:
     return [spec for spec in specs if isinstance(spec, AggregateSpec)]
 
 
-@pytest.mark.parametrize("mode", ["append", "update"])
+@pytest.mark.parametrize("mode", some(["append", "update"], every=2))
 @pytest.mark.parametrize("name", LIKE_SPARK)
 def test_as_spark_does(spark: SparkSession, bids: DataFrame, name: str, mode: str) -> None:
     df = LIKE_SPARK[name](bids)

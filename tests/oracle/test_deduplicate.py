@@ -15,6 +15,7 @@ from penstock.expressions.tree import column
 from penstock.expressions.types import Field, Schema, arrow_schema, parse_type
 from penstock.operators.specs import DeduplicateSpec, WatermarkSpec
 from tests.operators.chains import linear
+from tests.thoroughness import few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,7 +84,7 @@ def by_spark(spark: SparkSession, name: str, made: list[Rows], place: Path) -> l
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["within", "keyed by time", "late by time"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", few(range(2), every=2))
 def test_each_batch_gives_what_spark_gives(
     spark: SparkSession, tmp_path: Path, name: str, seed: int
 ) -> None:

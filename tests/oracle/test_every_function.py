@@ -23,7 +23,7 @@ from penstock.operators.specs import FilterSpec, GenerateSpec, ProjectSpec, Pyth
 from penstock.plan.nodes import Relation, Scan, Step, spec_of, walk
 from tests.catalyst.conftest import stream
 from tests.oracle.verdict import plain_column, static_frame
-from tests.thoroughness import IS_DEEP, of_campaign
+from tests.thoroughness import of_campaign
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 PARTS = 8
-SHARE = 2 if IS_DEEP else 24  # of the functions of a part, where there is no time for all
+SHARE = 8  # one in so many functions of a part, where there is no time for all
 _EXAMPLE = re.compile(r"> (SELECT [^;]*);")
 _WORD = re.compile(r"\w+")
 
@@ -181,9 +181,8 @@ def _run(
         by_spark.close()
 
 
-@pytest.mark.parametrize(
-    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
 def test_an_example_gives_what_spark_gives(spark: SparkSession, part: int) -> None:
     _judge(spark, function_names(spark)[part::PARTS][::SHARE])
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
+@pytest.mark.campaign  # another version of Spark may give others
 @pytest.mark.parametrize(
     ("number", "group"), list(enumerate(GROUPS)), ids=[group.name for group in GROUPS]
 )

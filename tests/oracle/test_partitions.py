@@ -107,7 +107,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", some(CASES, every=2), ids=[case.name for case in CASES])
+@pytest.mark.parametrize("case", some(CASES, every=4), ids=[case.name for case in CASES])
 def test_folders_are_what_they_are_to_spark(
     spark: SparkSession, tmp_path: Path, case: Case
 ) -> None:

@@ -86,10 +86,10 @@ def _shown(row: dict[str, Any], names: list[str]) -> str:
     return repr([row[name] for name in names])
 
 
-# Many are alike: one in twelve always, half of the others in the deep part, the rest in a campaign.
+# Many are alike: one in twelve always, three more in the deep part, the rest in a campaign.
 SHARED_OUT = [
     pytest.param(
-        name, marks=() if at % 12 == 0 else pytest.mark.campaign if at % 2 else pytest.mark.slow
+        name, marks=() if at % 12 == 0 else pytest.mark.campaign if at % 3 else pytest.mark.slow
     )
     for at, name in enumerate(NAMES)
 ]
@@ -113,7 +113,7 @@ def test_more_rows_in_other_batches(
 
 # Each has a handful of kernels to compile, which other tests compare with Arrow.
 COMPILED = [
-    pytest.param(name, marks=pytest.mark.campaign if at % 9 else pytest.mark.slow)
+    pytest.param(name, marks=pytest.mark.campaign if at % 18 else pytest.mark.slow)
     for at, name in enumerate(NAMES)
 ]
 

@@ -31,8 +31,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 ROWS = 60  # of each stream: a join of joins has many times as many
 STATIC_ROWS = 30
-QUICK, DEEP, CAMPAIGN = 20, 500, 5_000
-MORE_QUICK, MORE_DEEP, MORE_CAMPAIGN = 10, 75, 500
+QUICK, DEEP, CAMPAIGN = 12, 80, 5_000
+MORE_QUICK, MORE_DEEP, MORE_CAMPAIGN = 5, 20, 500
 # Seeds that once failed.
 KEPT = (59, 65, 105, 109, 142, 217, 296, 318, 322, 482, 509, 746, 1747, 1804, 1882)
 # What a stream refuses though a batch has an answer: each says so, and what to do instead.

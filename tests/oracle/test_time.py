@@ -16,6 +16,7 @@ from penstock.catalyst.translate import translate
 from penstock.operators.chain import Chain
 from penstock.plan.nodes import Scan, Step, walk
 from tests.operators.chains import linear
+from tests.thoroughness import few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,7 +137,7 @@ def by_chain(df: DataFrame, made: list[Rows]) -> list[list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few([*NAMES], every=2))
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.campaign)])
 def test_each_batch_gives_what_spark_gives(
     spark: SparkSession, tmp_path: Path, name: str, seed: int

@@ -351,7 +351,11 @@ def left_out(given: list[Row], number: str, *gone: list[int]) -> list[Row]:
     return [row for row in given if row[number] not in every]
 
 
-PLACES = [(name, place) for name, case in CASES.items() for place in case.places]
+# Each place by one vertex or by two, in turns; one in three in `make test`.
+PLACES = [
+    pytest.param(name, place, 1 + at % 2, marks=pytest.mark.slow if at % 3 else ())
+    for at, (name, place) in enumerate((n, p) for n, case in CASES.items() for p in case.places)
+]
 
 
 @pytest.mark.parametrize("parallelism", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -369,8 +373,7 @@ def test_what_came_in_is_in_the_result_or_late_once(
     assert case.shown(lab.rows("out")) == case.model(lefts, rights)
 
 
-@pytest.mark.parametrize("parallelism", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "place"), PLACES)
+@pytest.mark.parametrize(("name", "place", "parallelism"), PLACES)
 def test_what_came_in_is_in_the_result_or_failed_once(
     lab: Laboratory, name: str, place: str, parallelism: int
 ) -> None:

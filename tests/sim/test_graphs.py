@@ -26,8 +26,8 @@ from penstock.testing.plans import scan_source
 from tests.sim.kept_seeds import KEPT_SEEDS
 from tests.thoroughness import IS_DEEP, some
 
-SEEDS_OF_EACH = 6 if IS_DEEP else 1
-RANDOM_SEEDS = 60 if IS_DEEP else 4
+SEEDS_OF_EACH = 3 if IS_DEEP else 1
+RANDOM_SEEDS = 40 if IS_DEEP else 4
 SHAPES = [shape.name for shape in MORE_SHAPES]
 S = SECOND_US
 

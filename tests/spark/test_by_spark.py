@@ -106,7 +106,7 @@ def queries() -> dict[str, tuple[str, Callable[[DataFrame], DataFrame]]]:
     }
 
 
-@pytest.mark.parametrize("name", some([*NAMES], every=4))
+@pytest.mark.parametrize("name", some([*NAMES], every=5))
 def test_a_query_gives_what_spark_gives(attached: Attached, rows: DataFrame, name: str) -> None:
     mode, define = queries()[name]
     named = name.replace(" ", "_")

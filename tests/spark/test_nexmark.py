@@ -19,6 +19,7 @@ from penstock.connectors.nexmark import NexmarkSettings
 from penstock.runtime.streams import StreamReader
 from tests.spark.waiting import wait_for
 from tests.spark_session import activated, own_session
+from tests.thoroughness import few
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -41,7 +42,7 @@ def attached(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attached]:
         pytest.param(1_000, id="out_of_order"),
     ],
 )
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", few([*ALL], every=3))
 def test_killed_slots_change_no_answer(attached: Attached, name: str, group: int) -> None:
     query, made = ALL[name], NexmarkSettings(rate=RATE, events_max=EVENTS, group=group)
     reader = (

@@ -244,6 +244,7 @@ def test_rows_that_fail_go_to_the_dead_letter_stream(attached: Attached, rows: D
     ]
 
 
+@pytest.mark.slow
 def test_a_killed_slot_loses_and_doubles_no_call(attached: Attached, spark: SparkSession) -> None:
     """Of every kind: a row has one value, though functions give another each time, and is there
     once, though slots are killed.

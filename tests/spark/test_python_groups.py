@@ -158,7 +158,7 @@ def test_each_file_gives_what_spark_gave(attached: Attached, tmp_path: Path, nam
     assert by_penstock(attached, name, case, tmp_path / "penstock") == answer(name)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", group_cases.cases())
 def test_spark_still_gives_these_answers(attached: Attached, tmp_path: Path, name: str) -> None:
     """Where Structured Streaming can run them: processors need protobuf there."""
@@ -236,13 +236,8 @@ def test_keys_begin_with_their_rows_and_what_they_keep_can_be_read(
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "pandas",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("timeouts", "begins_rows")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pandas", "timeouts", "begins_rows"])
 def test_a_killed_slot_goes_on_with_the_states(
     attached: Attached, tmp_path: Path, name: str
 ) -> None:

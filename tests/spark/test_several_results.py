@@ -24,6 +24,7 @@ from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, 
 from penstock.stages.program import is_of_sink
 from tests.spark.waiting import wait_for
 from tests.spark_session import own_session
+from tests.thoroughness import some
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -266,8 +267,8 @@ def test_a_result_added_after_another_went_has_a_stream_of_its_own(
             run(*names)
 
 
-@pytest.mark.parametrize("late", [None, "late_rows"])
-@pytest.mark.parametrize("source", ["stream", "folder"])
+@pytest.mark.parametrize("late", some(["late_rows", None], every=2))
+@pytest.mark.parametrize("source", some(["stream", "folder"], every=2))
 def test_results_with_watermarks_go_one_by_one_and_the_others_keep_their_state(
     attached: Attached, spark: SparkSession, tmp_path: Path, source: str, late: str | None
 ) -> None:
