@@ -25,7 +25,7 @@ from tests.thoroughness import IS_CAMPAIGN, IS_DEEP, examples
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CLASSES = Path(sys.prefix, "spark-classes.jsa")
 if CLASSES.exists() and CLASSES.stat().st_size:
-    JAVA_OPTIONS += f" -Xlog:disable -XX:SharedArchiveFile={CLASSES}"
+    JAVA_OPTIONS += f" -Xlog:disable -XX:SharedArchiveFile={CLASSES}.base:{CLASSES}"
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 # A shell lets what it starts in the background ignore interrupts, and so would what tests start.
