@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -174,16 +174,18 @@ def heard_time(
     timeout_ms: int | None,
     waits: bool,
     shared: Mapping[str, str],
+    timeless: Collection[str],
 ) -> dict[int, int]:
     """By marker that released rows: how far a reader was that hears its producers, before them.
 
     It is where the port is that is furthest behind. One that `waits` goes on when none of them has
-    more for now. Those who have one watermark are `shared`, by its name.
+    more for now. Those who have one watermark are `shared`, by its name; of what the `timeless`
+    write no watermark speaks.
     """
     found: dict[int, int] = {}
     for before, own in lives(marks):
         run = run_of(own[0].instance)
-        heard = (before, run, timeout_ms, waits, shared)
+        heard = (before, run, timeout_ms, waits, shared, timeless)
         ears = _Ears(ports[0], *heard) if len(ports) == 1 else _Ports(ports, *heard)
         expected = iter(own)
         first = 0 if before is None else before.consumed
@@ -226,8 +228,10 @@ class _Ears:
         timeout_ms: int | None,
         waits: bool,
         shared: Mapping[str, str],
+        timeless: Collection[str],
     ) -> None:
         self._shared = shared
+        self._timeless = timeless
         self._waits = waits and len({self._owner(name) for name in producers}) > 1
         self._said: dict[str, Said] = dict.fromkeys(producers, Said())
         self._own = frozenset(self._said)
@@ -276,13 +280,14 @@ class _Ears:
             self.watermark_us = self._reached_us
 
     def _reach(self) -> None:
-        """Who has ended does not count; who has no more for now counts only if his whole stage
-        has none, and then by the furthest; who is silent counts only if all are.
+        """Who has ended does not count, nor who is timeless beside others; who has no more for now
+        counts only if his whole stage has none, and then by the furthest; who is silent counts only
+        if all are.
         """
+        lasting = [name for name, said in self._said.items() if not said.ended]
         stages: dict[str, list[str]] = {}
-        for name, said in self._said.items():
-            if not said.ended:
-                stages.setdefault(self._owner(name), []).append(name)
+        for name in [each for each in lasting if each not in self._timeless] or lasting:
+            stages.setdefault(self._owner(name), []).append(name)
         if not stages:
             self._reached_us = END_US
             return
@@ -326,6 +331,7 @@ class _Ports:
         timeout_ms: int | None,
         waits: bool,
         shared: Mapping[str, str],
+        timeless: Collection[str],
     ) -> None:
         self._waits = waits
         self._ears: list[_Ears] = []
@@ -334,7 +340,7 @@ class _Ports:
             known = {} if before is None else before.producers
             own = {name: said for name, said in known.items() if name in names}
             start = None if before is None else replace(before, producers=own)
-            self._ears.append(_Ears(names, start, run, timeout_ms, False, shared))
+            self._ears.append(_Ears(names, start, run, timeout_ms, False, shared, timeless))
             self._ears[-1].advance()
         self.watermark_us = NONE_US if before is None else before.watermark_us
 

@@ -272,7 +272,18 @@ class Outcome:
         timeout_ms = self.scenario.settings.idle_timeout_ms
         waits = self.scenario.settings.available_now
         return heard_time(
-            self.marks[name], self.deeds, inputs, writers, timeout_ms, waits, self._shared
+            self.marks[name], self.deeds, inputs, writers, timeout_ms, waits, self._shared,
+            self._timeless,
+        )  # fmt: skip
+
+    @cached_property
+    def _timeless(self) -> frozenset[str]:
+        """The vertices that read nothing of which a watermark speaks."""
+        program = self.scenario.program
+        return frozenset(
+            vertex.name
+            for vertex in program.vertices
+            if not any(port.is_timed for port in program.stage_of(vertex).ports)
         )
 
     @cached_property
