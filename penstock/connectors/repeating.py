@@ -8,7 +8,7 @@ and a read takes a slice of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import cached_property
 from pathlib import Path
 
@@ -84,8 +84,9 @@ class RepeatingSource(DealtSource):
         rows_total: int | None = None,
         columns: Sequence[str] | None = None,
         rows_at_once: int = READ_ROWS_MAX,
+        coded: Set[str] = frozenset(),
     ) -> None:
-        """`rows_at_once` bounds a read."""
+        """`rows_at_once` bounds a read; `coded` texts come as codes, which repeat like all else."""
         if rows_total is not None and rows_total < 0:
             raise InvalidArgument(f"rows_total is {rows_total}, below 0", rows_total=rows_total)
         known = sample.rows.schema
@@ -95,6 +96,7 @@ class RepeatingSource(DealtSource):
                 possible = ", ".join(known.names)
                 raise InvalidArgument(f"there is no column {name!r}; possible are {possible}")
         self.schema = pa.schema([known.field(name) for name in names])
+        self._coded = coded
         self._sample = sample
         self._end = rows_total
         row_bytes = max(1, sample.rows.nbytes // sample.rows.num_rows)
@@ -119,7 +121,7 @@ class RepeatingSource(DealtSource):
             else self._laid_out[field.name].slice(begin, count)
             for field in self.schema
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self._laid_out_schema)
 
     def _times(self, begin: int, count: int, rounds: int) -> pa.Array:
         """In memory that Arrow's pool has at hand from batches before: new pages would cost more
@@ -146,10 +148,23 @@ class RepeatingSource(DealtSource):
     def _laid_out(self) -> dict[str, pa.Array]:
         places = pa.array(self._numbers % self._sample.rows.num_rows)
         return {
-            name: pc.take(self._sample.rows.column(name), places)
+            name: pc.take(self._in_sample(name), places)
             for name in self.schema.names
             if name != self._sample.time_column
         }
+
+    def _in_sample(self, name: str) -> pa.Array:
+        column = self._sample.rows.column(name)
+        return column.dictionary_encode() if name in self._coded else column
+
+    @cached_property
+    def _laid_out_schema(self) -> pa.Schema:
+        """As the schema, with codes."""
+        fields = [
+            field.with_type(self._laid_out[field.name].type) if field.name in self._coded else field
+            for field in self.schema
+        ]
+        return pa.schema(fields)
 
     @cached_property
     def _times_us(self) -> NDArray[np.int64]:
@@ -158,7 +173,9 @@ class RepeatingSource(DealtSource):
         return times_us
 
     def _copy(self) -> RepeatingSource:
-        return RepeatingSource(self._sample, self._end, self.schema.names, self._rows_at_once)
+        return RepeatingSource(
+            self._sample, self._end, self.schema.names, self._rows_at_once, self._coded
+        )
 
 
 # --- samples in files -----------------------------------------------------------------------------

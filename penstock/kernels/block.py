@@ -179,6 +179,7 @@ class _Rows:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.batch = batch
+        self.count = batch.num_rows
         self.rows: Numbers | None = None
         self.bad: list[int] = []
         self.latest_us: int | None = None
@@ -186,10 +187,15 @@ class _Rows:
     def origin(self, row: int) -> int:
         return row if self.rows is None else int(self.rows[row])
 
-    def take(self, kept: Numbers) -> None:
-        if len(kept) == self.batch.num_rows:
+    def take(self, kept: Numbers, names: Sequence[str] | None = None) -> None:
+        """Go on with these rows, and where names are given with these columns of them."""
+        if len(kept) == self.count:
             return
-        self.batch = self.batch.take(pa.array(kept))
+        if names is not None:
+            self.batch = self.batch.select(names)
+        if self.batch.num_columns:
+            self.batch = self.batch.take(pa.array(kept))
+        self.count = len(kept)
         self.rows = kept if self.rows is None else self.rows[kept]
 
     def see(self, latest_us: int | None) -> None:
@@ -203,7 +209,11 @@ class _Rows:
 class Block:
     """Runs one BlockSpec. Without a cache everything is done by Arrow and NumPy."""
 
-    def __init__(self, spec: BlockSpec, cache: KernelCache | None) -> None:
+    def __init__(
+        self, spec: BlockSpec, cache: KernelCache | None, coded: frozenset[str] = frozenset()
+    ) -> None:
+        """`coded` are outputs that may come out as codes, where they came in so."""
+        self._keep_codes = coded
         self._told = spec  # with fields of structs as people know them
         self.spec, self._fields = _with_fields_apart(spec)
         phases = _phases(self.spec)
@@ -219,6 +229,13 @@ class Block:
         if grouping is None and not last.loop_filters:
             # Columns that are passed on as they are need no loop.
             self._outputs = tuple(e for e in self._outputs if not isinstance(e, Column))
+        self._passed = tuple(
+            dict.fromkeys(
+                e.name
+                for _, e in self.spec.outputs
+                if isinstance(e, Column) and e not in self._outputs
+            )
+        )
         outputs = self._outputs if grouping is None else ()
         self._final = LoopSpec(tuple(last.loop_filters), outputs, last.event_time, grouping)
         idle = grouping is None and not (outputs or last.loop_filters or last.event_time)
@@ -370,16 +387,21 @@ class Block:
             if result.failed:  # what Arrow has computed for them goes too
                 kept = pa.array(result.kept_rows)
                 computed = {expression: array.take(kept) for expression, array in computed.items()}
-            rows.take(result.kept_rows)
+            rows.take(result.kept_rows, self._passed)
             for expression, (values, valid) in zip(self._outputs, result.outputs, strict=True):
                 computed[expression] = arrow_column(values, valid, expression.type)
         columns = [
-            computed[e] if e in computed else combined(plain(rows.batch.column(e.name)))  # type: ignore[union-attr]
-            for _, e in self.spec.outputs
+            computed[e] if e in computed else self._passed_on(rows.batch, name, e)
+            for name, e in self.spec.outputs
         ]
         fields = [Field(name, e.type, e.nullable) for name, e in self.spec.outputs]
-        projected = _batch(columns, tuple(fields), rows.batch.num_rows)
+        projected = _batch(columns, tuple(fields), rows.count)
         return StepRows(projected, rows.rows, rows.latest_us, tuple(sorted(rows.bad)))
+
+    def _passed_on(self, batch: pa.RecordBatch, name: str, column: Expression) -> pa.Array:
+        assert isinstance(column, Column)
+        values = batch.column(column.name)
+        return combined(values if name in self._keep_codes else plain(values))
 
     def aggregate(
         self,
@@ -600,6 +622,9 @@ def _batch(columns: list[pa.Array], schema: Schema, rows: int) -> pa.RecordBatch
     """A batch that keeps its number of rows even if it has no columns."""
     shape = arrow_schema(schema)
     if columns:
+        for place, column in enumerate(columns):
+            if pa.types.is_dictionary(column.type):
+                shape = shape.set(place, shape.field(place).with_type(column.type))
         return pa.RecordBatch.from_arrays(columns, schema=shape)
     return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 

@@ -41,7 +41,7 @@ from penstock.operators.specs import (
     columns_read,
     is_stateful,
 )
-from penstock.operators.static_join import StaticJoin
+from penstock.operators.static_join import StaticJoin, text_looked_up
 
 
 class RowStep(Protocol):
@@ -144,7 +144,8 @@ class Front:
                 self.fusion = Fusion(self.schema)
                 continue
             there = self.fusion.output_schema
-            self.close()
+            text = text_looked_up(spec) if isinstance(spec, StaticJoinSpec) else None
+            self.close(frozenset() if text is None else frozenset([text]))
             step = self._step(spec, there, (*specs[at + 1 :], *behind))
             self._steps.append(step)
             self.fusion = Fusion(step.made)
@@ -172,10 +173,13 @@ class Front:
             return PythonRows(spec, there, read, tools)
         return StaticJoin(spec, there, read, tools.spark)
 
-    def close(self) -> None:
-        """Nothing behind will fuse with the last filters and projections."""
+    def close(self, coded: frozenset[str] = frozenset()) -> None:
+        """Nothing behind will fuse with the last filters and projections.
+
+        What stands behind takes `coded` columns as they come, with codes or without.
+        """
         if not self.fusion.is_identity:
-            self._steps.append(Block(self.fusion.projection(), self._tools.cache))
+            self._steps.append(Block(self.fusion.projection(), self._tools.cache, coded))
             self.fusion = Fusion(self.schema)
 
     def run(
@@ -283,6 +287,11 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
             worthwhile.update(name for name, _ in spec.keys)
         elif is_stateful(spec):
             uses += fusion.columns.values()
+        elif isinstance(spec, StaticJoinSpec) and (text := text_looked_up(spec)) is not None:
+            looked_up = fusion.columns[text]
+            uses.append(looked_up)
+            if isinstance(looked_up, Column):
+                worthwhile.add(looked_up.name)
         else:
             read = map(fusion.inlined, spec.expressions())
             mixed.update(column.name for each in read for column in columns_of(each))

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.arrays import Mask, Numbers, true_rows
+from penstock.arrays import Mask, Numbers, true_rows, values_of
 from penstock.errors import RowError, StaticSideTooLarge
 from penstock.expressions.evaluate import evaluate_with_failures
 from penstock.expressions.frame import row_error
 from penstock.expressions.tree import Column, Expression, columns_of
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.kernels.block import StepRows
+from penstock.kernels.coding import coded
 from penstock.kernels.columns import plain
 from penstock.operators.contract import SparkEvaluator
 from penstock.operators.spark_step import no_session
@@ -41,6 +42,15 @@ class _Pairs:
     causes: dict[int, Cause]  # of rows that fail
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Texts, and the static row of each."""
+
+    index: StaticIndex
+    texts: pa.Array
+    rows: Numbers
+
+
 class StaticJoin:
     """Adds the columns of the static side that are read behind it, or keeps rows by it."""
 
@@ -60,12 +70,15 @@ class StaticJoin:
         self._schema = arrow_schema(self.made)
         self._static = StaticRows.none_of(spec.side_schema)
         self._spark = spark
+        self._last_found: _Found | None = None
 
     def use(self, static: StaticRows) -> None:
         """Go on with this version of the static side."""
         self._static = static
 
     def run(self, batch: pa.RecordBatch, collect_bad: bool) -> StepRows:
+        if (found := self._found_by_code(batch)) is not None:
+            return self._of_codes(batch, *found)
         pairs = self._pairs(batch)
         bad_rows = tuple(sorted(pairs.causes))
         if bad_rows and not collect_bad:
@@ -85,6 +98,52 @@ class StaticJoin:
         wanted = pairs.has_one if self._spec.how == "semi" else ~pairs.has_one
         rows = np.flatnonzero(wanted & good)
         return StepRows(self._selected(batch, rows, []), rows, None, bad_rows)
+
+    # --- rows that find one at most, by a text ----------------------------------------------------
+
+    def _found_by_code(self, batch: pa.RecordBatch) -> tuple[Numbers, Numbers] | None:
+        """The static row of each distinct text, -1 if none, and which text each row has.
+
+        None where rows may find several, or are not found by a text alone.
+        """
+        if (name := text_looked_up(self._spec)) is None:
+            return None
+        index = self._static.index([(_name(self._spec.keys[0].right), False)])
+        if not index.has_one_each:
+            return None
+        texts = batch.column(name)
+        if pa.types.is_dictionary(texts.type) and len(texts.dictionary) > len(texts):
+            texts = plain(texts)
+        texts = coded(texts)
+        found, codes = self._found(index, texts.dictionary), texts.indices
+        if codes.null_count:  # a null finds none: so does the text behind the last
+            found, codes = np.append(found, -1), codes.fill_null(found.size)
+        return found, values_of(codes)
+
+    def _found(self, index: StaticIndex, texts: pa.Array) -> Numbers:
+        """The rows of these texts; sources hand out the same ones again and again."""
+        last = self._last_found
+        if last is None or last.index is not index or not _is_same(last.texts, texts):
+            self._last_found = last = _Found(index, texts, index.find(texts))
+        return last.rows
+
+    def _of_codes(self, batch: pa.RecordBatch, found: Numbers, codes: Numbers) -> StepRows:
+        how, has_one = self._spec.how, found >= 0
+        rows: Numbers | None = None
+        if how not in ("left", "existence"):
+            wanted = ~has_one if how == "anti" else has_one
+            if not wanted.all():
+                rows = np.flatnonzero(wanted[codes])
+        if self._spec.exists is not None:
+            return StepRows(self._selected(batch, None, [pa.array(has_one[codes])]))
+        added = []
+        if self._spec.adds_columns:
+            of_codes = pa.array(found, mask=None if has_one.all() else ~has_one)
+            places = pa.array(codes if rows is None else codes[rows])
+            for _, column in self._spec.columns:
+                of_texts = self._static.batch.column(_name(column)).take(of_codes)
+                added.append(of_texts.take(places))
+        return StepRows(self._selected(batch, rows, added), rows)
 
     def row_errors(self, batch: pa.RecordBatch, rows: Sequence[int]) -> list[RowError]:
         causes = self._pairs(batch.take(pa.array(rows, pa.int64()))).causes
@@ -228,10 +287,13 @@ class StaticJoin:
         return self._selected(batch, rows, added)
 
     def _selected(
-        self, batch: pa.RecordBatch, rows: Numbers, added: Sequence[pa.Array]
+        self, batch: pa.RecordBatch, rows: Numbers | None, added: Sequence[pa.Array]
     ) -> pa.RecordBatch:
+        """These rows with columns more; None: all rows."""
+        if rows is not None and np.array_equal(rows, np.arange(batch.num_rows)):
+            rows = None
         columns = [plain(batch.column(name)) for name in self._kept]
-        if rows.size != batch.num_rows or not np.array_equal(rows, np.arange(rows.size)):
+        if rows is not None:
             chosen = pa.array(rows)
             columns = [column.take(chosen) for column in columns]
         return pa.RecordBatch.from_arrays([*columns, *added], schema=self._schema)
@@ -258,6 +320,25 @@ def _cuts(counts: Numbers) -> Iterator[tuple[int, int]]:
         last = max(last, first + 1)
         yield first, last
         first = last
+
+
+def text_looked_up(spec: StaticJoinSpec) -> str | None:
+    """The column of texts by which alone rows find theirs: as such it may come coded."""
+    if len(spec.keys) != 1 or spec.condition is not None or spec.decided:
+        return None
+    key = spec.keys[0]
+    if key.null_safe or not isinstance(key.left, Column):
+        return None
+    return key.left.name if key.left.type.kind in ("string", "binary") else None
+
+
+def _is_same(one: pa.Array, other: pa.Array) -> bool:
+    """Whether two arrays lie in the same memory: who has one keeps others out of it."""
+    places = [
+        (len(each), each.offset, [b and (b.address, b.size) for b in each.buffers()])
+        for each in (one, other)
+    ]
+    return places[0] == places[1]
 
 
 def _name(column: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -54,9 +55,25 @@ class StaticIndex:
         self._ends: Numbers = np.cumsum(sizes)
         self._sizes: Numbers = sizes.astype(np.int64)
 
+    @cached_property
+    def has_one_each(self) -> bool:
+        """Whether no key has two rows. Of several columns this is not found out."""
+        return self._keys.are_distinct
+
     def keys(self, columns: Sequence[pa.Array], rows: int) -> StaticKeys:
         """The keys of rows that are to be looked up."""
         return StaticKeys(columns, self._null_safe, rows)
+
+    def find(self, column: pa.Array) -> Numbers:
+        """The row of each key, -1 if it has none, where no key has two."""
+        keys = self.keys([column], len(column))
+        begins, counts = self.candidates(keys)
+        rows = np.repeat(np.arange(counts.size), counts)
+        places = np.arange(rows.size) + np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        rows, statics = self.matches(keys, rows, places)
+        found: Numbers = np.full(counts.size, -1)
+        found[rows] = statics
+        return found
 
     def candidates(self, keys: StaticKeys) -> tuple[Numbers, Numbers]:
         """For each key where the rows begin that may have it, and how many they are."""
@@ -87,6 +104,13 @@ class StaticKeys:
         for nulls, safe in zip(self._nulls, null_safe, strict=True):
             if nulls is not None and not safe:
                 self.may_match &= ~nulls
+
+    @property
+    def are_distinct(self) -> bool:
+        if len(self._words) != 1:
+            return False
+        words = self._words[0][self.may_match]
+        return bool(np.unique(words).size == words.size)
 
     def equal(self, rows: Numbers, others: StaticKeys, found: Numbers) -> Mask:
         """Whether keys of these rows are equal to those of others."""

@@ -97,7 +97,8 @@ def _ysb(request: SourceRequest) -> Source:
 def _replay(request: SourceRequest) -> Source:
     options = _taken(request, {"path", "time_column", "period_us", "digest", "rows_total"})
     rows_total = options.pop("rows_total", None)
-    return _part(request, RepeatingSource(read_sample(**options), rows_total, request.schema.names))
+    names, sample = request.schema.names, read_sample(**options)
+    return _part(request, RepeatingSource(sample, rows_total, names, coded=request.coded))
 
 
 def _socket(request: SourceRequest) -> Source:

@@ -43,12 +43,15 @@ class TestPartContract(SourceContract):
 
 @pytest.mark.parametrize("first", [0, 6, 7, 10**12 + 17])
 @pytest.mark.parametrize("parts", [1, 2, 7, 14])
-def test_values_follow_from_the_number(first: int, parts: int) -> None:
-    whole = RepeatingSource(sample(), rows_at_once=50)
+@pytest.mark.parametrize("coded", [False, True])
+def test_values_follow_from_the_number(first: int, parts: int, coded: bool) -> None:
+    texts = {"name"} if coded else set()
+    whole = RepeatingSource(sample(), rows_at_once=50, coded=texts)
     source = whole if parts == 1 else whole.split(parts)[first % parts]
     answer = source.read(first, 40)
     numbers = range(first, first + 40 * parts, parts)
     batch = answer.batch
+    assert pa.types.is_dictionary(batch.column("name").type) == coded
     assert batch.column("name").to_pylist() == [NAMES[n % 7] for n in numbers]
     times_us = batch.column("ts").cast("int64").to_pylist()
     assert times_us == [TIMES_US[n % 7] + n // 7 * PERIOD_US for n in numbers]

@@ -26,8 +26,10 @@ from penstock.operators.specs import (
     AggregateSpec,
     FilterSpec,
     GenerateSpec,
+    JoinKey,
     OperatorSpec,
     ProjectSpec,
+    StaticJoinSpec,
     WatermarkSpec,
     WindowSpec,
 )
@@ -105,6 +107,9 @@ CHAINS: dict[str, tuple[OperatorSpec, ...]] = {
 }  # fmt: skip
 
 
+LOOKED_UP = StaticJoinSpec("static_a", "semi", (JoinKey(user, user),), ())
+
+
 def timed_by(found: Expression) -> tuple[OperatorSpec, ...]:
     """Counts of each user, without windows, and a watermark by an expression."""
     calls = (AggregateCall("count", None, "rows"),)
@@ -179,6 +184,9 @@ def test_only_values_that_rows_have_are_interned() -> None:
          {"user", "country"}),
         ((FilterSpec(call("or", call("eq", user, text("a")), call("eq", country, text("b")))),),
          set()),
+        ((LOOKED_UP,), {"user"}),
+        ((ProjectSpec((("user", call("upper", user)),)), LOOKED_UP), {"user"}),
+        ((ProjectSpec((("user", call("concat", user, country)),)), LOOKED_UP), set()),
         (timed_by(cast(user, "timestamp", "UTC")), set()),
         (timed_by(try_cast(user, "timestamp", "UTC")), {"user"}),
     ],

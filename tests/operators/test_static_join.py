@@ -15,7 +15,13 @@ from penstock.expressions.tree import Expression, call, column, literal
 from penstock.expressions.types import Schema, arrow_schema
 from penstock.json_codec import canonical_json, parse
 from penstock.operators import static_join
-from penstock.operators.specs import STATIC_HOWS, JoinKey, StaticJoinSpec, spec_from_json
+from penstock.operators.specs import (
+    STATIC_HOWS,
+    FilterSpec,
+    JoinKey,
+    StaticJoinSpec,
+    spec_from_json,
+)
 from penstock.operators.static_join import StaticJoin
 from penstock.operators.static_rows import StaticRows
 from penstock.testing.plans import parse_schema
@@ -129,6 +135,35 @@ def test_a_join_gives_what_a_loop_over_all_pairs_gives(
         )
         assert repr(made.batch.to_pylist()) == repr(wanted)
         assert [made.origin(at) for at in range(len(wanted))] == [row["id"] for row in wanted]
+
+
+@pytest.mark.parametrize("texts", [["a"], ["a", "é", None], ["", "a", "aa", "é"], ["a", "a", "é"]])
+@pytest.mark.parametrize("kind", STATIC_HOWS)
+def test_rows_find_by_codes_what_they_find_by_texts(kind: str, texts: list[str | None]) -> None:
+    """Where each text has one static row only the distinct texts are looked up; in a chain too."""
+    tested = spec(kind, key("t", "string"))
+    static = [{"k": at, "t": text, "d": 0.5, "n": at} for at, text in enumerate(texts)]
+    rng = random.Random(kind)
+    for count in (0, 2, 40):  # of two rows more texts are known than they have
+        rows = drawn(rng, ROWS, count)
+        plain = batch(ROWS, rows)
+        known = pa.array(["zz", *(each for each in _VALUES["t"] if each is not None)])
+        codes = [None if row["t"] is None else known.to_pylist().index(row["t"]) for row in rows]
+        codes_of = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), known)
+        coded = plain.set_column(2, "t", codes_of)
+        kept = FilterSpec(call("ge", column("id", "bigint"), literal(1, "bigint")))
+        wanted = by_hand(tested, rows, static, lambda *_: True)
+        for given in (plain, coded, coded):
+            join = StaticJoin(tested, ROWS, {f.name for f in tested.output_schema(ROWS)})
+            join.use(StaticRows(1, batch(STATIC, static)))
+            made = join.run(given, collect_bad=False)
+            assert repr(made.batch.to_pylist()) == repr(wanted)
+            assert made.batch.schema == arrow_schema(tested.output_schema(ROWS))
+            assert [made.origin(at) for at in range(len(wanted))] == [row["id"] for row in wanted]
+            chain = linear([kept, tested], ROWS, None)
+            chain.use_static("static_a", StaticRows(1, batch(STATIC, static)))
+            out = [row for each in chain.process(given).batches for row in each.to_pylist()]
+            assert repr(out) == repr([row for row in wanted if row["id"] >= 1])
 
 
 @pytest.mark.parametrize("kind", STATIC_HOWS)
