@@ -6,7 +6,7 @@ is evaluated on the rows that earlier steps left, and handed to the loop as colu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -210,7 +210,7 @@ class Block:
     """Runs one BlockSpec. Without a cache everything is done by Arrow and NumPy."""
 
     def __init__(
-        self, spec: BlockSpec, cache: KernelCache | None, coded: frozenset[str] = frozenset()
+        self, spec: BlockSpec, cache: KernelCache | None, coded: Set[str] = frozenset()
     ) -> None:
         """`coded` are outputs that may come out as codes, where they came in so."""
         self._keep_codes = coded

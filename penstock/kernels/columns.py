@@ -12,6 +12,7 @@ from penstock.arrays import Vector, decimal_words, validity_of, values_of
 from penstock.expressions.types import ARITHMETIC_DIGITS_MAX, INTERVAL_KINDS, DataType
 
 TEXT_REPEATS_MIN = 2  # how often a text occurs on the average, where codes are worth their while
+TEXT_REPEATS_MANY = 16  # where texts that do not occur cost less than to look for them
 
 _DTYPES: dict[str, Any] = {
     "boolean": np.bool_,
@@ -85,6 +86,8 @@ def _each_coded(batch: pa.RecordBatch, change: Callable[[pa.Array], pa.Array]) -
 
 def _own_texts(column: pa.DictionaryArray) -> pa.Array:
     known, codes = len(column.dictionary), column.indices
+    if known * TEXT_REPEATS_MANY <= len(column):
+        return column
     used = np.zeros(known, np.bool_)
     used[codes.drop_null()] = True
     count = int(np.count_nonzero(used))

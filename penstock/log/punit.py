@@ -63,7 +63,7 @@ from penstock.errors import (
     SchemaMismatch,
 )
 from penstock.log.codecs.choosing import Adaptive
-from penstock.log.codecs.columns import CODED_TYPE, ColumnReader
+from penstock.log.codecs.columns import CODED_TYPES, ColumnReader
 from penstock.log.codecs.nodes import Budget, HeadReader, Node, damaged, decompress, heads, padded
 from penstock.log.codecs.telling import ColumnFacts, column_facts
 from penstock.log.record import Body, Record
@@ -206,7 +206,7 @@ def encode_unit(
     texts: dict[int, pa.Array] = {}
     known = _known_schema(batch.schema.serialize().to_pybytes())
     if not known.plain:
-        texts = _coded_texts(batch) if keep_codes else texts
+        texts = _coded_texts(batch, CODED_TYPES[:1]) if keep_codes else texts
         batch, coded = _to_plain(batch, leave=texts), batch
         known = _known_schema(plain_schema(coded.schema).serialize().to_pybytes())
     _check_size(batch.num_rows, len(known.serialised))
@@ -258,7 +258,7 @@ def _encode_columns(
     schema = plain_schema(batch.schema)
     known = _known_schema(schema.serialize().to_pybytes())
     _check_size(batch.num_rows, len(known.serialised))
-    texts = _coded_texts(batch) if keep_codes else {}
+    texts = _coded_texts(batch, CODED_TYPES) if keep_codes else {}
     plain = _to_plain(batch, texts)
     try:
         _validate(plain, full=verify)
@@ -280,11 +280,13 @@ def _encode_columns(
 
 def _bytes_in_memory(column: pa.Array) -> int:
     """Of values: a column that has codes may become many times as large."""
-    if column.type != CODED_TYPE:
+    if column.type not in CODED_TYPES:
         return int(column.nbytes)
-    ends, _ = texts_of(column.dictionary)
+    sizes = np.diff(texts_of(column.dictionary)[0])
     codes = values_of(column.indices.drop_null())
-    return 5 * len(column) + int(np.diff(ends)[codes].sum(dtype=np.int64))
+    if sizes.size and sizes.min() == sizes.max():
+        return 5 * len(column) + codes.size * int(sizes[0])
+    return 5 * len(column) + int(sizes[codes].sum(dtype=np.int64))
 
 
 def _frame_columns(
@@ -301,10 +303,10 @@ def _frame_columns(
     return _frame(known, rows, raw_bytes, parts, Encoding.COLUMNS, Codec.ADAPTIVE, 0)
 
 
-def _coded_texts(batch: pa.RecordBatch) -> dict[int, pa.Array]:
-    """The texts of the columns, by place, that can keep their codes."""
+def _coded_texts(batch: pa.RecordBatch, types: Collection[pa.DataType]) -> dict[int, pa.Array]:
+    """The texts of the columns of these types, by place, that can keep their codes."""
     columns = enumerate(batch.columns[:_CODED_COLUMNS_MAX])
-    coded = {place: each.dictionary for place, each in columns if each.type == CODED_TYPE}
+    coded = {place: each.dictionary for place, each in columns if each.type in types}
     return {place: texts for place, texts in coded.items() if not texts.null_count}
 
 
@@ -983,8 +985,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if not columns:  # from_arrays would forget the number of rows
         return batch.select([]).replace_schema_metadata(schema.metadata)
     for place, column in enumerate(columns):
-        if column.type == CODED_TYPE:
-            schema = schema.set(place, schema.field(place).with_type(CODED_TYPE))
+        if column.type in CODED_TYPES:
+            schema = schema.set(place, schema.field(place).with_type(column.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -996,7 +998,9 @@ def _conform_column(batch: pa.RecordBatch, wanted: pa.Field) -> pa.Array | None:
     column = batch.column(places[0])
     if len(places) > 1 or (column.null_count and not wanted.nullable):
         return None
-    if column.type == wanted.type or (column.type == CODED_TYPE and wanted.type == pa.string()):
+    if column.type == wanted.type:
+        return column
+    if column.type in CODED_TYPES and column.type.value_type == wanted.type:
         return column
     return column.cast(wanted.type) if (column.type, wanted.type) in _WIDENINGS else None
 

@@ -7,7 +7,7 @@ all outputs of the stage, by the steps that each has of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -169,9 +169,11 @@ class Chain:
         spark: SparkEvaluator | None = None,
         python: PythonFunctions | None = None,
         is_rehearsal: bool = False,
+        coded: Set[str] = frozenset(),
     ) -> None:
         """`ways` are the steps to each output, `results` what each is for, if rejected rows are to
         say so. `spark` computes what only Spark knows, `python` has the functions of the query.
+        `coded` are columns of a chain without operators that may come out coded, as they came in.
         """
         tools = Tools(cache, state_bytes_max, want_late, spark, python, is_rehearsal)
         self._want_late = want_late
@@ -186,7 +188,7 @@ class Chain:
         self._operators: list[Operator] = []
         self._names: list[str] = []  # of each operator
         self._behind: list[Front] = []  # of each operator
-        self._build(operators, tools)
+        self._build(operators, tools, coded)
         self.output_schema = (self._behind or self._ports)[-1].schema
         self._ways = [Front(steps, self.output_schema, tools) for steps in ways]
         for way in self._ways:
@@ -199,7 +201,7 @@ class Chain:
 
     # --- building ---------------------------------------------------------------------------------
 
-    def _build(self, specs: Sequence[OperatorSpec], tools: Tools) -> None:
+    def _build(self, specs: Sequence[OperatorSpec], tools: Tools, coded: Set[str]) -> None:
         fronts = self._ports
         rest = tuple(specs)
         is_final = True  # each row, or that it goes
@@ -224,7 +226,7 @@ class Chain:
                 )
             self._behind += fronts
         for front in fronts:
-            front.close()
+            front.close(frozenset() if specs else coded)
 
     def _operator(self, spec: StatefulSpec, fronts: Sequence[Front], tools: Tools) -> Operator:
         if not spec.fuses or len(fronts) > spec.ports:  # then it takes the rows of all alike

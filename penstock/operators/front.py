@@ -6,7 +6,7 @@ compute what it needs by itself is left to that operator, so that one loop does 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Protocol
 
 import pyarrow as pa
@@ -145,7 +145,7 @@ class Front:
                 continue
             there = self.fusion.output_schema
             text = text_looked_up(spec) if isinstance(spec, StaticJoinSpec) else None
-            self.close(frozenset() if text is None else frozenset([text]))
+            self.close(set() if text is None else {text})
             step = self._step(spec, there, (*specs[at + 1 :], *behind))
             self._steps.append(step)
             self.fusion = Fusion(step.made)
@@ -173,7 +173,7 @@ class Front:
             return PythonRows(spec, there, read, tools)
         return StaticJoin(spec, there, read, tools.spark)
 
-    def close(self, coded: frozenset[str] = frozenset()) -> None:
+    def close(self, coded: Set[str] = frozenset()) -> None:
         """Nothing behind will fuse with the last filters and projections.
 
         What stands behind takes `coded` columns as they come, with codes or without.
@@ -267,11 +267,14 @@ def _keys(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[str]:
     return frozenset()
 
 
-def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[str]:
+def coded_columns(
+    specs: Sequence[OperatorSpec], schema: Schema, wanted: Set[str] = frozenset()
+) -> frozenset[str]:
     """Which texts that these operators read may as well come coded.
 
     Those that are keys as they are, or that are looked at by themselves, which is done once for
-    each distinct one; and that nothing reads together with other columns.
+    each distinct one, or that who takes the rows behind these operators wants so; and that nothing
+    reads together with other columns.
     """
     fusion = Fusion(schema)
     uses: list[Expression] = []
@@ -298,6 +301,8 @@ def coded_columns(specs: Sequence[OperatorSpec], schema: Schema) -> frozenset[st
         break
     else:
         uses += fusion.columns.values()
+        passed = (each for name, each in fusion.columns.items() if name in wanted)
+        worthwhile.update(each.name for each in passed if isinstance(each, Column))
     if fusion.event_time is not None:
         uses.append(fusion.event_time[0])
     for use in (*uses, *(part for each in fusion.filters for part in conjuncts(each))):

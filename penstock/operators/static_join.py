@@ -121,9 +121,9 @@ class StaticJoin:
         return found, values_of(codes)
 
     def _found(self, index: StaticIndex, texts: pa.Array) -> Numbers:
-        """The rows of these texts; sources hand out the same ones again and again."""
+        """The rows of these texts: batches have the same ones again and again."""
         last = self._last_found
-        if last is None or last.index is not index or not _is_same(last.texts, texts):
+        if last is None or last.index is not index or not last.texts.equals(texts):
             self._last_found = last = _Found(index, texts, index.find(texts))
         return last.rows
 
@@ -330,15 +330,6 @@ def text_looked_up(spec: StaticJoinSpec) -> str | None:
     if key.null_safe or not isinstance(key.left, Column):
         return None
     return key.left.name if key.left.type.kind in ("string", "binary") else None
-
-
-def _is_same(one: pa.Array, other: pa.Array) -> bool:
-    """Whether two arrays lie in the same memory: who has one keeps others out of it."""
-    places = [
-        (len(each), each.offset, [b and (b.address, b.size) for b in each.buffers()])
-        for each in (one, other)
-    ]
-    return places[0] == places[1]
 
 
 def _name(column: object) -> str:

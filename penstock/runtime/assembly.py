@@ -320,7 +320,7 @@ class Assembly:
         parts = len(self.program.stage_vertices(vertex.stage))
         if spec is None:
             tags = self._input_tags(vertex, stage, parts)
-            ports = [_columns(port, stage) for port in stage.ports]
+            ports = [_columns(self.program, stage, port) for port in stage.ports]
             return StreamInput(
                 self.log,
                 tags,
@@ -330,7 +330,7 @@ class Assembly:
                 as_one=stage.calls_by_key,
                 releases_max=1 if self.program.is_portioned else RELEASES_PER_DELIVERY_MAX,
             )
-        columns = _columns(stage.ports[0], stage)
+        columns = _columns(self.program, stage, stage.ports[0])
         schema = columns.schema
         if spec.connector not in self.sources:
             known = ", ".join(sorted(self.sources)) or "none"
@@ -486,6 +486,7 @@ def _chain_of(
         spark=spark,
         python=python,
         is_rehearsal=is_rehearsal,
+        coded=_coded_behind(program, stage),
     )
 
 
@@ -495,16 +496,31 @@ def _unions(stage: Stage) -> list[int]:
     return [spec.union for spec in marks if spec.union is not None]
 
 
-def _columns(port: Port, stage: Stage) -> PortColumns:
+def _columns(program: Program, stage: Stage, port: Port) -> PortColumns:
     """What a port reads, and which of its texts may come coded."""
     behind = stage.operators if len(stage.ports) == 1 else ()
+    wanted = _coded_behind(program, stage)
     coded = frozenset.intersection(
         *(
-            coded_columns((*port.front, *behind, *output.steps), port.schema)
+            coded_columns((*port.front, *behind, *output.steps), port.schema, wanted)
             for output in stage.outputs
         )
     )
     return PortColumns(frozenset(port.streams), arrow_schema(port.schema), coded)
+
+
+def _coded_behind(program: Program, stage: Stage) -> frozenset[str]:
+    """Which texts those take coded that read what a stage only passes on."""
+    if stage.operators or len(stage.outputs) > 1 or stage.outputs[0].partition_by:
+        return frozenset()
+    stream = stage.outputs[0].stream
+    taken = [
+        _columns(program, reader, port).coded
+        for reader in program.stages
+        for port in reader.ports
+        if stream in port.streams
+    ]
+    return frozenset.intersection(*map(frozenset, taken)) if taken else frozenset()
 
 
 def _row_of_zeros(schema: pa.Schema) -> pa.RecordBatch:

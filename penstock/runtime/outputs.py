@@ -30,7 +30,7 @@ UNIT_BYTES_MAX = 8 << 20  # before compression
 ROW_BYTES_MAX = (64 << 20) - (64 << 10)  # a log takes 64 MiB in one record, with the unit's frame
 APPEND_BYTES_MAX = 64 << 20  # a log takes 256 MiB in one append
 
-TURN_ROWS = 16_384  # go to one substream before it is the next one's turn
+TURN_ROWS = 16_384  # at least go to one substream before it is the next one's turn
 
 Partitioner = Callable[[pa.RecordBatch], Sequence[tuple[str, pa.RecordBatch]]]
 
@@ -42,9 +42,13 @@ def partitioner(tags: Sequence[str], partition_by: Sequence[str], first: int = 0
         return lambda batch: ((tags[0], batch),)
     if not partition_by:
         turns = cycle((*tags[first:], *tags[:first]))
-        return lambda batch: [
-            (next(turns), batch.slice(at, TURN_ROWS)) for at in range(0, batch.num_rows, TURN_ROWS)
-        ]
+
+        def in_turn(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+            size = max(TURN_ROWS, -(-batch.num_rows // len(tags)))
+            starts = range(0, batch.num_rows, size)
+            return [(next(turns), batch.slice(start, size)) for start in starts]
+
+        return in_turn
 
     def by_key(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
         hashes = hash_columns([batch.column(name) for name in partition_by], batch.num_rows)

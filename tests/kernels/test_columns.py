@@ -49,6 +49,7 @@ def test_codes_of_no_text_hash_as_nulls_do() -> None:
         ([3, 7, 3, 7], ["text-3", "text-7"]),
         ([7, None, 7, 3, 3], ["text-3", "text-7"]),
         ([*range(20)] * 2, TEXTS.to_pylist()),
+        ([3] * 16 * 20, TEXTS.to_pylist()),  # to look for those that occur costs more
         ([None] * 4, []),
         ([3, 7, 3], None),  # texts that hardly repeat are cheaper as they are
         ([], []),

@@ -15,15 +15,22 @@ from penstock.connectors.parquet_pages import CODED_ROWS_MIN
 from penstock.kernels import coding
 from penstock.operators import aggregate
 from penstock.operators.specs import AggregateSpec
+from penstock.plan.optimizer import plan_program
 from penstock.state.keyed import KeyedState
 from penstock.testing.plans import col, count, query, scan_source, window
 from tests.runtime.laboratory import SECOND_US, TIMESTAMP, Laboratory, table, table_source
 
 
+@pytest.mark.parametrize("persisted", [False, True])
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_no_text_of_a_file_is_coded_again(
-    lab: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
+    lab: Laboratory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parallelism: int,
+    persisted: bool,
 ) -> None:
+    """Nor where the rows are persisted before they are grouped."""
     codings: list[int] = []
     code = coding._distinct
 
@@ -45,10 +52,14 @@ def test_no_text_of_a_file_is_coded_again(
             row_group_size=CODED_ROWS_MIN,
         )
         expected.update(texts.to_pylist())
-    source = scan_source("folder", "name string", None, path=str(tmp_path / "in"), format="parquet")
+    options: dict[str, Any] = {"path": str(tmp_path / "in"), "format": "parquet"}
+    if persisted:
+        options["replayable"] = False
+    source = scan_source("folder", "name string", None, **options)
     kept = source.filter(col("name") != "name-7")
     counts = kept.group_by("name").agg(count().alias("n"), mode="update")
-    program = query("counts", counts.to_stream("out"), parallelism=parallelism)
+    program = plan_program(query("counts", counts.to_stream("out"), parallelism=parallelism))
+    assert persisted == any(stage.name.startswith("read_") for stage in program.stages)
     with lab.open(program) as process:
         process.run_available()
     found = {row["name"]: row["n"] for row in lab.rows("out")}  # the last of each

@@ -67,6 +67,10 @@ def test_rows_go_to_all_substreams_in_turn(log: Log) -> None:
         3, TURN_ROWS + 2, TURN_ROWS + 2,
     ]  # fmt: skip
     assert read(StreamReader(log, "orders")) == list(range(7 + 2 * TURN_ROWS))
+    writer.write(rows(*range(9 * TURN_ROWS)))  # a third each, in one piece
+    counts = [len(found(log, "orders", index)) for index in range(3)]
+    assert sum(counts) == 7 + 11 * TURN_ROWS
+    assert len(log.read([substream_tag("orders", 0)], START, 1_000)) == 4
 
 
 def test_rows_of_a_key_stay_together_and_in_order(log: Log) -> None:

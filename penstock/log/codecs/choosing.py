@@ -21,7 +21,7 @@ from xxhash import xxh3_64_intdigest
 from penstock.arrays import Vector, decimal_words, is_text, storage, values_of
 from penstock.clock import Clock, SystemClock
 from penstock.log.codecs.columns import (
-    CODED_TYPE,
+    CODED_TYPES,
     SCHEMES,
     ColumnReader,
     column_node,
@@ -68,7 +68,7 @@ def statistics(column: pa.Array) -> Statistics:
     """Look at a sample."""
     rows, nulls = len(column), column.null_count
     dense = column.drop_null() if nulls else column
-    if dense.type == CODED_TYPE:
+    if dense.type in CODED_TYPES:
         dense = dense.indices
     if is_text(dense.type):
         dense = dense.dictionary_encode().indices
@@ -76,14 +76,14 @@ def statistics(column: pa.Array) -> Statistics:
     numbers = _numbers(dense)
     if numbers is None or not numbers.size:
         return Statistics(rows, nulls, None, None, 1.0, rows)
-    if is_text(column.type) or column.type == CODED_TYPE:
+    if is_text(column.type) or column.type in CODED_TYPES:
         distinct = int(numbers.max()) + 1
     else:
         least, most = numbers.min().item(), numbers.max().item()
         distinct = int(np.unique(numbers.view(f"u{numbers.itemsize}")).size)
     bits = numbers.view(f"u{numbers.itemsize}")
     runs = 1 + int(np.count_nonzero(bits[1:] != bits[:-1]))
-    if column.type == CODED_TYPE:
+    if column.type in CODED_TYPES:
         least = most = None
     return Statistics(rows, nulls, least, most, numbers.size / runs, distinct)
 
@@ -135,8 +135,9 @@ class Speeds:
 
         def read() -> pa.Array:
             reader = ColumnReader(len(sample), Budget(1 << 40), _read_message)
-            kind = pa.string() if sample.type == CODED_TYPE else sample.type
-            return reader.column(node, kind, sample.type == CODED_TYPE)
+            if sample.type not in CODED_TYPES:
+                return reader.column(node, sample.type)
+            return reader.column(node, sample.type.value_type, coded=True)
 
         write_s = self._best(lambda: column_node(sample, scheme, None, digits))
         return Speed(write_s / size, self._best(read) / size)
@@ -246,7 +247,7 @@ class Chooser:
     def _node(self, column: pa.Array, plan: Plan) -> Node:
         digits = self._digits or 0
         if not len(column):
-            return column_node(column, "dictionary" if column.type == CODED_TYPE else "none")
+            return column_node(column, "dictionary" if column.type in CODED_TYPES else "none")
         try:
             node = column_node(column, plan.scheme, plan.known, digits)
             node.why = plan.why
@@ -272,13 +273,13 @@ def candidates(sample: pa.Array, digits: int | None) -> Iterator[str]:
     """The forms that a sample's statistics speak for."""
     kind = sample.type
     said = statistics(sample)
-    numbers = None if is_text(kind) or kind == CODED_TYPE else _numbers(sample.drop_null())
+    numbers = None if is_text(kind) or kind in CODED_TYPES else _numbers(sample.drop_null())
     for scheme in schemes_for(kind):
         how = SCHEMES[scheme]
         if how.outer is Form.RUNS:
             is_apt = said.run_length >= RUN_LENGTH_MIN
         elif how.outer is Form.DICTIONARY:
-            is_apt = kind == CODED_TYPE or said.distinct_share <= DISTINCT_SHARE_MAX
+            is_apt = kind in CODED_TYPES or said.distinct_share <= DISTINCT_SHARE_MAX
         elif how.form in _FOR_OUTLIERS and how.order != XOR:
             # Where all values are about as wide, the width is known, and packing is faster.
             is_apt = numbers is not None and _has_outliers(numbers, how.order)
@@ -326,7 +327,7 @@ def _other_node(column: pa.Array, scheme: str) -> Node:
                 return column_node(column, other)
             except Unfit:
                 pass
-    if column.type == CODED_TYPE:
+    if column.type in CODED_TYPES:
         column = column.dictionary_decode()
     return column_node(column, "none")
 

@@ -45,7 +45,7 @@ from penstock.log.codecs.nodes import (
 )
 
 MessageReader = Callable[[pa.Buffer, pa.Schema, int], pa.RecordBatch]
-CODED_TYPE = pa.dictionary(pa.int32(), pa.string())
+CODED_TYPES = tuple(pa.dictionary(pa.int32(), each) for each in (pa.string(), pa.binary()))
 _DIGITS_MAX = 15
 _EXACT = float(1 << 53)  # whole numbers that a double holds
 _LENGTH_BYTES = 4
@@ -93,7 +93,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
 def schemes_for(kind: pa.DataType) -> tuple[str, ...]:
     """The schemes that columns of a type can have, without lossy ones."""
     generic = ("none", *_GENERIC)
-    if kind == CODED_TYPE:
+    if kind in CODED_TYPES:
         return ("dictionary",)
     if is_text(kind):
         return (*generic, "dictionary", "lengths", *(f"lengths.{name}" for name in _GENERIC))
@@ -134,7 +134,7 @@ def _is_whole(kind: pa.DataType) -> bool:
         pa.lib.Type_BOOL,
         pa.lib.Type_DECIMAL128,
     )
-    return not (of_numbers or is_text(kind) or kind == CODED_TYPE)
+    return not (of_numbers or is_text(kind) or kind in CODED_TYPES)
 
 
 def bits_node(flags: Mask) -> Node:
@@ -148,7 +148,7 @@ def bits_node(flags: Mask) -> Node:
 
 def _values(column: pa.Array, how: Scheme, known: Known | None, digits: int) -> Node:
     kind = column.type
-    if kind == CODED_TYPE:
+    if kind in CODED_TYPES:
         return _coded_node(column.indices, column.dictionary)
     if is_text(kind):
         return _text_node(column, how)
@@ -365,12 +365,13 @@ class ColumnReader:
         _within(values.count, rows)
         texts = self._texts(values, kind, values.count, None, False)
         numbers = self._codes(codes, rows, values.count).view(np.int32)
-        if not coded or kind != pa.string():
+        coded = coded and not is_large(kind)
+        if not coded:
             ends, _ = texts_of(texts)
             self._budget.take((rows + 1) * width + int(np.diff(ends)[numbers].sum(dtype=np.int64)))
         texts.validate(full=True)  # before anything goes by its offsets
         found = pa.DictionaryArray.from_arrays(pa.array(numbers), texts)
-        return found if coded and kind == pa.string() else found.dictionary_decode()
+        return found if coded else found.dictionary_decode()
 
     def _by_lengths(self, node: Node, kind: pa.DataType, rows: int, width: int) -> pa.Array:
         first, data = _children(node, 2)
