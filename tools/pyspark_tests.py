@@ -47,15 +47,12 @@ MODULES = (
 PASSED, FELL_BACK, FAILED, SKIPPED = "passed", "fell back", "failed", "skipped"
 _FEED = "it reads the change feed and snapshots of Spark's state store by batch: here is none"
 _EMPTY = "it counts on batches without rows, which foreachBatch is not given here"
-_EVOLUTION = "columns of its output change, and some of its state go: refused with the name of both"
 _PROTOBUF = "it is no stream but a batch job of Spark's, which needs protobuf, and there is none"
 _LATE = "without batches that have no data, Spark knows rows to be late one batch later than here"
 _CLOCK = "it has timers wait for the next batch: here they fire when their time has come"
 # Of the modules of processors, by what they are about: test → why it fails.
 _OF_PROCESSORS: dict[str, dict[str, str]] = {
     "": {
-        "test_schema_evolution_fails": _EVOLUTION,
-        "test_schema_evolution_scenarios": _EVOLUTION,
         "test_transform_with_state_chaining_ops": _EMPTY,
         "test_transform_with_state_event_time": _LATE,
         "test_transform_with_state_proc_timer": _CLOCK,

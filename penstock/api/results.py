@@ -14,7 +14,7 @@ from penstock.connectors.contract import Sink
 from penstock.errors import InvalidOption
 from penstock.log.local import LocalLog
 from penstock.runtime.queries import StoredQuery
-from penstock.stages.program import Program, sink_stream_of
+from penstock.stages.program import Program, shape, show_schema, sink_stream_of
 
 
 class Result(NamedTuple):
@@ -62,9 +62,22 @@ def check_apart(query: str, sinks: Sequence[SinkChoice]) -> None:
         )
 
 
-def refusal_of(results: Sequence[Result], stored: StoredQuery) -> str | None:
-    """Why a stored query with one sink cannot go on with another one; None: it can."""
-    return results[0].sink.refusal(stored) if len(results) == 1 else None
+def refusal_of(results: Sequence[Result], stored: StoredQuery, program: Program) -> str | None:
+    """Why a stored query cannot go on with these sinks, or with its new columns for one of them."""
+    if len(results) == 1 and (refusal := results[0].sink.refusal(stored)) is not None:
+        return refusal
+    before = {stream.name: stream.schema for stream in stored.program.streams}
+    for sink, stream, replaces in ((each.sink, each.stream, each.replaces) for each in results):
+        after = program.stream(stream).schema
+        had = before.get(stream, after)
+        if shape(had) == shape(after) or (sink.takes_any_columns and not replaces):
+            continue
+        whole = " in complete mode" if replaces else ""
+        return (
+            f"{sink.text(stored.name)}{whole} got {show_schema(had)} and would get "
+            f"{show_schema(after)}"
+        )
+    return None
 
 
 def explain_results(

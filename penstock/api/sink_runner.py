@@ -2,8 +2,9 @@
 
 What one marker committed is released at once, and the runner puts releases together to batches:
 all that is there, or what a trigger's interval or a file's size makes of it. A batch ends with a
-marker, whose position is its epoch. Before the batch is handed over, that end is stored in the log
-under the number of this run; only afterwards is the batch noted as done. So
+marker, whose position is its epoch, or where rows begin that a start with other columns has made.
+Before the batch is handed over, that end is stored in the log under the number of this run; only
+afterwards is the batch noted as done. So
 
 - a batch that was begun is delivered again exactly as it was, by whoever comes next;
 - a run that was followed by another can neither begin a batch nor note one: its number is old.
@@ -25,6 +26,7 @@ from collections import deque
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
 from pyspark.errors import PythonException
 
 from penstock.api.session_sinks import ForeachBatchSink
@@ -39,6 +41,7 @@ from penstock.errors import (
     Trimmed,
 )
 from penstock.expressions.types import Schema, arrow_schema
+from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
 from penstock.log.power_cut import power_cuts
@@ -95,6 +98,7 @@ class SinkFailure:
     epoch: int | None = None  # None: not while a batch was handed over
     rows: int = 0
     number: int = 0  # of the batch
+    columns: tuple[str, ...] = ()  # of its rows, if an earlier start had other ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +117,11 @@ class _Batch:
     over: the next batch has them again, unless the vertex has a newer result, with rows or without.
     """
 
-    def __init__(self, *, replaces: bool) -> None:
+    def __init__(self, reader: CommittedReader, *, replaces: bool) -> None:
         self._replaces = replaces
+        self._reader = reader
+        self._epoch, self._resume = reader.consumed, reader.resume  # of what was added last
+        self.columns: pa.Schema | None = None  # of its rows, if it has any
         self._releases: list[Release] = []
         self._whole: dict[str, Release] = {}  # by vertex: its newest result
         self.has_news = False  # there is something to hand over, be it that nothing is left
@@ -126,7 +133,10 @@ class _Batch:
         self.spoken_us: dict[str, int] = {}  # by vertex: when it last committed
 
     def add(self, release: Release, now_s: float) -> None:
+        """Add what the reader has handed out last."""
         self.epochs += 1
+        self._epoch, self._resume = self._reader.consumed, self._reader.resume
+        self.columns = columns_of(release) or self.columns
         self.spoken_us[release.marker.producer] = release.marker.time_us
         facts, is_empty = decode_marker(release.marker), not release.records
         if not is_empty:
@@ -144,16 +154,17 @@ class _Batch:
         else:
             self._whole[release.marker.producer] = release
 
-    def cut(self, reader: CommittedReader) -> _Cut:
-        """End the batch where the reader is, and begin the next one."""
+    def cut(self) -> _Cut:
+        """End the batch here, and begin the next one."""
         kept = [Position(each.records[0].position - 1) for each in self._whole.values()]
         releases = self._whole.values() if self._replaces else self._releases
         cut = _Cut(
-            epoch=reader.consumed,
-            resume=min([reader.resume, *kept]),
+            epoch=self._epoch,
+            resume=min([self._resume, *kept]),
             epochs=self.epochs,
             bytes=self.bytes,
             bodies=tuple(record.body for release in releases for record in release.records),
+            columns=self.columns,
         )
         self.note_delivered()
         self._releases.clear()
@@ -164,6 +175,7 @@ class _Batch:
         """What was added so far is no reason for a batch, and takes no room in it."""
         self.has_news = self.is_all = False
         self.bytes = 0
+        self.columns = None
         self._writers.clear()
 
 
@@ -176,6 +188,12 @@ class _Cut:
     epochs: int
     bytes: int
     bodies: tuple[Body, ...]
+    columns: pa.Schema | None  # of their rows, as whoever wrote them had it
+
+
+def columns_of(release: Release) -> pa.Schema | None:
+    """The columns of the rows that one commit has shown, which are the same in all its records."""
+    return punit.inspect(release.records[0].body).schema if release.records else None
 
 
 class SinkRunner:
@@ -351,10 +369,11 @@ class SinkRunner:
         self._done = max(self._done, facts.done, Position(self._sink.last_epoch() or START))
         self._batches = max(self._batches, facts.batches)
         self._planned = facts.planned
-        self._batch = _Batch(replaces=self._replaces)
         # What was delivered is passed over, unless it is a part of the next result.
         passed = facts.resume if self._replaces else self._done
         self._reader = CommittedReader(self._log, self._tags, facts.resume or None, passed)
+        self._batch = _Batch(self._reader, replaces=self._replaces)
+        self._held: Release | None = None  # taken, and not of the batch: it has other columns
         self._reached = self._done  # nothing up to here waits to be delivered
 
     def turn(self) -> bool | None:
@@ -390,13 +409,21 @@ class SinkRunner:
         while upto is not None or not self._is_full():
             if self._is_abandoned or (upto is not None and self._reader.consumed >= upto):
                 break
-            if (release := self._take()) is None:
+            if (release := self._held or self._take()) is None:
                 break
-            found = True
+            if self._is_of_another(release):
+                self._held = release
+                break
+            self._held, found = None, True
             self._batch.add(release, self._clock.monotonic_s())
             if release.marker.position <= self._done:
                 self._batch.note_delivered()  # it only completes the next result
         return found
+
+    def _is_of_another(self, release: Release) -> bool:
+        """Whether its rows have other columns than those of the batch."""
+        known, columns = self._batch.columns, columns_of(release)
+        return not (known is None or columns is None or self._replaces or _same(known, columns))
 
     def _take(self) -> Release | None:
         try:
@@ -445,7 +472,7 @@ class SinkRunner:
         return self._batch.bytes >= (sink.bytes_enough if is_all else sink.bytes_max)
 
     def _is_due(self) -> bool:
-        if self._hurried.is_set() or self._is_full():
+        if self._hurried.is_set() or self._held is not None or self._is_full():
             return True
         if self._trigger is None:
             waited_s = self._clock.monotonic_s() - self._batch.begun_s
@@ -457,11 +484,11 @@ class SinkRunner:
 
     def _stage(self) -> None:
         """Cut a batch here, and have it staged."""
-        cut = self._batch.cut(self._reader)
+        cut = self._batch.cut()
         self._cut_us = self._clock.now_us()
         staging: Future[Staged] = Future()
         self._ahead.append((cut, staging))
-        rows = BatchRows(cut.bodies, self._schema)
+        rows = BatchRows(cut.bodies, self._earlier_columns(cut) or self._schema)
 
         def stage() -> None:
             try:
@@ -473,6 +500,12 @@ class SinkRunner:
             threading.Thread(target=stage, name=self._thread.name, daemon=True).start()
         else:
             stage()
+
+    def _earlier_columns(self, cut: _Cut) -> pa.Schema | None:
+        """The columns of a batch whose rows were made by an earlier start that had other ones."""
+        columns = cut.columns
+        is_now = columns is None or self._replaces or _same(columns, self._schema)
+        return None if is_now else columns
 
     def _hand_over(self) -> None:
         """Deliver the oldest of the batches that were cut.
@@ -494,7 +527,9 @@ class SinkRunner:
             self._sink.number = self._batches
             self._sink.publish(int(cut.epoch), staged)
         except BaseException as error:
-            self._failure = SinkFailure(error, int(cut.epoch), rows, self._batches)
+            earlier = self._earlier_columns(cut)
+            names = () if earlier is None else tuple(earlier.names)
+            self._failure = SinkFailure(error, int(cut.epoch), rows, self._batches, names)
             raise
         finally:
             self._under_way = None
@@ -513,7 +548,7 @@ class SinkRunner:
         """Note epochs without rows, once there are many: what holds them can be trimmed."""
         self._reached = max(self._reached, self._reader.consumed)
         if self._untrimmed_epochs + self._batch.epochs >= TRIM_COMMITS:
-            self._note_done(self._batch.cut(self._reader))
+            self._note_done(self._batch.cut())
 
     def _note_done(self, cut: _Cut) -> None:
         self._done = self._reached = max(self._reached, cut.epoch)
@@ -545,6 +580,10 @@ class SinkRunner:
             logger.warning("what query %s has delivered cannot be trimmed: %s", self._query, error)
 
 
+def _same(one: pa.Schema, other: pa.Schema) -> bool:
+    return bool(one.names == other.names and one.types == other.types)
+
+
 def sink_error(query: str, sink: SinkChoice, failure: SinkFailure) -> StreamError:
     """The query's error for a sink or a user's function that raised, with its traceback."""
     error = failure.error
@@ -556,6 +595,11 @@ def sink_error(query: str, sink: SinkChoice, failure: SinkFailure) -> StreamErro
             f" in epoch {failure.epoch} (batch {failure.number}, {failure.rows} rows, the last of "
             f"them committed by the marker at position {failure.epoch})"
         )
+        if failure.columns:
+            where += (
+                ", whose rows were made by an earlier start, and have the columns that it had "
+                f"({', '.join(failure.columns)})"
+            )
     shown = "".join(_user_traceback(error))[-TRACEBACK_CHARACTERS_MAX:]
     return JobFailed(
         f"{sink.blamed(query)} of query {query} failed{where}: {brief(error)}. The query has "

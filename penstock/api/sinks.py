@@ -166,6 +166,7 @@ class SinkChoice(ABC):
     takes_changes: ClassVar[bool] = False  # of rows, with weights, in update mode
     needs_location: ClassVar[bool] = True  # what it holds outlives the query's own log
     is_by_spark: ClassVar[bool] = False  # Structured Streaming feeds it
+    takes_any_columns: ClassVar[bool] = False  # batches of a later start may have others
 
     @property
     def runs_jobs(self) -> bool:
@@ -258,6 +259,7 @@ class FilesChoice(SinkChoice):
     """A folder of files."""
 
     options = (PATH, *_BY_SPARK.values())
+    takes_any_columns = True
     path: str
     layout: Layout
 
@@ -460,6 +462,7 @@ class ConsoleChoice(SinkChoice):
     kind = "console"
     options = (NUM_ROWS, TRUNCATE)
     runs_jobs = True
+    takes_any_columns = True
     needs_location = False
     rows_max: int
     truncate: bool | int
@@ -499,6 +502,7 @@ class NoopChoice(SinkChoice):
 
     kind = "noop"
     needs_location = False
+    takes_any_columns = True
 
     @classmethod
     def of(cls, asked: Asked) -> NoopChoice:
@@ -513,6 +517,7 @@ class FunctionChoice(SinkChoice):
     """Code of the user's."""
 
     runs_jobs = True
+    takes_any_columns = True
     needs_location = False
     function: Any
 

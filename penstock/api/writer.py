@@ -221,7 +221,7 @@ class DataStreamWriter:
             stored = stored_query(place.attached.log, name)
             if stored is not None:
                 print(compare(stored.program, program))
-                if (refusal := refusal_of(results, stored)) is not None:
+                if (refusal := refusal_of(results, stored, program)) is not None:
                     print(f"  sink refused: {refusal}")
             print(explain_results(place.attached.log, program, results, planned.fed_texts))
         finally:
@@ -467,10 +467,10 @@ class DataStreamWriter:
                 )
             compare(before.program, program).check()
             check_new_results(log, before.program, program)
-            if (refusal := refusal_of(results, before)) is not None:
+            if (refusal := refusal_of(results, before, program)) is not None:
                 raise ProgramIncompatible(
-                    f"query {name} cannot go on with another sink: {refusal}. Start it under a new "
-                    "name, or with the stored sink",
+                    f"the sink of query {name} cannot go on: {refusal}. Start it under a new "
+                    "name and with a new sink, or with the stored ones",
                     query=name,
                     sink=before.sink,
                 )

@@ -38,6 +38,7 @@ from penstock.stages.program import (
     Stage,
     is_fed,
     is_inner,
+    is_of_sink,
     shape,
     show_schema,
 )
@@ -308,13 +309,14 @@ def _function_refusals(old: PythonGroupsSpec, new: PythonGroupsSpec) -> Iterator
 def _goes_on(old: StateVariable | None, new: StateVariable | None) -> bool:
     """Whether a variable can have what another one kept.
 
-    Its values may have got columns, which are null in what is there, and wider numbers. None may
-    go: what was kept under its name would be there again for one that comes back.
+    Its values may have got columns, which are null in what is there, and wider numbers. Some
+    may be gone, and what is there of them is passed over; where none is left it is another state.
     """
     if old is None or new is None or replace(old, value=()) != replace(new, value=()):
         return old == new
     known = {field.name: field for field in old.value}
-    return known.keys() <= {field.name for field in new.value} and all(
+    is_left = any(field.name in known for field in new.value)
+    return is_left and all(
         field.nullable
         if (was := known.get(field.name)) is None
         else _holds(was.type, field.type) and field.nullable >= was.nullable
@@ -370,7 +372,8 @@ def _output_refusals(old: Stage, new: Stage) -> Iterator[str]:
         if known is None:
             yield _other_stream(old, new, after.stream)
             continue
-        fits = shape(known.schema) == shape(after.schema)
+        # What carries rows to a sink may change with a start: each batch has its rows' columns.
+        fits = shape(known.schema) == shape(after.schema) or is_of_sink(after.stream)
         if is_inner(after.stream):  # readers take the columns that they need
             fits = set(shape(known.schema)) >= set(shape(after.schema))
         if not fits:
@@ -533,7 +536,7 @@ def _changes(old: Stage, new: Stage) -> Iterator[str]:
     if gone:
         yield f"it no longer writes {', '.join(gone)}"
     if any(known[output.stream].schema != output.schema for output in new.outputs):
-        yield "the output has fewer columns, or changed in what may be null"
+        yield "the output has other columns, or changed in what may be null"
 
 
 def _way_changes(

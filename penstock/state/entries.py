@@ -425,9 +425,12 @@ def _structs(tuples: Sequence[tuple[Any, ...] | None], schema: pa.Schema) -> pa.
 
 
 def _grown(values: pa.StructArray, schema: pa.Schema) -> pa.StructArray | None:
-    """Values under their names in a schema with more columns or wider numbers; None: in none."""
+    """Values under their names in a schema with some of them, others, or wider numbers.
+
+    None if there is none of them, or one does not fit.
+    """
     known = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
-    if not known.keys() <= set(schema.names):
+    if known.keys().isdisjoint(schema.names):
         return None
     columns = []
     for field in schema:

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from penstock.config import LogConfig
 from penstock.connectors.contract import BatchRows, Sink, Staged
 from penstock.connectors.folder_sink import FolderSink
 from penstock.errors import LogBusy, QueryActive
-from penstock.expressions.types import BIGINT, Field
+from penstock.expressions.types import BIGINT, STRING, Field
 from penstock.log import LocalLog, open_log
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
@@ -32,7 +33,14 @@ from penstock.plan.optimizer import plan_program
 from penstock.runtime.backlog import SinkProgress, StoredProgress, sink_progress, take_over_sink
 from penstock.runtime.instances import InstanceNumbers
 from penstock.runtime.markers import decode_marker
-from penstock.runtime.streams import StreamReader, StreamWriter, create_stream, describe_stream
+from penstock.runtime.streams import (
+    StreamReader,
+    StreamWriter,
+    _encode_facts,
+    create_stream,
+    describe_stream,
+)
+from penstock.runtime.substreams import stream_key
 from penstock.stages.settings import Settings
 from penstock.stages.tags import marker_tag
 from penstock.testing.clock import ManualClock
@@ -815,3 +823,46 @@ def test_batches_are_numbered_without_gaps_and_one_that_comes_again_keeps_its_nu
     facts = sink_progress(log, "q")
     assert facts is not None
     assert facts.facts.batches == 5
+
+
+# --- other columns --------------------------------------------------------------------------------
+
+
+class Tables(Sink):
+    """Keeps the rows of each batch; the first calls may fail behind that."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.batches: list[tuple[int, list[dict[str, Any]]]] = []
+        self.fails_left = fails
+
+    def publish(self, epoch: int, staged: pa.Table) -> None:
+        self.batches.append((self.number, staged.to_pylist()))
+        self.fails_left -= 1
+        if self.fails_left >= 0:
+            raise ConnectionError("the driver dies here")
+
+
+def test_rows_of_a_start_with_other_columns_are_batches_of_their_own(log: LocalLog) -> None:
+    """Also if those of the start before were not delivered, or come between them."""
+    before, x = StreamWriter(log, "fed", "before"), pa.record_batch([[1]], schema=SCHEMA)
+    before.write(x)
+    facts = describe_stream(log, "fed")
+    columns = (Field("x", STRING, True), Field("y", BIGINT, True))
+    log.put(stream_key("fed"), _encode_facts(replace(facts, schema=columns)))
+    after, xy = StreamWriter(log, "fed", "after"), pa.record_batch({"x": ["a"], "y": [2]})
+    after.write(None)
+    after.write(xy)
+    before.write(x)  # by whoever was not fenced yet
+    before.write(None)
+    after.write(xy)
+    after.write(xy)
+    old, new = {"x": 1}, {"x": "a", "y": 2}
+    expected = [(0, [old]), (1, [new]), (2, [old]), (3, [new, new])]
+    sink = Tables(fails=1)
+    assert deliver(log, sink).failure is not None
+    assert sink.batches == expected[:1]
+    assert deliver(log, sink).failure is None
+    assert sink.batches == [expected[0], *expected]
+    after.write(xy)
+    deliver(log, sink)
+    assert sink.batches[-1] == (4, [new])

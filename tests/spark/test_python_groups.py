@@ -293,7 +293,7 @@ def test_a_slot_is_killed_before_the_timers_of_its_clock_and_they_come_once(
     assert len(set(killed)) == len(group_cases.FILES)
 
 
-def test_what_is_kept_gets_columns_with_a_new_start_and_loses_none(
+def test_what_is_kept_gets_and_loses_columns_with_a_new_start(
     attached: Attached, tmp_path: Path
 ) -> None:
     rows = stream_of(attached.spark, tmp_path / "in")
@@ -312,7 +312,8 @@ def test_what_is_kept_gets_columns_with_a_new_start_and_loses_none(
     assert run(1, "n int") == ["None", "None"]
     assert run(2, "n int") == ["(1,)", "(1,)"]
     assert run(3, "last string, n bigint", "three") == ["(None, 2)", "(None, 2)"]
-    for schema, more in (("n bigint", ()), ("last string, n int", (None,))):
+    for schema, more in (("m bigint", ()), ("last string, n int", (None,))):
         with pytest.raises(ProgramIncompatible, match="state 'kept' of the function was a value"):
             written(schema, *more).start()
     assert run(4, "last string, n bigint", "four") == ["('three', 3)", "('three', 3)"]
+    assert run(5, "n bigint") == ["(4,)", "(4,)"]

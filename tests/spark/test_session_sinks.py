@@ -293,6 +293,69 @@ def test_a_table_that_is_there_keeps_its_layout_and_its_columns(
     assert not (tmp_path / "other").exists()
 
 
+# --- other columns --------------------------------------------------------------------------------
+
+SELECTED = (["k", "n"], ["k", "n", "n * 2 AS twice"], ["upper(k) AS k", "CAST(n AS string) AS n"])
+
+
+@pytest.mark.parametrize("sink", [pytest.param("json", marks=pytest.mark.slow), "foreachBatch"])
+def test_a_start_may_have_other_columns_as_in_spark(
+    spark: SparkSession, tmp_path: Path, sink: str
+) -> None:
+    found: dict[str, list[Any]] = {"spark": [], "ours": []}
+    for number, selected in enumerate(SELECTED):
+        chosen = numbered(spark, tmp_path / "in", number).selectExpr(*selected)
+        for engine, writer in (
+            ("spark", chosen.writeStream),
+            ("ours", penstock.writeStream(chosen)),
+        ):
+            asked: Any = writer
+
+            def note(batch: DataFrame, number: int, engine: str = engine) -> None:
+                found[engine] += [(batch.dtypes, row) for row in in_order(batch)]
+
+            asked = asked.foreachBatch(note) if sink == "foreachBatch" else asked.format(sink)
+            asked = asked.option("checkpointLocation", tmp_path / f"{engine}.log")
+            if sink != "foreachBatch":
+                asked = asked.option("path", str(tmp_path / engine))
+            assert drained(asked).exception() is None
+    if sink != "foreachBatch":
+        columns = "k string, n string, twice long"
+        for engine in found:
+            found[engine] = in_order(spark.read.schema(columns).json(str(tmp_path / engine)))
+    assert sorted(map(str, found["ours"])) == sorted(map(str, found["spark"]))
+    assert len(found["ours"]) == 20 * len(SELECTED)
+
+
+def numbered(spark: SparkSession, folder: Path, number: int) -> DataFrame:
+    """A folder with one file more."""
+    more = spark.range(number * 100, number * 100 + 20, 1, 1).selectExpr("id AS n", "hex(id) AS k")
+    more.write.mode("append").parquet(str(folder))
+    return spark.readStream.schema("n long, k string").parquet(str(folder))
+
+
+def test_rows_that_wait_when_columns_change_keep_theirs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows = numbered(spark, tmp_path / "in", 0)
+
+    def start(columns: list[str], function: Any) -> Any:
+        writer = penstock.writeStream(rows.selectExpr(*columns)).foreachBatch(function)
+        writer = writer.option("checkpointLocation", tmp_path / "log").trigger(availableNow=True)
+        return writer.start()
+
+    def fails(batch: DataFrame, number: int) -> None:
+        raise ConnectionError("there is no table yet")
+
+    for columns, told in (("k", "there is no table yet"), ("n", r"start, .* it had \(k\)")):
+        with pytest.raises(StreamingQueryException, match=told):
+            start([columns], fails).awaitTermination(120)
+    seen: list[Any] = []
+    query = start(["n"], lambda batch, number: seen.append((number, batch.columns, batch.count())))
+    assert query.awaitTermination(120)
+    assert seen == [(0, ["k"], 20)]
+
+
 # --- places ---------------------------------------------------------------------------------------
 
 

@@ -195,6 +195,18 @@ def test_outputs_by_their_stream_and_sources_by_what_their_offsets_mean() -> Non
         assert found.stages[0].reasons[0].startswith(reason)
 
 
+def test_what_goes_to_a_sink_may_have_other_columns_than_before() -> None:
+    def to(stream: str, *columns: str) -> Program:
+        rows = scan_source("gen", "x bigint, y string").select(*columns)
+        return plan_program(query("q", rows.to_stream(stream)))
+
+    found = compare(to("q.out", "x"), to("q.out", "x", "y"))
+    assert verdicts(found) == ["read_gen rebuilt"]
+    assert "the output has other columns, or changed in what may be null" in str(found)
+    for stored, new in ((("x",), ("x", "y")), (("x", "y"), ("x",))):
+        assert not compare(to("a", *stored), to("a", *new)).is_compatible
+
+
 def test_settings_alone_change_no_stage() -> None:
     changed = replace(STORED, settings=replace(STORED.settings, commit_interval_ms=5))
     assert {stage.verdict for stage in compare(STORED, changed).stages} == {"kept"}
@@ -450,13 +462,15 @@ def test_a_function_that_keeps_something_else_is_refused_by_name() -> None:
         ((), False),
     ],
 )
-def test_what_a_function_keeps_may_get_columns(columns: Any, goes_on: bool) -> None:
+def test_what_a_function_keeps_may_get_and_lose_columns(columns: Any, goes_on: bool) -> None:
     for kind, key in (("value", ()), ("list", ()), ("map", (Field("p", STRING),))):
         total = StateVariable("total", kind, (Field("n", INT),), key)
         wide = replace(total, value=(Field("n", BIGINT),))
         found = compare(kept_by_function(wide), kept_by_function(replace(total, value=columns)))
         assert found.is_compatible == goes_on
         assert ("state 'total' of the function goes on as a" in str(found)) == goes_on
+        more = replace(wide, value=(*wide.value, Field("last", STRING)))
+        assert compare(kept_by_function(more), kept_by_function(wide)).is_compatible
         assert compare(kept_by_function(total), kept_by_function(wide)).is_compatible
         assert not compare(kept_by_function(wide), kept_by_function(total)).is_compatible
 
