@@ -78,7 +78,7 @@ def test_groups_and_table_rows_that_vanish_are_deleted(
 
     assert put((1, "x", False), (2, "x", False), (3, None, False), (4, "y", False)) == first
     assert put((2, "y", False), (3, None, True), (1, "z", False)) == second
-    with pytest.raises(ProgramIncompatible, match="another sink"):
+    with pytest.raises(ProgramIncompatible, match=f"the sink of query {name} cannot go on: it was"):
         run(df, path, name, key=df.columns[1])
     with pytest.raises(InvalidOption, match="keeps the current row of each key"):
         run(df, path, "no_key")
