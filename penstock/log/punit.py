@@ -268,7 +268,7 @@ def _encode_columns(
         ]
         for column in (columns[place] for place in texts):
             column.dictionary.validate(full=verify)
-        raw_bytes = sum(map(_bytes_in_memory, columns))
+        raw_bytes = sum(map(_values_bytes, columns))
         _check_raw_bytes(batch.num_rows, raw_bytes, raw_bytes_max)
         chooser = adaptive.chooser((stream, known.fingerprint, tuple(texts)))
         nodes = chooser.nodes(columns)
@@ -278,14 +278,18 @@ def _encode_columns(
     return _frame_columns(known, batch.num_rows, raw_bytes, nodes, disk_mb_s)
 
 
-def _bytes_in_memory(column: pa.Array) -> int:
-    """Of values: a column that has codes may become many times as large."""
+def values_bytes(batch: pa.RecordBatch) -> int:
+    """How large the rows are in memory with values in place of codes."""
+    return sum(map(_values_bytes, batch.columns))
+
+
+def _values_bytes(column: pa.Array) -> int:
     if column.type not in CODED_TYPES:
         return int(column.nbytes)
     sizes = np.diff(texts_of(column.dictionary)[0])
-    codes = values_of(column.indices.drop_null())
     if sizes.size and sizes.min() == sizes.max():
-        return 5 * len(column) + codes.size * int(sizes[0])
+        return 5 * len(column) + (len(column) - column.null_count) * int(sizes[0])
+    codes = values_of(column.indices.drop_null())
     return 5 * len(column) + int(sizes[codes].sum(dtype=np.int64))
 
 

@@ -27,6 +27,7 @@ from penstock.runtime.appending import Appends, PendingAppend
 from penstock.stages.tags import parse_tag
 
 UNIT_BYTES_MAX = 8 << 20  # before compression
+VALUES_BYTES_MAX = 64 << 20  # with values in place of codes: a reader may want them
 ROW_BYTES_MAX = (64 << 20) - (64 << 10)  # a log takes 64 MiB in one record, with the unit's frame
 APPEND_BYTES_MAX = 64 << 20  # a log takes 256 MiB in one append
 
@@ -232,15 +233,15 @@ class Outputs:
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The batch, halved until each piece is a unit of its own or a single row.
 
-    Changes may be cut too: they apply one by one.
+    Changes may be cut too: they apply one by one. Of coded texts each piece has its own.
     """
-    if batch.nbytes <= UNIT_BYTES_MAX or batch.num_rows < 2:
+    is_unit = batch.nbytes <= UNIT_BYTES_MAX and punit.values_bytes(batch) <= VALUES_BYTES_MAX
+    if is_unit or batch.num_rows < 2:
         yield batch
         return
-    batch = plain_batch(batch)  # or each piece would have all texts
     half = batch.num_rows // 2
-    yield from pieces(batch.slice(0, half))
-    yield from pieces(batch.slice(half))
+    for part in (batch.slice(0, half), batch.slice(half)):
+        yield from pieces(with_own_texts(part))
 
 
 def check_rows(batch: pa.RecordBatch) -> None:

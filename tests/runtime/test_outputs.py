@@ -193,3 +193,30 @@ def test_texts_that_are_larger_than_a_unit_are_written_as_values(log: LocalLog) 
     assert [text for unit in found for text in unit.column("key").to_pylist()] == texts * 2
     assert len(found) < 10
     log.close()
+
+
+def test_codes_are_kept_where_rows_fill_several_units(log: LocalLog) -> None:
+    out = outputs(log)
+    rows = UNIT_BYTES_MAX // 2  # of four bytes each
+    out.add(RecordKind.DATA, "S/a/0", repeated(["x", "y"], rows // 2))
+    out.commit(("S/a/m",), b"marker")
+    units = coded_texts(log, "S/a/0")
+    assert len(units) > 1
+    assert set(map(tuple, units)) == {("x", "y")}
+    assert sum(unit.num_rows for unit in read(log, "S/a/0", "S/a/m")) == rows
+    log.close()
+
+
+@pytest.mark.parametrize("codec", [punit.Codec.NONE, punit.Codec.ADAPTIVE])
+def test_long_texts_with_few_codes_fit_a_reader_that_wants_values(
+    log: LocalLog, codec: punit.Codec
+) -> None:
+    """A few hundred kilobytes of codes and texts, which are more than a unit may hold as values."""
+    texts = [letter * 20_000 for letter in "abc"]
+    out = Outputs(log, Fence("v", take_over(log, "v")), codec)
+    out.add(RecordKind.DATA, "S/a/0", repeated(texts, 5_000))
+    out.commit(("S/a/m",), b"marker")
+    assert len(coded_texts(log, "S/a/0")) > 4
+    found = [len(unit) for unit in read(log, "S/a/0", "S/a/m")]
+    assert sum(found) == 15_000
+    log.close()
