@@ -280,17 +280,18 @@ def _encode_columns(
 
 def values_bytes(batch: pa.RecordBatch) -> int:
     """How large the rows are in memory with values in place of codes."""
-    return sum(map(_values_bytes, batch.columns))
+    return sum(_values_bytes(column) for column in batch.columns)
 
 
 def _values_bytes(column: pa.Array) -> int:
+    rows = len(column)
     if column.type not in CODED_TYPES:
         return int(column.nbytes)
     sizes = np.diff(texts_of(column.dictionary)[0])
     if sizes.size and sizes.min() == sizes.max():
-        return 5 * len(column) + (len(column) - column.null_count) * int(sizes[0])
+        return 5 * rows + (rows - int(column.null_count)) * int(sizes[0])
     codes = values_of(column.indices.drop_null())
-    return 5 * len(column) + int(sizes[codes].sum(dtype=np.int64))
+    return 5 * rows + int(sizes[codes].sum(dtype=np.int64))
 
 
 def _frame_columns(
