@@ -78,6 +78,8 @@ class Source(ABC):
     replayable: bool = True
     reads_ahead: bool = False  # reading takes its time outside Python's lock: worth a thread
     cleans: bool = False  # it wants to let go of what nobody will read again
+    # The numbers that are the offsets of all parts mean the same: who is far ahead may wait.
+    is_one_sequence: bool = False
 
     @property
     def partitions(self) -> int | None:
@@ -139,6 +141,7 @@ class Source(ABC):
 class DealtSource(Source):
     """A source of numbered pieces, dealt out in turn: part g has the numbers i with i mod N = g."""
 
+    is_one_sequence = True
     _first, _stride = 0, 1  # of this part's numbers
 
     @property

@@ -35,9 +35,10 @@ from penstock.operators.front import coded_columns
 from penstock.operators.python_functions import PythonFunctions
 from penstock.operators.specs import WEIGHT_COLUMN, WatermarkSpec
 from penstock.operators.static_rows import StaticRows
+from penstock.runtime.abreast import Abreast
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
-from penstock.runtime.backlog import Backlog, delivered, sink_of, taken
+from penstock.runtime.backlog import WAITING_S_MAX, Backlog, delivered, sink_of, taken
 from penstock.runtime.event_time import EventTime, PortTime, Voices, Watermarks
 from penstock.runtime.inputs import (
     RELEASES_PER_DELIVERY_MAX,
@@ -176,9 +177,13 @@ class Assembly:
             trim_job(self.program, vertex),
             retain=Retainer(self.log, named_streams(vertex), self.clock),
         )
+        readers = tuple(each.vertex_tag for each in self.program.stage_vertices(vertex.stage))
         if input.cleans:
-            beside = (each.vertex_tag for each in self.program.stage_vertices(vertex.stage))
-            trim = replace(trim, clean=input.clean, beside=tuple(beside))
+            trim = replace(trim, clean=input.clean, beside=readers)
+        abreast: Abreast | None = None
+        if input.is_one_sequence and len(readers) > 1:
+            others = [each for each in readers if each != vertex.vertex_tag]
+            abreast = Abreast(self.log, others, self.clock)
         return VertexParts(
             name=vertex.name,
             settings=settings,
@@ -208,6 +213,7 @@ class Assembly:
             else None,
             is_portioned=self.program.is_portioned,
             announcing=self._announcing(vertex, stage),
+            abreast=abreast,
             resting=self._resting(vertex),
             change_tag=vertex.change_tag,
             late_tag=None if late is None else substream_tag(late, 0),
@@ -290,14 +296,13 @@ class Assembly:
         readers = [
             v.vertex_tag for v in self.program.vertices if not set(tags).isdisjoint(v.input_tags)
         ]
-        taken_upto: Callable[[], Position | None]
+        bytes_max = settings.undelivered_bytes_max
         if is_of_sink(stream):
-            taken_upto = partial(delivered, self.log, sink_of(stream))
-        elif readers and settings.trigger_interval_ms is None:
-            taken_upto = partial(taken, self.log, readers)
-        else:
-            return None  # what a trigger holds back is not told before its time
-        return Backlog(taken_upto, settings.undelivered_bytes_max, self.clock)
+            return Backlog(partial(delivered, self.log, sink_of(stream)), bytes_max, self.clock)
+        if readers and settings.trigger_interval_ms is None:
+            upto = partial(taken, self.log, readers)
+            return Backlog(upto, bytes_max, self.clock, WAITING_S_MAX)
+        return None  # what a trigger holds back is not told before its time
 
     def _lasting(self, vertex: VertexProgram) -> set[str]:
         """The tags that the vertex writes to and that only people trim.

@@ -4,8 +4,10 @@ Whoever feeds a sink outside the log keeps its progress in the log's metadata, u
 or `sink/<stream>` for one of several sinks; the vertices of a later stage have theirs in their
 markers. A vertex looks there before it takes
 more input, once much of its output has not been taken: so who is slow slows the query, and the
-stream between them stays bounded. Nobody waits for others: a stream that people named is read by
-anyone, in their own time.
+stream between them stays bounded. Between stages it is bounded by time too: rows that wait long are
+late news, and of those that are small in the log many seconds of event time would come to the state
+of who reads them, from one part of the input and not yet from the other. Nobody waits for others: a
+stream that people named is read by anyone, in their own time.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
+from typing import NamedTuple
 
 from penstock.clock import Clock
 from penstock.errors import MarkerDamaged, QueryActive
@@ -23,7 +27,9 @@ from penstock.log.record import START, Position
 from penstock.runtime.markers import decode_marker
 
 LOOK_S = 0.05  # how often a vertex that waits looks again
-PIECES = 64  # into which the bound is divided: commits that are smaller are remembered together
+PIECES = 64  # into which the bounds are divided: commits that are smaller are remembered together
+WAITING_S_MAX = 1.0  # that rows wait for the next stage
+SMALL_BYTES = 4 << 20  # which may wait longer: there is nothing to gain
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +139,33 @@ def taken(log: Log, readers: Collection[str]) -> Position:
     return min(START if last is None else decode_marker(last).consumed for last in lasts)
 
 
+class _Commits(NamedTuple):
+    """Some commits that follow each other."""
+
+    marker: Position  # of the last
+    bytes: int  # that were written up to it
+    first_s: float  # when the first of them was
+
+
 class Backlog:
     """What one instance of a vertex has committed and those behind it have not taken yet."""
 
     def __init__(
-        self, taken_upto: Callable[[], Position | None], bytes_max: int, clock: Clock
+        self,
+        taken_upto: Callable[[], Position | None],
+        bytes_max: int,
+        clock: Clock,
+        seconds_max: float = inf,
     ) -> None:
-        """`taken_upto` gives the marker up to which all was taken; None: nobody is waited for."""
+        """`taken_upto` gives the marker up to which all was taken; None: nobody is waited for.
+
+        What is not little waits no longer than `seconds_max`.
+        """
         self._taken_upto = taken_upto
         self._bytes_max = bytes_max
+        self._seconds_max = seconds_max
         self._clock = clock
-        self._waiting: deque[tuple[Position, int]] = deque()  # marker, bytes up to it
+        self._waiting: deque[_Commits] = deque()
         self._taken_bytes = self._written_bytes = 0
         self._looked_s = float("-inf")
 
@@ -154,21 +176,32 @@ class Backlog:
         """
         if written_bytes == self._written_bytes:
             return
-        before = self._waiting[-2][1] if len(self._waiting) > 1 else self._taken_bytes
+        first_s = self._clock.monotonic_s()
+        before = self._waiting[-2].bytes if len(self._waiting) > 1 else self._taken_bytes
         if self._waiting and written_bytes - before < self._bytes_max / PIECES:
-            self._waiting.pop()
-        self._waiting.append((marker, written_bytes))
+            begun_s = self._waiting[-1].first_s
+            if first_s - begun_s < self._seconds_max / PIECES or len(self._waiting) > 2 * PIECES:
+                self._waiting.pop()
+                first_s = begun_s
+        self._waiting.append(_Commits(marker, written_bytes, first_s))
         self._written_bytes = written_bytes
 
     def is_full(self) -> bool:
         """Whether there is so much to take that the vertex should wait."""
-        if self._written_bytes - self._taken_bytes <= self._bytes_max:
-            return False
         now_s = self._clock.monotonic_s()
+        if not self._is_much(now_s):
+            return False
         if now_s - self._looked_s < LOOK_S:
             return True
         self._looked_s = now_s
         upto = self._taken_upto()
-        while self._waiting and (upto is None or self._waiting[0][0] <= upto):
-            self._taken_bytes = self._waiting.popleft()[1]
-        return self._written_bytes - self._taken_bytes > self._bytes_max
+        while self._waiting and (upto is None or self._waiting[0].marker <= upto):
+            self._taken_bytes = self._waiting.popleft().bytes
+        return self._is_much(now_s)
+
+    def _is_much(self, now_s: float) -> bool:
+        waiting_bytes = self._written_bytes - self._taken_bytes
+        if waiting_bytes > self._bytes_max:
+            return True
+        is_little = waiting_bytes <= SMALL_BYTES or not self._waiting
+        return not is_little and now_s - self._waiting[0].first_s > self._seconds_max

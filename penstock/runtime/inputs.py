@@ -80,6 +80,7 @@ class Input(ABC):
     bytes_taken = 0  # of the log's records; none for a source
     is_source = False
     cleans = False  # what was taken is let go of once it is committed
+    is_one_sequence = False  # other vertices read it too, by offsets that mean the same
 
     @abstractmethod
     def take(self, rows_max: int) -> Delivery | None:
@@ -292,6 +293,7 @@ class SourceInput(Input):
 
     def __init__(self, source: Source, offset: Any, columns: list[str]) -> None:
         self.cleans = source.cleans
+        self.is_one_sequence = source.is_one_sequence
         self._unread = source  # as it is, without what is read ahead
         self._source = ReadAhead(source)
         self._reads_ahead = source.reads_ahead

@@ -26,6 +26,7 @@ from penstock.log.record import Fence, Position, RecordKind
 from penstock.operators.chain import Chain, ChainOutput, OnBadRow
 from penstock.operators.contract import Batches
 from penstock.operators.observe import observed_rows
+from penstock.runtime.abreast import Abreast
 from penstock.runtime.announcing import Announcing
 from penstock.runtime.backlog import Backlog
 from penstock.runtime.changes import STATE_NAME
@@ -119,6 +120,7 @@ class VertexParts:
     trigger_us: int | None  # None: commits as soon as it may
     is_portioned: bool  # each delivery is committed for itself
     announcing: Announcing
+    abreast: Abreast | None  # None: nobody reads another part of its source
     resting: Resting | None  # None: nobody waits for it, or nobody may go on without it
     change_tag: str
     late_tag: str | None
@@ -194,7 +196,7 @@ class Vertex:
         self._caught_up = start.caught_up
         self._is_within_delivery = False
         self._is_idle = True  # the last step found nothing to take
-        self._is_held_back = False  # the input was not asked, as those behind have much to take
+        self._is_held_back = False  # the input was not asked: others have to catch up first
         self._rests = False  # in this step it was, and had nothing, as it is before this vertex
         self._commits_unpictured = commits_replayed  # since the last checkpoint
         self._pictured_s = parts.clock.monotonic_s()
@@ -366,8 +368,7 @@ class Vertex:
         )
 
     def _take_and_process(self) -> bool:
-        backlogs = (output.backlog for output in self._parts.written)
-        self._is_held_back = any(each.is_full() for each in backlogs if each is not None)
+        self._is_held_back = self._is_far_ahead()
         if self._is_held_back:
             self._say_that_it_waits()
             return False  # what was processed before is still committed when it is due
@@ -384,6 +385,15 @@ class Vertex:
             if self._parts.input.has_paused() or self._parts.is_portioned:
                 break
         return self._do_what_is_due(now_us) or self._pass_time() or worked
+
+    def _is_far_ahead(self) -> bool:
+        """Whether there is much that others have not done: those behind this vertex, or beside."""
+        abreast = self._parts.abreast
+        # Where rows come as time passes, nobody is ahead of others for long.
+        if abreast is not None and not self._parts.input.has_paused() and abreast.is_ahead():
+            return True
+        backlogs = (output.backlog for output in self._parts.written)
+        return any(each.is_full() for each in backlogs if each is not None)
 
     def _do_what_is_due(self, now_us: int) -> bool:
         """What operators have to do by the clock, behind the rows that came by then."""
@@ -600,6 +610,8 @@ class Vertex:
         self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
         parts.input.committed(marker.offset)
+        if parts.abreast is not None:
+            parts.abreast.note(marker.offset)
         for output in parts.written:
             if output.backlog is not None:
                 # Late rows and dead letters never come to the sink, nor do markers of nothing else.

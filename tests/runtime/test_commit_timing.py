@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import MarkerDamaged, QueryActive
-from penstock.log.record import Position
+from penstock.log.record import START, Position
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.backlog import (
     LOOK_S,
+    SMALL_BYTES,
     Backlog,
     SinkProgress,
     delivered,
@@ -219,6 +220,35 @@ def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
     run = run.move(log, SinkProgress(run.facts.owner, done=Position(200)))
     clock.advance(2 * LOOK_S)
     assert not backlog.is_full()
+
+
+def test_what_waits_long_and_is_not_little_holds_a_stage_back() -> None:
+    clock = ManualClock()
+    upto = [START]
+    backlog = Backlog(lambda: upto[0], 1 << 40, clock, seconds_max=1.0)
+    much = SMALL_BYTES + 1
+    for number in range(1, 11):  # a tenth of a second apart
+        backlog.add(Position(number), number * much)
+        clock.advance(0.1)
+        assert not backlog.is_full()
+    clock.advance(0.1)
+    assert backlog.is_full()
+    upto[0] = Position(3)
+    clock.advance(2 * LOOK_S)
+    assert not backlog.is_full()
+    clock.advance(10)
+    assert backlog.is_full()
+    upto[0] = Position(9)  # nine tenths of a second of it
+    clock.advance(2 * LOOK_S)
+    assert backlog.is_full()
+    upto[0] = Position(10)
+    clock.advance(2 * LOOK_S)
+    assert not backlog.is_full()
+    for number in range(11, 500):  # of so little nobody is asked, and little is remembered
+        backlog.add(Position(number), 10 * much + number)
+        clock.advance(0.1)
+        assert not backlog.is_full()
+    assert len(backlog._waiting) < 200
 
 
 def test_a_source_waits_for_the_stage_behind_it(lab: Laboratory) -> None:
