@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 
 from penstock.arrays import Mask, true_rows, validity_of
 from penstock.expressions.comparison import compared
+from penstock.expressions.decimals import numbers_of
 from penstock.expressions.frame import Failures, Frame
-from penstock.expressions.nodes import Call, Expression, is_branchless
+from penstock.expressions.nodes import Arguments, Call, Expression, is_branchless, may_fail
 from penstock.expressions.types import BOOLEAN, arrow_type
 from penstock.expressions.vectors import arrow_column
 
@@ -81,9 +82,19 @@ def null_on_error(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:
     inner = node.args[0]
     if not isinstance(inner, Call):
         return frame.value(inner)
-    args, own = frame.arguments(inner), Failures(frame.num_rows)
+    args = _operands_of(inner, frame)
+    own = Failures(frame.num_rows)
     result = inner.row.evaluate(inner, args, Frame(frame.batch, None, own))
     return _without(result, own)
+
+
+def _operands_of(node: Call, frame: Frame) -> list[pa.Array]:
+    """The arguments; no dividend where the divisor is 0, as the division is null there."""
+    if node.row.arguments is not Arguments.UNTIL_NULL_FROM_RIGHT or not may_fail(node.args[0]):
+        return frame.arguments(node)
+    divisor = frame.value(node.args[1])
+    divides = validity_of(divisor) & (numbers_of(divisor) != 0).astype(np.bool_)
+    return [frame.value_on(node.args[0], divides), divisor]
 
 
 def try_eval(node: Call, _args: list[pa.Array], frame: Frame) -> pa.Array:

@@ -22,6 +22,7 @@ _FAST_TIE_MARGIN = 0.01  # far above what scaling a double below 2**40 can be wr
 
 
 _WORD_BOUND = 1 << 63
+_LEAST_WORD = np.iinfo(np.int64).min
 
 
 def power_of_ten(exponent: int) -> Any:
@@ -37,7 +38,8 @@ def numbers_of(array: pa.Array) -> Vector:
     words = decimal_words(array)
     valid = validity_of(array)
     low, high = words[:, 0], words[:, 1]
-    if (((low >> 63) == high) | ~valid).all():
+    # Of the least number 64 bits hold no magnitude, and no opposite.
+    if (((low >> 63) == high) & (low != _LEAST_WORD) | ~valid).all():
         return np.where(valid, low, 0)
     whole = (high.astype(object) << 64) + low.view(np.uint64).astype(object)
     return np.where(valid, whole, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 
 import pyarrow as pa
 import pytest
@@ -142,3 +143,31 @@ def test_nested_columns_pass_through_and_open() -> None:
             == [1, None, None][-rows.num_rows :]
         )
         assert evaluate(call("size", y), rows).to_pylist() == [2, None, 0][-rows.num_rows :]
+
+
+@pytest.mark.parametrize("scale", [0, 10])
+def test_a_decimal_that_is_the_least_of_64_bits_has_a_magnitude(scale: int) -> None:
+    """-2**63 as a scaled integer: its opposite has 65 bits."""
+    least = Decimal(-(2**63)).scaleb(-scale)
+    kind = f"decimal(30,{scale})"
+    batch = pa.record_batch({"x": pa.array([least, None, Decimal(1)], pa.decimal128(30, scale))})
+    x = column("x", kind)
+    for tree, wanted in (
+        (cast(x, "string"), f"{least:f}"),
+        (call("abs", x), -least),
+        (call("negate", x), -least),
+        (cast(x, "double"), float(least)),
+        (call("round", x, scale=0), Decimal(f"{least:.0f}")),
+    ):
+        assert evaluate(tree, batch).to_pylist()[0] == wanted, str(tree)
+
+
+def test_a_try_division_by_zero_asks_for_no_dividend() -> None:
+    """Spark looks at the divisor first, so what fails in the dividend does not matter."""
+    batch = pa.record_batch({"x": pa.array([0, 0, 2, 0]), "y": pa.array([0, 1, 3, None])})
+    failing = call("int_divide", literal(6, "bigint"), column("x", "bigint"))
+    tree = call("null_on_error", call("int_divide", failing, column("y", "bigint")))
+    values, bad, _ = evaluate_rows([tree], batch)
+    assert bad.tolist() == [False, True, False, False]
+    assert values[0].to_pylist()[2] == 1
+    assert values[0].to_pylist()[0] is values[0].to_pylist()[3] is None
