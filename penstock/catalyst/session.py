@@ -69,6 +69,25 @@ def plans_of(df: Any) -> Plans:
     return Plans(analyzed, optimized, facts)
 
 
+def refused_by_spark(plans: Plans, output_mode: str) -> str | None:
+    """Why Structured Streaming would not start a query in this mode either; None if it would."""
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 (Spark is loaded where it is used)
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    session = plans.session.handle
+    checker = session._jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    modes = session._jvm.org.apache.spark.sql.streaming.OutputMode
+    mode = getattr(modes, output_mode.capitalize())()
+    try:
+        with active_session(session):
+            checker.checkForStreaming(plans.analyzed.handle, mode)
+    except PySparkException as error:
+        return str(error).splitlines()[0]
+    except Py4JJavaError as error:
+        return str(error.java_exception.getMessage()).splitlines()[0]
+    return None
+
+
 def lacks_format(session: Any, name: str) -> str | None:
     """Why a session has no data source of this name; None if it has one."""
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 (Spark is loaded where it is used)

@@ -11,10 +11,10 @@ from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.observed import Observation
 from penstock.catalyst.plans import PlanReader
 from penstock.catalyst.python_functions import PythonBundle
-from penstock.catalyst.refusals import placed, unsupported
+from penstock.catalyst.refusals import WAY_OUT, placed, unsupported
 from penstock.catalyst.relations import ScanOrigin, SubstreamCount
 from penstock.catalyst.rows import made
-from penstock.catalyst.session import Plans, SessionFacts, plans_of
+from penstock.catalyst.session import Plans, SessionFacts, plans_of, refused_by_spark
 from penstock.catalyst.static_sides import StaticSide
 from penstock.errors import InvalidArgument, UnsupportedPlan
 from penstock.names import check_name
@@ -67,17 +67,37 @@ def translate(
         )
     plans = plans_of(df)
     reader = PlanReader(plans.session, output_mode, substreams, query if feeds else None)
-    rows = reader.read(plans.optimized)
-    names = _output_names(plans)
-    root = plans.optimized
-    relation = made(root, lambda: reader.exact(rows, root.output, names))
-    _check_mode(output_mode, relation, root)
+    try:
+        relation = _read(plans, reader, output_mode)
+    except UnsupportedPlan as refusal:
+        raise _with_true_way_out(refusal, plans, output_mode) from refusal.__cause__
     session = plans.session
     facts = (tuple(reader.scans), session.time_zone, session.watermark_policy, reader.spark)
     statics = tuple(reader.statics.values())
     observed = tuple(reader.observed.values())
     fed = tuple(reader.fed.values())
     return Translated(query, relation, output_mode, *facts, statics, reader.python, observed, fed)
+
+
+def _read(plans: Plans, reader: PlanReader, output_mode: str) -> Relation:
+    root = plans.optimized
+    rows = reader.read(root)
+    names = _output_names(plans)
+    relation = made(root, lambda: reader.exact(rows, root.output, names))
+    _check_mode(output_mode, relation, root)
+    return relation
+
+
+def _with_true_way_out(refusal: UnsupportedPlan, plans: Plans, output_mode: str) -> UnsupportedPlan:
+    """The refusal, which sends nobody to Structured Streaming where that refuses the query too."""
+    if not refusal.message.endswith(WAY_OUT):
+        return refusal
+    if (reason := refused_by_spark(plans, output_mode)) is None:
+        return refusal
+    message = refusal.message.removesuffix(WAY_OUT)
+    return UnsupportedPlan(
+        f"{message}Structured Streaming refuses the query too: {reason}", **refusal.details
+    )
 
 
 def _output_names(plans: Plans) -> list[str]:

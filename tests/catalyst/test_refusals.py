@@ -414,3 +414,21 @@ def test_a_setting_that_changes_results_is_refused(
     finally:
         spark.conf.unset(setting)
     assert error.details == {"setting": setting, "value": value}
+
+
+def test_nobody_is_sent_to_structured_streaming_where_that_refuses_too(
+    spark: SparkSession, bids: DataFrame
+) -> None:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    numbers = spark.range(3)
+    for frame, reason in (
+        (bids.select(F.monotonically_increasing_id()), "monotonically_increasing_id() is not"),
+        (bids.select("auction").union(numbers), "Union between streaming and batch"),
+        (bids.join(numbers, F.expr("auction = id"), "full"), "FullOuter joins with streaming"),
+    ):
+        error = refusal(frame)
+        assert f"Structured Streaming refuses the query too: {reason}" in error.message.replace(
+            "Expression(s): ", ""
+        )
+        assert "can run it" not in error.message
