@@ -109,12 +109,21 @@ class CallCollector:
     calls: list[AggregateCall] = field(default_factory=list)
     rewritten: SeveralDistinct | None = None
 
+    def is_one(self, node: JvmNode) -> bool:
+        """Whether an expression is one aggregate and nothing more, as the user wrote it."""
+        if self.rewritten is None or node.kind != "AggregateExpression":
+            return is_aggregate(node)
+        arguments = node.children[0].children
+        if not arguments or not _is_attribute(arguments[0]):
+            return is_aggregate(node)
+        return is_aggregate(self.rewritten.regular.get(arguments[0].expr_id, node))
+
     def column(self, node: JvmNode, of: str | None = None) -> Expression:
         """The column of an aggregate inside a larger expression, that of the column `of`."""
         function = _function_of(node)
         name = str(function.read("prettyName"))
         with self._read_for(of):
-            if is_aggregate(node):
+            if self.is_one(node):
                 return self._named(node, name)
             return self._pivoted(function) if function.kind == _PIVOT else self._total(node, name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from penstock.catalyst.aggregates import CallCollector, SeveralDistinct, is_aggregate
+from penstock.catalyst.aggregates import CallCollector, SeveralDistinct
 from penstock.catalyst.by_spark import SparkColumns, SparkExpressions
 from penstock.catalyst.jvm import JvmNode
 from penstock.catalyst.refusals import unsupported
@@ -206,7 +206,7 @@ class AggregateReader:
         direct, others = [], []
         for result in self.results:
             value = named(result)[1]
-            if is_aggregate(value):
+            if self.calls.is_one(value):
                 direct.append((result, value))
             elif result.expr_id not in self.columns:
                 others.append((result, value))

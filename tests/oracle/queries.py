@@ -516,7 +516,7 @@ def _unbounded() -> dict[str, Judged]:
             lambda df: (
                 df.selectExpr("(day - date'2020-01-01') AS days", "at - ts AS gap", "price", "id")
                 .groupBy("days", F.expr("make_dt_interval(0, 0, 0, price % 5)").alias("rest"))
-                .agg(*_columns(*INTERVAL_AGGREGATES))
+                .agg(*_columns(*INTERVAL_AGGREGATES, "count(DISTINCT gap, id)"))
             ),
             "update",
             keys=2,
