@@ -216,8 +216,8 @@ def _late_stream(query: Query) -> tuple[StreamSpec, ...]:
     schemas = [schema for node in nodes for schema in _late_rows(node)]
     if not schemas:
         raise PlanError(
-            f"late_stream is {name!r}, but no watermark ends a window of query {query.name}: no "
-            "row can be late",
+            f"lateStream is {name!r}, but no watermark ends anything in query {query.name}: no "
+            "row can be late; leave the option out",
             stream=name,
         )
     fields: dict[str, Field] = {}
