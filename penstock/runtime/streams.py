@@ -249,7 +249,8 @@ def check_new_results(log: Log, stored: Program, program: Program) -> None:
             raise StreamConflict(
                 f"stream {name} holds rows that query {program.query} wrote before it was "
                 "started without this result, which would begin anew and write them twice: choose "
-                "another stream, or another place for its sink",
+                "another stream, or another place for its sink; a function, which has none, can "
+                "come back as a query of its own",
                 stream=name,
                 query=program.query,
             )
