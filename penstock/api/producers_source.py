@@ -13,7 +13,8 @@ FORMAT = "producers"
 
 
 class ProducersDataSource(DataSource):
-    """What programs send with `penstock.Producer`, with the columns of `.schema(...)`.
+    """What programs send, with `penstock.Producer` or as plain lines and Arrow streams, with the
+    columns of `.schema(...)`.
 
     Options: `port` (on the loopback interface), `tokenFile` (made if it is missing; producers name
     the same one), `bufferBytes` (what may wait here before producers have to).

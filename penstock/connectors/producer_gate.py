@@ -6,32 +6,37 @@ producer keeps it. A producer that comes again is told the last committed offset
 earlier connection brought is either committed or forgotten: so it may cut its rows into other units
 from there on.
 
-What has come and was not taken is bounded in bytes. While there is no room nobody reads from the
-connections, so that producers wait.
+What comes and was not taken is bounded in bytes, as received or as decoded, whichever is more.
+While there is no room nobody reads from the connections, so that producers wait.
+
+A program without our `Producer` sends plain lines or an Arrow stream instead (`plain_rows`): there
+the offset of a row is its number among all that were sent under that name.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.connectors import producer_wire as wire
+from penstock.connectors.plain_rows import Hello, pieces, plain_hello
 from penstock.connectors.producer_intake import Intake, Unit
-from penstock.errors import InvalidName, SourceError, StreamError
+from penstock.errors import InvalidName, MalformedInput, SourceError, StreamError
 from penstock.names import check_name
 
 BUFFER_BYTES = 64 << 20
 CONNECTIONS_MAX = 128
 PRODUCERS_MAX = 1_024  # names, for ever: each marker has all of them
 _BACKLOG = 64
+_OTHER_TOKEN = "the producer has another token: name the same tokenFile"
 
 logger = logging.getLogger(__name__)
 
@@ -44,19 +49,50 @@ class _Connection:
 
     socket: socket.socket
     name: str
+    may_miss_words = False  # who does not read what it is told is cut off: nobody waits for it
+    is_welcome = False  # before that nothing else is said
+    has_said_all = False  # and waits for the last word: whoever comes in its name may
+
+    def welcome(self, line: wire.Line, offset: int | None) -> None:
+        line.send(type="welcome", offset=offset)
+        self.is_welcome = True
 
     def tell(self, offset: int) -> None:
-        """Acknowledge; who does not read what he is told is cut off, nobody waits for him."""
-        head = wire.frame(wire.ACKNOWLEDGED, offset=offset)
+        """Acknowledge all up to here."""
+        if not self.is_welcome:
+            return
+        word = self._acknowledgement(offset)
         try:
-            if self.socket.send(head, socket.MSG_DONTWAIT) != len(head):
-                raise BlockingIOError(errno.EAGAIN, "half a frame")
+            sent = self.socket.send(word, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
         except OSError:
+            sent = -1
+        if sent != len(word) and (sent or not self.may_miss_words):
             self.cut()
+
+    def _acknowledgement(self, offset: int) -> bytes:
+        return wire.frame(wire.ACKNOWLEDGED, offset=offset)
+
+    def refuse(self, reason: str) -> None:
+        said = reason.encode()[: wire.LINE_BYTES_MAX // 2]
+        self.socket.sendall(wire.frame(wire.REFUSED, said) + said)
 
     def cut(self) -> None:
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class _PlainConnection(_Connection):
+    """A program that speaks lines of JSON, and may never read any."""
+
+    may_miss_words = True  # the next one says what those before it said
+
+    def _acknowledgement(self, offset: int) -> bytes:
+        return wire.line(type="acknowledged", offset=offset)
+
+    def refuse(self, reason: str) -> None:
+        wire.Line(self.socket, wire.SIGN_OF_LIFE_S).send(type="refused", reason=reason[:500])
 
 
 class Gate:
@@ -76,6 +112,7 @@ class Gate:
         self._intake = Intake(committed)
         self._connections: dict[str, _Connection] = {}
         self._open: set[socket.socket] = set()  # also those that have not proved anything yet
+        self._arriving_bytes = 0  # of rows for which there is room, and that have not come yet
         self._is_closed = False
         self._changed = threading.Condition()
         self._listener = _listening(port)
@@ -147,27 +184,33 @@ class Gate:
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             line = wire.Line(connection)
-            name = self._proved(line)
-            known = self._enter(connection, name)
-            line.send(type="welcome", offset=self._settled(known))
-            self._receive(known)
+            facts = line.receive()
+            if facts.get("penstock") == "rows":
+                hello = self._trusted(plain_hello(facts))
+                known = self._enter(_PlainConnection(connection, hello.name))
+                committed = self._settled(known, comes_again=hello.after is not None) or 0
+                known.welcome(line, committed)
+                self._receive_plain(known, hello, committed)
+            else:
+                known = self._enter(_Connection(connection, self._proved(line, facts)))
+                known.welcome(line, self._settled(known))
+                self._receive(known)
         except wire.Garbage as garbage:
-            self._refuse(connection, str(garbage), is_known=known is not None)
+            self._refuse(connection, known, str(garbage))
         except StreamError as error:
-            self._refuse(connection, error.message, is_known=known is not None)
+            self._refuse(connection, known, error.message)
         except OSError:
             pass  # it is gone, and sends again what was not acknowledged
         finally:
             with self._changed:
                 self._open.discard(connection)
-                if known is not None and self._connections.get(known.name) is known:
+                if known is not None and self._is_connected(known):
                     del self._connections[known.name]
                 self._changed.notify_all()
             connection.close()
 
-    def _proved(self, line: wire.Line) -> str:
+    def _proved(self, line: wire.Line, hello: Mapping[str, Any]) -> str:
         """The name of a producer that has the token."""
-        hello = line.receive()
         name, theirs = hello.get("name"), hello.get("nonce")
         if hello.get("penstock") != "producer" or hello.get("version") != wire.VERSION:
             raise wire.Garbage("this is no producer of this version")
@@ -179,16 +222,23 @@ class Gate:
         )
         wanted = wire.proof(self._token, "producer", name, nonces)
         if not wire.is_proof(line.receive().get("proof"), wanted):
-            raise wire.Garbage("the producer has another token: name the same tokenFile")
+            raise wire.Garbage(_OTHER_TOKEN)
+        return name
+
+    def _trusted(self, hello: Hello) -> Hello:
+        """A program that says the token itself."""
+        if not wire.is_proof(hello.token, self._token.decode("utf-8", "replace")):
+            raise wire.Garbage(_OTHER_TOKEN)
+        return hello
+
+    def _enter(self, known: _Connection) -> _Connection:
         try:
-            return check_name(name, "producer")
+            name = check_name(known.name, "producer")
         except InvalidName as error:
             raise wire.Garbage(error.message) from error
-
-    def _enter(self, connection: socket.socket, name: str) -> _Connection:
-        known = _Connection(connection, name)
         with self._changed:
-            if name in self._connections:
+            other = self._connections.get(name)
+            if other is not None and not other.has_said_all:
                 raise wire.Garbage(
                     f"a producer {name} is connected: each needs a name of its own, and one that "
                     "takes over from another waits until that one is gone"
@@ -197,13 +247,22 @@ class Gate:
             if name not in names and len(names) >= PRODUCERS_MAX:
                 raise wire.Garbage(f"{PRODUCERS_MAX:,} producers have sent rows; no more are known")
             self._connections[name] = known
+            self._changed.notify_all()
         return known
 
-    def _settled(self, known: _Connection) -> int | None:
-        """Where a producer goes on: behind all that was taken of it, which is committed by now."""
+    def _is_connected(self, known: _Connection) -> bool:
+        """Whether it is still the one under its name."""
+        return not self._is_closed and self._connections.get(known.name) is known
+
+    def _settled(self, known: _Connection, *, comes_again: bool = True) -> int | None:
+        """Where a producer goes on: behind all that counts, which is committed by now.
+
+        What nobody has taken yet is forgotten where it `comes_again`.
+        """
         name, intake = known.name, self._intake
         with self._changed:
-            intake.forget_waiting(name)
+            if comes_again:
+                intake.forget_waiting(name)
             self._changed.notify_all()  # there may be room now
             self._changed.wait_for(
                 lambda: self._is_closed or intake.is_settled(name), wire.HANDSHAKE_S / 2
@@ -214,64 +273,105 @@ class Gate:
 
     def _receive(self, known: _Connection) -> None:
         """Take units until the producer is gone."""
-        connection = known.socket
+        receive = partial(self._receive_some, known)
         head_bytes = bytearray(wire.FRAME_BYTES)
-        while self._fill(known, memoryview(head_bytes)):
+        while wire.fill(receive, memoryview(head_bytes)):
             head = wire.read_frame(head_bytes, wire.UNIT_BYTES_MAX)
             if head.kind != wire.UNIT or not head.format or not head.offset:
                 raise wire.Garbage("a producer sends units of rows, with offsets from 1 on")
-            if not self._wait_for_room(known, head.size):
-                return
-            payload = pa.allocate_buffer(head.size)
-            if not self._fill(known, memoryview(payload).cast("B")):
-                return
-            wire.check_payload(head, payload)
-            if not self._intake.accepts(known.name, head.offset):
-                continue  # it is there already
-            rows = self._decode(head.format, payload)
-            with self._changed:
-                if self._is_closed or self._connections.get(known.name) is not known:
+            with self._room(known, head.size) as has_room:
+                if not has_room:
                     return
-                self._intake.put(Unit(known.name, head.offset, rows, head.size))
-            self._wake()
-        connection.settimeout(None)
+                payload = pa.allocate_buffer(head.size)
+                if not wire.fill(receive, memoryview(payload).cast("B")):
+                    return
+                wire.check_payload(head, payload)
+                if not self._intake.accepts(known.name, head.offset):
+                    continue  # it is there already
+                self._put(known, head.offset, self._decode(head.format, payload), head.size)
+
+    def _receive_plain(self, known: _Connection, hello: Hello, committed: int) -> None:
+        """Take rows until the program has sent its last; tell it once they are safe, and go."""
+        ended = committed if hello.after is None else hello.after
+        if ended > committed:
+            raise wire.Garbage(
+                f"rows {committed + 1:,} to {ended:,} never came: go on after {committed}, or "
+                "before"
+            )
+        receive, room = partial(self._receive_some, known), partial(self._room, known)
+        with closing(pieces(hello.format, receive, room)) as coming:
+            for piece in coming:
+                rows = self._decoded_plain(hello.format, piece, ended)
+                ended += rows.num_rows
+                fresh = ended - self._intake.accepted(known.name)
+                if fresh > 0:
+                    rows = rows.slice(max(0, rows.num_rows - fresh))
+                    self._put(known, ended, rows, min(piece.size, rows.nbytes))
+        known.has_said_all = True
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._is_connected(known) or self._intake.is_settled(known.name)
+            )
+        self._sign_of_life(known)  # before it is closed: who commits may say so only later
+
+    def _decoded_plain(self, form: str, piece: pa.Buffer, ended: int) -> pa.RecordBatch:
+        try:
+            rows = self._decode(wire.FORMATS[form], piece)
+        except MalformedInput as error:
+            raise wire.Garbage(f"behind row {ended:,}: {error.message}") from error
+        if ended + rows.num_rows > wire.OFFSET_MAX:
+            raise wire.Garbage(f"a row beyond {wire.OFFSET_MAX:,}")
+        return rows
+
+    def _put(self, known: _Connection, offset: int, rows: pa.RecordBatch, size: int) -> None:
+        with self._changed:
+            if self._is_connected(known):
+                unit = Unit(known.name, offset, rows, max(size, rows.nbytes))
+                self._intake.put(unit)
+        self._wake()
+
+    @contextmanager
+    def _room(self, known: _Connection, size: int) -> Iterator[bool]:
+        """Room for so many bytes while they are received and decoded; False if this is over."""
+        has_room = self._wait_for_room(known, size)
+        try:
+            yield has_room
+        finally:
+            with self._changed:
+                self._arriving_bytes -= size if has_room else 0
+                self._changed.notify_all()
 
     def _wait_for_room(self, known: _Connection, size: int) -> bool:
-        def has_room() -> bool:
-            return self._is_closed or self._intake.queued_bytes + size <= self._buffer_bytes
+        def may_go_on() -> bool:
+            held_bytes = self._intake.queued_bytes + self._arriving_bytes
+            has_room = not held_bytes or held_bytes + size <= self._buffer_bytes
+            return has_room or not self._is_connected(known)
 
         with self._changed:
-            while not self._changed.wait_for(has_room, wire.SIGN_OF_LIFE_S):
-                if self._connections.get(known.name) is not known:
-                    return False
+            while not self._changed.wait_for(may_go_on, wire.SIGN_OF_LIFE_S):
                 self._sign_of_life(known)
-            return not self._is_closed
+            is_connected = self._is_connected(known)
+            self._arriving_bytes += size if is_connected else 0
+            return is_connected
 
-    def _fill(self, known: _Connection, buffer: memoryview) -> bool:
-        """Receive as many bytes as there are to be; False if the producer is gone before."""
+    def _receive_some(self, known: _Connection, buffer: memoryview) -> int:
+        """Receive what is there, or else wait for it; 0 if the producer has sent its last."""
         known.socket.settimeout(wire.SIGN_OF_LIFE_S)
-        filled = 0
-        while filled < len(buffer):
+        while True:
             try:
-                received = known.socket.recv_into(buffer[filled:])
+                return known.socket.recv_into(buffer)
             except TimeoutError:
                 self._sign_of_life(known)
-                continue
-            if not received:
-                return False
-            filled += received
-        return True
 
     def _sign_of_life(self, known: _Connection) -> None:
         known.tell(self._intake.committed.get(known.name, 0))
 
-    def _refuse(self, connection: socket.socket, reason: str, *, is_known: bool) -> None:
+    def _refuse(self, connection: socket.socket, known: _Connection | None, reason: str) -> None:
         logger.warning("a producer is refused: %s", reason[:500])
-        said = reason.encode()[: wire.LINE_BYTES_MAX // 2]
         with suppress(OSError):
             connection.settimeout(wire.SIGN_OF_LIFE_S)
-            if is_known:
-                connection.sendall(wire.frame(wire.REFUSED, said) + said)
+            if known is not None:
+                known.refuse(reason)
             else:
                 wire.Line(connection, wire.SIGN_OF_LIFE_S).send(type="refused", reason=reason[:500])
 

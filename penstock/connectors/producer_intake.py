@@ -36,9 +36,13 @@ class Intake:
     def names(self) -> set[str]:
         return set(self._taken)
 
+    def accepted(self, producer: str) -> int:
+        """The greatest offset that has come; 0 if none has."""
+        return self._accepted.get(producer, 0)
+
     def accepts(self, producer: str, offset: int) -> bool:
         """Whether a unit is new: its offset is greater than all that came before."""
-        return offset > self._accepted.get(producer, 0)
+        return offset > self.accepted(producer)
 
     def put(self, unit: Unit) -> None:
         """Let a unit wait that is accepted."""
@@ -74,5 +78,5 @@ class Intake:
             self._accepted.pop(producer, None)
 
     def is_settled(self, producer: str) -> bool:
-        """Whether all that was taken of a producer is committed."""
-        return self.committed.get(producer) == self._taken.get(producer)
+        """Whether all that has come of a producer is committed."""
+        return self.committed.get(producer) == self._accepted.get(producer)

@@ -12,6 +12,8 @@ Then frames, little endian: kind u8 · format u8 · 0 u16 · bytes u32 · offset
 follows u64. A unit of rows (1) goes to the gate, an acknowledgement of all up to an offset (2) and
 the reason of an end (3) come back. What a unit holds is an Arrow IPC stream of one batch without
 compression (1), lines of CSV without a header (2), or lines of JSON (3).
+
+Programs without a client of ours begin with another line: `plain_rows`.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import socket
 import stat
 import struct
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +50,9 @@ SIGN_OF_LIFE_S = 1.0  # the gate says at least so often how far it is
 NONCE_BYTES = 32
 TOKEN_BYTES_MAX = 1 << 10
 _TOKEN_CHARACTERS_MIN = 16
+
+Receive = Callable[[memoryview], int]  # into a buffer, from its beginning; 0: there is no more
+
 _FRAME = struct.Struct("<BBHIQQ")
 FRAME_BYTES = _FRAME.size
 
@@ -88,6 +94,21 @@ def check_payload(head: Frame, payload: Any) -> None:
         raise Garbage(f"the payload at offset {head.offset} fails its checksum")
 
 
+def fill(receive: Receive, buffer: memoryview) -> bool:
+    """Receive as many bytes as there are to be; False if there are no more before."""
+    filled = 0
+    while filled < len(buffer):
+        received = receive(buffer[filled:])
+        if not received:
+            return False
+        filled += received
+    return True
+
+
+def line(**facts: Any) -> bytes:
+    return compact_json(facts) + b"\n"
+
+
 class Line:
     """Lines of the handshake over a connection, bounded in bytes and time."""
 
@@ -97,22 +118,22 @@ class Line:
 
     def send(self, **facts: Any) -> None:
         self._connection.settimeout(max(0.001, self._until_s - time.monotonic()))
-        self._connection.sendall(compact_json(facts) + b"\n")
+        self._connection.sendall(line(**facts))
 
     def receive(self) -> dict[str, Any]:
         """The next line. Byte by byte: what follows it is not this one's."""
-        line = bytearray()
-        while not line.endswith(b"\n"):
+        received = bytearray()
+        while not received.endswith(b"\n"):
             left_s = self._until_s - time.monotonic()
-            if len(line) >= LINE_BYTES_MAX or left_s <= 0:
+            if len(received) >= LINE_BYTES_MAX or left_s <= 0:
                 raise Garbage("the handshake is too long")
             self._connection.settimeout(left_s)
             piece = self._connection.recv(1)
             if not piece:
                 raise Garbage("the other end has closed the connection")
-            line += piece
+            received += piece
         try:
-            facts = parse(bytes(line))
+            facts = parse(bytes(received))
         except Malformed as error:
             raise Garbage("a line of the handshake is not JSON") from error
         if not isinstance(facts, dict):

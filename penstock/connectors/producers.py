@@ -22,6 +22,7 @@ from penstock.connectors.producer_gate import BUFFER_BYTES, Gate, offsets_of
 from penstock.errors import MalformedInput, PUnitError
 from penstock.log import punit
 
+JSON_BYTES_MAX = 256 << 20  # that a unit may become: much more than what other units can
 _REFUSALS = (pa.ArrowException, ValueError, TypeError, KeyError)
 
 
@@ -126,6 +127,12 @@ class ProducersSource(Source):
         return _one(table)
 
     def _from_json(self, payload: pa.Buffer) -> pa.RecordBatch:
+        # Two bytes are a row, and one that says nothing has a value in every column all the same.
+        rows_max = payload.to_pybytes().count(b"{")
+        if rows_max * self._row_bytes > JSON_BYTES_MAX:
+            raise ValueError(
+                f"up to {rows_max:,} rows of {self._row_bytes:,} bytes at once: send fewer"
+            )
         table = pj.read_json(
             pa.BufferReader(payload),
             read_options=pj.ReadOptions(use_threads=False, block_size=max(1, payload.size)),
@@ -134,6 +141,10 @@ class ProducersSource(Source):
             ),
         )
         return _one(table)
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        return sum(_least_bytes(field.type) for field in self._columns)
 
     def _fitted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         missing = [name for name in self._columns.names if name not in rows.schema.names]
@@ -151,6 +162,13 @@ def _from_arrow(payload: pa.Buffer) -> pa.RecordBatch:
     stream = pa.BufferReader(payload)
     schema = pa.ipc.read_schema(stream)
     return punit.read_message(payload.slice(stream.tell()), schema)
+
+
+def _least_bytes(kind: pa.DataType) -> int:
+    """Of a value in memory, or of a null."""
+    if pa.types.is_struct(kind):
+        return sum(_least_bytes(field.type) for field in kind)
+    return max(1, kind.bit_width // 8) if pa.types.is_primitive(kind) else 8
 
 
 def _one(table: pa.Table) -> pa.RecordBatch:

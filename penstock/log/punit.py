@@ -732,7 +732,7 @@ def _messages(raw: pa.Buffer, count: int) -> list[pa.Buffer]:
     messages = []
     for _ in range(count - 1):
         try:
-            size = _message_bytes(raw)
+            size = message_bytes(raw)
         except _ARROW_REFUSALS as error:
             raise damaged(f"its payload is not an Arrow message: {error}") from error
         if not 0 < size < raw.size:
@@ -742,7 +742,9 @@ def _messages(raw: pa.Buffer, count: int) -> list[pa.Buffer]:
     return [*messages, raw]
 
 
-def _message_bytes(raw: pa.Buffer) -> int:
+def message_bytes(raw: pa.Buffer) -> int:
+    """How long an Arrow message is that begins here, as it says itself: no more than its metadata
+    are looked at, and nothing is believed."""
     view = memoryview(raw).cast("B")
     metadata_bytes: int = _PREFIX.unpack_from(view)[1]
     message = view[_PREFIX.size : _PREFIX.size + metadata_bytes]

@@ -27,6 +27,7 @@ from tests.spark.waiting import wait_for
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 ROWS = 3_000
+PLAIN = "plain"  # has no client of ours
 GROWN_KIB_MAX = 20 << 10
 
 
@@ -43,9 +44,12 @@ def sender(tmp_path: Path, port: int) -> Iterator[Callable[..., subprocess.Popen
     begun: list[subprocess.Popen[str]] = []
 
     def begin(name: str, rows: int = ROWS, padding: int = 0) -> subprocess.Popen[str]:
-        arguments = (str(port), str(tmp_path / "token"), name, str(rows), str(padding))
+        arguments = (str(port), str(tmp_path / "token"), name, str(rows))
+        program = ("tests.spark.producer_process", *arguments, str(padding))
+        if name == PLAIN:
+            program = ("tests.spark.plain_process", *arguments)
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.spark.producer_process", *arguments],
+            [sys.executable, "-m", *program],
             cwd=ROOT, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         begun.append(process)
@@ -167,8 +171,8 @@ def test_drivers_slots_and_producers_are_killed(
         return begun
 
     driver = listening()
-    living = {name: sender(name, 6_000) for name in ("east", "west")}
-    for victim in ("driver", "east", "slot", "driver", "west", "east"):
+    living = {name: sender(name, 6_000) for name in ("east", "west", PLAIN)}
+    for victim in ("driver", "east", PLAIN, "slot", "driver", "west", PLAIN, "east"):
         time.sleep(rng.uniform(0.1, 0.5))
         if victim == "driver":
             driver.kill()
@@ -185,4 +189,4 @@ def test_drivers_slots_and_producers_are_killed(
         wait_done(process)
     driver.ask("process_all", name="sent")
     wait_for("all rows", lambda: driver.ask("progress", name="sent"))
-    check_counts(driver.log, "sent", 6_000, 6_000)
+    check_counts(driver.log, "sent", 6_000, 6_000, 6_000)
