@@ -22,6 +22,7 @@ from penstock.log.survey import list_tags, summarise
 from penstock.plan.optimizer import RULES, plan_program
 from penstock.plan.query import Query
 from penstock.runtime.outputs import Outputs
+from penstock.runtime.retention import Retention, retain, set_retention
 from penstock.runtime.streams import StreamReader, StreamWriter, create_stream
 from penstock.runtime.trimming import TRIM_COMMITS, trim_job
 from penstock.stages.program import Program
@@ -113,6 +114,37 @@ def test_what_is_kept_does_not_depend_on_how_long_a_query_has_run(lab: Laborator
     # What went through the exchange in between is several times this.
     assert segments[1] <= segments[0] + SEGMENTS.segment_bytes_max
     assert freed[1] > 3 * freed[0]
+
+
+@pytest.mark.slow
+def test_the_disk_stays_flat_under_rows_that_come_once(lab: Laboratory) -> None:
+    """What is persisted of them goes when what was made of it is committed; all files counted."""
+    lab.trim_commits = 5
+    columns = "ad_id int not null, event_type int not null"
+    events = scan_source("ysb", columns, partitions=1, replayable=False)
+    views = events.filter(col("event_type") == 0).group_by("ad_id")
+    totals = views.agg(count().alias("n"), mode="update")
+    settings = Settings(
+        step_rows_max=3_000, commit_interval_ms=0, checkpoint_interval_commits=10, codec="none"
+    )
+    tested = query("once", totals.to_stream("out"), settings=settings)
+    program = plan_program(tested)
+    first = next(v.name for v in program.vertices if program.stage_of(v).source is not None)
+    (ingress,) = (each.name for each in program.streams if each.role == "internal")
+    process = lab.open(program, log_config=replace(SEGMENTS, wal_bytes_max=1 << 20))
+    set_retention(process.log, "out", Retention(bytes_max=100_000))
+    stored, persisted = [], []
+    for epochs in (80, 320):
+        while process.host.vertex(first).marker.epoch < epochs:
+            for _ in range(10):
+                process.host.step()
+            process.wait_checkpoints(WAIT_S)
+        retain(process.log, "out", 0)
+        stored.append(sum(each.stat().st_size for each in lab.folder.rglob("*") if each.is_file()))
+        persisted.append(process.log.trimmed(f"S/{ingress}/0"))
+    process.abandon()
+    assert stored[1] <= 1.25 * stored[0]
+    assert persisted[1] > 3 * persisted[0], "up to where all has been let go of"
 
 
 def test_rows_that_stay_do_not_hold_the_space_of_those_that_go(lab: Laboratory) -> None:
