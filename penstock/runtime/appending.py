@@ -1,9 +1,9 @@
 """Appends of vertices beside the thread that steps them, so that one's sync holds up no other.
 
-A vertex hands over one append and takes no further step until it knows what came of it: so its
-appends keep their order, none goes out behind one that failed, and nothing counts before it is
-durable. Appends of several vertices that wait at the same time go to the log together and share a
-sync. Each has its own fence and its own outcome.
+A vertex hands over one append and begins no other until it knows what came of it: so its appends
+keep their order, none goes out behind one that failed, and nothing counts before it is durable. One
+with state takes no further step until then. Appends of several vertices that wait at the same time
+go to the log together and share a sync. Each has its own fence and its own outcome.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Appends:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def serve(self, vertices: int) -> None:
-        """Hear how many vertices append from now on."""
+    def serve(self, vertices: int, *, overlaps: bool = False) -> None:
+        """Hear how many vertices append from now on; and if one of them works on meanwhile."""
 
     def begin(self, append: Append) -> PendingAppend:
         """Take an append; its outcome is known later, or already."""
@@ -92,7 +92,7 @@ class AppendQueue(Appends):
 class BackgroundAppends(Appends):
     """One thread that appends for all vertices of a host.
 
-    Not for one that is alone there: it holds up no other.
+    Not for one that is alone there and does nothing else meanwhile: it holds up no other.
     """
 
     def __init__(self, log: Log) -> None:
@@ -104,8 +104,8 @@ class BackgroundAppends(Appends):
         self._thread = threading.Thread(target=self._run, name="penstock-append", daemon=True)
         self._thread.start()
 
-    def serve(self, vertices: int) -> None:
-        self._has_one_user = vertices == 1
+    def serve(self, vertices: int, *, overlaps: bool = False) -> None:
+        self._has_one_user = vertices == 1 and not overlaps
 
     def begin(self, append: Append) -> PendingAppend:
         if self._has_one_user:

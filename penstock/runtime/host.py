@@ -167,7 +167,8 @@ class Host:
 
     def _tell_appends(self) -> None:
         if self._assembly.appends is not None:
-            self._assembly.appends.serve(len(self._vertices))
+            overlaps = any(vertex.overlaps for vertex in self._vertices.values())
+            self._assembly.appends.serve(len(self._vertices), overlaps=overlaps)
 
     def _note_end(self, name: str, instance: int, error: StreamError, can_go_on: bool) -> None:
         _forget_what_was_at_hand(error)

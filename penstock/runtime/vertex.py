@@ -211,6 +211,10 @@ class Vertex:
         self._changed_by = (0, 0)
         self._is_checkpoint_asked_for = False
         self._newest_event_us: int | None = None
+        # Without state, which a checkpoint has to find as a marker says, and static sides, whose
+        # versions change at markers.
+        stands = parts.chain.states or parts.statics.versions()
+        self.overlaps = not (stands or parts.is_portioned)  # what it does with its appends
 
     def step(self) -> bool:
         """Do one bounded piece of work; return whether there was any.
@@ -223,7 +227,7 @@ class Vertex:
         if self.state is not VertexState.RUNNING:
             return False
         try:
-            return self._settle_append() and self._work()
+            return (self._settle_append() or self._works_on()) and self._work()
         except Fenced:
             self._move(VertexState.FENCED)
             raise
@@ -237,9 +241,18 @@ class Vertex:
             self._move(VertexState.FAILED)
             raise
 
+    def _works_on(self) -> bool:
+        """Whether this vertex takes input while an append of its own is under way.
+
+        What it makes of it is not numbered, sealed or counted before that append is known to be in
+        the log. So a bounded part of the next epoch is ready by then, and nothing else changes.
+        """
+        waiting_bytes = self._parts.outputs.bytes_waiting
+        return self.overlaps and waiting_bytes < self._parts.settings.early_append_bytes_max
+
     def _work(self) -> bool:
-        if self._marker.ended:
-            return False  # the append that has just come through was the last one
+        if self._marker.ended or (self._begun is not None and self._begun.marker.ended):
+            return False  # what came last is in an append
         self._steps += 1
         self._rests = False
         # Before anything is taken: of a commit that has just come through this is the only moment
@@ -274,8 +287,7 @@ class Vertex:
             return
         try:
             self._settle_append(patience_s=0)
-            has_news = self._is_dirty or self._withheld_until_s is not None
-            if has_news and not (self._is_within_delivery or self._marker.ended):
+            if self._has_news() and not (self._is_within_delivery or self._marker.ended):
                 self._begin_commit(is_forced=True)
                 self._settle_append(patience_s=0)
         except Fenced:
@@ -289,6 +301,10 @@ class Vertex:
         self._snapshots = None
         self._parts.input.close()
 
+    def _has_news(self) -> bool:
+        """Whether something has happened that no marker in or on its way into the log tells."""
+        return self._is_dirty or self._withheld_until_s is not None
+
     @property
     def marker(self) -> Marker:
         """The last marker in the log."""
@@ -296,7 +312,7 @@ class Vertex:
 
     def is_drained(self) -> bool:
         """Whether the input was asked and had nothing, and all before that is committed."""
-        is_told = not self._is_dirty and self._withheld_until_s is None
+        is_told = not self._has_news() and self._begun is None
         return is_told and not self._is_held_back and self._parts.input.is_drained()
 
     def is_through(self) -> bool:
@@ -317,7 +333,7 @@ class Vertex:
 
     def commit_due_in_s(self) -> float | None:
         """How long this vertex may wait before it must commit; None if it has nothing to commit."""
-        if self._is_within_delivery or not (self._is_dirty or self._withheld_until_s is not None):
+        if self._is_within_delivery or not self._has_news():
             return None
         if not self._is_dirty:
             assert self._withheld_until_s is not None
@@ -330,8 +346,12 @@ class Vertex:
     def work_due_in_s(self) -> float | None:
         """How long this vertex may rest after a step without work; None: until the log grows."""
         if self._parts.outputs.is_under_way:
-            return APPEND_REST_S if self._parts.outputs.may_be_over() else None
-        dues = [self.commit_due_in_s(), self._parts.input.ask_again_in_s()]
+            due_s = APPEND_REST_S if self._parts.outputs.may_be_over() else None
+            if not self._works_on():
+                return due_s
+        else:
+            due_s = self.commit_due_in_s()
+        dues = [due_s, self._parts.input.ask_again_in_s()]
         if self._parts.resting is not None:
             dues.append(self._parts.resting.due_in_s())
         if self._is_held_back or self.is_copying:
@@ -529,9 +549,11 @@ class Vertex:
             )
 
     def _append_early_if_large(self) -> None:
-        if self._parts.outputs.bytes_waiting >= self._parts.settings.early_append_bytes_max:
+        outputs = self._parts.outputs
+        is_large = outputs.bytes_waiting >= self._parts.settings.early_append_bytes_max
+        if is_large and not outputs.is_under_way:
             self._begun_s = self._parts.clock.monotonic_s()
-            self._parts.outputs.append_early()
+            outputs.append_early()
             self._early_appends += 1
             self._settle_append()
 
@@ -581,6 +603,7 @@ class Vertex:
             told_of.update(tag for output in parts.written for tag in output.tags)
         tags = parts.announcing.tags(marker, told_of, self._begun_s, is_forced)
         self._begun = _Begun(marker, tags)
+        self._is_dirty = False
         parts.outputs.begin_commit(tags, marker.encode())
         self._settle_append()
 
@@ -606,7 +629,6 @@ class Vertex:
         self._withheld_until_s = parts.announcing.withheld_until_s(marker)
         self._marker = marker
         self._marker_position = position
-        self._is_dirty = False
         self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
         parts.input.committed(marker.offset)

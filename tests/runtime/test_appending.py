@@ -117,6 +117,10 @@ def test_who_is_alone_needs_no_thread() -> None:
     appends = BackgroundAppends(log)
     appends.serve(1)
     assert appends.begin(append_of(log, "a")).outcome == (1,)
+    appends.serve(1, overlaps=True)
+    in_thread = appends.begin(append_of(log, "b"))
+    appends.finish(in_thread)
+    assert in_thread.outcome == (2,)
     appends.close()
 
 
@@ -157,9 +161,11 @@ class Waiting(AppendQueue):
     def __init__(self, log: MemoryLog) -> None:
         super().__init__(log)
         self.served: list[int] = []
+        self.overlaps = False
 
-    def serve(self, vertices: int) -> None:
+    def serve(self, vertices: int, *, overlaps: bool = False) -> None:
         self.served.append(vertices)
+        self.overlaps = overlaps
 
     def work(self) -> None:
         self.carry_out(self.take())
@@ -184,6 +190,17 @@ def counts() -> list[Write]:
     ]
 
 
+def apart() -> list[Write]:
+    """Two that count, each from its own source."""
+    return [
+        scan_source("rows", "n bigint not null", partitions=1, own=number)
+        .group_by("n")
+        .agg(count().alias("rows"), mode="update")
+        .to_stream(name)
+        for number, name in enumerate(("out", "other"))
+    ]
+
+
 class Laboratory:
     """Two vertices of one host that copy rows, each from its own source, unless they count them."""
 
@@ -205,7 +222,9 @@ class Laboratory:
             checkpoints=checkpoints,
             checkpointer=CheckpointQueue(checkpoints, self.log),
             kernels=kernels,
-            sources={"rows": lambda request: self.sources[request.part]},
+            sources={
+                "rows": lambda request: self.sources[request.options.get("own", request.part)]
+            },
             appends=self.appends,
         )
         register_streams(self.log, program)
@@ -230,12 +249,13 @@ class Laboratory:
     def epochs(self) -> list[int]:
         return [self.host.vertex(name).marker.epoch for name in self.names]
 
-    def read(self) -> list[int]:
-        return sorted(StreamReader(self.log, "out").read_all()["n"].to_pylist())
+    def read(self, *streams: str) -> list[int]:
+        tables = [StreamReader(self.log, name).read_all() for name in streams or ("out",)]
+        return sorted(number for table in tables for number in table["n"].to_pylist())
 
 
 def test_a_vertex_waits_for_its_own_append_and_no_other_one_does(kernels: KernelCache) -> None:
-    lab = Laboratory(kernels)
+    lab = Laboratory(kernels, apart)
     lab.feed(0, 1)
     lab.step()
     assert lab.epochs() == [0, 0]
@@ -254,7 +274,7 @@ def test_a_vertex_waits_for_its_own_append_and_no_other_one_does(kernels: Kernel
     lab.appends.work()
     lab.step()
     assert lab.epochs() == [2, 1]
-    assert lab.read() == [1, 2, 3]
+    assert lab.read("out", "other") == [1, 2, 3]
     lab.host.close()
 
 
@@ -264,14 +284,59 @@ def test_a_large_output_that_goes_out_early_is_waited_for_too(kernels: KernelCac
     lab.step()
     lab.feed(0, 2)
     lab.step()
-    assert lab.rows_in() == [1, 0]
-    lab.appends.work()
+    lab.feed(0, 3)
+    lab.step()
+    assert lab.rows_in() == [2, 0], "one is on its way, one is as much as may wait for it"
+    (pending,) = lab.appends.take()
+    pending.outcome = lab.log.append(*pending.append)
     assert lab.read() == []  # no marker yet
     lab.step()
-    lab.appends.work()
+    for _ in range(4):
+        lab.appends.work()
+        lab.step()
+    assert lab.read() == [1, 2, 3]
+    lab.host.close()
+
+
+def test_a_vertex_without_state_works_on_while_it_appends(kernels: KernelCache) -> None:
+    """What it makes meanwhile goes out with the next marker, and is not more than a part."""
+    lab = Laboratory(kernels, early_append_bytes_max=24)
+    lab.feed(0, 1)
     lab.step()
-    lab.appends.work()
+    for number in (2, 3, 4, 5, 6):
+        lab.feed(0, number)
+        lab.step()
+    assert lab.rows_in() == [4, 0], "three more rows are 24 bytes"
+    assert lab.epochs() == [0, 0]
+    assert lab.read() == []
+    (pending,) = lab.appends.take()
+    pending.outcome = lab.log.append(*pending.append)
+    assert lab.read() == [1]
+    assert not lab.host.vertex(lab.names[0]).is_drained()
+    for _ in range(4):
+        lab.step()
+        lab.appends.work()
+    assert lab.read() == [1, 2, 3, 4, 5, 6]
+    assert lab.host.vertex(lab.names[0]).is_drained()
+    lab.host.close()
+
+
+def test_what_was_made_during_an_append_that_failed_is_made_again(kernels: KernelCache) -> None:
+    lab = Laboratory(kernels)
+    lab.feed(0, 1)
     lab.step()
+    lab.feed(0, 2)
+    lab.step()
+    assert lab.rows_in() == [2, 0]
+    (pending,) = lab.appends.take()
+    pending.outcome = LogBusy("simulated")
+    lab.step()
+    (end,) = lab.host.take_ends()
+    assert (end.vertex, end.can_go_on) == (lab.names[0], True)
+    assert lab.host.add(lab.names[0], end.instance + 1)
+    for _ in range(2):
+        lab.step()
+        lab.appends.work()
     assert lab.read() == [1, 2]
     lab.host.close()
 
@@ -346,6 +411,7 @@ def test_a_host_says_how_many_vertices_it_has_when_one_comes_or_goes(kernels: Ke
     lab = Laboratory(kernels)
     lab.step()
     assert lab.appends.served == [1, 2]
+    assert lab.appends.overlaps
     take_over(lab.log, lab.names[0])
     lab.feed(0, 1)
     lab.step()
