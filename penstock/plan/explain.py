@@ -483,10 +483,12 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
             continue
         again = stage.source is not None and stage.source.replayable
         offsets = ", offsets only as the source can be read again" if again else ""
-        yield f"T/{name}", f"markers: where to resume{offsets}"
+        none = "" if stage.stateful else "; no state, so no checkpoint"
+        yield f"T/{name}", f"markers: where to resume{offsets}{none}"
         if stage.stateful:
             every = settings.checkpoint_interval_commits
-            yield f"C/{name}", f"changes of the state, a checkpoint every {every:,} commits"
+            age = _milliseconds(settings.checkpoint_interval_ms)
+            yield f"C/{name}", f"changes of the state, a checkpoint every {every:,} commits or {age}"
 
 
 def _comes_once(stage: Stage) -> bool:
