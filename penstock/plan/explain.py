@@ -488,7 +488,10 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
         if stage.stateful:
             every = settings.checkpoint_interval_commits
             age = _milliseconds(settings.checkpoint_interval_ms)
-            yield f"C/{name}", f"changes of the state, a checkpoint every {every:,} commits or {age}"
+            yield (
+                f"C/{name}",
+                f"changes of the state, a checkpoint every {every:,} commits or {age}",
+            )
 
 
 def _comes_once(stage: Stage) -> bool:

@@ -143,7 +143,13 @@ class Assembly:
             )
         try:
             restored = restore_states(
-                self.log, self.checkpoints, vertex.name, vertex.change_tag, position, chain.states
+                self.log,
+                self.checkpoints,
+                vertex.name,
+                vertex.change_tag,
+                position,
+                chain.states,
+                marker.state_from,
             )
         except ChangeLogBroken:
             # Whoever was overtaken meanwhile lacks what his successor no longer needs.

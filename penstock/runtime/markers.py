@@ -59,6 +59,7 @@ class Marker:
     rests: bool = False  # all there was is taken, here and before; said where others may go on
     had_input: bool = False  # there was some, here or before, though it may have held no row
     whole: bool = False  # the rows of this epoch, if any, are all of the result: complete mode
+    state_from: Position = START  # an earlier marker with which the state was empty; or nothing was
     ports: tuple[PortMark, ...] = ()
     statics: Mapping[str, int] = field(default_factory=dict)  # versions that rows behind it meet
     progress: tuple[Any, ...] = ()  # of the chain's operators

@@ -3,7 +3,7 @@
     1. fence        register the instance that was handed out: older ones can append nothing more
     2. last marker  what is committed, and where to read on
     3. checkpoint   the newest whole one of that marker or an earlier one: a picture of the state,
-                    and changes that later checkpoints hold
+                    and changes that later checkpoints hold; none where the state was empty since
     4. changes      the committed ones between the picture and the marker, in order
     5. resume       read the input from where the marker says
 
@@ -66,8 +66,11 @@ def restore_states(
     change_tag: str,
     upto: Position,
     states: Mapping[str, State],
+    since: Position = START,
 ) -> Restored:
     """Steps 3 and 4: rebuild the states as of the marker at `upto`.
+
+    They were empty with the marker at `since`, so no checkpoint before it is needed.
 
     Whoever has registered an instance is the only one to trim its changes. But this is also done
     without, by those who only look at a state, and by one who was overtaken in the middle of it. So
@@ -78,7 +81,7 @@ def restore_states(
         return Restored(0, ())
     tried = None
     for _ in range(RESTORE_TRIES):
-        base, unusable = _load_newest(log, checkpoints, vertex, upto, states)
+        base, unusable = _load_newest(log, checkpoints, vertex, upto, states, since)
         with suppress(Trimmed):
             replayed = _replay_changes(log, change_tag, base, upto, states)
             if log.trimmed(change_tag) <= base:
@@ -102,13 +105,15 @@ def _load_newest(
     vertex: str,
     upto: Position,
     states: Mapping[str, State],
+    since: Position,
 ) -> tuple[Position, tuple[CheckpointId, ...]]:
-    """Restore from the newest checkpoint of a marker up to a position; 0 if there is none.
+    """Restore from the newest checkpoint of a marker up to a position; `since` if there is none
+    behind it, with states that are empty.
 
     Returned with those that are unusable for good.
     """
     checkpoint, problems = checkpoints.load_newest(
-        vertex, upto, lambda checkpoint: check_bound(checkpoint, checkpoints, log)
+        vertex, upto, lambda checkpoint: check_bound(checkpoint, checkpoints, log), since
     )
     for problem in problems.values():
         logger.warning(
@@ -123,7 +128,7 @@ def _load_newest(
         else:
             checkpoint.restore(name, state)
     unusable = tuple(each for each, problem in problems.items() if is_lasting(problem))
-    return Position(START if checkpoint is None else checkpoint.id.position), unusable
+    return Position(since if checkpoint is None else checkpoint.id.position), unusable
 
 
 def _replay_changes(

@@ -187,6 +187,7 @@ class Vertex:
         parts.chain.had_input = start.had_input
         self._late_rows = start.late_rows
         self._rejected_rows = start.rejected_rows
+        self._was_empty = self._is_empty()  # the state, with the last marker
         self._is_dirty = False  # something happened since the last marker
         self._begun: _Begun | None = None  # the commit that is on its way into the log
         self._begun_s = 0.0  # when the last append was
@@ -629,6 +630,7 @@ class Vertex:
         self._withheld_until_s = parts.announcing.withheld_until_s(marker)
         self._marker = marker
         self._marker_position = position
+        self._was_empty = self._is_empty()
         self._committed_s = parts.clock.monotonic_s()
         self._commits += 1
         parts.input.committed(marker.offset)
@@ -673,6 +675,7 @@ class Vertex:
             rests=self._rests,
             had_input=self._parts.chain.had_input,
             whole=whole,
+            state_from=self._marker_position if self._was_empty else self._marker.state_from,
             ports=time.marks(),
             statics=self._parts.statics.versions(),
             progress=self._parts.chain.progress(),
@@ -754,6 +757,11 @@ class Vertex:
         if self._parts.checkpointer.submit(job):
             self._snapshots = None
             self._note_checkpoint()
+
+    def _is_empty(self) -> bool:
+        """Whether all that a state was kept for has been emitted: it begins anew from here."""
+        states = self._parts.chain.states.values()
+        return bool(states) and not any(map(len, states))
 
     def _now_ms(self) -> float:
         return self._parts.clock.monotonic_s() * 1000

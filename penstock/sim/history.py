@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -86,7 +85,6 @@ class History:
         self.trimmed_retries = 0
         self._newest: dict[str, int] = {}
         self._last: dict[str, Seen] = {}
-        self._markers: Counter[str] = Counter()
         self.kept = Moment(0, 0, 0, 0)
 
     @property
@@ -110,7 +108,6 @@ class History:
             self.records.append(seen)
             if seen.kind == "MARKER":
                 self._last[seen.producer] = seen
-                self._markers[seen.producer] += 1
 
     def note_set(self, key: str, value: bytes) -> None:
         """Note a metadata write that went through."""
@@ -141,9 +138,10 @@ class History:
         seen = self._last.get(vertex)
         return None if seen is None else seen.facts
 
-    def markers_of(self, vertex: str) -> int:
-        """How many markers a vertex has written."""
-        return self._markers[vertex]
+    def markers_of(self, vertex: str, after: int) -> int:
+        """How many markers a vertex has written behind a position."""
+        found = (each for each in self.records if each.producer == vertex and each.position > after)
+        return sum(each.kind == "MARKER" for each in found)
 
     def last_position(self, vertex: str) -> int:
         """Where the last marker of a vertex is."""
@@ -170,4 +168,3 @@ class History:
         self._newest = {each.vertex: each.instance for each in self.registrations}
         markers = [each for each in self.records if each.kind == "MARKER"]
         self._last = {each.producer: each for each in markers}
-        self._markers = Counter(each.producer for each in markers)

@@ -105,7 +105,9 @@ class Recoveries:
         """The more commits a recovery had to replay, the sooner the next checkpoint is due."""
         if process.loaded or self._disk.has_failed:
             return  # which of them it took is its own business
-        marks = self._history.markers_of(vertex.name)
+        marks = self._history.markers_of(vertex.name, vertex.marker.state_from)
+        if vertex.marker.state_from:
+            self._sometimes["recovery from where the state was empty"] += 1
         if vertex._commits_unpictured != marks:
             raise Violation(
                 f"{vertex.name}: {marks} commits are in no checkpoint, it counts "

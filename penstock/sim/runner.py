@@ -41,6 +41,7 @@ SOMETIMES = (
     "recovery from a checkpoint",
     "recovery from an older checkpoint",
     "recovery from the change log alone",
+    "recovery from where the state was empty",
     "vertex returned",
     "run failed",
     "run ended by a newer one",

@@ -243,14 +243,17 @@ class CheckpointStore:
         vertex: str,
         upto_position: int,
         check: Callable[[CheckpointId], None] = lambda checkpoint: None,
+        from_position: int = 0,
     ) -> tuple[Checkpoint | None, Problems]:
         """Return the newest checkpoint that is whole, and what was wrong with the newer ones.
+
+        Those before `from_position` are not looked at.
 
         `check` raises a CheckpointError for one that is not to be taken.
         """
         problems: Problems = {}
         for checkpoint in reversed(self.list(vertex)):
-            if checkpoint.position <= upto_position:
+            if from_position <= checkpoint.position <= upto_position:
                 try:
                     check(checkpoint)
                     return self.load(checkpoint), problems

@@ -8,14 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.errors import ChangeLogBroken
 from penstock.log import punit
 from penstock.log.contract import register
-from penstock.log.record import Entry, Fence, Position, RecordKind
+from penstock.log.record import START, Entry, Fence, Position, RecordKind
 from penstock.runtime import checkpointing
 from penstock.runtime.changes import STATE_NAME
 from penstock.runtime.checkpointing import CheckpointQueue
 from penstock.runtime.markers import Marker
-from penstock.runtime.recovery import restore_states
+from penstock.runtime.recovery import Restored, restore_states
 from penstock.runtime.vertex import CheckpointJob
 from penstock.state.checkpoint_files import FilePath
 from penstock.state.checkpoints import MANIFEST, CheckpointId, CheckpointStore, Link
@@ -80,11 +81,13 @@ class Bench:
     def chain(self) -> list[Link]:
         return self.store.chain(self.store.list("v")[-1])
 
-    def check_restored(self) -> None:
+    def check_restored(self, since: Position = START) -> Restored:
         """What recovery makes of log and checkpoints is the state as it was last committed."""
         restored = KeyedState("counts", COUNTS)
-        restore_states(self.log, self.store, "v", "C/v", self.position, {"counts": restored})
+        states = {"counts": restored}
+        done = restore_states(self.log, self.store, "v", "C/v", self.position, states, since)
         assert restored.scan().equals(self.state.scan())
+        return done
 
 
 def test_it_writes_about_as_much_as_has_changed(tmp_path: Path) -> None:
@@ -158,6 +161,26 @@ def test_any_one_damaged_file_costs_a_replay_and_not_the_state(file: str) -> Non
             left = {path: found for path, found in names.items() if path[:2] != each.path}
             patch.setattr(store.files, "_names", left)
             bench.check_restored()
+
+
+def test_where_all_was_emitted_since_no_checkpoint_is_needed() -> None:
+    """Nor looked at, until there is one of what came afterwards."""
+    store = MemoryCheckpoints()
+    bench = Bench(store, keys=50)
+    bench.two_pictures()
+    bench.state.delete([pa.array(range(50))])
+    bench.commit()
+    empty = bench.position
+    bench.count(range(7))
+    bench.count(range(4, 9))
+    for each in store.list("v"):
+        store.damage(each, 77, MANIFEST)
+    assert bench.check_restored(empty) == Restored(2, ())
+    with pytest.raises(ChangeLogBroken):
+        bench.check_restored()
+    bench.picture()
+    bench.count(range(3))
+    assert bench.check_restored(empty) == Restored(1, ())
 
 
 class Died(BaseException):

@@ -31,9 +31,10 @@ from penstock.stages.tags import change_tag, marker_tag, vertex_tag
 from penstock.state.checkpoints import MANIFEST, CheckpointId, CheckpointStore
 from penstock.state.keyed import KeyedState
 from penstock.state.snapshot import COPY_ROWS_MAX
-from penstock.testing.plans import count, query, scan_source, sum_
+from penstock.testing.columns import col
+from penstock.testing.plans import count, query, scan_source, sum_, window
 from penstock.testing.single_process import SingleProcess
-from tests.runtime.laboratory import Laboratory, table, table_source
+from tests.runtime.laboratory import SECOND_US, TIMESTAMP, Laboratory, table, table_source
 
 WAIT_S = 30.0
 
@@ -114,6 +115,42 @@ def test_a_damaged_checkpoint_costs_a_longer_replay_and_is_reported(
     (warning,) = [record for record in caplog.records if "falling back" in record.getMessage()]
     assert VERTEX in warning.getMessage()
     assert found(lab) == expected(rows)
+
+
+def test_what_was_emitted_needs_no_checkpoint_any_more(
+    lab: Laboratory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows that others outrun: their windows are closed, and a state begins with the next ones."""
+    rows = table(
+        [(int(at % 25 < 8), at * SECOND_US) for at in range(150)],
+        kind=pa.int64(), ts=TIMESTAMP,
+    )  # fmt: skip
+    events = scan_source("rows", "kind bigint not null, ts timestamp not null", partitions=1)
+    kept = events.with_watermark("ts", "0 seconds").filter(col("kind") == 1)
+    counted = kept.group_by(window=window("ts", "5 seconds")).agg(count().alias("n"))
+    settings = Settings(step_rows_max=5, commit_interval_ms=0, checkpoint_interval_commits=3)
+    tested = query("rare", counted.to_stream("out"), settings=settings)
+    sources = {"rows": table_source(rows)}
+    process = lab.open(tested, sources)
+    (vertex,) = process.statistics().vertices
+    settled = 0
+    with caplog.at_level(logging.WARNING, "penstock.runtime.recovery"):
+        for _ in range(25):
+            step(process, 1)
+            listed = store(lab).list(vertex)
+            if listed and process.host.vertex(vertex).marker.state_from > listed[-1].position:
+                settled += 1
+                process.abandon()
+                for path in (lab.folder / CHECKPOINTS_FOLDER / vertex).glob(f"*/{MANIFEST}"):
+                    flip(path)
+                process = lab.open(tested, sources)
+    assert settled > 2
+    assert not caplog.records, "no damaged file was looked at"
+    process.abandon()
+    lab.run(tested, sources)
+    wanted = Counter(at // 5 for at in range(150) if at % 25 < 8)
+    found = {row["window"][0] // SECOND_US // 5: row["n"] for row in lab.rows("out")}
+    assert found == dict(wanted)
 
 
 class Slow:

@@ -301,7 +301,7 @@ def _appends_beside(scenario: Scenario) -> bool:
 
 MORE_VERTICES: tuple[Mutant, ...] = (
     Mutant("full_page_is_the_end", "a full page counts as the last one", 0, _full_page_is_the_end),
-    Mutant("tail_after_read", "the tail is read after the page: what came between is lost", 68,
+    Mutant("tail_after_read", "the tail is read after the page: what came between is lost", 38,
            _tail_after_read),
     Mutant("resume_forgets_ready", "resume forgets what was read and not taken", 96,
            _resume_forgets_ready),
@@ -337,11 +337,11 @@ MORE_VERTICES: tuple[Mutant, ...] = (
            _update_rows_after_changes),
     Mutant("early_append_unfenced", "an early append does not look at the fence", 6,
            _early_append_unfenced),
-    Mutant("outcomes_mixed_up", "of appends made together, one gets the outcome of another", 559,
+    Mutant("outcomes_mixed_up", "of appends made together, one gets the outcome of another", 189,
            _outcomes_mixed_up, _appends_beside),
-    Mutant("failed_group_counts_as_done", "appends made together count as done, come what may", 68,
+    Mutant("failed_group_counts_as_done", "appends made together count as done, come what may", 177,
            _failed_group_counts_as_done, _appends_beside),
-    Mutant("on_before_the_append", "a vertex goes on before its append is in the log", 52,
+    Mutant("on_before_the_append", "a vertex goes on before its append is in the log", 53,
            _on_before_the_append, _appends_beside),
     Mutant("fence_off_by_one", "the last instance but one may append too", 42, _fence_off_by_one),
     Mutant("wrong_substream", "rows of one key go to several vertices", 2, _wrong_substream),

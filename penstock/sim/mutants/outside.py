@@ -222,9 +222,9 @@ OUTSIDE: tuple[Mutant, ...] = (
            _range_without_later_markers),
     Mutant("position_for_resume", "a stream reader is followed from its position on", 301,
            _position_for_resume, lambda s: _is_read_as(s, "stream")),
-    Mutant("sink_not_fenced", "an old run moves the progress of a sink", 69, _sink_not_fenced),
+    Mutant("sink_not_fenced", "an old run moves the progress of a sink", 76, _sink_not_fenced),
     Mutant("sink_done_before_delivery", "a batch is noted as done before it is handed over", 13,
            _sink_done_before_delivery),
-    Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 34,
+    Mutant("sink_trims_what_it_read", "a sink's stream is trimmed up to the last marker read", 41,
            _sink_trims_what_it_read),
 )  # fmt: skip

@@ -80,7 +80,14 @@ def _skip_changes() -> AbstractContextManager[None]:
 def _replay_from_newest() -> AbstractContextManager[None]:
     """The oldest picture is restored, the changes are taken from the newest one on."""
 
-    def load(log: Log, store: CheckpointStore, vertex: str, upto: Position, states: States) -> Any:
+    def load(
+        log: Log,
+        store: CheckpointStore,
+        vertex: str,
+        upto: Position,
+        states: States,
+        since: Position,
+    ) -> Any:
         fitting = [each for each in store.list(vertex) if each.position <= upto]
         if not fitting:
             return START, ()
@@ -98,11 +105,18 @@ def _replay_from_newest() -> AbstractContextManager[None]:
 def _damaged_taken_for_empty() -> AbstractContextManager[None]:
     load_newest = recovery._load_newest
 
-    def load(log: Log, store: CheckpointStore, vertex: str, upto: Position, states: States) -> Any:
+    def load(
+        log: Log,
+        store: CheckpointStore,
+        vertex: str,
+        upto: Position,
+        states: States,
+        since: Position,
+    ) -> Any:
         _, problems = store.load_newest(vertex, upto)
         if problems:
             return Position(max(each.position for each in problems)), ()
-        return load_newest(log, store, vertex, upto, states)
+        return load_newest(log, store, vertex, upto, states, since)
 
     return swapped((recovery, "_load_newest", load))
 
@@ -368,7 +382,7 @@ STATES: tuple[Mutant, ...] = (
            _part_of_a_chain_left_out),
     Mutant("removals_left_out", "a checkpoint made of changes has no removals", 142,
            _removals_left_out),
-    Mutant("trim_past_the_older", "changes since the older of two checkpoints are trimmed", 31,
+    Mutant("trim_past_the_older", "changes since the older of two checkpoints are trimmed", 12,
            _trim_past_the_older),
     Mutant("built_on_the_newer", "two checkpoints are kept that have a file in common", 22,
            _built_on_the_newer),
@@ -382,7 +396,7 @@ STATES: tuple[Mutant, ...] = (
            _replay_not_counted),
     Mutant("no_trim_at_the_end", "a query that has ended leaves its streams behind", 9,
            _no_trim_at_the_end),
-    Mutant("changes_trimmed_unfenced", "a zombie's checkpoint trims the changes", 68,
+    Mutant("changes_trimmed_unfenced", "a zombie's checkpoint trims the changes", 118,
            _changes_trimmed_unfenced),
     Mutant("no_checkpoint_while_input_waits", "no checkpoint is begun while there is input", 31,
            _no_checkpoint_while_input_waits),
