@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from penstock.api.session_sinks import frame_of
 from penstock.api.spark_errors import CannotAnalyze
-from penstock.connectors.folder_sink import FolderSink, link_file, sync_folder, told
+from penstock.connectors.folder_sink import FolderSink, link_file
+from penstock.connectors.hidden_files import sync_folder, told
 from penstock.errors import SinkError
 
 if TYPE_CHECKING:

@@ -234,7 +234,7 @@ def prepare_slots(context: SparkContext, kernels: str | None) -> None:
     Spark keeps processes for a while after their task, and gives them to the next one. Only on this
     machine: elsewhere nobody knows where slots will be.
     """
-    if context in _PREPARED or not _has_slots_here(context):
+    if context in _PREPARED or not has_slots_here(context):
         return
     _PREPARED.add(context)
     count = min(PREPARED_MAX, context.defaultParallelism)
@@ -257,13 +257,13 @@ def prepare_slots(context: SparkContext, kernels: str | None) -> None:
 
 def prepare_kernels(context: SparkContext, kernels: str | None, program: Program) -> None:
     """Have compiled what a program needs while its slots are only starting."""
-    if _has_slots_here(context):
+    if has_slots_here(context):
         with suppress(OSError):  # slots do without, or say what is wrong with the folder
             folder = kernels or private_kernels_folder()
             wish_for_others(folder, lambda missing: ask_for_kernels(program, missing))
 
 
-def _has_slots_here(context: SparkContext) -> bool:
+def has_slots_here(context: SparkContext) -> bool:
     """Whether slots run on this machine, and find what is compiled here."""
     master = str(context.master)
     return master.startswith("local") and not master.startswith("local-")

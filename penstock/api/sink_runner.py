@@ -33,6 +33,7 @@ from penstock.api.session_sinks import ForeachBatchSink
 from penstock.api.sinks import SinkChoice
 from penstock.clock import Clock, SystemClock
 from penstock.connectors.contract import BatchRows, Sink, Staged
+from penstock.connectors.hidden_files import NamedFile, named_file
 from penstock.errors import (
     JobFailed,
     QueryActive,
@@ -48,12 +49,14 @@ from penstock.log.power_cut import power_cuts
 from penstock.log.record import START, Body, Position
 from penstock.runtime.backlog import SinkProgress, StoredProgress, take_over_sink
 from penstock.runtime.host import PASSING
+from penstock.runtime.left_files import LeftFiles
 from penstock.runtime.markers import decode_marker
 from penstock.runtime.recently import Recently
 from penstock.runtime.trimming import TRIM_BYTES, TRIM_COMMITS
 from penstock.stages.tags import TagKind, parse_tag
 
 WAIT_S = 0.2
+LEFT_FILES_S = 1.0  # how often it is looked for files that slots of earlier runs have left
 WAKE_S = 0.02
 STAGING_S = 0.05  # how often it is looked for more to stage while a batch is being staged
 MORE_S = 0.05  # how often it is looked for more while a batch waits for it
@@ -126,6 +129,7 @@ class _Batch:
         self._whole: dict[str, Release] = {}  # by vertex: its newest result
         self.has_news = False  # there is something to hand over, be it that nothing is left
         self.bytes = 0
+        self.file: NamedFile | None = None  # that has its rows, all of them
         self._writers: set[str] = set()  # of its rows
         self.is_all = False  # that one of them has, for now
         self.epochs = 0
@@ -147,6 +151,7 @@ class _Batch:
         if not self.has_news:
             self.has_news, self.begun_s = True, now_s
         self.bytes += sum(record.body.nbytes for record in release.records)
+        self.file = file_of(release)
         if not self._replaces:
             self._releases.append(release)
         elif is_empty:
@@ -165,6 +170,7 @@ class _Batch:
             bytes=self.bytes,
             bodies=tuple(record.body for release in releases for record in release.records),
             columns=self.columns,
+            file=self.file,
         )
         self.note_delivered()
         self._releases.clear()
@@ -175,7 +181,7 @@ class _Batch:
         """What was added so far is no reason for a batch, and takes no room in it."""
         self.has_news = self.is_all = False
         self.bytes = 0
-        self.columns = None
+        self.columns = self.file = None
         self._writers.clear()
 
 
@@ -189,11 +195,22 @@ class _Cut:
     bytes: int
     bodies: tuple[Body, ...]
     columns: pa.Schema | None  # of their rows, as whoever wrote them had it
+    file: NamedFile | None = None  # that has the rows, instead of the bodies
 
 
 def columns_of(release: Release) -> pa.Schema | None:
-    """The columns of the rows that one commit has shown, which are the same in all its records."""
-    return punit.inspect(release.records[0].body).schema if release.records else None
+    """The columns of the rows that one commit has shown, which are the same in all its records.
+
+    None if there are no rows, or a file has them.
+    """
+    if not release.records or file_of(release) is not None:
+        return None
+    return punit.inspect(release.records[0].body).schema
+
+
+def file_of(release: Release) -> NamedFile | None:
+    """The file with the rows of one commit, if its vertex has written them itself."""
+    return named_file(release.records[0].body) if release.records else None
 
 
 class SinkRunner:
@@ -241,6 +258,8 @@ class SinkRunner:
         self._read_progress()
         self._must_read_progress = False  # again, after an error that passes
         self._again_lately = Recently(LATELY_S)
+        self._left_files = LeftFiles(log, sink, tags, run)
+        self._look_for_left_s = 0.0
         self._stopping = threading.Event()
         self._hurried = threading.Event()
         self._is_abandoned = False
@@ -401,6 +420,7 @@ class SinkRunner:
             self._pass_empty()
             self._is_busy = False
             self._hurried.clear()
+            self._clear_left_files()
         return None if stopping and not found else False
 
     def _collect(self, upto: Position | None = None) -> bool:
@@ -421,7 +441,9 @@ class SinkRunner:
         return found
 
     def _is_of_another(self, release: Release) -> bool:
-        """Whether its rows have other columns than those of the batch."""
+        """Whether its rows have other columns than those of the batch, or are in another file."""
+        if self._batch.has_news and (self._batch.file or file_of(release)):
+            return True
         known, columns = self._batch.columns, columns_of(release)
         return not (known is None or columns is None or self._replaces or _same(known, columns))
 
@@ -465,7 +487,7 @@ class SinkRunner:
 
     def _is_full(self) -> bool:
         """Whether more would be for the next batch, which is staged beside this one."""
-        if self._is_portioned and self._batch.has_news:
+        if self._batch.file or (self._is_portioned and self._batch.has_news):
             return True
         is_all = self._batch.is_all and self._trigger is None
         sink = self._sink
@@ -492,7 +514,10 @@ class SinkRunner:
 
         def stage() -> None:
             try:
-                staging.set_result(self._sink.stage(int(cut.epoch), rows))
+                if cut.file is None:
+                    staging.set_result(self._sink.stage(int(cut.epoch), rows))
+                else:
+                    staging.set_result(self._sink.stage_file(int(cut.epoch), cut.file))
             except BaseException as error:
                 staging.set_exception(error)
 
@@ -549,6 +574,14 @@ class SinkRunner:
         self._reached = max(self._reached, self._reader.consumed)
         if self._untrimmed_epochs + self._batch.epochs >= TRIM_COMMITS:
             self._note_done(self._batch.cut())
+
+    def _clear_left_files(self) -> None:
+        """Now and then, while nothing waits: who wrote them is fenced by and by."""
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._look_for_left_s:
+            self._look_for_left_s = now_s + LEFT_FILES_S
+            resume = START if self._progress is None else self._progress.facts.resume
+            self._left_files.clear(resume)
 
     def _note_done(self, cut: _Cut) -> None:
         self._done = self._reached = max(self._reached, cut.epoch)

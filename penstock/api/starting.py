@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock.api import writer_options
-from penstock.api.launcher import DriverLauncher, SparkLauncher, prepare_kernels
+from penstock.api.launcher import (
+    DriverLauncher,
+    SparkLauncher,
+    has_slots_here,
+    prepare_kernels,
+)
 from penstock.api.observed import Observed
 from penstock.api.places import Place
 from penstock.api.query import Request, StreamingQuery
@@ -35,6 +40,7 @@ from penstock.catalyst.observed import Observation
 from penstock.catalyst.python_functions import PythonBundle
 from penstock.catalyst.static_sides import StaticSide
 from penstock.connectors.contract import Sink
+from penstock.connectors.hidden_files import FilesKind
 from penstock.errors import LogReadOnly, QueryActive
 from penstock.options import Options
 from penstock.runtime.backlog import sink_of
@@ -130,6 +136,7 @@ class Start:
             patience=self._patience(),
             kernels=attached.kernels,
             driver=DriverLauncher(DriverSpark(spark, computed)) if computed else None,
+            files=self._files_of_slots(opened),
         )
         try:
             note_run(log, stored.name, numbers.run, RunState.RUNNING)
@@ -160,6 +167,22 @@ class Start:
             raise
         STARTED.add(started)
         return started
+
+    def _files_of_slots(self, opened: Sequence[Sink | None]) -> dict[str, FilesKind]:
+        """By stream: files that slots may write themselves, since they are on the sink's machine.
+
+        Not where a trigger makes one batch of what several vertices commit, nor where what a vertex
+        commits may be taken back.
+        """
+        context = self._place.attached.spark.sparkContext
+        is_apart = self._timing.interval_ms is None and self._planned.program.settings.recovers
+        if not is_apart or not has_slots_here(context):
+            return {}
+        return {
+            result.stream: sink.files
+            for result, sink in zip(self._results, opened, strict=True)
+            if sink is not None and sink.files is not None and not result.replaces
+        }
 
     def _static_tables(self, attached: Attached) -> StaticTables:
         """Static sides, computed while all task slots are still Spark's."""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
+from penstock.connectors.hidden_files import FileOfSlot, FilesKind, NamedFile
 from penstock.errors import InvalidArgument, InvalidOffset
 from penstock.log import punit
 from penstock.log.record import Body
@@ -199,6 +200,7 @@ class Sink(ABC):
     bytes_enough: ClassVar[int] = BATCH_BYTES_MAX  # nor larger if who wrote it has no more for now
     is_kept: ClassVar[bool] = True  # False: it begins anew with each run, and gets everything again
     ahead: int = 1  # how many batches are staged before the first of them is published
+    files: FilesKind | None = None  # how slots may write its files themselves; None: they do not
     # Of the batch that is published, from 0 and without gaps; one that comes again has it again.
     number: int = 0
 
@@ -213,6 +215,10 @@ class Sink(ABC):
         Raises if it may not have arrived. In complete mode the rows are the whole result.
         """
 
+    def stage_file(self, epoch: int, file: NamedFile) -> Staged:
+        """As `stage`, of rows that a slot has written into a file; only where `files` is said."""
+        raise NotImplementedError
+
     def discard(self, staged: Staged) -> None:  # noqa: B027 (most stage nothing outside)
         """Forget what was staged and will not be published."""
 
@@ -222,6 +228,13 @@ class Sink(ABC):
         An epoch at or below it is not taken again.
         """
         return None
+
+    def files_of_slots(self) -> Sequence[FileOfSlot]:
+        """The files of slots that are there, published or not, and under their first names."""
+        return ()
+
+    def clear_file(self, name: str) -> None:  # noqa: B027 (only who has files of slots is asked)
+        """Remove such a file, which nobody will publish."""
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release what the sink holds. Closing twice is harmless."""

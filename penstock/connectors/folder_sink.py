@@ -3,40 +3,39 @@
 from __future__ import annotations
 
 import errno
-import itertools
-import math
 import os
 import re
 import secrets
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.connectors.contract import Sink, check_epoch
-from penstock.errors import InvalidOption, QueryMismatch, SinkError
+from penstock.connectors.hidden_files import (
+    OWNER_KEY,
+    FileOfSlot,
+    FilesKind,
+    HiddenFile,
+    NamedFile,
+    codec_of,
+    file_of_slot,
+    sync_folder,
+    table_of,
+    told,
+    write_synced,
+)
+from penstock.errors import QueryMismatch
 from penstock.names import check_any_name
 
 _FILE = re.compile(r"([A-Za-z0-9_.]+)-([0-9]{20})\.parquet")
-_SPARK_KEY = b"org.apache.spark.sql.parquet.row.metadata"
-_OWNER_KEY = b"penstock.owner"  # in the metadata of every file: the rows know whose they are
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
-# By Spark's names: what Arrow calls a compression.
-_CODECS = {
-    "none": "none", "uncompressed": "none", "snappy": "snappy", "gzip": "gzip", "brotli": "brotli",
-    "lz4": "lz4", "lz4_raw": "lz4", "zstd": "zstd",
-}  # fmt: skip
 FILE_BYTES = 64 << 20  # as the log has them: files are closed at about this
 FILE_S = 3.0  # and after this time, where no trigger says otherwise
-DICTIONARY_BYTES_MAX = 1 << 20  # of a column: Arrow goes on without one that gets larger
-SAMPLE_ROWS = 1 << 13
 ROW_GROUP_BYTES = 64 << 20  # before encoding: what a writer has in memory, and a reader in a task
 
 
@@ -46,6 +45,7 @@ class StagedFile:
 
     path: str | None  # None: there is no row, or the sink has the epoch already
     num_rows: int = 0
+    is_named: bool = False  # by a record of the log: whoever comes next needs it
 
 
 class FolderSink(Sink):
@@ -57,6 +57,9 @@ class FolderSink(Sink):
     begin with a dot, which directory readers skip; those of a query are cleared when it asks for
     the last epoch for the first time. Modes are those that the process's umask allows.
 
+    Slots may write such a file themselves and have the log name it: it is linked as it is. Files of
+    slots are not cleared with the others, since the log may yet name them.
+
     Epochs have a meaning for the query of one id only: to any other, those that are there would
     look written. The id stands in a file that readers of Parquet pass over, and in each file's own
     metadata, which counts where the first is missing or was never filled.
@@ -65,6 +68,7 @@ class FolderSink(Sink):
     bytes_max = FILE_BYTES
     patience_s = FILE_S
     bytes_enough = FILE_BYTES // 16
+    files: FilesKind
 
     def __init__(
         self,
@@ -85,8 +89,8 @@ class FolderSink(Sink):
         self._folder = Path(folder)
         self._query = check_any_name(query, "query")
         self._id = query_id
-        self._said = {} if spark_types is None else {_SPARK_KEY: spark_types.encode()}
-        self._codec = _codec(codec)
+        codec_of(codec)  # which refuses what is none
+        self.files = FilesKind(os.path.abspath(folder), query_id, codec, spark_types)
         self._last: int | None = None
         self._has_looked = False  # for the last one
         self._is_claimed = False
@@ -101,22 +105,38 @@ class FolderSink(Sink):
         self._claim()
         return StagedFile(None) if self._has(epoch) else self._write_temporary(epoch, rows)
 
+    def stage_file(self, epoch: int, file: NamedFile) -> StagedFile:
+        check_epoch(epoch)
+        self._claim()
+        if self._has(epoch) or self._file(epoch).exists():  # be it that another run was first
+            return StagedFile(None)
+        self.files.check(file)
+        return StagedFile(str(self._folder / file.name), file.rows, is_named=True)
+
     def publish(self, epoch: int, staged: StagedFile) -> None:
         if staged.path is None:
             return
-        try:
-            if self._has(epoch):
-                return
-            link_file(staged.path, self._file(epoch))
-        finally:
-            self.discard(staged)
-        self._last = epoch
+        if not self._has(epoch):
+            try:
+                link_file(staged.path, self._file(epoch))
+            except BaseException:
+                self.discard(staged)
+                raise
+            self._last = epoch
+        self._clear(Path(staged.path))
 
     def discard(self, staged: StagedFile) -> None:
-        """Remove what was staged, if it is still there; what is published stays."""
-        if staged.path is not None:
+        """Remove what was staged, if it is still there; what is published or named stays."""
+        if staged.path is not None and not staged.is_named:
             with suppress(FileNotFoundError):
                 os.unlink(staged.path)
+
+    def files_of_slots(self) -> list[FileOfSlot]:
+        found = map(file_of_slot, self._names())
+        return [each for each in found if each and each.vertex.split(".")[0] == self._query]
+
+    def clear_file(self, name: str) -> None:
+        self._clear(self._folder / name)
 
     def last_epoch(self) -> int | None:
         if not self._has_looked:
@@ -166,14 +186,13 @@ class FolderSink(Sink):
             return self._id
         with told("read", file := self._file(last)):
             metadata = pq.read_schema(file).metadata or {}
-        return metadata.get(_OWNER_KEY, b"").decode("ascii", "replace") or None
+        return metadata.get(OWNER_KEY, b"").decode("ascii", "replace") or None
 
     def _write_owner(self) -> None:
         """Write the small file, whole or not at all, also after a power cut."""
         temporary = str(self._folder / f".{self._query}-owner-{secrets.token_hex(8)}.tmp")
         with told("write", self._owner_file):
-            with _created(temporary) as file:
-                file.write(self._id.encode("ascii"))
+            write_synced(temporary, self._id.encode("ascii"))
             os.replace(temporary, self._owner_file)
             sync_folder(self._folder)
 
@@ -199,45 +218,20 @@ class FolderSink(Sink):
             return os.listdir(self._folder)
 
     def _write_temporary(self, epoch: int, batches: Iterable[pa.RecordBatch]) -> StagedFile:
-        groups = _row_groups(batches)
-        first = next(groups, None)
-        if first is None:
-            return StagedFile(None)
-        said = {**self._said, _OWNER_KEY: self._id.encode("ascii")}
-        kept = {**(first.schema.metadata or {}), **said}
-        path = str(self._folder / f".{self._query}-{epoch:020d}-{secrets.token_hex(8)}.tmp")
-        rows = 0
+        name = f".{self._query}-{epoch:020d}-{secrets.token_hex(8)}.tmp"
+        file: HiddenFile | None = None
         try:
-            with (
-                told("write", Path(path)),
-                _created(path) as file,
-                pq.ParquetWriter(
-                    file,
-                    first.schema.with_metadata(kept),
-                    compression=self._codec,
-                    use_dictionary=_with_dictionary(first),
-                    dictionary_pagesize_limit=DICTIONARY_BYTES_MAX,
-                ) as parquet,
-            ):
-                for group in itertools.chain((first,), groups):
-                    _check_schema(group.schema, first.schema)
-                    parquet.write_table(group.replace_schema_metadata(kept), group.num_rows)
-                    rows += group.num_rows
+            for group in _row_groups(batches):
+                file = file or self.files.begin(name)
+                file.write(group)
         except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            if file is not None:
+                file.abandon()
             raise
-        return StagedFile(path, rows)
-
-
-def _codec(name: str | None) -> str:
-    word = (name or "snappy").lower()
-    if word not in _CODECS:
-        raise InvalidOption(
-            f"Parquet files are not compressed by {name!r:.80}; possible are {', '.join(_CODECS)}",
-            option="compression",
-        )
-    return _CODECS[word]
+        if file is None:
+            return StagedFile(None)
+        file.close()
+        return StagedFile(file.path, file.rows)
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -247,57 +241,13 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     for batch in batches:
         if not batch.num_rows:
             continue
-        if waiting:
-            _check_schema(batch.schema, waiting[0].schema)
         waiting.append(batch)
         size_bytes += batch.nbytes
         if size_bytes >= ROW_GROUP_BYTES:
-            yield pa.Table.from_batches(waiting)
+            yield table_of(waiting)
             waiting, size_bytes = [], 0
     if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
-def _with_dictionary(rows: pa.Table) -> bool | list[str]:
-    """Which columns get a dictionary; True: all.
-
-    One that would grow too large is not begun: to look values up in it takes most of the time that
-    a file takes. How many there are is judged by some rows from all over.
-    """
-    if any(map(pa.types.is_nested, rows.schema.types)):
-        return True  # what Parquet calls the columns inside is only known once they are written
-    some = rows
-    if len(rows) > SAMPLE_ROWS:  # by chance, for values may come again and again in some order
-        places = np.random.default_rng(0).integers(0, len(rows), SAMPLE_ROWS)
-        some = rows.take(pa.array(np.sort(places)))
-    return [name for name in rows.schema.names if _has_few(some[name])]
-
-
-def _has_few(some: pa.ChunkedArray) -> bool:
-    """Whether the values of some rows are as few as if all of them were in one dictionary."""
-    values = some.drop_null()
-    if not len(values) or pa.types.is_boolean(some.type):
-        return True
-    most = DICTIONARY_BYTES_MAX / (values.nbytes / len(values))
-    return bool(pc.count_distinct(values).as_py() <= most * -math.expm1(-len(values) / most) + 1)
-
-
-@contextmanager
-def _created(path: str) -> Iterator[IO[bytes]]:
-    """A new file with the mode that the umask leaves, synced when it is closed."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    with os.fdopen(handle, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _check_schema(schema: pa.Schema, expected: pa.Schema) -> None:
-    if not schema.equals(expected):
-        raise SinkError(
-            f"batches of one epoch differ in their schema: {schema.names} of {schema.types} after "
-            f"{expected.names} of {expected.types}; the epoch is not in the sink"
-        )
+        yield table_of(waiting)
 
 
 def link_file(temporary: str, final: Path) -> None:
@@ -307,6 +257,9 @@ def link_file(temporary: str, final: Path) -> None:
             os.link(temporary, final)
         except FileExistsError:
             pass  # another writer was first; what follows is for its name too
+        except FileNotFoundError:
+            if not final.exists():  # else another run has linked this very file, and cleared it
+                raise
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -314,24 +267,3 @@ def link_file(temporary: str, final: Path) -> None:
             if not final.exists():
                 os.rename(temporary, final)
         sync_folder(final.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def told(what: str, path: Path) -> Iterator[None]:
-    """Turn a failed system call, or rows that Parquet cannot hold, into a SinkError."""
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        raise SinkError(
-            f"cannot {what}: {path}: {error}; the epoch is not in the sink, write it again",
-            path=str(path),
-            errno=getattr(error, "errno", None),
-        ) from error

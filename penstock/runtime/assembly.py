@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.connectors.folder_listing import FolderListing
+from penstock.connectors.hidden_files import FilesKind
 from penstock.connectors.rehearsals import rehearsals_for, rehearse_lines
 from penstock.errors import (
     ChangeLogBroken,
@@ -40,6 +41,7 @@ from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
 from penstock.runtime.backlog import WAITING_S_MAX, Backlog, delivered, sink_of, taken
 from penstock.runtime.event_time import EventTime, PortTime, Voices, Watermarks
+from penstock.runtime.file_output import FileOutput
 from penstock.runtime.inputs import (
     RELEASES_PER_DELIVERY_MAX,
     Input,
@@ -97,6 +99,8 @@ class Assembly:
     appends: Appends | None = None  # None: each vertex appends in the thread that steps it
     spark: SparkEvaluator | None = None  # in the driver, which hosts the stages that need it
     python: PythonFunctions | None = None  # with the code that came with the slot's task
+    # By stream that feeds a sink of files: how vertices write those themselves, if they may.
+    files: Mapping[str, FilesKind] = field(default_factory=dict)
     # One of each folder, while there are sources that read it.
     listings: MutableMapping[str, FolderListing] = field(default_factory=WeakValueDictionary)
     # Versions of static sides, each as long as a vertex joins with it.
@@ -209,6 +213,7 @@ class Assembly:
                     digits=settings.float_digits,
                     clock=self.clock,
                 ),
+                self._files(vertex, stage, marker),
             ),
             written=tuple(
                 self._output(output, tags)
@@ -245,6 +250,17 @@ class Assembly:
             check_newest(self.log, Fence(marker.vertex, marker.instance))
             raise
         return sides
+
+    def _files(self, vertex: VertexProgram, stage: Stage, marker: Marker) -> dict[str, FileOutput]:
+        """By tag: where rows for a sink of files go; a commit has one file at most for each."""
+        fence = Fence(vertex.name, marker.instance)
+        return {
+            tags[0]: FileOutput(
+                kind, arrow_schema(self.program.stream(output.stream).schema), fence
+            )
+            for output, tags in zip(stage.outputs, vertex.output_tags, strict=True)
+            if (kind := self.files.get(output.stream)) is not None and len(tags) == 1
+        }
 
     def _output(self, output: StageOutput, tags: tuple[str, ...]) -> VertexOutput:
         is_result = self.program.stream(output.stream).role == "output"

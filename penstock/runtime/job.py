@@ -21,12 +21,14 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Protocol
 
 from penstock.clock import Clock, SystemClock
+from penstock.connectors.hidden_files import FilesKind
 from penstock.errors import ControlError, JobFailed, StreamError
 from penstock.log.blockers import blockers
 from penstock.log.local import LocalLog
@@ -77,16 +79,19 @@ class Job:
         kernels: str | None = None,
         clock: Clock | None = None,
         driver: SlotLauncher | None = None,
+        files: Mapping[str, FilesKind] | None = None,
     ) -> None:
         """`numbers` are those of the run that was begun for this job; without, one begins here.
 
         `driver` starts the slot for what only the driver can host, if the program has such stages.
+        `files` says by stream which sinks of files the slots may write for.
         """
         self._program = program
         self._log = log
         self._launcher = launcher
         self._driver = driver
         self._kernels = kernels
+        self._files = {stream: asdict(kind) for stream, kind in (files or {}).items()}
         self._clock = clock or SystemClock()
         self._patience = patience or Patience()
         if numbers is None:
@@ -234,6 +239,7 @@ class Job:
             program=self._program.to_json(),
             log=str(self._log.folder),
             kernels=self._kernels,
+            files=self._files,
         )
         try:
             launcher.launch(order, self._task_over)

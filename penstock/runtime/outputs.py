@@ -8,7 +8,7 @@ allows, however much a step gives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
@@ -24,6 +24,7 @@ from penstock.log.contract import APPEND_ENTRIES_MAX, Log
 from penstock.log.record import Append, Body, Entry, Fence, Position, RecordKind
 from penstock.log.validate import check_newest
 from penstock.runtime.appending import Appends, PendingAppend
+from penstock.runtime.file_output import FileOutput
 from penstock.stages.tags import parse_tag
 
 UNIT_BYTES_MAX = 8 << 20  # before compression
@@ -82,12 +83,14 @@ class Outputs:
         lasts: Callable[[str], bool] = lambda tag: False,
         appends: Appends | None = None,
         adaptive: Adaptive | None = None,
+        files: Mapping[str, FileOutput] | None = None,
     ) -> None:
         """`lasts` says of a tag whether its records are not trimmed by this query.
 
         Only these are compressed by a codec that was named: what is read once and trimmed costs
         more time than it saves. `adaptive` weighs that for the rows of any stream, if it is the
-        codec. Without `appends`, an append is over when it was begun.
+        codec. Without `appends`, an append is over when it was begun. `files` are for the rows
+        under some tags, if there are many of them.
         """
         self._log = log
         self._fence = fence
@@ -95,6 +98,7 @@ class Outputs:
         self._adaptive = adaptive or Adaptive(log.disk)
         self._lasts = lasts
         self._appends = appends or Appends(log)
+        self._files = files or {}
         self._pending: PendingAppend | None = None
         self._sequence = 0
         self._rows: dict[tuple[RecordKind, str, pa.Schema], list[pa.RecordBatch]] = {}
@@ -111,19 +115,24 @@ class Outputs:
         """
         batch = plain_batch(batch) if self._lasts(tag) else with_own_texts(batch)
         check_rows(batch)
-        self._rows.setdefault((kind, tag, batch.schema), []).append(batch)
+        if kind is RecordKind.DATA and tag in self._files:
+            self._files[tag].add(batch)
+        else:
+            self._rows.setdefault((kind, tag, batch.schema), []).append(batch)
         self.bytes_waiting += batch.nbytes
         if kind is RecordKind.DATA:
             self.written.add(tag)
 
     def append_early(self) -> None:
         """Begin to append what is queued; no reader will see it before the next marker."""
+        self.bytes_waiting -= sum(files.write_early() for files in self._files.values())
         self._seal_rows()
         if self._entries:
             self._begin()
 
     def begin_commit(self, tags: tuple[str, ...], marker: bytes) -> None:
         """Begin to append what is queued together with its marker."""
+        self._end_files()
         self._seal_rows()
         self._queue(RecordKind.MARKER, tags, marker)
         self._begin()
@@ -167,6 +176,20 @@ class Outputs:
     def check_fence(self) -> None:
         """Raise `Fenced` if a newer instance owns the vertex by now."""
         check_newest(self._log, self._fence)
+
+    def abandon(self) -> None:
+        """Leave nothing of files that were begun: they would have been named by the next append."""
+        for files in self._files.values():
+            files.abandon()
+
+    def _end_files(self) -> None:
+        """Queue a record for each file, and rows that are too few for one as any others."""
+        for tag, files in self._files.items():
+            if (named := files.end()) is not None:
+                self._queue(RecordKind.DATA, (tag,), *named.encode())
+                self.row_bytes[tag] += named.bytes
+            for batch in files.take_rows():
+                self._rows.setdefault((RecordKind.DATA, tag, batch.schema), []).append(batch)
 
     def _seal_rows(self) -> None:
         """Turn queued rows into p-units: many small records would cost far more than few."""

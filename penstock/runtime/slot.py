@@ -25,11 +25,13 @@ import queue
 import socket
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from penstock.clock import SystemClock
+from penstock.connectors.hidden_files import FilesKind
 from penstock.errors import ControlError, FunctionFailed, StreamError
 from penstock.json_codec import parse, spaced_json
 from penstock.kernels.background import BackgroundKernels
@@ -74,6 +76,7 @@ class SlotOrder:
     program: str = field(repr=False)  # as JSON
     log: str
     kernels: str | None = None
+    files: Mapping[str, dict[str, Any]] = field(default_factory=dict)  # as `FilesKind` has them
 
 
 class Slot:
@@ -285,6 +288,7 @@ class _SlotProcess:
             appends=appends,
             spark=self._spark,
             python=self._python,
+            files={stream: FilesKind(**facts) for stream, facts in self._order.files.items()},
         )
 
     def _live(self, assembly: Assembly) -> None:

@@ -300,6 +300,7 @@ class Vertex:
         for snapshot in (self._snapshots or {}).values():
             snapshot.abandon()
         self._snapshots = None
+        self._parts.outputs.abandon()
         self._parts.input.close()
 
     def _has_news(self) -> bool:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.clock import Clock, SystemClock
 from penstock.config import LogConfig
+from penstock.connectors.hidden_files import FilesKind
 from penstock.kernels.cache import KernelCache
 from penstock.kernels.private_folder import private_kernels_folder
 from penstock.log.local import LocalLog, open_log
@@ -53,6 +54,7 @@ class SingleProcess:
         clock: Clock | None = None,
         log_config: LogConfig | None = None,
         trim_commits: int = TRIM_COMMITS,
+        files: Mapping[str, FilesKind] | None = None,
     ) -> None:
         path = Path(folder)
         self.log: LocalLog = open_log(path, create=True, config=log_config)
@@ -70,6 +72,7 @@ class SingleProcess:
                 kernels=kernels or KernelCache(private_kernels_folder()),
                 sources={**SOURCES, **(sources or {})},
                 trim_commits=trim_commits,
+                files=files or {},
             )
             self.host = StandaloneHost(assembly, vertices)
         except BaseException:
