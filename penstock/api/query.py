@@ -36,7 +36,7 @@ from penstock.stages.program import Program
 PROGRESS_INTERVAL_S = 1.0
 POLL_S = 0.02
 WATCH_S = 0.2  # the same for a query that goes on, whose end is told
-ENDING_S = 0.005  # the same for one of which only the sinks have something left to do
+ENDING_S = 0.005  # the same where only the sinks have something left to do
 SINK_STOP_TIMEOUT_S = 30.0  # for rows that are committed; what is under way then has no limit
 SINK_GONE_S = 10.0  # the same where Spark is gone, so that what needs it fails or is stuck
 STOP_THREAD = "penstock-stop"
@@ -109,6 +109,7 @@ class StreamingQuery(SparkQuery):
         self._is_stopped = False
         self._waits_for = ""  # while it stops
         self._look_s = POLL_S if request.available_now else WATCH_S
+        self._is_ending = False  # with availableNow: only sinks have something left to do
         self._finished = threading.Event()  # stopped, and everything committed is delivered
         self._told = threading.Event()  # its listeners know so too
         self._tell(lambda listener: listener.onQueryStarted(self._progress.started_event()))
@@ -291,17 +292,22 @@ class StreamingQuery(SparkQuery):
 
     def _is_done(self, available_now: bool) -> bool:
         """Wait a moment; whether the input has ended and been delivered, or something failed."""
-        over = self._job.wait_over(self._look_s)
+        if available_now and not self._is_ending:
+            over = self._job.wait_through(self._look_s)
+        else:
+            over = self._job.wait_over(self._look_s)
         if self._has_sink_failed() or self._feeding.failure() is not None:
             return True
         if over:
             if self._job.error is None and not self._is_delivered():
-                time.sleep(POLL_S)  # the job is not waited for any more
+                time.sleep(ENDING_S)  # the job is not waited for any more
                 return False
             return True
-        if not (available_now and self._is_through()):
+        if not (available_now and (self._is_ending or self._job.is_through())):
             return False
-        self._look_s = ENDING_S
+        if not self._is_ending:
+            self._is_ending, self._look_s = True, ENDING_S
+            self._job.begin_stop()  # its slots end while the sinks get the last rows
         return self._is_delivered()
 
     def _has_sink_failed(self) -> bool:
@@ -421,12 +427,6 @@ class StreamingQuery(SparkQuery):
             if runner.failure is not None:
                 return gone or sink_error(self.stored_name, sink, runner.failure)
         return None
-
-    def _is_through(self) -> bool:
-        """Whether every vertex has done all that was there at the start, and committed it."""
-        known = self._job.vertex_status()
-        facts = (known.get(vertex.name) for vertex in self._program.vertices)
-        return all(each and each["is_through"] for each in facts)
 
     def _is_quiet(self) -> bool:
         """Whether no vertex has anything left: all say so twice, and nothing moved in between.

@@ -132,9 +132,24 @@ class Job:
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over, timeout_s)
 
-    def stop(self) -> None:
-        """Let every slot commit what it has done and end; cancel those that do not in time."""
+    def wait_through(self, timeout_s: float) -> bool:
+        """Wait until every vertex is through, or the query is over; return whether it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._placement.is_through() or self._is_over, timeout_s)
+            return self._is_over
+
+    def is_through(self) -> bool:
+        """Whether every vertex has done all that was there, and committed it."""
+        with self._changed:
+            return self._placement.is_through()
+
+    def begin_stop(self) -> None:
+        """Let every slot commit what it has done and end; returns at once."""
         self._events.put(self._placement.stop)
+
+    def stop(self) -> None:
+        """The same, and wait for their end; those that do not come to it in time are cancelled."""
+        self.begin_stop()
         self.wait_over(None)
 
     @property
@@ -220,10 +235,10 @@ class Job:
 
     def _happen(self, event: Event) -> None:
         with self._changed:
-            was_running = self._placement.is_running()
+            before = self._placement.is_running(), self._placement.is_through()
             commands = event(self._clock.monotonic_s())
-            if self._placement.is_running() != was_running:  # most events say that all is well
-                self._changed.notify_all()
+            if before != (self._placement.is_running(), self._placement.is_through()):
+                self._changed.notify_all()  # most events say that all is well
         for command in commands:
             self._hands.carry_out(command)
 

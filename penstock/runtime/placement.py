@@ -207,6 +207,10 @@ class Placement:
         """Whether every vertex has been started by some slot."""
         return self._vertices <= self.status.keys() | self.ended
 
+    def is_through(self) -> bool:
+        """Whether every vertex has said that nothing will come any more, with availableNow."""
+        return all(self.status.get(name, {}).get("is_through") for name in self._vertices)
+
     # What happens ---------------------------------------------------------------------------
 
     def start(self, now_s: float) -> list[Command]:

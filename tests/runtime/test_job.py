@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,6 +122,34 @@ def test_a_query_whose_vertices_have_ended_is_over(tmp_path: Path) -> None:
     ((_, [(vertex, instance)]),) = slots.assigned
     assert vertex in {each.name for each in small().vertices}
     assert isinstance(instance, int)
+
+
+def test_that_all_is_through_is_heard_at_once_and_a_stop_that_began_ends(tmp_path: Path) -> None:
+    """Nothing polls: who waits is woken, and what else there is to do goes on beside the end."""
+    may_speak = threading.Event()
+
+    def go_through(channel: Channel, vertices: list[list[object]]) -> None:
+        for vertex, instance in vertices:
+            channel.send({"type": "started", "vertex": vertex, "instance": instance})
+        may_speak.wait(WAIT_S)
+        through = {"state": "running", "commits": 1, "is_through": True}
+        facts = {str(v): {**through, "instance": n} for v, n in vertices}
+        channel.send({"type": "status", "vertices": facts})
+
+    slots = ThreadSlots(go_through)
+    with running(tmp_path, slots) as job:
+        assert job.wait_running(WAIT_S)
+        assert not job.is_through()
+        assert not job.wait_through(0.01)
+        threading.Timer(0.05, may_speak.set).start()
+        began_s = time.monotonic()
+        assert not job.wait_through(WAIT_S)  # it is through, and not over
+        assert time.monotonic() - began_s < WAIT_S
+        assert job.is_through()
+        assert not job.is_over
+        job.begin_stop()
+        assert job.wait_over(WAIT_S)
+        assert job.error is None
 
 
 def test_a_slot_that_hangs_is_cut_off_ended_and_replaced(tmp_path: Path) -> None:

@@ -69,6 +69,24 @@ def in_order(frame: DataFrame) -> list[Row]:
     return sorted(frame.collect(), key=str)
 
 
+def test_slots_end_while_a_function_still_gets_the_last_rows(
+    spark: SparkSession, rows: DataFrame
+) -> None:
+    """With availableNow nothing more will come: their places are free for others by then."""
+    found: list[Row] = []
+    is_over: list[bool] = []
+
+    def late(batch: DataFrame, number: int) -> None:
+        (query,) = penstock.queries()
+        is_over.append(query.job.wait_over(60))
+        found.extend(batch.collect())
+
+    query = drained(penstock.writeStream(rows.select("n")).foreachBatch(late))
+    assert is_over == [True] * len(is_over) != []
+    assert sorted(row.n for row in found) == list(range(40))
+    assert query.exception() is None
+
+
 LAYOUTS: dict[str, tuple[str, list[str], dict[str, Any]]] = {
     "parquet": ("parquet", [], {}),
     "parquet, packed": ("parquet", [], {"compression": "zstd"}),
