@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.bench.arrivals import Arrivals
@@ -31,6 +33,16 @@ def test_the_oracle_agrees_with_a_spark_job(name: str, tmp_path: Path) -> None:
     rows = rows_of_table(query.over(events, 1_000).toArrow())
     assert rows
     assert difference(name, world, rows, len(query.key)) is None
+
+
+@pytest.mark.parametrize("events", [7, 20_000, 150_001])
+def test_the_files_have_all_events_in_their_order(tmp_path: Path, events: int) -> None:
+    made = replace(EVENTS, events_max=events)
+    columns = ("etype", "dateTime", "bid.price")
+    write_files(tmp_path / "files", made, columns)
+    files = [pq.read_table(file) for file in sorted((tmp_path / "files").iterdir())]
+    assert pa.concat_tables(files).equals(table_of(made, "all", columns))
+    assert max(map(len, files)) <= min(map(len, files)) + 4
 
 
 def test_every_query_has_an_answer_and_the_eight_are_watched() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,13 +37,20 @@ def rows_of_table(table: pa.Table) -> list[Row]:
 
 
 def write_files(folder: Path, settings: NexmarkSettings, columns: tuple[str, ...]) -> None:
-    """The merged events as Parquet, in the order of their numbers."""
+    """The merged events as Parquet, in the order of their numbers, and never all in memory."""
     folder.mkdir(parents=True)
-    rows = table_of(settings, "all", columns)
-    size = -(-len(rows) // FILES)
+    source = NexmarkSource(settings, "all", columns)
+    assert settings.events_max is not None
+    size = -(-settings.events_max // FILES)
+    batches = _batches(source)
+    rest: pa.Table = source.schema.empty_table()
     for number in range(FILES):
-        part = rows.slice(number * size, size)
-        pq.write_table(part, folder / f"part-{number}.parquet", row_group_size=READ_ROWS)
+        left = size
+        with pq.ParquetWriter(folder / f"part-{number}.parquet", source.schema) as file:
+            while left and (rest := rest if len(rest) else _next(batches, source.schema)):
+                group, rest = rest.slice(0, left), rest.slice(left)
+                file.write_table(group, READ_ROWS)
+                left -= len(group)
 
 
 def _batches(source: NexmarkSource) -> Iterator[pa.RecordBatch]:
@@ -52,6 +60,11 @@ def _batches(source: NexmarkSource) -> Iterator[pa.RecordBatch]:
         offset, ended = read.next_offset, read.ended
         if read.batch is not None:
             yield read.batch
+
+
+def _next(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    """The rows of the next batch; none if there is no more."""
+    return pa.Table.from_batches([*itertools.islice(batches, 1)], schema)
 
 
 def _columns(table: pa.Table) -> dict[str, list[object]]:
