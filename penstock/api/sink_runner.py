@@ -210,7 +210,13 @@ def columns_of(release: Release) -> pa.Schema | None:
 
 def file_of(release: Release) -> NamedFile | None:
     """The file with the rows of one commit, if its vertex has written them itself."""
-    return named_file(release.records[0].body) if release.records else None
+    named = [named_file(record.body) for record in release.records]
+    if any(named) and len(named) > 1:
+        raise SinkError(
+            f"the marker at position {release.marker.position} commits a file and more: a vertex "
+            "writes one file for a commit, with all its rows. Look for damage with `penstock fsck`"
+        )
+    return named[0] if named else None
 
 
 class SinkRunner:
@@ -420,7 +426,7 @@ class SinkRunner:
             self._pass_empty()
             self._is_busy = False
             self._hurried.clear()
-            self._clear_left_files()
+            self._clear_left_files(is_last=stopping)
         return None if stopping and not found else False
 
     def _collect(self, upto: Position | None = None) -> bool:
@@ -575,10 +581,10 @@ class SinkRunner:
         if self._untrimmed_epochs + self._batch.epochs >= TRIM_COMMITS:
             self._note_done(self._batch.cut())
 
-    def _clear_left_files(self) -> None:
-        """Now and then, while nothing waits: who wrote them is fenced by and by."""
+    def _clear_left_files(self, *, is_last: bool) -> None:
+        """Now and then, while nothing waits, and at the end: who wrote them is fenced by and by."""
         now_s = self._clock.monotonic_s()
-        if now_s >= self._look_for_left_s:
+        if is_last or now_s >= self._look_for_left_s:
             self._look_for_left_s = now_s + LEFT_FILES_S
             resume = START if self._progress is None else self._progress.facts.resume
             self._left_files.clear(resume)

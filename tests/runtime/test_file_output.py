@@ -316,6 +316,22 @@ def test_a_file_that_a_record_names_is_left_to_the_sink(
     second.process.abandon()
 
 
+def test_a_commit_of_a_file_and_more_is_refused(tmp_path: Path, kernels: KernelCache) -> None:
+    """Rows beside the file would be passed over."""
+    life = Life(tmp_path, kernels)
+    (stage,) = program().stages
+    outputs = life.process.host.vertex(f"q.{stage.name}.0")._parts.outputs
+    schema = arrow_schema(describe_stream(life.process.log, "q.out").schema)
+    rows = pa.record_batch({"n": [1] * 100, "t": ["x" * 20] * 100}, schema=schema)
+    outputs.add(RecordKind.DATA, "S/q.out/0", rows)
+    outputs._end_files()
+    outputs.add(RecordKind.DATA, "S/q.out/0", rows)
+    outputs.commit(("S/q.out/m",), b"{}")
+    with pytest.raises(SinkError, match="commits a file and more"):
+        life.feed()
+    life.process.abandon()
+
+
 def test_of_two_that_publish_a_file_the_second_finds_it_done(
     tmp_path: Path, kernels: KernelCache
 ) -> None:
