@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.bench.arrivals import Arrivals
-from penstock.bench.nexmark import ALL, add_arguments, goals
+from penstock.bench.nexmark import ALL, add_arguments, goals, measure
 from penstock.bench.nexmark.events import rows_of_table, table_of, world_of, write_files
 from penstock.bench.nexmark.latency import WATCHED, Load
 from penstock.bench.nexmark.oracle import ANSWERS, difference
 from penstock.bench.nexmark.queries import QUERIES
 from penstock.connectors.nexmark import NexmarkSettings
+from penstock.errors import InvalidArgument
 from tests.spark_session import shared_session
 
 EVENTS = NexmarkSettings(seed=3, rate=1_000, events_max=20_000, group=1_000)
@@ -43,6 +44,14 @@ def test_the_files_have_all_events_in_their_order(tmp_path: Path, events: int) -
     files = [pq.read_table(file) for file in sorted((tmp_path / "files").iterdir())]
     assert pa.concat_tables(files).equals(table_of(made, "all", columns))
     assert max(map(len, files)) <= min(map(len, files)) + 4
+
+
+def test_more_events_than_the_oracle_can_hold_are_not_verified() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    wanted = parser.parse_args(["--events", "20000000", "--verify", "--measure", "throughput"])
+    with pytest.raises(InvalidArgument, match="at most 5,000,000 are verified"):
+        measure(wanted)
 
 
 def test_every_query_has_an_answer_and_the_eight_are_watched() -> None:

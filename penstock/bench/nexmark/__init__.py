@@ -28,11 +28,13 @@ from penstock.bench.nexmark.queries import QUERIES, VARIANTS, NexmarkQuery
 from penstock.bench.report import QueriesReport, machine_facts, median, rounded, say
 from penstock.bench.sessions import local_session
 from penstock.connectors.nexmark import NexmarkSettings
+from penstock.errors import InvalidArgument
 
 TITLE = "NEXMark q1 to q8, judged by an oracle, beside Structured Streaming"
 ALL = {**QUERIES, **VARIANTS}
 EVENTS = 2_000_000  # so many that the start weighs little
 EVENTS_MAX = 100_000_000
+VERIFIED_EVENTS_MAX = 5_000_000  # the oracle has all of them in Python's values: 1 GB for a million
 EVENT_RATE = 10_000  # of event time, where events come as fast as they can
 RATE = 100_000
 BATCHES_MS = (10, 100)
@@ -114,6 +116,12 @@ def measure(args: argparse.Namespace) -> QueriesReport:
     )
     world = None
     if args.verify and args.measure != "latency":
+        if args.events > VERIFIED_EVENTS_MAX:
+            raise InvalidArgument(
+                f"--verify with {args.events:,} events would take about 1 GB of memory for each "
+                f"million: at most {VERIFIED_EVENTS_MAX:,} are verified; leave one of the two out",
+                events=args.events,
+            )
         say(f"the answers over {args.events:,} events")
         world = world_of(made)
     with (
