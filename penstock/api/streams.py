@@ -48,13 +48,16 @@ class Listeners:
             self._by_session[session] = kept
 
     def tell(self, session: str, tell: Tell) -> None:
-        """Call every listener; one that raises is told to the log, and keeps nobody from more."""
+        """Call every listener; one that raises is told to the log, and keeps nobody from more.
+
+        So does one that calls `sys.exit()`, as to end a job whose query has ended.
+        """
         with self._lock:
             listeners = list(self._by_session.get(session, ()))
         for listener in listeners:
             try:
                 tell(listener)
-            except Exception:
+            except (Exception, SystemExit):
                 logger.warning("a StreamingQueryListener raised", exc_info=True)
 
 

@@ -104,7 +104,7 @@ class PythonFunctions:
             code = self._codes[digest]
             try:
                 self._loaded[digest] = _class_for(code)(code)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 if isinstance(error, StreamError):
                     raise
                 _cannot_load(code, error)
@@ -209,7 +209,7 @@ class PythonFunction:
             try:
                 with self.guarded():
                     self._call_each(pending, values)  # what came before an error is in it
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 self.check_imports(error)
                 failures[len(values)] = failure_of(error)
                 values.append(None)
@@ -299,7 +299,7 @@ class PythonFunction:
             with self.guarded():
                 made = [members(each) for each in apply(0, pieces)]
             return together([as_schema(each, schema) for each in made], schema)
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self.check_imports(error)
             found = failure_of(error)
             raise FunctionFailed(
@@ -333,7 +333,7 @@ class PythonFunction:
             try:
                 with self.guarded():
                     found.append((start, run(rows.slice(start, count))))
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 self.check_imports(error)
                 if count > 1:
                     if _is_of_length(error):
@@ -413,7 +413,7 @@ class PythonFunction:
 
 def failure_of(error: BaseException) -> Failure:
     """An error in words, with those of its lines that are no machinery."""
-    text = " ".join(str(error).split())
+    text = _text_of(error)
     if isinstance(error, SystemExit):
         text = f"the function called sys.exit({error.code!r})"
     frames = [
@@ -423,6 +423,13 @@ def failure_of(error: BaseException) -> Failure:
     ]
     trace = "".join(traceback.format_list(frames))
     return Failure(f"{type(error).__name__}: {text}"[:1_000], trace[-TRACE_CHARACTERS_MAX:])
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())
+    except BaseException as another:  # its class is one of people too
+        return f"(its text cannot be made: {type(another).__name__})"
 
 
 _MACHINERY = (f"{os.sep}pyspark{os.sep}", str(Path(__file__).parents[1]))
@@ -524,7 +531,7 @@ class _Noted:
                 return instead
             try:
                 return function(*args, **named)
-            except (Exception, SystemExit) as error:
+            except BaseException as error:
                 self.raised[self._row] = error
                 return instead
 

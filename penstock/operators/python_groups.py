@@ -120,7 +120,7 @@ class PythonGroups(Operator):
         function = self._calls.loaded
         try:
             return run()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             function.check_process()
             if isinstance(error, StreamError):
                 raise

@@ -148,6 +148,18 @@ def test_without_a_dead_letter_stream_the_error_names_row_and_key() -> None:
     assert raised.value.details["row"] == 1
 
 
+def test_what_is_no_exception_is_an_error_of_its_key_too() -> None:
+    def leaves(key: Any, frames: Any, state: Any) -> Any:
+        if key[0] == "b":
+            raise KeyboardInterrupt("enough")
+        yield pd.DataFrame({"k": [key[0]], "n": [1]})
+
+    output = counting(leaves).process(batch([("a", 1), ("b", 2)]), on_bad_row="reject")
+    assert found(output.batches) == [("a", 1)]
+    assert output.rejected is not None
+    assert "KeyboardInterrupt: enough" in output.rejected.column("error").to_pylist()[0]
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [

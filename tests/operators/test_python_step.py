@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -213,6 +214,39 @@ def test_sys_exit_is_an_error_of_its_row() -> None:
     for kind in (PICKLED, ROW_BY_ROW):
         with pytest.raises(RowError, match=r"the function called sys.exit\(3\)") as caught:
             chain(f=code(leaves, kind)).process(ROWS)
+        assert caught.value.details["row"] == 2
+
+
+class Speechless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (KeyboardInterrupt("now"), "KeyboardInterrupt: now"),
+        (CancelledError(), "CancelledError: "),
+        (GeneratorExit(), "GeneratorExit: "),
+        (Speechless(), r"Speechless: \(its text cannot be made: ValueError\)"),
+    ],
+)
+def test_whatever_a_function_raises_is_an_error_of_its_row(
+    raised: BaseException, told: str
+) -> None:
+    """Also what is no Exception, by which the slot would end, and the next one, and so on."""
+
+    def one(n: int) -> int:
+        if n == 2:
+            raise raised
+        return n
+
+    def series(n: pd.Series) -> pd.Series:
+        return n.map(one)
+
+    for function, kind in ((one, PICKLED), (one, ROW_BY_ROW), (series, PANDAS)):
+        with pytest.raises(RowError, match=told) as caught:
+            chain(f=code(function, kind)).process(ROWS)
         assert caught.value.details["row"] == 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sys
 import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -77,6 +78,9 @@ class Heard(StreamingQueryListener):
 class Raising(Heard):
     def onQueryProgress(self, event: Any) -> None:
         raise ValueError("a listener of the user's")
+
+    def onQueryTerminated(self, event: Any) -> None:
+        sys.exit("its program is to end")
 
 
 # --- progress and listeners -----------------------------------------------------------------------
@@ -187,6 +191,7 @@ def test_listeners_hear_of_start_progress_and_end(
     assert removed.events == []
     assert "a StreamingQueryListener raised" in caplog.text
     assert "a listener of the user's" in caplog.text
+    assert "its program is to end" in caplog.text
 
 
 def test_listeners_hear_why_a_query_ended(spark: SparkSession, lines: DataFrame) -> None:
