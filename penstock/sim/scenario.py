@@ -165,6 +165,8 @@ def make_scenario(seed: int) -> Scenario:
         available_now=shape.window_us is not None and more.random() < 0.25,
     )
     is_changed = shape.name in CHANGED and random.Random(f"changes {seed}").random() < 0.8
+    # What carries rows to a sink may change with a start: there it is the sink that refuses.
+    is_refused = is_changed and not has_sink
     later = replace(settings, step_rows_max=7, checkpoint_interval_commits=2)
     troubles = Troubles(
         point_gap=rng.choice((100, 250, 250, 700)),
@@ -181,7 +183,7 @@ def make_scenario(seed: int) -> Scenario:
         shape=shape,
         programs=tuple(replace(program, settings=settings) for program in programs),
         changed=_planned(shape, has_sink, "changed", later) if is_changed else (),
-        refused=_planned(shape, has_sink, "refused", settings)[-1] if is_changed else None,
+        refused=_planned(shape, has_sink, "refused", settings)[-1] if is_refused else None,
         feeds=feeds,
         has_stragglers=has_stragglers,
         stalled_feed=stalled,
