@@ -29,9 +29,10 @@ from penstock.api.datasource import PenstockDataSource
 from penstock.api.planned import PlannedQuery, PlannedStreams
 from penstock.api.registry import STARTED
 from penstock.api.session import check_session
+from penstock.api.start_words import StartWords
 from penstock.api.state_metadata import state_metadata
 from penstock.api.streams import check_name_is_free, session_id, streams
-from penstock.api.writer import DataStreamWriter, say
+from penstock.api.writer import DataStreamWriter
 from penstock.arguments import check_type
 from penstock.errors import (
     InvalidArgument,
@@ -249,7 +250,7 @@ class StateSource(PenstockDataSource):
         return "penstock-states"
 
 
-class TakenWriter(SparkWriter):
+class TakenWriter(StartWords[SparkQuery], SparkWriter):
     """Says every word to Spark's writer and to ours; which of them starts the query is seen then.
 
     Spark's comes first: what is wrong for Spark is refused by Spark, in its own words.
@@ -301,35 +302,15 @@ class TakenWriter(SparkWriter):
         super().foreachBatch(func)
         return self._say(lambda: self._ours.foreachBatch(func))
 
-    def start(
-        self,
-        path: str | None = None,
-        format: str | None = None,
-        outputMode: str | None = None,
-        partitionBy: Any = None,
-        queryName: str | None = None,
-        **options: Any,
-    ) -> SparkQuery:
-        words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
+    def _start_at(self, path: str | None) -> SparkQuery:
         if path is not None:
             self._say(lambda: self._ours.option("path", path))
-        say(self, options, words | {"format": format})
-        begin = super().start
-        return self._start(self._ours.start, lambda: begin(path))
+        return self._start(self._ours.start, lambda: SparkWriter.start(self, path))
 
-    def toTable(
-        self,
-        tableName: str,
-        format: str | None = None,
-        outputMode: str | None = None,
-        partitionBy: Any = None,
-        queryName: str | None = None,
-        **options: Any,
-    ) -> SparkQuery:
-        words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
-        say(self, options, words | {"format": format})
-        begin = super().toTable
-        return self._start(lambda: self._ours.toTable(tableName), lambda: begin(tableName))
+    def _start_table(self, name: str) -> SparkQuery:
+        return self._start(
+            lambda: self._ours.toTable(name), lambda: SparkWriter.toTable(self, name)
+        )
 
     def _say(self, word: Callable[[], object]) -> SparkWriter:
         if self._refusal is None:

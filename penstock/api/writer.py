@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from penstock.api.spark_errors import (
     check_text,
     refuse,
 )
+from penstock.api.start_words import StartWords
 from penstock.api.starting import Planned, Start, lock_query, running_already
 from penstock.api.streams import check_name_is_free
 from penstock.api.triggers import Timing, timing_of
@@ -71,7 +72,7 @@ logger = logging.getLogger(__name__)
 _OF_SINKS = frozenset(option.name for choice in CHOICES for option in choice.options)
 
 
-class DataStreamWriter:
+class DataStreamWriter(StartWords[StreamingQuery]):
     """Collects what a query should do; `start()` runs it. Every method returns the writer."""
 
     def __init__(self, df: DataFrame, writers: Sequence[DataStreamWriter] = ()) -> None:
@@ -227,35 +228,13 @@ class DataStreamWriter:
         finally:
             place.release()
 
-    def start(
-        self,
-        path: str | None = None,
-        format: str | None = None,
-        outputMode: str | None = None,
-        partitionBy: Any = None,
-        queryName: str | None = None,
-        **options: Any,
-    ) -> StreamingQuery:
-        """Check, plan, store and run the query. The arguments are PySpark's."""
-        words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
-        say(self, options, words | {"format": format})
+    def _start_at(self, path: str | None) -> StreamingQuery:
         if path is not None:
             self.option("path", path)
         return self._start()
 
-    def toTable(
-        self,
-        tableName: str,
-        format: str | None = None,
-        outputMode: str | None = None,
-        partitionBy: Any = None,
-        queryName: str | None = None,
-        **options: Any,
-    ) -> StreamingQuery:
-        """Run the query, and add its rows to a table of the catalog, made if it is missing."""
-        self._table = check_text(tableName, "tableName")
-        words = {"outputMode": outputMode, "partitionBy": partitionBy, "queryName": queryName}
-        say(self, options, words | {"format": format})
+    def _start_table(self, name: str) -> StreamingQuery:
+        self._table = check_text(name, "tableName")
         return self._start()
 
     def _start(self) -> StreamingQuery:
@@ -498,14 +477,6 @@ def _check_guarantee(log: LocalLog, program: Program) -> None:
             program.query,
             settings.guarantee,
         )
-
-
-def say(writer: Any, options: Mapping[str, Any], words: Mapping[str, Any]) -> None:
-    """What `start` of a writer was given, ours or Spark's, as if it had been said before."""
-    writer.options(**options)
-    for word, value in words.items():
-        if value is not None:
-            getattr(writer, word)(value)
 
 
 def writeStream(df: DataFrame) -> DataStreamWriter:
