@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -216,7 +216,7 @@ class ProgressLog:
         # What is there beyond the last commit is not asked for; who has asked in vain knows.
         is_all = all(vertices.get(name, {}).get("is_drained") for name in names)
         return {
-            "description": str(stage.source or self._described(stage.streams)),
+            "description": self._described(stage),
             "startOffset": start,
             "endOffset": end,
             "latestOffset": end if is_all else None,
@@ -226,9 +226,13 @@ class ProgressLog:
             "metrics": {},
         }
 
-    def _described(self, streams: Sequence[str]) -> str:
-        by_spark = [self._fed[name] for name in streams if name in self._fed]
-        named = [name for name in streams if name not in self._fed]
+    def _described(self, stage: Stage) -> str:
+        if stage.source is not None:
+            is_folder = stage.source.connector == "folder"
+            path = stage.source.options["path"] if is_folder else ""
+            return f"FileStreamSource[file:{path}]" if is_folder else str(stage.source)  # as Spark
+        by_spark = [self._fed[name] for name in stage.streams if name in self._fed]
+        named = [name for name in stage.streams if name not in self._fed]
         ours = [f"penstock {', '.join(named)}"] if named else []
         return ", ".join([*ours, *(f"{source} by Structured Streaming" for source in by_spark)])
 

@@ -165,7 +165,10 @@ class StreamingQuery(SparkQuery):
         running = self._job.vertex_status()
         is_busy = self.isActive and any(not v.get("is_drained", True) for v in running.values())
         if not self.isActive:
-            message = "Stopped" if self.exception() is None else "Terminated with exception"
+            error = self.exception()
+            message = "Stopped"
+            if error is not None:
+                message = f"Terminated with exception: {error.message}"
         elif not running:
             message = "Initializing"
         else:
@@ -368,7 +371,7 @@ class StreamingQuery(SparkQuery):
             if unfed is not None:
                 unfed = gone or unfed
             if (error := self._job.error or self._sink_error(gone) or unfed or stuck) is not None:
-                self._error = query_exception(error)
+                self._error = query_exception(error, id=self._id, runId=self._run_id)
             self._note_progress()
             self._note_end()
             self._keep_explanation()

@@ -22,6 +22,7 @@ from pyspark.errors.utils import ErrorClassesReader
 from penstock.errors import InvalidArgument, InvalidOption, QueryActive, StreamError
 
 FAILED = "STREAM_FAILED"  # Spark's condition of a query that an error has ended
+FAILED_STATE = "XXKST"  # and its SQLSTATE
 
 
 class _AsSparks(PySparkException, StreamError):
@@ -93,11 +94,14 @@ def check_timeout(value: Any) -> None:
 # --- the end of a query ---------------------------------------------------------------------------
 
 
-def query_exception(error: StreamError) -> StreamError:
-    """An error that ended a query, as a StreamingQueryException that is also what it was."""
+def query_exception(error: StreamError, **query: str) -> StreamError:
+    """An error that ended a query, as a StreamingQueryException that is also what it was.
+
+    `query` are its `id` and `runId`, which Spark has among the parameters of the message.
+    """
     if isinstance(error, StreamingQueryException):
         return error
-    ended = _ended_by(type(error))(error.message, **error.details)
+    ended = _ended_by(type(error))(error.message, **error.details, **query)
     ended.__traceback__ = error.__traceback__
     ended.__cause__ = error.__cause__
     return ended
@@ -117,7 +121,10 @@ def _as_query_exception(kind: type[StreamError]) -> type[StreamError]:
 
     def describe(self: Any, message: str, **details: Any) -> None:
         StreamError.__init__(self, message, **details)
-        PySparkException.__init__(self, message, FAILED, {"message": message})
+        known: dict[str, str] = {
+            name: str(details[name]) for name in ("id", "runId") if name in details
+        }
+        PySparkException.__init__(self, message, FAILED, known | {"message": message})
         self.args = (message,)
         # As those have that come out of the JVM.
         self._desc, self._stackTrace = message, str(details.get("traceback", ""))
@@ -135,6 +142,7 @@ def _as_query_exception(kind: type[StreamError]) -> type[StreamError]:
             "__init__": describe,
             "__reduce__": rebuilt,
             "__str__": PySparkException.__str__,
+            "getSqlState": lambda self: FAILED_STATE,
         },
     )
 

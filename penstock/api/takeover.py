@@ -67,12 +67,14 @@ class TakenQuery:
     sink: str
     reason: str | None  # why Structured Streaming runs it; None if Penstock does
     ends: tuple[str, ...] = ()  # what Structured Streaming does for one that Penstock runs
+    is_refused: bool = False  # by Structured Streaming too
 
     def __str__(self) -> str:
         if self.reason is None:
             ends = f", its {' and '.join(self.ends)} by Structured Streaming" if self.ends else ""
             return f"{self.title} ({self.sink}): Penstock{ends}"
-        return f"{self.title} ({self.sink}): Structured Streaming, because {self.reason}"
+        refused = ", which refused it too" if self.is_refused else ""
+        return f"{self.title} ({self.sink}): Structured Streaming{refused}, because {self.reason}"
 
 
 @dataclass
@@ -335,12 +337,12 @@ class TakenWriter(StartWords[SparkQuery], SparkWriter):
                 raise
             check_name_is_free(self._spark, self._ours._name)
             reason = _in_one_line(error)
-            self._note(reason)
             if self._taken.only_plans:
+                self._note(reason)
                 print(f"Structured Streaming would run it: {reason}\n")
                 return PlannedQuery(self._ours.title)
             logger.warning("query %s runs on Structured Streaming: %s", self._ours.title, reason)
-            return sparks()
+            return self._leave(sparks, reason)
         self._note(None)
         return started
 
@@ -348,9 +350,20 @@ class TakenWriter(StartWords[SparkQuery], SparkWriter):
         self._ours.explain()
         return PlannedQuery(self._ours.title)
 
-    def _note(self, reason: str | None) -> None:
-        ends = self._ours.ends if reason is None else ()
-        self._taken.starts.append(TakenQuery(self._ours.title, self._ours.sink_word, reason, ends))
+    def _leave(self, sparks: Callable[[], SparkQuery], reason: str) -> SparkQuery:
+        """Have Spark start it, which may refuse it too."""
+        is_refused = True
+        try:
+            started = sparks()
+            is_refused = False
+        finally:
+            self._note(reason, is_refused)
+        return started
+
+    def _note(self, reason: str | None, is_refused: bool = False) -> None:
+        ours = self._ours
+        ends = ours.ends if reason is None else ()
+        self._taken.starts.append(TakenQuery(ours.title, ours.sink_word, reason, ends, is_refused))
 
     def _is_stored_here(self) -> bool:
         """Whether the query's place holds a log of ours, which Spark must not begin anew beside."""

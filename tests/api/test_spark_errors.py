@@ -66,16 +66,18 @@ def test_arguments_are_refused_in_pysparks_words() -> None:
 def test_what_ended_a_query_is_a_streaming_query_exception(kind: type[StreamError]) -> None:
     """And still of its own class, under its own name."""
     plain = kind("the end", epoch=3, traceback="in f\n  raise")
-    ended = query_exception(plain)
+    ended = query_exception(plain, id="7", runId="8")
     for each in (ended, pickle.loads(pickle.dumps(ended)), query_exception(ended)):
         assert isinstance(each, StreamingQueryException)
         assert isinstance(each, kind)
-        assert each.details == plain.details
+        assert each.details == {**plain.details, "id": "7", "runId": "8"}
+        parameters = {"id": "7", "message": "the end", "runId": "8"}
+        assert each.getMessageParameters() == parameters
         assert each.error_class == plain.error_class
         assert str(each) == "[STREAM_FAILED] the end"
         assert (each._desc, each._cause) == ("the end", None)  # as those of the JVM
         assert each._stackTrace == "in f\n  raise"
-        assert each.getSqlState() is None
+        assert each.getSqlState() == "XXKST"
 
 
 def test_the_tree_of_errors_loads_no_spark() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import IllegalArgumentException, StreamingQueryException
+from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StreamingQueryListener
 from pyspark.sql.streaming.listener import (
@@ -94,6 +94,7 @@ def test_progress_is_pysparks_and_there_when_all_rows_are(lines: DataFrame) -> N
     assert last in query.recentProgress
     assert (last.name, str(last.id), last["id"]) == (None, query.id, query.id)
     assert last.runId == uuid.UUID(query.runId)
+    assert re.fullmatch(r"FileStreamSource\[file:/.*/in\]", last.sources[0].description)
     assert sum(p.numInputRows for p in query.recentProgress) == 3
     assert sum(p.sources[0].numInputRows for p in query.recentProgress) == 3
     assert sum(p.sink.numOutputRows for p in query.recentProgress) == 3
@@ -203,8 +204,11 @@ def test_listeners_hear_why_a_query_ended(spark: SparkSession, lines: DataFrame)
     penstock.streams(spark).addListener(heard)
     try:
         query = penstock.writeStream(lines).foreachBatch(fail).start()
-        with pytest.raises(StreamingQueryException, match="LookupError: nothing there"):
+        with pytest.raises(StreamingQueryException, match="LookupError: nothing there") as caught:
             query.awaitTermination(60)
+        known = caught.value.getMessageParameters() or {}
+        assert (known["id"], known["runId"]) == (query.id, query.runId)
+        assert query.status["message"].startswith("Terminated with exception: the foreachBatch")
         wait_for("the end", lambda: isinstance(heard.events[-1], QueryTerminatedEvent))
     finally:
         penstock.streams(spark).removeListener(heard)
@@ -280,6 +284,11 @@ def test_a_session_is_taken_over_and_given_back(
     assert {query.name for query in spark.streams.active} == {"ours", "parted"}
     with pytest.raises(IllegalArgumentException, match="'ours' is running"):
         parted.writeStream.format("noop").queryName("ours").start()
+    with pytest.raises(AnalysisException):
+        lines.writeStream.format("noop").queryName("neither").outputMode("complete").start()
+    assert str(taken.starts.pop()).startswith(
+        "neither (noop): Structured Streaming, which refused it too, because "
+    )
     ours.stop()
     sparks.stop()
     assert [(each.title, each.reason is None) for each in taken.starts] == [
