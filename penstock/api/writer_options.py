@@ -58,6 +58,7 @@ WRITER_OPTIONS: tuple[Option[Any], ...] = (
     Option("codec", str, None, "codec"),
     Option("codecInterval", _milliseconds, None, "codec_interval_ms"),
     Option("floatDigits", whole(0, 15), None, "float_digits"),
+    Option("pushUp", flag, None, "push_up"),
     Option("stepRowsMax", whole(1, 1 << 24), None, "step_rows_max"),
     Option("undeliveredBytesMax", whole(1, 1 << 44), None, "undelivered_bytes_max"),
     *dict.fromkeys(option for choice in CHOICES for option in choice.options),

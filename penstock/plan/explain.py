@@ -469,7 +469,7 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
             )
             once = [stage for stage, _ in program.outputs_to(stream.name) if _comes_once(stage)]
             if once and settings.guarantee != "unsafe":
-                use = f"{use}; {_ingress_text(stream, once[0])}"
+                use = f"{use}; {_ingress_text(stream, once[0])}{_WHOLE[settings.push_up]}"
             if stream.name == observed_stream(program.query):
                 use = "what was observed, until the query's progress has told it"
             yield f"S/{stream.name}", use
@@ -492,6 +492,9 @@ def _persisted(program: Program) -> Iterator[tuple[str, str]]:
                 f"C/{name}",
                 f"changes of the state, a checkpoint every {every:,} commits or {age}",
             )
+
+
+_WHOLE = {True: "", False: ". pushUp is off, to measure: nothing is taken away before"}
 
 
 def _comes_once(stage: Stage) -> bool:

@@ -14,6 +14,7 @@ from penstock.plan.fuse_projections import fuse_projections
 from penstock.plan.fuse_stages import fuse_stages
 from penstock.plan.host_spark_steps import host_spark_steps
 from penstock.plan.lower import lower
+from penstock.plan.persist_whole import persist_whole
 from penstock.plan.place_exchanges import place_exchanges
 from penstock.plan.prune_columns import prune_columns
 from penstock.plan.push_up_persistence import push_up_persistence
@@ -29,6 +30,7 @@ RULES: tuple[Rule, ...] = (
     weigh_changes,  # first: what changes has other columns for who computes than for people
     share_subplans,  # before the rules that rewrite equal parts for their users, and apart
     combine_filters,  # fewer steps per chain
+    persist_whole,  # before pruning: all columns are persisted
     prune_columns,  # before exchanges, so that they carry only what is needed
     fuse_projections,  # after pruning, which adds projections and makes others trivial
     dissolve_unions,  # before exchanges: partials are made per branch

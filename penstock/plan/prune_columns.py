@@ -57,7 +57,8 @@ def prune_columns(query: Query) -> Query:
     pruned: list[Write] = []
     for write in reversed(query.writes):
         needed = {f.name for f in write.child.schema}
-        if write.target.internal:
+        is_whole = isinstance(write.child, Scan) and not query.settings.push_up
+        if write.target.internal and not is_whole:
             readers = [scan for reader in pruned for scan in scans_of(reader.child)]
             read = [scan for scan in readers if write.target.name in stream_names(scan)]
             needed = {f.name for scan in read for f in scan.schema} or needed

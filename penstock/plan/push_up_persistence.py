@@ -51,6 +51,12 @@ def push_up_persistence(query: Query) -> Query:
     return prune_columns(replace(query, writes=(*cutting.ingress, *writes)))
 
 
+def ingress_name(query: Query, more: int) -> str:
+    """What the next of its streams of this kind is called, where so many will be added."""
+    taken = sum(is_ingress(write.target) for write in query.writes)
+    return own_name(query.name, INGRESS, taken + more)
+
+
 def is_ingress(stream: StreamRef) -> bool:
     """Whether a stream is one that this rule made."""
     return stream.internal and stream.name.split(".")[1:2] == [INGRESS]
@@ -103,8 +109,7 @@ class _Cutting:
         smaller."""
         if isinstance(node, Step) and not _shrinks(node):
             return step(node.spec, self._persisted(node.child, cohort))
-        taken = sum(is_ingress(write.target) for write in (*self.query.writes, *self.ingress))
-        name = own_name(self.query.name, INGRESS, taken)
+        name = ingress_name(self.query, len(self.ingress))
         stream = StreamRef(name, producers(node, self.query.parallelism), internal=True)
         self.ingress.append(Write(node, stream, cohort=cohort))
         return scan((stream,), node.schema, node.event_time)

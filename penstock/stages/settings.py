@@ -78,6 +78,10 @@ class Settings:
     """The others keep no state and recover nothing: ceilings to measure with. `unmarked` stores
     rows as usual; `unsafe` only in a log that does not sync, and nothing that a source sent."""
 
+    push_up: bool = True
+    """Rows of a source that cannot be read again are persisted behind what makes them fewer or
+    smaller; False: just as the source gives them, to measure what that saves."""
+
     @property
     def recovers(self) -> bool:
         """Whether a vertex goes on after it was lost."""
@@ -108,12 +112,13 @@ class Settings:
                 setting="late_stream",
                 value=self.late_stream,
             )
-        if type(self.available_now) is not bool:
-            raise InvalidConfig(
-                f"available_now is {self.available_now!r:.200}; it is True or False",
-                setting="available_now",
-                value=repr(self.available_now)[:200],
-            )
+        for setting in ("available_now", "push_up"):
+            if type(value := getattr(self, setting)) is not bool:
+                raise InvalidConfig(
+                    f"{setting} is {value!r:.200}; it is True or False",
+                    setting=setting,
+                    value=repr(value)[:200],
+                )
         _check_choice("codec", self.codec, get_args(Codec))
         _check_choice("watermark_policy", self.watermark_policy, get_args(WatermarkPolicy))
         _check_choice("guarantee", self.guarantee, get_args(Guarantee))

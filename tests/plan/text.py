@@ -103,6 +103,8 @@ def _query_line(query: Query) -> str:
     for setting in ("late_stream", "dead_letter_stream"):
         if getattr(query.settings, setting) is not None:
             line += f" {setting} {getattr(query.settings, setting)}"
+    if not query.settings.push_up:
+        line += " whole"
     return line
 
 
@@ -229,6 +231,8 @@ def parse_query(text: str) -> Query:
             parallelism = cursor.number()
         elif option in ("late_stream", "dead_letter_stream"):
             settings[option] = cursor.name()
+        elif option == "whole":
+            settings["push_up"] = False
         else:
             raise cursor.error(f"there is no option {option!r}")
     cursor.end()
