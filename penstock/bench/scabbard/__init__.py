@@ -1,68 +1,75 @@
 """The benchmark of windows: eleven queries over six streams, judged by an oracle, in three ways,
-beside Structured Streaming and a loop written by hand.
-
-Penstock's slots replay a sample that lies in memory, with times that go on rising; Structured
-Streaming reads the same rows from Parquet files of the columns that the query needs.
+beside other engines; and what the paper measures of its parts, each by itself.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from typing import Any, NamedTuple
 
 from penstock.bench import arguments
-from penstock.bench.report import QueriesReport, machine_facts, median, rounded, say
-from penstock.bench.scabbard.engines import (
-    Input,
-    Way,
-    answer_of_penstock,
-    rows_of,
-    spark_rows_per_s,
+from penstock.bench.report import QueriesReport, machine_facts, say
+from penstock.bench.scabbard import (
+    checkpointing,
+    compared,
+    persistence,
+    phases,
+    reduction,
+    restart,
+    scaling,
 )
-from penstock.bench.scabbard.loops import loop_rows_per_s
-from penstock.bench.scabbard.oracle import difference
-from penstock.bench.scabbard.queries import QUERIES, WindowQuery
-from penstock.bench.scabbard.runs import Measured, run_measured, warm
-from penstock.bench.sessions import local_session
+from penstock.bench.scabbard.flink import HOW_TO_GET, check_flink
+from penstock.bench.scabbard.queries import QUERIES
+from penstock.bench.scabbard.setting import Setting
 
 TITLE = "queries of windows over replayed samples, judged by an oracle, in three ways and beside"
-CHECKED_SAMPLE = 8_192
-CHECKED_CYCLES = 4
-THIN_PER_SECOND = 20  # of the hour's query, so that its windows close in few rows
-THREADS = 6
-AGAINST = ("spark", "loop")
-SPARK_ROWS_MAX = 8_000_000
-SPARK_WINDOWS = 120_000_000  # Spark makes a row of every window that a row is in: so many of these
-SPARK_SETTINGS = {"spark.driver.memory": "4g"}
-WAYS: Mapping[str, Way] = MappingProxyType(
+AGAINST = ("spark", "loop", "flink")
+AGAINST_DEFAULT = ("spark", "loop")
+
+
+class Part(NamedTuple):
+    """One measurement: figures by name, and the goals that they reach."""
+
+    meaning: str
+    measure: Callable[[Setting], dict[str, Any]]
+    goals: Callable[[Mapping[str, Any]], Iterator[tuple[str, bool]]]
+
+
+PARTS: Mapping[str, Part] = MappingProxyType(
     {
-        "rows_per_s": Way(),
-        "persisted_rows_per_s": Way(replayable=False),
-        "unsafe_rows_per_s": Way("unsafe"),
+        "queries": Part("every query beside other engines", compared.measure, compared.goals),
+        "reduction": Part("less data (Fig. 11)", reduction.measure, reduction.goals),
+        "persistence": Part("persisting alone (Fig. 8)", persistence.measure, persistence.goals),
+        "phases": Part("codecs follow the data (Fig. 12)", phases.measure, phases.goals),
+        "checkpoints": Part("checkpoints (Table 4)", checkpointing.measure, checkpointing.goals),
+        "scaling": Part("one slot and two", scaling.measure, scaling.goals),
+        # Last: it has the machine for itself, without the session of the others.
+        "restart": Part("all processes killed (Fig. 10)", restart.measure, restart.goals),
     }
 )
-YSB_ROWS_PER_S_MIN = 150_000_000
-YSB_LOOP_SHARE_MIN = 0.5
-YSB_TIMES_SPARK_MIN = 30
-TIMES_SPARK_MIN = 10
-UNSAFE_SHARE_MIN = 0.9
-UNSAFE_SHARE_PERSISTED_MIN = 0.7
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
+        "--measure",
+        type=_parts,
+        default=["queries"],
+        metavar="PARTS",
+        help="comma separated, or all: "
+        + "; ".join(f"{name}: {part.meaning}" for name, part in PARTS.items())
+        + " (default queries)",
+    )
+    parser.add_argument(
         "--queries",
         type=_queries,
-        default=list(QUERIES),
-        help=f"names, comma separated (default all: {', '.join(QUERIES)})",
+        default=[],
+        help=f"names, comma separated (default: all of a part, of {', '.join(QUERIES)})",
     )
     parser.add_argument(
         "--seconds",
@@ -75,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify",
         action="store_true",
-        help=f"compare {CHECKED_CYCLES} cycles with the oracle, replayed and persisted",
+        help=f"compare {compared.CHECKED_CYCLES} cycles with the oracle, replayed and persisted",
     )
     parser.add_argument(
         "--repeats", type=arguments.whole, default=1, help="turns, medians are told (default 1)"
@@ -83,16 +90,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against",
         type=_against,
-        default=list(AGAINST),
+        default=list(AGAINST_DEFAULT),
         metavar="WHAT",
-        help=f"what to compare with, comma separated: {', '.join(AGAINST)} (the default), or none",
+        help=f"what to compare with, comma separated, of {', '.join(AGAINST)} (default "
+        f"{','.join(AGAINST_DEFAULT)}), or none",
+    )
+    parser.add_argument(
+        "--flink-python",
+        type=Path,
+        metavar="PATH",
+        help=f"the python of an environment with Flink, for --against flink. {HOW_TO_GET}",
     )
     parser.add_argument(
         "--codec", default="adaptive", help="of what is stored (default adaptive, by column)"
     )
     parser.add_argument(
+        "--interval",
+        type=arguments.seconds,
+        default=phases.INTERVAL_S,
+        metavar="S",
+        help="of phases: between two decisions on codecs (default 4)",
+    )
+    parser.add_argument(
         "--dir", type=Path, default=Path(), help="a folder on the disk to use (default .)"
     )
+
+
+def _parts(text: str) -> list[str]:
+    return list(PARTS) if text == "all" else _known(text, PARTS)
 
 
 def _queries(text: str) -> list[str]:
@@ -111,153 +136,53 @@ def _known(text: str, known: Mapping[str, Any] | tuple[str, ...]) -> list[str]:
     return names
 
 
-def measure(args: argparse.Namespace) -> QueriesReport:
-    """Run every query every way that was asked for, and report."""
-    report = QueriesReport(TITLE, facts=machine_facts())
+@dataclass
+class ScabbardReport(QueriesReport):
+    """Figures of queries, and of the other parts by their names."""
+
+    parts: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def as_json(self) -> str:
+        told = {"queries": self.queries} if self.queries else {}
+        return json.dumps({**told, **self.parts, "reach": self.reach, **self.facts})
+
+    def as_table(self) -> str:
+        tables = [super().as_table()] if self.queries else []
+        for name, found in self.parts.items():
+            flat = {query: _plain(figures) for query, figures in found.items()}
+            tables.append(QueriesReport(f"{name}: {PARTS[name].meaning}", {}, flat).as_table())
+        return "\n\n".join(tables)
+
+
+def _plain(figures: Any) -> dict[str, Any]:
+    """Figures without what only a plot can show, one level deep."""
+    told: dict[str, Any] = {}
+    for key, value in figures.items() if isinstance(figures, Mapping) else ():
+        if isinstance(value, Mapping):
+            told |= {f"{key} {name}": each for name, each in _plain(value).items()}
+        elif isinstance(value, bool | int | float):
+            told[key] = value
+    return told
+
+
+def measure(args: argparse.Namespace) -> ScabbardReport:
+    """Run the parts that were asked for, and report."""
+    if "flink" in args.against and "queries" in args.measure:
+        check_flink(args.flink_python)
+    report = ScabbardReport(TITLE, machine_facts())
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name,
-        local_session("scabbard", THREADS, SPARK_SETTINGS) as spark,
+        Setting(args, Path(name).absolute()) as setting,
     ):
-        for query in (QUERIES[each] for each in args.queries):
-            folder = Path(name).absolute() / query.name
-            folder.mkdir()
-            report.queries[query.name] = _Bench(spark, query, folder, args).figures()
+        for part in sorted(args.measure, key=list(PARTS).index):
+            say(f"{part}: {PARTS[part].meaning}")
+            if part == "restart":
+                setting.stop_spark()
+            found = PARTS[part].measure(setting)
+            if part == "queries":
+                report.queries = found
+            else:
+                report.parts[part] = found
+            report.reach |= PARTS[part].goals(found)
     report.facts |= {"seconds": args.seconds, "seed": args.seed, "repeats": args.repeats}
-    report.judge(goals)
     return report
-
-
-class _Bench:
-    """One query, every way that is asked for."""
-
-    def __init__(
-        self, spark: SparkSession, query: WindowQuery, folder: Path, args: argparse.Namespace
-    ) -> None:
-        self.spark = spark
-        self.query = query
-        self.folder = folder
-        self.args = args
-        self.given = Input.of(query, folder, args.seed, query.sample_rows, query.sample_rows)
-
-    def figures(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if self.args.verify:
-            found |= self._verdict()
-        found |= self._of_penstock()
-        if "spark" in self.args.against:
-            found |= self._of_spark()
-            if "spark_rows_per_s" in found:
-                found["times_spark"] = rounded(found["rows_per_s"] / found["spark_rows_per_s"])
-        if "loop" in self.args.against:
-            per_row = found["bytes_persisted"] / found["rows"]
-            given = self.given
-            found["loop_rows_per_s"] = rounded(
-                loop_rows_per_s(
-                    self.query.name,
-                    given.made,
-                    given.campaigns,
-                    self.args.seconds,
-                    self.folder,
-                    per_row,
-                )
-            )
-        return found
-
-    def _verdict(self) -> dict[str, Any]:
-        say(f"{self.query.name}: {CHECKED_CYCLES} cycles beside the oracle")
-        differs = checked(self.spark, self.query, self.folder, self.args.seed)
-        if differs is None:
-            return {"identical": True}
-        say(f"    {differs}")
-        return {"identical": False, "differences": differs}
-
-    def _of_penstock(self) -> dict[str, Any]:
-        done: dict[str, list[Measured]] = {key: [] for key in WAYS}
-        for key in ("rows_per_s", "persisted_rows_per_s"):
-            warm(self.spark, self.query, self.given, self._way(key), self.folder / f"warm-{key}")
-        for turn in range(self.args.repeats):
-            for key in WAYS:
-                log = self.folder / f"{key}-{turn}"
-                of_way = run_measured(
-                    self.spark, self.query, self.given, self._way(key), log, self.args.seconds
-                )
-                done[key].append(of_way)
-                say(f"{self.query.name}: {key} {of_way.rows_per_s:,.0f}")
-        found: dict[str, Any] = {
-            key: rounded(median([each.rows_per_s for each in of_way]))
-            for key, of_way in done.items()
-        }
-        found["persisted_of_unsafe"] = rounded(
-            found["persisted_rows_per_s"] / found["unsafe_rows_per_s"]
-        )
-        found["replayed_of_unsafe"] = rounded(found["rows_per_s"] / found["unsafe_rows_per_s"])
-        persisted = done["persisted_rows_per_s"][-1]
-        assert persisted.bytes_per_row is not None
-        found["rows"] = persisted.rows
-        found["bytes_in"] = persisted.rows * self.query.row_bytes
-        found["bytes_persisted"] = round(persisted.rows * persisted.bytes_per_row)
-        for key in ("p50_ms", "p95_ms"):
-            found[key] = rounded(median([getattr(each, key) for each in done["rows_per_s"]]))
-        for key in ("checkpoint_mb", "checkpoint_ms"):
-            told = [getattr(each, key) for each in done["rows_per_s"]]
-            if known := [each for each in told if each is not None]:
-                found[key] = rounded(median(known))
-        return found
-
-    def _way(self, key: str) -> Way:
-        return replace(WAYS[key], codec=self.args.codec)
-
-    def _of_spark(self) -> dict[str, Any]:
-        rows = min(SPARK_ROWS_MAX, SPARK_WINDOWS // self.query.windows_per_row)
-        rates = []
-        try:
-            for turn, count in enumerate((rows // 8, *(rows,) * self.args.repeats)):
-                given = replace(self.given, rows=count)
-                scratch = self.folder / f"spark-{turn}"
-                rates.append(spark_rows_per_s(self.spark, self.query, given, scratch))
-        except AnalysisException as error:
-            say(f"{self.query.name}: Structured Streaming refuses it: {error.getCondition()}")
-            return {}
-        say(f"{self.query.name}: Structured Streaming {rates[-1]:,.0f}")
-        return {"spark_rows_per_s": rounded(median(rates[1:])), "spark_rows": rows}
-
-
-def checked(spark: SparkSession, query: WindowQuery, folder: Path, seed: int) -> str | None:
-    """How the answers over a few cycles of a small sample differ from the oracle's, None if not."""
-    cycles, shape = CHECKED_CYCLES, {}
-    if query.window_s > 1_000:
-        shape = {"per_second": THIN_PER_SECOND}
-        cycles = -(-2 * query.window_s * THIN_PER_SECOND // CHECKED_SAMPLE)
-    given = Input.of(query, folder, seed, CHECKED_SAMPLE, CHECKED_SAMPLE * cycles, **shape)
-    for key, way in WAYS.items():
-        answer = answer_of_penstock(spark, query, given, way, folder / f"checked-{key}")
-        if differs := difference(query.name, given.expanded(), rows_of(answer)):
-            return f"{key}: {differs}"
-    return None
-
-
-def goals(name: str, figures: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Yield each goal whose figures are there, and whether it is reached."""
-    if figures.get("identical") is not None:
-        yield "identical", figures["identical"]
-    persisted = figures.get("persisted_rows_per_s", 0)
-    if name == "ysb" and persisted:
-        yield "150_million_persisted", persisted >= YSB_ROWS_PER_S_MIN
-        if loop := figures.get("loop_rows_per_s"):
-            yield "persisted_at_least_half_the_loop", persisted >= YSB_LOOP_SHARE_MIN * loop
-        if spark := figures.get("spark_rows_per_s"):
-            yield (
-                f"persisted_{YSB_TIMES_SPARK_MIN}_times_structured_streaming",
-                persisted >= YSB_TIMES_SPARK_MIN * spark,
-            )
-    elif "times_spark" in figures:
-        yield (
-            f"{TIMES_SPARK_MIN}_times_structured_streaming",
-            figures["times_spark"] >= TIMES_SPARK_MIN,
-        )
-    for key, least in (
-        ("replayed_of_unsafe", UNSAFE_SHARE_MIN),
-        ("persisted_of_unsafe", UNSAFE_SHARE_PERSISTED_MIN),
-    ):
-        if key in figures:
-            yield f"{key}_at_least_{least}", figures[key] >= least

@@ -92,12 +92,18 @@ class Way:
     guarantee: str = "exactly-once"
     replayable: bool = True  # if not, what the query needs of the rows is persisted
     codec: str = "adaptive"
+    float_digits: int | None = None
+    pushes_up: bool = True  # what is persisted behind filters and projections
+    syncs: bool = True  # the log; with the guarantee unsafe it never does
+    checkpoint_commits: int = CHECKPOINT_COMMITS
+    slots: int = SLOTS
 
 
 @contextmanager
 def log_for(spark: SparkSession, folder: Path, way: Way) -> Iterator[Attached]:
     """A log for one run, gone with it."""
-    durability: Durability = "process" if way.guarantee == "unsafe" else "synced"
+    is_synced = way.syncs and way.guarantee != "unsafe"
+    durability: Durability = "synced" if is_synced else "process"
     attached = attach(spark, folder, durability=durability)
     try:
         yield attached
@@ -111,18 +117,26 @@ def penstock_writer(
 ) -> DataStreamWriter:
     """A query over rows that its slots have in memory, so many or without end, into a stream."""
     reader = attached.spark.readStream.format("replay").option("path", str(given.path))
-    reader = reader.option("timeColumn", "ts").option("numPartitions", SLOTS)
+    reader = reader.option("timeColumn", "ts").option("numPartitions", way.slots)
     reader = reader.option("periodSeconds", str(given.made.period_us / SECOND_US))
     if not way.replayable:
         reader = reader.option("replayable", "false")
     if rows is not None:
         reader = reader.option("rows", rows)
-    writer = writeStream(query.over(reader.load(), given.ads(attached.spark)))
-    writer = writer.outputMode("append").queryName(name)
-    writer = writer.options(parallelism=SLOTS, slots=SLOTS, standbySlots=0, codec=way.codec)
+    rows_read = query.over(reader.load(), given.ads(attached.spark))
+    return in_its_way(writeStream(rows_read).queryName(name), way).toStream(name)
+
+
+def in_its_way(writer: DataStreamWriter, way: Way) -> DataStreamWriter:
+    """A query in append mode with the options of a way."""
+    writer = writer.outputMode("append")
+    writer = writer.options(parallelism=way.slots, slots=way.slots, standbySlots=0)
     writer = writer.options(commitInterval=COMMIT_INTERVAL, stepRowsMax=STEP_ROWS)
-    writer = writer.options(checkpointInterval=CHECKPOINT_COMMITS, guarantee=way.guarantee)
-    return writer.option("startTimeout", START_TIMEOUT).toStream(name)
+    writer = writer.options(checkpointInterval=way.checkpoint_commits, guarantee=way.guarantee)
+    writer = writer.options(codec=way.codec, pushUp=way.pushes_up)
+    if way.float_digits is not None:
+        writer = writer.option("floatDigits", way.float_digits)
+    return writer.option("startTimeout", START_TIMEOUT)
 
 
 def answer_of_penstock(

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,21 +57,23 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class _Mark:
+class Mark:
+    """What a marker says, and when the log took it."""
+
     time_us: int
     position: int
-    offset: int | None
+    offset: Any
     watermark_us: int
 
 
 @dataclass
-class _Trace:
+class Trace:
     """The markers of a query's vertices, as they are seen."""
 
     log: Log
     program: Program
     output: str
-    marks: dict[str, list[_Mark]] = field(default_factory=dict)
+    marks: dict[str, list[Mark]] = field(default_factory=dict)
     _after: int = START
 
     def __post_init__(self) -> None:
@@ -87,7 +90,7 @@ class _Trace:
     def look(self) -> None:
         for record in self.log.read(self._tags, self._after, PAGE):  # type: ignore[arg-type]
             marker = decode_marker(record)
-            mark = _Mark(record.time_us, record.position, marker.offset, marker.watermark_us)
+            mark = Mark(record.time_us, record.position, marker.offset, marker.watermark_us)
             self.marks[marker.vertex].append(mark)
             self._after = record.position
 
@@ -98,7 +101,7 @@ class _Trace:
             if self.program.stage_of(vertex).source is not None
         ]
 
-    def ends(self) -> list[list[_Mark]]:
+    def ends(self) -> list[list[Mark]]:
         """Of each vertex that writes the result, its markers."""
         return [self.marks[name] for name in self.program.producers(self.output)]
 
@@ -138,8 +141,8 @@ def warm(spark: SparkSession, query: WindowQuery, given: Input, way: Way, folder
     wait_compiled(None)
 
 
-def _begun(running: StreamingQuery, log: Log, query: WindowQuery) -> _Trace:
-    trace = _Trace(log, needed_query(log, query.name).program, query.name)
+def _begun(running: StreamingQuery, log: Log, query: WindowQuery) -> Trace:
+    trace = Trace(log, needed_query(log, query.name).program, query.name)
     end_s = time.monotonic() + FIRST_S_MAX
     while not all(marks and marks[-1].watermark_us > 0 for marks in trace.ends()):
         if (error := running.exception()) is not None:
@@ -157,7 +160,7 @@ def rows_before(made: Made, time_us: int) -> int:
     return cycle * made.times_us.size + int(within)
 
 
-def _rate(trace: _Trace, made: Made, begin_us: int, end_us: int) -> tuple[int, int, float]:
+def _rate(trace: Trace, made: Made, begin_us: int, end_us: int) -> tuple[int, int, float]:
     """From which row to which, and how many a second, by the slowest of the last vertices."""
     found = []
     for marks in trace.ends():
@@ -170,7 +173,7 @@ def _rate(trace: _Trace, made: Made, begin_us: int, end_us: int) -> tuple[int, i
     return min(found, key=lambda each: each[2])
 
 
-def _latencies_ms(trace: _Trace, made: Made, first: int, last: int) -> NDArray[np.float64]:
+def _latencies_ms(trace: Trace, made: Made, first: int, last: int) -> NDArray[np.float64]:
     rows = np.linspace(first, last - 1, ROWS_ASKED).astype(np.int64)
     done_us = np.max(
         [_first_above(marks, _rows_done(marks, made), rows) for marks in trace.ends()], axis=0
@@ -180,29 +183,29 @@ def _latencies_ms(trace: _Trace, made: Made, first: int, last: int) -> NDArray[n
     return late_ms[np.isfinite(late_ms)]
 
 
-def _rows_done(marks: Sequence[_Mark], made: Made) -> NDArray[np.int64]:
+def _rows_done(marks: Sequence[Mark], made: Made) -> NDArray[np.int64]:
     return np.array([rows_before(made, max(mark.watermark_us, 0)) for mark in marks])
 
 
-def _times_us(marks: Sequence[_Mark], *more: float) -> NDArray[np.float64]:
+def _times_us(marks: Sequence[Mark], *more: float) -> NDArray[np.float64]:
     return np.array([*(mark.time_us for mark in marks), *more], np.float64)
 
 
 def _first_above(
-    marks: Sequence[_Mark], done: NDArray[np.int64], rows: NDArray[np.int64]
+    marks: Sequence[Mark], done: NDArray[np.int64], rows: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """When the first marker was there that holds each row."""
     return _times_us(marks, np.inf)[np.searchsorted(done, rows, side="right")]
 
 
-def _last_upto(marks: Sequence[_Mark], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def _last_upto(marks: Sequence[Mark], rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """When the last marker was there that does not hold each row."""
     offsets = np.array([mark.offset or 0 for mark in marks])
     at = np.searchsorted(offsets, rows, side="right") - 1
     return _times_us(marks)[np.maximum(at, 0)]
 
 
-def _bytes_per_row(trace: _Trace) -> float:
+def _bytes_per_row(trace: Trace) -> float:
     """What the sources' streams get for each row that is read, over some commits from now."""
     vertices = {v.name: v for v in trace.program.vertices if v.name in trace.sources()}
     tags = [tag for v in vertices.values() for tag in (*v.written_tags, v.vertex_tag)]
@@ -226,7 +229,7 @@ def _bytes_per_row(trace: _Trace) -> float:
     return stored * len(vertices) / sum(end[0] - begin[0] for begin, end in spans)
 
 
-def _checkpoints(folder: Path, trace: _Trace) -> tuple[float, float] | tuple[None, None]:
+def _checkpoints(folder: Path, trace: Trace) -> tuple[float, float] | tuple[None, None]:
     """How large one of the whole query is, and how long after its marker the slowest is safe."""
     if not folder.exists():
         return None, None
