@@ -14,7 +14,7 @@ WORKERS ?= 4
 MINUTES ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java classes check format test test-deep campaign pyspark-tests soak torture sim bench demo clean
+.PHONY: help setup java classes check format test test-deep campaign pyspark-tests soak torture sim bench report demo clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +87,10 @@ sim: $(READY) ## Simulated failures; SEED=n shows one run, SEEDS=n runs many and
 BENCH ?= log
 bench: java ## Measure BENCH=log (or latency, throughput, ...); the last line is JSON
 	@$(WITH_JAVA) $(BIN)/penstock bench $(BENCH) $(ARGS)
+
+# Its folder, and what it has: make report ARGS="--to DIR --seconds 5 --measure reduction,codecs"
+report: java ## Measure all of scabbard and make a page with plots in report/; ARGS for its options
+	@$(WITH_JAVA) $(BIN)/penstock bench report $(ARGS)
 
 clean: ## Remove the virtual environment, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

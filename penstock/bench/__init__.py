@@ -24,6 +24,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "python": "penstock.bench.python",
         "recovery": "penstock.bench.recovery",
         "restore": "penstock.bench.restore",
+        "report": "penstock.bench.page",
         "scabbard": "penstock.bench.scabbard",
         "sink": "penstock.bench.sink",
         "throughput": "penstock.bench.throughput",

@@ -96,6 +96,7 @@ class Way:
     pushes_up: bool = True  # what is persisted behind filters and projections
     syncs: bool = True  # the log; with the guarantee unsafe it never does
     checkpoint_commits: int = CHECKPOINT_COMMITS
+    step_rows: int = STEP_ROWS
     slots: int = SLOTS
 
 
@@ -131,7 +132,7 @@ def in_its_way(writer: DataStreamWriter, way: Way) -> DataStreamWriter:
     """A query in append mode with the options of a way."""
     writer = writer.outputMode("append")
     writer = writer.options(parallelism=way.slots, slots=way.slots, standbySlots=0)
-    writer = writer.options(commitInterval=COMMIT_INTERVAL, stepRowsMax=STEP_ROWS)
+    writer = writer.options(commitInterval=COMMIT_INTERVAL, stepRowsMax=way.step_rows)
     writer = writer.options(checkpointInterval=way.checkpoint_commits, guarantee=way.guarantee)
     writer = writer.options(codec=way.codec, pushUp=way.pushes_up)
     if way.float_digits is not None:

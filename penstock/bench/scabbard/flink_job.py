@@ -7,7 +7,10 @@ import json
 import sys
 import time
 
-from pyflink.table import EnvironmentSettings, TableEnvironment
+from pyflink.table import (  # type: ignore[import-not-found]
+    EnvironmentSettings,
+    TableEnvironment,
+)
 
 
 def main() -> None:

@@ -44,8 +44,7 @@ CHANGE_AT, END_AT = 2.5, 4.0  # in intervals: the change falls between two decis
 MEASURED = ("mf01", "mf02", "mf03")
 MODULI = (16, 4_095)
 HELD_ROWS: Mapping[str, int] = MappingProxyType({"sm": 14, "sm_single": 1})
-SAMPLE_ROWS = 4_096
-BUFFER_ROWS = 14 * SAMPLE_ROWS * 4
+BUFFER_ROWS = 14 * (1 << 14)
 ROW_US = 10_000
 BUCKETS = 16  # of an interval
 LOOK_S = 0.05
@@ -71,8 +70,8 @@ class ChangingSource(Source):
         self.rows = 0
         self._change_s = change_s
         self._begun_s: float | None = None
-        sample = STREAMS["sensors"](np.random.default_rng(1), SAMPLE_ROWS).columns
-        held = np.arange(BUFFER_ROWS) // held_rows % SAMPLE_ROWS
+        sample = STREAMS["sensors"](np.random.default_rng(1), BUFFER_ROWS // held_rows).columns
+        held = np.arange(BUFFER_ROWS) // held_rows
         self._phases = [
             {name: pa.array((sample[name] % modulus)[held]) for name in MEASURED}
             for modulus in MODULI
@@ -128,7 +127,7 @@ def _run(
     folder: Path, more: Mapping[str, Any], interval_s: float, held_rows: int
 ) -> dict[str, Any]:
     chosen: dict[str, Any] = {"codec": "adaptive", "codec_interval_ms": round(interval_s * 1e3)}
-    settings = Settings(commit_interval_ms=100, step_rows_max=BUFFER_ROWS, **(chosen | more))
+    settings = Settings(commit_interval_ms=100, step_rows_max=BUFFER_ROWS, **{**chosen, **more})
     made: list[ChangingSource] = []
 
     def source(request: SourceRequest) -> Source:

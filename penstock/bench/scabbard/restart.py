@@ -211,6 +211,7 @@ class _Run:
         task = (send_to_query, *arguments, rate, str(self._end_file))
 
         def run() -> Sent:
+            sent: Sent
             (sent,) = self._crew.run([task])
             return sent
 

@@ -21,6 +21,8 @@ from penstock.bench.sessions import local_session, wait_compiled
 
 RUNNING_S_MAX = 300.0
 POLL_S = 0.002
+# Thirty rows are a second of event time: a larger step would emit the windows of hours at once.
+WAY = Way(step_rows=1 << 16)
 
 
 def main() -> None:
@@ -33,7 +35,7 @@ def main() -> None:
         reader = spark.readStream.format("producers").schema(given["schema"])
         rows = reader.options(**reader_options(given["port"], given["token"])).load()
         writer = writeStream(query.build(rows.withWatermark("ts", "0 seconds"), rows))
-        running = in_its_way(writer.queryName(query.name), Way()).toStream(query.name).start()
+        running = in_its_way(writer.queryName(query.name), WAY).toStream(query.name).start()
         _say("started")
         end_s = time.monotonic() + RUNNING_S_MAX
         while time.monotonic() < end_s and not _are_placed(running.job.slot_processes()):
