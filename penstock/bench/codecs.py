@@ -21,6 +21,8 @@ ROWS = 500_000
 READINGS = 5
 DISKS_MB_S = (100, 400, 2_000, 1_000_000)
 WITHIN = 1.1  # of the cost of the best
+DIGITS = {"floats_two_digits": 2}  # of shapes whose floats may lose the others
+SCALED = tuple(f"scaled.{name}" for name in ("pack", "delta.pack", "blocks", "delta.blocks"))
 
 
 def _shapes(rows: int) -> dict[str, pa.Array]:
@@ -31,6 +33,7 @@ def _shapes(rows: int) -> dict[str, pa.Array]:
     random = rng.integers(97, 123, (rows, 12), np.uint8)
     random_words = np.ascontiguousarray(random).view("S12")[:, 0]
     small = rng.integers(0, 1_000, rows)
+    thousandths = np.repeat(rng.integers(0, 400, rows // 5 + 1), 5)[:rows] / 1_000
     outliers = np.where(rng.random(rows) < 0.001, 1 << 40, small)
     return {
         "constant": pa.array(np.full(rows, 7, np.int64)),
@@ -45,6 +48,7 @@ def _shapes(rows: int) -> dict[str, pa.Array]:
         "ints_random": pa.array(rng.integers(-(1 << 62), 1 << 62, rows)),
         "doubles_walk": pa.array(np.cumsum(rng.normal(size=rows))),
         "doubles_cents": pa.array(np.round(100 + np.cumsum(rng.normal(size=rows)), 2)),
+        "floats_two_digits": pa.array(thousandths.astype(np.float32)),
         "texts_few": pa.array(words[rng.integers(0, 4, rows)]),
         "texts_random": pa.array(random_words.astype(str)),
     }  # fmt: skip
@@ -66,20 +70,22 @@ def measure(args: argparse.Namespace) -> CodecsReport:
     facts = machine_facts() | {"rows": args.rows, "disks_mb_s": list(DISKS_MB_S)}
     report = CodecsReport(TITLE, facts)
     for name, column in _shapes(args.rows).items():
-        codecs = {s: found for s in schemes_for(column.type) if (found := _codec(column, s))}
-        report.queries[name] = {"codecs": codecs, "chosen": _chosen(column, codecs)}
+        digits = DIGITS.get(name)
+        schemes = (*schemes_for(column.type), *(SCALED if digits is not None else ()))
+        codecs = {s: found for s in schemes if (found := _codec(column, s, digits or 0))}
+        report.queries[name] = {"codecs": codecs, "chosen": _chosen(column, codecs, digits)}
     within = [each["within"] for of in report.queries.values() for each in of["chosen"].values()]
     report.reach = {"chosen_within_10_percent": all(within)}
     report.facts |= {"choices": len(within), "choices_within": sum(within)}
     return report
 
 
-def _codec(column: pa.Array, scheme: str) -> dict[str, float] | None:
+def _codec(column: pa.Array, scheme: str, digits: int) -> dict[str, float] | None:
     try:
-        node = column_node(column, scheme)
+        node = column_node(column, scheme, None, digits)
     except Unfit:
         return None
-    write_s = _median_s(lambda: column_node(column, scheme))
+    write_s = _median_s(lambda: column_node(column, scheme, None, digits))
     read_s = _median_s(
         lambda: ColumnReader(len(column), Budget(1 << 40), _no_message).column(node, column.type)
     )
@@ -103,7 +109,9 @@ def _median_s(work: Callable[[], object]) -> float:
     return median(taken)
 
 
-def _chosen(column: pa.Array, codecs: dict[str, dict[str, float]]) -> dict[str, Any]:
+def _chosen(
+    column: pa.Array, codecs: dict[str, dict[str, float]], digits: int | None
+) -> dict[str, Any]:
     """For each disk: what is chosen, what was best over the whole column, and how they compare."""
     speeds = Speeds(SystemClock())
     chosen: dict[str, Any] = {}
@@ -117,7 +125,9 @@ def _chosen(column: pa.Array, codecs: dict[str, dict[str, float]]) -> dict[str, 
                 busy = 1 / found["encode_mb_s"] + 1 / found["decode_mb_s"]
             return busy / 1e6 + store / found["ratio"]
 
-        chooser = Chooser(lambda disk=disk: disk * 1e6, speeds, SystemClock())  # type: ignore[misc]
+        speed = float(disk * 1e6)
+        clock = SystemClock()
+        chooser = Chooser(lambda speed=speed: speed, speeds, clock, digits=digits)  # type: ignore[misc]
         chooser.nodes([column])
         picked, best = chooser.plans[0].scheme, min(codecs, key=cost)
         ratio = cost(picked) / cost(best) if picked in codecs else float("inf")

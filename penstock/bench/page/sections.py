@@ -246,7 +246,11 @@ def _codecs(figures: Mapping[str, Found]) -> Iterator[str]:
             Series(
                 SHAPES[name],
                 colour,
-                [(each["ratio"], each[key]) for each in found["codecs"].values()],
+                [
+                    (each["ratio"], each[key])
+                    for codec, each in found["codecs"].items()
+                    if codec != "none"
+                ],
             )
             for (name, found), colour in zip(shown.items(), COLOURS, strict=False)
         ]
