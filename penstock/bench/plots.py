@@ -8,11 +8,11 @@ from html import escape
 from typing import NamedTuple
 
 INK, LINE, MARK = "#333333", "#dddddd", "#cc0000"
-TOP, PLOT_HEIGHT, BOTTOM = 62, 300, 46
+TOP, PLOT_HEIGHT, BOTTOM = 82, 300, 46
 LEFT, RIGHT = 74, 26
 BAR_WIDTHS = (34, 8)  # the widest, the least
 GAP = 26  # between groups
-WIDTH = 900
+WIDTH, WIDTH_MIN = 900, 620
 TICKS = 6  # of an axis that is not logarithmic, about
 CHARACTER = 6.7  # wide, of the legend's letters
 
@@ -86,7 +86,7 @@ def bars(
     widest, least = BAR_WIDTHS
     bar_width = min(widest, max(least, room / max(1, len(of_group))))
     group_width = bar_width * len(of_group) + GAP
-    width = max(round(LEFT + group_width * len(groups) + GAP + RIGHT), _legend_width(of_group), 360)
+    width = max(round(LEFT + group_width * len(groups) + GAP + RIGHT), WIDTH_MIN)
     parts = [*_frame(words, width, [(b.name, b.colour) for b in of_group]), *_y_axis(scale, width)]
     bottom = TOP + PLOT_HEIGHT
     for number, (name, figures) in enumerate(groups.items()):
@@ -195,20 +195,18 @@ def _y_axis(scale: _Scale, width: float) -> Iterator[str]:
 
 def _frame(words: str, width: float, named: Sequence[tuple[str, str]]) -> Iterator[str]:
     yield f'<rect width="{width}" height="{TOP + PLOT_HEIGHT + BOTTOM}" fill="white"/>'
-    yield _text(LEFT - 8 if width > 500 else 10, 18, words, 13, "start")
-    x: float = LEFT - 8
+    yield _text(LEFT - 8, 18, words, 13, "start")
+    x, y = LEFT - 8.0, 28
     for name, colour in named:
-        yield f'<rect x="{x:.1f}" y="28" width="11" height="11" fill="{colour}"/>'
-        yield _text(x + 16, 38, name, 12, "start")
+        if x + _entry_width(name) > width and x > LEFT:
+            x, y = LEFT - 8.0, y + 17
+        yield f'<rect x="{x:.1f}" y="{y}" width="11" height="11" fill="{colour}"/>'
+        yield _text(x + 16, y + 10, name, 12, "start")
         x += _entry_width(name)
 
 
 def _entry_width(name: str) -> float:
     return 32 + CHARACTER * len(name)
-
-
-def _legend_width(of_group: Sequence[Bar]) -> int:
-    return round(LEFT + sum(_entry_width(bar.name) for bar in of_group) + RIGHT)
 
 
 def _svg(width: float, parts: Sequence[str]) -> str:

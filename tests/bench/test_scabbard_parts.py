@@ -15,16 +15,14 @@ import pytest
 
 from penstock.bench.scabbard import add_arguments as add_scabbard
 from penstock.bench.scabbard import checkpointing, flink, phases, reduction, restart, scaling
-from penstock.bench.scabbard.engines import SECOND_US, Input, log_for, penstock_writer
+from penstock.bench.scabbard.engines import SECOND_US, Input
 from penstock.bench.scabbard.flushing import send_to_prototype, serve
 from penstock.bench.scabbard.persistence import free_port
 from penstock.bench.scabbard.queries import QUERIES
-from penstock.bench.scabbard.runs import Mark, rows_before
+from penstock.bench.scabbard.runs import Mark, rows_before, run_measured
 from penstock.bench.scabbard.samples import Made
 from penstock.bench.scabbard.sending import Rows, Sent, send
 from penstock.errors import InvalidArgument
-from penstock.log.record import START, RecordKind
-from penstock.runtime.queries import needed_query
 from tests.spark_session import shared_session
 
 # --- less data ------------------------------------------------------------------------------------
@@ -48,28 +46,17 @@ def test_configurations_are_in_order_and_take_fewer_bytes() -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_without_push_up_all_columns_of_all_rows_are_persisted(tmp_path: Path) -> None:
     query = QUERIES["cm2"]
-    given = Input.of(query, tmp_path, 3, 1_024, 2_048)
-    columns, rows = {}, {}
-    for name in ("no_opt", "push_up"):
-        way = reduction.CONFIGURATIONS[name]
-        with log_for(shared_session(), tmp_path / name, way) as attached:
-            writer = penstock_writer(attached, query, name, given, way, given.rows)
-            running = writer.start()
-            try:
-                assert running.awaitTermination(120)
-            finally:
-                running.stop()
-            program = needed_query(attached.log, name).program
-            (ingress,) = (s for s in program.streams if f"{name}.ingress" in s.name)
-            columns[name] = [field.name for field in ingress.schema]
-            tags = [tag for v in program.vertices for tag in v.written_tags if ingress.name in tag]
-            records = attached.log.read(tags, START, 10_000)
-            rows[name] = sum(len(r.body) for r in records if r.kind is RecordKind.DATA)
-    assert columns["no_opt"] == ["ts", *given.made.columns]
-    assert set(columns["push_up"]) == {"ts", "jobId", "cpu"}
-    assert rows["no_opt"] > 20 * rows["push_up"]
+    given = Input.of(query, tmp_path, 3, 1_024, 1_024)
+    stored = {
+        name: run_measured(shared_session(), query, given, way, tmp_path / name, 0.5).bytes_per_row
+        for name in ("no_opt", "push_up")
+        if (way := reduction.CONFIGURATIONS[name])
+    }
+    assert stored["no_opt"] >= query.row_bytes
+    assert stored["push_up"] <= 0.1 * query.row_bytes  # of few rows, three columns
 
 
 # --- checkpoints and slots ------------------------------------------------------------------------

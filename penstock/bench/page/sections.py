@@ -170,9 +170,14 @@ def _phases(figures: Mapping[str, Found]) -> Iterator[str]:
                 )
                 for (name, each), colour in zip(ways.items(), COLOURS, strict=False)
             ]
-            title = f"{data}: {words}; codecs are decided on"
+            is_log = key == "bytes_per_s"
+            scale = " persisted, logarithmic" if is_log else ""
             yield lines(
-                title, series, Axis("seconds"), Axis(words), marks=[(change_s, "other values")]
+                f"{data}: {words}{scale}; codecs are decided on",
+                series,
+                Axis("seconds"),
+                Axis(words, is_log),
+                marks=[(change_s, "other values")],
             )
         keys = (
             "rows_per_s_before", "rows_per_s_after", "bytes_per_row_before", "bytes_per_row_after",
