@@ -40,7 +40,8 @@ SCHEMA = (
     "ts timestamp, vehicle int, speed float, highway int, lane int, direction int, position int"
 )
 DRIVER = "penstock.bench.scabbard.restart_driver"
-FULL_S = 2.0  # how long it is asked how much the query takes
+WARM_ROWS = 1 << 18
+FULL_S = 3.0  # about how long it is asked how much the query takes
 SHARE = 0.5  # of which it gets
 UNIT_ROWS = 1 << 14
 WORDS_S_MAX = 120.0
@@ -181,19 +182,19 @@ class _Run:
                     driver.end()
 
     def _full(self, trace: Trace, given: Input) -> tuple[float, int]:
-        """How many rows a second have their windows committed at full speed, after some that do
-        not count, and how many were sent in all. What is acknowledged may wait for its windows."""
-        first_row, rows_per_s = 0, 0.0
+        """How many rows a second have their windows committed, where as many come as are taken,
+        and how many were sent in all. What is acknowledged may wait long for its windows, so the
+        first ones, which do not count, tell how many are enough."""
+        first_row, count, rows_per_s = 0, WARM_ROWS, 0.0
         for name in ("warm", "full"):
             begun_s = time.time()
-            rows = replace(self._rows, first=first_row)
-            sending = self._send(name, rows, FULL_S)
-            while not sending.done():
+            sent = self._send(name, replace(self._rows, first=first_row, total=count), SEND_S_MAX)
+            while not sent.done():
                 trace.follow(POLL_S)
-            newest = first_row + sending.result().rows[-1]
-            self._wait_done(trace, given, newest - given.made.times_us.size)
-            rows_per_s = (newest - first_row) / (time.time() - begun_s)
-            first_row = newest
+            first_row += sent.result().rows[-1]
+            self._wait_done(trace, given, first_row - given.made.times_us.size)
+            rows_per_s = sent.result().rows[-1] / (time.time() - begun_s)
+            count = max(WARM_ROWS, round(rows_per_s * FULL_S))
         return rows_per_s, first_row
 
     def _wait_done(self, trace: Trace, given: Input, rows: int) -> None:

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.bench.crew import wait_until
-from penstock.connectors.contract import Offset
 from penstock.connectors.producer import Producer
 from penstock.connectors.repeating import RepeatingSource, Sample
 
@@ -49,13 +48,14 @@ class Rows:
     columns: tuple[str, ...] | None = None
     unit_rows: int = UNIT_ROWS
     first: int = 0  # the number of the first one, where others were sent before
+    total: int | None = None  # so many, in whole units
 
     def units(self) -> Iterator[pa.RecordBatch]:
-        """Without end."""
+        """Without end, or until they are that many."""
         (batch,) = pq.read_table(self.path).combine_chunks().to_batches()
         source = RepeatingSource(Sample(batch, "ts", self.period_us), None, self.columns)
-        offset: Offset = self.first
-        while True:
+        offset: Any = self.first
+        while self.total is None or offset < self.first + self.total:
             read = source.read(offset, self.unit_rows)
             offset = read.next_offset
             assert read.batch is not None
