@@ -46,7 +46,7 @@ _TYPES = {
     pa.int64(): "BIGINT",
     pa.float32(): "FLOAT",
     pa.binary(): "STRING",
-    pa.timestamp("us", tz="UTC"): "TIMESTAMP(6)",
+    pa.timestamp("us", tz="UTC"): "TIMESTAMP(3)",
 }
 
 
@@ -101,8 +101,9 @@ def _run(python: Path, order: Mapping[str, Any]) -> list[float]:
         check=False,
     )
     if done.returncode:
-        causes = [line.strip() for line in done.stderr.splitlines() if "Caused by" in line]
-        raise FlinkFailed(" ".join((causes or done.stderr.strip().splitlines())[-1:]))
+        lines = done.stderr.strip().splitlines()
+        causes = [line for line in lines if line.startswith((": ", "Caused by")) or "Error" in line]
+        raise FlinkFailed((causes or lines or ["it said nothing"])[-1].strip(": "))
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return [each["seconds"] for each in told]
 
@@ -140,7 +141,7 @@ def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
     arrays = []
     for column in batch.columns:
         if pa.types.is_timestamp(column.type):
-            column = pc.strftime(column.cast(pa.timestamp("us")), "%Y-%m-%d %H:%M:%S")  # noqa: PLW2901
+            column = pc.strftime(column.cast(pa.timestamp("ms"), safe=False), "%Y-%m-%d %H:%M:%S")  # noqa: PLW2901
         elif pa.types.is_binary(column.type):
             column = _digits(column)  # noqa: PLW2901
         arrays.append(column)
