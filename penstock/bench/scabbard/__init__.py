@@ -8,6 +8,7 @@ import argparse
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -172,12 +173,12 @@ def measure(args: argparse.Namespace) -> ScabbardReport:
     report = ScabbardReport(TITLE, machine_facts())
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-", dir=args.dir) as name,
-        Setting(args, Path(name).absolute()) as setting,
+        closing(Setting(args, Path(name).absolute())) as setting,
     ):
         for part in sorted(args.measure, key=list(PARTS).index):
             say(f"{part}: {PARTS[part].meaning}")
             if part == "restart":
-                setting.stop_spark()
+                setting.close()
             found = PARTS[part].measure(setting)
             if part == "queries":
                 report.queries = found

@@ -5,7 +5,6 @@ from __future__ import annotations
 from argparse import Namespace
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 
 from pyspark.sql import SparkSession
 
@@ -33,8 +32,8 @@ class Setting:
             self._spark = self._stack.enter_context(session)
         return self._spark
 
-    def stop_spark(self) -> None:
-        """Give the machine to somebody else."""
+    def close(self) -> None:
+        """Give the machine to somebody else; the next use of the session starts another."""
         self._stack.close()
         self._spark = None
 
@@ -52,14 +51,3 @@ class Setting:
     def given(self, query: WindowQuery, folder: Path) -> Input:
         """The sample of a query, to be replayed without end."""
         return Input.of(query, folder, self.args.seed, query.sample_rows, query.sample_rows)
-
-    def __enter__(self) -> Setting:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop_spark()
