@@ -84,9 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds",
         type=arguments.seconds,
-        default=2.0,
+        default=1.0,
         metavar="S",
-        help="measured time of each way of a query (default 2)",
+        help="measured time of each way of a query (default 1)",
     )
     parser.add_argument(
         "--repeats", type=arguments.whole, default=1, help="turns, medians are told (default 1)"

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--queries",
         type=_queries,
         default=[],
-        help=f"names, comma separated (default: all of a part, of {', '.join(QUERIES)})",
+        help=f"names, comma separated (default: those that a part shows, of {', '.join(QUERIES)})",
     )
     parser.add_argument(
         "--seconds",

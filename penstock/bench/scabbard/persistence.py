@@ -30,7 +30,7 @@ from penstock.log.contract import Log
 from penstock.log.record import START, RecordKind
 from penstock.runtime.queries import needed_query
 
-QUERIES_OF_FIGURE = ("cm1", "cm2", "sg1", "sg2", "lrb1", "ysb", "nq", "sm")
+QUERIES_SHOWN = ("cm1", "sg1", "lrb1", "ysb", "sm")
 FILTERS: Mapping[str, str] = MappingProxyType({"cm2": "eventType = 3", "ysb": "event_type = 0"})
 WARMUP_S = 1.0
 PAGE = 4_096
@@ -40,7 +40,7 @@ def measure(setting: Setting) -> dict[str, Any]:
     """Rows a second and the latency of acknowledgements, by query and way."""
     seconds, found = setting.args.seconds, {}
     with Crew(2, answer_s_max=600) as crew:
-        for query in setting.queries(QUERIES_OF_FIGURE):
+        for query in setting.queries(QUERIES_SHOWN):
             folder = setting.scratch(f"persistence-{query.name}")
             given = setting.given(query, folder)
             rows = Rows(str(given.path), given.made.period_us)

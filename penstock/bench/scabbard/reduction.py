@@ -16,7 +16,7 @@ from penstock.bench.scabbard.engines import Way
 from penstock.bench.scabbard.runs import run_measured, warm
 from penstock.bench.scabbard.setting import Setting
 
-QUERIES_OF_FIGURE = ("cm1", "cm2", "sg1", "ysb", "nq", "sm")
+QUERIES_SHOWN = ("cm1", "cm2", "sg1", "ysb", "nq", "sm")
 FLOAT_DIGITS = 2
 CONFIGURATIONS: Mapping[str, Way] = MappingProxyType(
     {
@@ -44,7 +44,7 @@ TIMES_FEWER_MIN = 7
 def measure(setting: Setting) -> dict[str, Any]:
     """Rows and persisted bytes of each configuration, by query, the configurations by turns."""
     args, found = setting.args, {}
-    for query in setting.queries(QUERIES_OF_FIGURE):
+    for query in setting.queries(QUERIES_SHOWN):
         folder = setting.scratch(f"reduction-{query.name}")
         given = setting.given(query, folder)
         done: dict[str, list[Any]] = {name: [] for name in CONFIGURATIONS}

@@ -35,6 +35,7 @@ from penstock.stages.program import Program
 from penstock.state.checkpoints import MANIFEST, CheckpointStore
 
 WARMUP_S = 1.5
+WARM_ROWS = 1 << 26  # at most: what is not compressed fills a disk while kernels are compiled
 FIRST_S_MAX = 300.0
 POLL_S = 0.02
 PAGE = 4_096
@@ -133,7 +134,7 @@ def run_measured(
 def warm(spark: SparkSession, query: WindowQuery, given: Input, way: Way, folder: Path) -> None:
     """Have everything compiled that a run needs."""
     with log_for(spark, folder, way) as attached:
-        running = penstock_writer(attached, query, query.name, given, way, None).start()
+        running = penstock_writer(attached, query, query.name, given, way, WARM_ROWS).start()
         try:
             _begun(running, attached.log, query)
         finally:

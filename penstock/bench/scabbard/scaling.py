@@ -10,6 +10,7 @@ from penstock.bench.scabbard.engines import Way
 from penstock.bench.scabbard.runs import run_measured, warm
 from penstock.bench.scabbard.setting import Setting
 
+QUERIES_SHOWN = ("ysb", "cm1", "sm")
 SLOTS = (1, 2)
 TIMES_MIN = 1.7
 
@@ -17,7 +18,7 @@ TIMES_MIN = 1.7
 def measure(setting: Setting) -> dict[str, Any]:
     """Rows a second with each number of slots, by query, replayed and persisted."""
     args, found = setting.args, {}
-    for query in setting.queries():
+    for query in setting.queries(QUERIES_SHOWN):
         folder = setting.scratch(f"scaling-{query.name}")
         given = setting.given(query, folder)
         figures: dict[str, float] = {}

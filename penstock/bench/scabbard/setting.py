@@ -37,10 +37,9 @@ class Setting:
         self._stack.close()
         self._spark = None
 
-    def queries(self, of_figure: tuple[str, ...] = tuple(QUERIES)) -> list[WindowQuery]:
-        """Those that were asked for, of the ones that a figure is about; all if none was named."""
-        asked = self.args.queries or of_figure
-        return [QUERIES[name] for name in asked if name in of_figure]
+    def queries(self, shown: tuple[str, ...] = tuple(QUERIES)) -> list[WindowQuery]:
+        """Those that were asked for; if none was named, those that a figure shows."""
+        return [QUERIES[name] for name in self.args.queries or shown]
 
     def scratch(self, name: str) -> Path:
         """A new folder."""
