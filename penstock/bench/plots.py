@@ -10,8 +10,8 @@ from typing import NamedTuple
 INK, LINE, MARK = "#333333", "#dddddd", "#cc0000"
 TOP, PLOT_HEIGHT, BOTTOM = 82, 300, 46
 LEFT, RIGHT = 74, 26
-BAR_WIDTHS = (34, 8)  # the widest, the least
-GAP = 26  # between groups
+BAR_WIDTHS = (34, 12)  # the widest, the least
+GAP = 18  # between groups
 WIDTH, WIDTH_MIN = 900, 620
 TICKS = 6  # of an axis that is not logarithmic, about
 CHARACTER = 6.7  # wide, of the legend's letters
@@ -94,8 +94,9 @@ def bars(
         parts.append(_text(x + (group_width - GAP) / 2, bottom + 20, name, 13, "middle"))
         for bar in of_group:
             if bar.key in figures:
-                y = bottom - PLOT_HEIGHT * scale.share(figures[bar.key])
-                shape = f'width="{bar_width - 2:.1f}" height="{bottom - y:.1f}"'
+                ends = (_y(scale, figures[bar.key]), bottom if is_log else _y(scale, 0.0))
+                y = min(ends)
+                shape = f'width="{bar_width - 2:.1f}" height="{max(ends) - y:.1f}"'
                 parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" {shape} fill="{bar.colour}"/>')
                 parts.append(_above(x + bar_width / 2 - 1, y, short(figures[bar.key]), bar_width))
             x += bar_width
@@ -107,7 +108,7 @@ def _above(x: float, y: float, figure: str, room: float) -> str:
     if CHARACTER * len(figure) * 0.8 <= room:
         return _text(x, y - 4, figure, 10, "middle")
     place = f'transform="translate({x + 3.5:.1f} {y - 4:.1f}) rotate(-90)"'
-    return f'<text {place} font-size="10">{escape(figure)}</text>'
+    return f'<text {place} font-size="9">{escape(figure)}</text>'
 
 
 def lines(

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.bench.page import Taken
 
 _STYLE = """
-body { font-family: sans-serif; color: #222; max-width: 1060px; margin: 24px auto; padding: 0 16px }
+body { font-family: sans-serif; color: #222; max-width: 1120px; margin: 24px auto; padding: 0 16px }
 table { border-collapse: collapse; margin: 10px 0; font-size: 13px }
 th, td { border: 1px solid #ddd; padding: 3px 8px; text-align: right }
 th:first-child, td:first-child { text-align: left }
