@@ -40,6 +40,23 @@ def test_the_caller_says_what_only_it_knows() -> None:
     assert "as the log says" in explain(program, durability="elsewhere")
 
 
+def test_what_is_persisted_whole_says_so() -> None:
+    text = """
+query q whole
+  write stream a
+    aggregate append by ad window ts 10 seconds as window: count(*) as n
+      watermark ts 1 second
+        scan source replay {"replayable":false} (ad int, price int, ts timestamp not null)
+"""
+    whole, pushed = (
+        explain(plan_program(parse_query(each))) for each in (text, text.replace(" whole", ""))
+    )
+    assert "of 16 bytes a row that replay gives 16 are persisted" in whole
+    assert "pushUp is off" in whole
+    assert "12 are persisted" in pushed
+    assert "pushUp" not in pushed
+
+
 def test_what_feeds_a_sink_is_for_nobody_else() -> None:
     rows = scan_stream("s", "x bigint")
     program = plan_program(query("q", rows.to_stream(sink_stream("q"))))
