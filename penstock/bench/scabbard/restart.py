@@ -161,7 +161,8 @@ class _Run:
                 say(f"restart: it takes {full_rows_per_s:,.0f} rows/s; half of that from now on")
                 rows = replace(self._rows, first=first_row)
                 sending = self._send("paced", rows, SEND_S_MAX, rate)
-                trace.follow(self._seconds + 1.0)  # some to get going
+                self._wait_done(trace, given, first_row + UNIT_ROWS)  # it is going
+                trace.follow(self._seconds)
                 killed_s, processes = first.kill()
                 say(f"restart: {processes} processes killed")
                 second = Driver(self._order, self._folder / "second")
@@ -256,16 +257,10 @@ def figures(
     done = _done(trace.ends(), made)
     late = _late(done, sent, first_row)
     before = [late_ms for at_s, late_ms in late if killed_s - seconds <= at_s < killed_s]
-    usual_ms, usual95_ms = np.percentile(before, [50, 95]).tolist() if before else (0.0, 0.0)
-    back = [
-        at_s for at_s, late_ms in late if at_s >= recovered_s and late_ms <= BACK_TIMES * usual95_ms
-    ]
     initialisation_ms = (words["placed"] - words["session"]) * 1e3
     recovery_ms = (recovered_s - words["placed"]) * 1e3
     told: dict[str, Any] = {
         "rows_per_s": rounded(sent.rows[-1] / (sent.due_s[-1] - sent.due_s[0])),
-        "p50_ms": rounded(usual_ms),
-        "p95_ms": rounded(usual95_ms),
         "spark_ms": rounded((words["session"] - moments.begun_s) * 1e3),
         "initialisation_ms": rounded(initialisation_ms),
         "recovery_ms": rounded(recovery_ms),
@@ -277,9 +272,21 @@ def figures(
             "committed": rounded(recovered_s - killed_s),
         },
     }
-    if back:
-        told["latency_back_s"] = rounded(back[0] - recovered_s)
+    if before:
+        told |= _beside_usual(before, late, recovered_s)
     told["over_time"] = _over_time(done, late, killed_s, killed_s - seconds)
+    return told
+
+
+def _beside_usual(
+    before: Sequence[float], late: Sequence[tuple[float, float]], recovered_s: float
+) -> dict[str, float]:
+    """The latency before the kill, and how long after the recovery it is as low again."""
+    p50_ms, p95_ms = np.percentile(before, [50, 95]).tolist()
+    told = {"p50_ms": rounded(p50_ms), "p95_ms": rounded(p95_ms)}
+    low = (at_s for at_s, ms in late if at_s >= recovered_s and ms <= BACK_TIMES * p95_ms)
+    if (back_s := next(low, None)) is not None:
+        told["latency_back_s"] = rounded(back_s - recovered_s)
     return told
 
 
