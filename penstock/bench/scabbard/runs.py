@@ -134,10 +134,12 @@ def run_measured(
 
 
 def _wait_commits(trace: Trace, begin_us: int) -> None:
-    """Measure longer where a machine with much else to do has not had two commits yet."""
+    """Measure longer where a machine with much else to do has not had two commits yet between
+    which windows were done."""
     end_s = time.monotonic() + COMMITS_S_MAX
     while time.monotonic() < end_s and any(
-        sum(mark.time_us >= begin_us for mark in marks) < 2 for marks in trace.ends()
+        len({mark.watermark_us for mark in marks if mark.time_us >= begin_us}) < 2
+        for marks in trace.ends()
     ):
         trace.follow(POLL_S)
 
