@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.bench.scabbard import goals
+from penstock.bench.scabbard.compared import goals_of_query as goals
 from penstock.bench.scabbard.engines import Input, rows_of
 from penstock.bench.scabbard.oracle import ANSWERS, difference, told_apart
 from penstock.bench.scabbard.queries import QUERIES, WindowQuery

@@ -132,9 +132,7 @@ class _Bench:
         found["rows"] = persisted.rows
         found["bytes_in"] = persisted.rows * self.query.row_bytes
         found["bytes_persisted"] = round(persisted.rows * persisted.bytes_per_row)
-        for key in ("p50_ms", "p95_ms"):
-            found[key] = rounded(median([getattr(each, key) for each in done["rows_per_s"]]))
-        for key in ("checkpoint_mb", "checkpoint_ms"):
+        for key in ("p50_ms", "p95_ms", "checkpoint_mb", "checkpoint_ms"):
             told = [getattr(each, key) for each in done["rows_per_s"]]
             if known := [each for each in told if each is not None]:
                 found[key] = rounded(median(known))

@@ -51,8 +51,8 @@ class Measured:
 
     rows: int
     rows_per_s: float
-    p50_ms: float
-    p95_ms: float
+    p50_ms: float | None  # where there were commits enough to tell
+    p95_ms: float | None
     bytes_per_row: float | None  # in the streams that its sources write
     checkpoint_mb: float | None
     checkpoint_ms: float | None
@@ -129,8 +129,8 @@ def run_measured(
             running.stop()
     first, last, rows_per_s = _rate(trace, given.made, begin_us, end_us)
     late_ms = _latencies_ms(trace, given.made, first, last)
-    p50_ms, p95_ms = np.percentile(late_ms, [50, 95]).tolist()
-    return Measured(last - first, rows_per_s, p50_ms, p95_ms, bytes_per_row, *checkpoints)
+    told_ms = np.percentile(late_ms, [50, 95]).tolist() if late_ms.size else [None, None]
+    return Measured(last - first, rows_per_s, *told_ms, bytes_per_row, *checkpoints)
 
 
 def _wait_commits(trace: Trace, begin_us: int) -> None:
