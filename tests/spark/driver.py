@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,15 @@ class Driver:
             return self._run(writeStream(grouped.count()), name, more)
         writer = writeStream(rows.groupBy("auction").count()).outputMode("update")
         return self._run(writer, name, more)
+
+    def chance(self, name: str, path: str, events: int, rate: float) -> dict[str, Any]:
+        """Start a query that gives each bid what chance gives, by Spark and by a function."""
+        token = F.udf(lambda price: f"{price}-{uuid.uuid4()}", "string").asNondeterministic()
+        rows = self._bids(events, rate, True).select(
+            "auction", F.rand().alias("r"), F.expr("uuid()").alias("u"), token("price").alias("t")
+        )
+        more = {"sink": "parquet", "path": path, "standbySlots": 0}
+        return self._run(writeStream(rows), name, more)
 
     def copy(self, name: str, stream: str, **more: Any) -> dict[str, Any]:
         """Start a query that copies a stream's even numbers."""

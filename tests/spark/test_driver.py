@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,36 @@ def test_what_a_killed_driver_hosted_is_hosted_by_the_next(
     hurry(second.log, "hosted")
     second.wait_end("hosted")
     verify(second.log, "hosted", "windows", events, RATE)
+
+
+@pytest.mark.slow
+def test_no_row_shows_two_values_of_chance_when_the_driver_is_killed(
+    new_driver: Callable[[str], DriverProcess], tmp_path: Path
+) -> None:
+    """What was seen of rand(), uuid() and a function of the user's is there in the end, once."""
+    files = tmp_path / "files"
+    first, second = new_driver("local[4]"), new_driver("local[4]")
+    for driver in (first, second):
+        driver.wait_ready()
+    given = {"path": str(files), "events": EVENTS, "rate": RATE}
+    first.ask("chance", name="chance", **given)
+    wait_for("rows", lambda: len(list(files.glob("*.parquet"))) > 1)
+    first.kill()
+    seen = _rows_by_token(files)
+    assert seen
+    second.ask("chance", name="chance", **given)
+    hurry(second.log, "chance")
+    second.wait_end("chance")
+    found = _rows_by_token(files)
+    assert {token: found[token] for token in seen} == seen
+    assert Counter(row["auction"] for row in found.values()) == running_counts(EVENTS, RATE)
+
+
+def _rows_by_token(files: Path) -> dict[str, dict[str, Any]]:
+    rows = [row for path in files.glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    found = {row["t"]: row for row in rows}
+    assert len(found) == len({row["u"] for row in rows}) == len(rows)
+    return found
 
 
 def _start(driver: DriverProcess, name: str, options: dict[str, Any]) -> dict[str, Any]:
