@@ -264,9 +264,10 @@ class Vertex:
             return True
         worked = self._take_and_process()
         self._is_idle = not worked
-        self._append_early_if_large()
         if self._is_commit_due():
-            self._begin_commit()
+            self._begin_commit()  # with all that waits
+        else:
+            self._append_early_if_large()
         self._copy_some_state()
         return worked
 

@@ -279,13 +279,11 @@ def test_a_vertex_waits_for_its_own_append_and_no_other_one_does(kernels: Kernel
 
 
 def test_a_large_output_that_goes_out_early_is_waited_for_too(kernels: KernelCache) -> None:
-    lab = Laboratory(kernels, early_append_bytes_max=1)
-    lab.feed(0, 1)
-    lab.step()
-    lab.feed(0, 2)
-    lab.step()
-    lab.feed(0, 3)
-    lab.step()
+    lab = Laboratory(kernels, early_append_bytes_max=1, step_rows_max=1)
+    for number in (1, 2, 3):
+        lab.feed(0, number)
+    for _ in range(3):
+        lab.step()
     assert lab.rows_in() == [2, 0], "one is on its way, one is as much as may wait for it"
     (pending,) = lab.appends.take()
     pending.outcome = lab.log.append(*pending.append)
@@ -295,6 +293,19 @@ def test_a_large_output_that_goes_out_early_is_waited_for_too(kernels: KernelCac
         lab.appends.work()
         lab.step()
     assert lab.read() == [1, 2, 3]
+    lab.host.close()
+
+
+def test_much_output_in_every_step_does_not_put_commits_off(kernels: KernelCache) -> None:
+    """What is ready is always enough to go out early, and an append is always under way."""
+    lab = Laboratory(kernels, early_append_bytes_max=1, commit_interval_ms=10)
+    for number in range(60):
+        lab.feed(0, number)
+        lab.feed(0, number)
+        lab.step()
+        lab.appends.work()
+    assert lab.epochs()[0] > 3
+    assert len(lab.read()) > 20
     lab.host.close()
 
 
