@@ -129,8 +129,8 @@ def run_measured(
             running.stop()
     first, last, rows_per_s = _rate(trace, given.made, begin_us, end_us)
     late_ms = _latencies_ms(trace, given.made, first, last)
-    told_ms = np.percentile(late_ms, [50, 95]).tolist() if late_ms.size else [None, None]
-    return Measured(last - first, rows_per_s, *told_ms, bytes_per_row, *checkpoints)
+    p50_ms, p95_ms = np.percentile(late_ms, [50, 95]).tolist() if late_ms.size else (None, None)
+    return Measured(last - first, rows_per_s, p50_ms, p95_ms, bytes_per_row, *checkpoints)
 
 
 def _wait_commits(trace: Trace, begin_us: int) -> None:
