@@ -132,7 +132,8 @@ class AggregateReader:
         if is_column and self.mode != "complete" and is_watermarked(expression):
             self.timed_key = name
         given = self.names.give(name)
-        kept = made(self.node, lambda: as_key(key), expression)
+        # Of maps Spark's optimizer has sorted the entries.
+        kept = made(self.node, lambda: as_key(key, maps=True), expression)
         self.keys.append((given, kept))
         if is_column:
             shown = of_key(Column(given, kept.type, kept.nullable), key.type)

@@ -666,7 +666,8 @@ class PlanReader:
             # A window that rows lie in, which its end stands for; or what Spark put elsewhere.
             is_window = attribute.expr_id in rows.windows
             found = call("get_field", key, name="end") if is_window else key
-            value = made(node, partial(as_key, found), attribute)
+            # Spark compares maps as they are here: only where it groups does it sort their entries.
+            value = made(node, partial(as_key, found, maps=True), attribute)
             if not isinstance(value, Column):
                 computed.append((names.give("key"), value))
                 value = Column(computed[-1][0], value.type, value.nullable)

@@ -23,6 +23,7 @@ from penstock.expressions.lists import (
     side_by_side,
 )
 from penstock.expressions.nodes import Call
+from penstock.expressions.stored_values import as_stored
 from penstock.expressions.types import BIGINT, BOOLEAN, DataType
 from penstock.expressions.vectors import arrow_column
 
@@ -308,6 +309,15 @@ def map_entries(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     keys, values = entries_of(args[0])
     pairs = pa.StructArray.from_arrays([keys.values, values.values], names=["key", "value"])
     return Items(pairs, keys.lengths, keys.valid).array(node.type)
+
+
+def map_sort(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
+    """The entries in the order of their keys: then maps that are equal are written alike."""
+    keys, values = entries_of(args[0])
+    assert node.type.key is not None
+    ranks = ranks_of(as_stored(keys.values, node.type.key))  # nested keys by bytes that compare
+    order = np.lexsort((ranks, keys.rows))
+    return map_array(keys.taken(order), values.taken(order).values, node.type)
 
 
 def make_map(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:

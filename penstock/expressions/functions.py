@@ -773,7 +773,10 @@ _NESTED: tuple[Function, ...] = (
         fails=always, sql="{0}[{1}]", catalyst="GetArrayItem",
     ),
     Function("size", (1, 1), gives(INT, "array", "map"), nested.size, catalyst="Size"),
-    Function("key_bytes", (1, 1), signatures.bytes_of_key, key_values.key_bytes),
+    Function(
+        "key_bytes", (1, 1), signatures.bytes_of_key, key_values.key_bytes,
+        options={"maps": OptionRule(check_flag, False)},
+    ),
     Function(
         "of_key_bytes", (1, 1), signatures.key_of_bytes, key_values.of_key_bytes,
         options={"type": OptionRule(check_type_text, REQUIRED)},
@@ -921,6 +924,7 @@ _COLLECTIONS: tuple[Function, ...] = (
         "map_concat", (1, None), signatures.maps_of_one_type, collections.map_concat,
         fails=always, catalyst="MapConcat",
     ),
+    Function("map_sort", (1, 1), signatures.sorted_map, collections.map_sort, catalyst="MapSort"),
 )  # fmt: skip
 
 _BODY = {"body": OptionRule(lambdas.check_body, REQUIRED)}

@@ -70,13 +70,7 @@ def from_json(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
 
 def _is_plain(wanted: DataType) -> bool:
     """Whether Arrow's parser knows the type: it has no maps, and begins with an object."""
-    return wanted.kind == "struct" and bool(wanted.fields) and not _has_maps(wanted)
-
-
-def _has_maps(data_type: DataType) -> bool:
-    if data_type.element is not None:
-        return _has_maps(data_type.element)
-    return data_type.kind == "map" or any(_has_maps(field.type) for field in data_type.fields)
+    return wanted.kind == "struct" and bool(wanted.fields) and not wanted.has_map
 
 
 def _read_alike(texts: pa.Array) -> Mask:

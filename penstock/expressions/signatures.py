@@ -290,7 +290,7 @@ def hashed(result: DataType) -> Callable[[Operands], DataType]:
     """A hash of values of any types but maps, whose entries have no order."""
 
     def rule(operands: Operands) -> DataType:
-        if any(each.kind == "map" for given in operands.types for each in _walked(given)):
+        if any(given.has_map for given in operands.types):
             raise ExpressionError("a map has no hash")
         return result
 
@@ -422,7 +422,8 @@ _JSON_KINDS = frozenset(
 
 def _walked(data_type: DataType) -> Iterator[DataType]:
     yield data_type
-    for each in (data_type.element, data_type.value, *(field.type for field in data_type.fields)):
+    members = (field.type for field in data_type.fields)
+    for each in (data_type.element, data_type.key, data_type.value, *members):
         if each is not None:
             yield from _walked(each)
 
@@ -721,14 +722,22 @@ def width_bucket(operands: Operands) -> DataType:
     return takes(DOUBLE, DOUBLE, DOUBLE, BIGINT)(operands) and BIGINT
 
 
+def sorted_map(operands: Operands) -> DataType:
+    _map(operands)
+    return operands.types[0]
+
+
 def maps_of_one_type(operands: Operands) -> DataType:
     new_key(operands, _map(operands)[0])
     return operands.require_equal(operands.types)
 
 
 def bytes_of_key(operands: Operands) -> DataType:
-    if not _is_key(operands.types[0]):
-        operands.refuse("arrays and structs that hold no map, and no struct without members")
+    kind = operands.types[0]
+    if kind.has_map and not operands.options["maps"]:
+        operands.refuse("arrays and structs that hold no map")
+    if not _has_members(kind):
+        operands.refuse("arrays and structs, none of them without members")
     return BINARY
 
 
@@ -737,10 +746,9 @@ def key_of_bytes(operands: Operands) -> DataType:
     return parse_type(operands.options["type"])
 
 
-def _is_key(data_type: DataType) -> bool:
-    if data_type.kind == "struct":
-        return bool(data_type.fields) and all(_is_key(field.type) for field in data_type.fields)
-    return data_type.kind != "map" and (data_type.element is None or _is_key(data_type.element))
+def _has_members(data_type: DataType) -> bool:
+    """Every struct in it."""
+    return all(each.kind != "struct" or each.fields for each in _walked(data_type))
 
 
 def looked_up(operands: Operands) -> DataType:

@@ -105,6 +105,13 @@ class DataType:
     def is_nested(self) -> bool:
         return self.kind in ("array", "struct", "map")
 
+    @property
+    def has_map(self) -> bool:
+        """Whether it is a map, or has one somewhere below."""
+        if self.element is not None:
+            return self.element.has_map
+        return self.kind == "map" or any(field.type.has_map for field in self.fields)
+
 
 @dataclass(frozen=True, slots=True)
 class Field:

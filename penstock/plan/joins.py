@@ -8,7 +8,6 @@ from functools import reduce
 from penstock.errors import ExpressionError, PlanError, UnsupportedPlan
 from penstock.expressions.tree import Column, Expression, call
 from penstock.operators.specs import (
-    KEY_KINDS_REFUSED,
     JoinKey,
     JoinMatch,
     JoinSpec,
@@ -17,7 +16,7 @@ from penstock.operators.specs import (
     SparkColumn,
 )
 from penstock.plan.join_times import join_times
-from penstock.plan.keys import NESTED_KEYS, as_key
+from penstock.plan.keys import as_key
 from penstock.plan.nodes import Relation, changing, column_refs, step
 from penstock.plan.place_exchanges import fresh_name
 
@@ -86,7 +85,7 @@ def _flat(
         raise PlanError(f"join: {left} is {left.type} and {right} is {right.type}", node="join")
     function = "eq_null_safe" if null_safe else "eq"
     if left.type.kind != "struct":
-        if left.type.kind in KEY_KINDS_REFUSED - NESTED_KEYS:
+        if left.type.kind == "map":
             return [], [call(function, left, right)]
         return [(as_key(left), as_key(right), null_safe)], []
     keys: list[Equality] = []

@@ -5,13 +5,18 @@ from __future__ import annotations
 from penstock.expressions.tree import Column, Expression, call
 from penstock.expressions.types import DataType
 
-NESTED_KEYS = frozenset({"array", "struct"})
 DIGITS_MAX = 18  # of a decimal in one word
 
 
-def as_key(value: Expression) -> Expression:
-    """What rows are grouped or joined by instead: of a nested value, or a wide one, its bytes."""
-    return call("key_bytes", value) if _is_in_bytes(value.type) else value
+def as_key(value: Expression, maps: bool = False) -> Expression:
+    """What rows are grouped or joined by instead: of a nested value, or a wide one, its bytes.
+
+    With `maps` that is so of maps too, which are equal if their entries are, in the same order.
+    """
+    if not _is_in_bytes(value.type):
+        return value
+    options = {"maps": True} if maps and value.type.has_map else {}
+    return call("key_bytes", value, **options)
 
 
 def of_key(key: Column, data_type: DataType) -> Expression:
@@ -23,4 +28,4 @@ def of_key(key: Column, data_type: DataType) -> Expression:
 
 def _is_in_bytes(data_type: DataType) -> bool:
     is_wide = data_type.is_decimal and data_type.precision > DIGITS_MAX
-    return is_wide or data_type.kind in NESTED_KEYS
+    return is_wide or data_type.is_nested

@@ -279,7 +279,7 @@ interval_micros interval_of_micros json_field key_bytes last_day log
 log10 log1p log2
 ltrim_characters make_date make_timestamp map map_concat map_entries map_filter map_from_arrays
 map_from_entries
-map_keys map_value map_values md5 month_name months_between multiply_micros next_day
+map_keys map_sort map_value map_values md5 month_name months_between multiply_micros next_day
 null_on_error octet_length
 of_key_bytes overlay padded_number
 parse_time quarter radians regexp_extract regexp_replace repeat reverse rint

@@ -23,6 +23,7 @@ TYPES = (
     "array<struct<x:boolean,t:tinyint,u:bigint>>",
     "struct<a:array<struct<b:binary,c:decimal(38,10)>>,d:decimal(5,2),e:smallint>",
 )
+MAPS = ("map<int,double>", "array<struct<m:map<string,map<boolean,float>>>>")
 CHOICES: dict[str, tuple[Any, ...]] = {
     "string": ("", "a", "é" * 9, "b\0"),
     "binary": (b"", b"\0\1", b"x" * 40),
@@ -38,6 +39,9 @@ def drawn(rng: random.Random, kind: DataType) -> Any:
         return None
     if kind.element is not None:
         return [drawn(rng, kind.element) for _ in range(rng.randrange(4))]
+    if kind.key is not None and kind.value is not None:
+        keys = rng.sample(CHOICES.get(kind.key.kind, range(-3, 3)), rng.randrange(3))
+        return [(key, drawn(rng, kind.value)) for key in sorted(keys)]
     if kind.fields:
         return {field.name: drawn(rng, field.type) for field in kind.fields}
     return rng.choice(CHOICES.get(kind.kind, range(-3, 3)))
@@ -47,18 +51,18 @@ def grouped(value: Any) -> Any:
     """As Spark tells keys apart."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [grouped(item) for item in value]
     return {k: grouped(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-@pytest.mark.parametrize("text", TYPES)
+@pytest.mark.parametrize("text", [*TYPES, *MAPS])
 def test_bytes_stand_for_one_value(text: str) -> None:
     rng, kind = random.Random(text), parse_type(text)
     values = [drawn(rng, kind) for _ in range(300)]
     array = pa.array([None, *values], arrow_type(kind)).slice(1)
     rows = pa.record_batch([array], names=["v"])
-    as_bytes = call("key_bytes", column("v", kind))
+    as_bytes = call("key_bytes", column("v", kind), maps=True)
     found = evaluate(as_bytes, rows).to_pylist()
     expected = [grouped(value) for value in rows.column(0).to_pylist()]
     assert [key is None for key in found] == [value is None for value in expected]
@@ -84,3 +88,22 @@ def test_bytes_never_change() -> None:
 def test_maps_have_none(text: str) -> None:
     with pytest.raises(ExpressionError, match="no map"):
         call("key_bytes", column("v", parse_type(text)))
+
+
+def test_maps_in_the_order_of_their_keys() -> None:
+    kind = parse_type("map<double,array<string>>")
+    unsorted = [(math.nan, ["n"]), (1.0, None), (-0.5, []), (math.inf, ["i", None])]
+    values = [[(2.0, ["a"])], unsorted, None, [], unsorted[::-1]]
+    rows = pa.record_batch([pa.array([unsorted, *values], arrow_type(kind)).slice(1)], names=["v"])
+    in_order = call("map_sort", column("v", kind))
+    found = evaluate(in_order, rows)
+    found.validate(full=True)
+    whole = [unsorted[2], unsorted[1], unsorted[3], unsorted[0]]
+    assert repr(found.to_pylist()) == repr([values[0], whole, None, [], whole])
+    keys = evaluate(call("key_bytes", in_order, maps=True), rows).to_pylist()
+    assert keys[1] == keys[4]
+    assert len(set(keys)) == 4
+    structs = parse_type("map<struct<a:int,b:string>,int>")
+    ordered = [({"a": None, "b": "z"}, 1), ({"a": -1, "b": None}, None), ({"a": -1, "b": ""}, 3)]
+    rows = pa.record_batch([pa.array([ordered[::-1], ordered], arrow_type(structs))], names=["v"])
+    assert evaluate(call("map_sort", column("v", structs)), rows).to_pylist() == [ordered] * 2

@@ -77,11 +77,27 @@ def _first_rows_of_windows(df: DataFrame) -> DataFrame:
     return rows.dropDuplicates(["auction", "w"])
 
 
+def _maps(df: DataFrame) -> DataFrame:
+    """Equal ones with their entries in two orders, zeros of two signs, nulls, empty ones."""
+    entries = ["if(flag, double(single), null)", "coalesce(auction % 3, 7L), ratio * 0"]
+    orders = [f"map(9L, {entries[0]}, {entries[1]})", f"map({entries[1]}, 9L, {entries[0]})"]
+    both = f"if(id % 2 = 0, {orders[0]}, {orders[1]})"
+    wide = ["-1.5BD, 1", "cast(auction % 3 AS decimal(30,1)), tiny"]
+    return df.where("url is not null and auction is not null").selectExpr(
+        f"case when flag is null then null when tiny = 1 then map_filter({both}, (k, v) -> false)"
+        f" else {both} end AS m",
+        f"if(id % 2 = 0, map({wide[0]}, {wide[1]}), map({wide[1]}, {wide[0]})) AS wide",
+        "url",
+        "price",
+    )
+
+
 def _first_rows_within(df: DataFrame) -> DataFrame:
     """So far behind that nothing is late and no key is forgotten; a batch knows no watermark."""
-    keys = ["auction", "flag"]
-    if not df.isStreaming:
-        return df.dropDuplicates(keys).select(*keys)
+    keys = ["auction", "flag", "m"]
+    df = df.selectExpr("*", "map(1, tiny, 2, auction % 2) AS m")
+    if not df.isStreaming:  # where `dropDuplicates` takes no maps
+        return df.groupBy(*keys).count().select(*keys)
     timed = df.withWatermark("ts", f"{10_000 * 365} days")
     return timed.dropDuplicatesWithinWatermark(keys).select(*keys)
 
@@ -502,6 +518,18 @@ def _unbounded() -> dict[str, Judged]:
             ),
             "update",
             keys=1,
+        ),
+        "maps as keys": Judged(
+            lambda df: (
+                _maps(df)
+                .groupBy("m", F.expr("struct(map(url, m) AS mm, array(m) AS ms)").alias("k"))
+                .agg(*_columns("count(1)", "sum(price)"))
+            ),
+            "update",
+            keys=2,
+        ),
+        "first rows of maps": Judged(
+            lambda df: _maps(df).groupBy("m", "wide").agg(F.lit("x").alias("x"))
         ),
         "first rows of keys": Judged(
             lambda df: df.dropDuplicates(["auction", "flag"]).select("flag", "auction")
