@@ -58,8 +58,7 @@ def plans_of(df: Any) -> Plans:
     with active_session(session):
         written = with_functions(session, analyzed)
         _refuse_clocks(session, written)
-        optimizer = session._jsparkSession.sessionState().optimizer()
-        optimized = JvmNode(optimizer.execute(written.handle))
+        optimized = _optimized(session, written)
     facts = SessionFacts(
         time_zone=str(session.conf.get("spark.sql.session.timeZone")),
         case_sensitive=str(session.conf.get("spark.sql.caseSensitive")).lower() == "true",
@@ -67,6 +66,30 @@ def plans_of(df: Any) -> Plans:
         handle=session,
     )
     return Plans(analyzed, optimized, facts)
+
+
+def _optimized(session: Any, written: JvmNode) -> JvmNode:
+    """The plan as Spark's optimizer leaves it, which fails on some queries whoever runs them.
+
+    What Spark says in words of its own, of a constant division by zero for instance, is raised as
+    it is.
+    """
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415 (Spark is loaded where it is used)
+
+    optimizer = session._jsparkSession.sessionState().optimizer()
+    try:
+        return JvmNode(optimizer.execute(written.handle))
+    except Py4JJavaError as error:
+        failure = error.java_exception
+        columns = ", ".join(str(each.read("name")) for each in written.output)
+        raise UnsupportedPlan(
+            f"{written.kind}, columns {columns:.200}: Spark's optimizer failed on the query, as it "
+            f"would in a batch or in Structured Streaming: {failure.toString():.500}. Write what "
+            "this speaks of in another way, or compute some of the columns in a query of their own",
+            node=written.kind,
+            column=columns[:200],
+            failure=str(failure.getClass().getName()),
+        ) from error
 
 
 def refused_by_spark(plans: Plans, output_mode: str) -> str | None:

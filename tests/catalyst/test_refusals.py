@@ -230,6 +230,29 @@ def test_an_aggregate_is_refused_by_name(
     assert reason in str(error)
 
 
+def test_a_query_on_which_the_optimizer_of_spark_fails(bids: DataFrame) -> None:
+    from py4j.protocol import Py4JJavaError  # noqa: PLC0415
+    from pyspark.errors import ArithmeticException  # noqa: PLC0415
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    def define(rows: DataFrame) -> DataFrame:
+        texts = "listagg(DISTINCT url, '-') WITHIN GROUP (ORDER BY url)"
+        return rows.groupBy("auction").agg(
+            F.expr(texts).alias("texts"), F.expr("avg(DISTINCT price)").alias("mean")
+        )
+
+    error = refusal(define(bids), "complete")
+    assert "ClassCastException" in str(error)
+    assert "SortOrder" in str(error)
+    assert error.details["node"] == "Aggregate"
+    assert error.details["column"] == "auction, texts, mean"
+    batch = bids.sparkSession.createDataFrame([], bids.schema)
+    with pytest.raises(Py4JJavaError, match=r"cannot be cast to class .*SortOrder"):
+        define(batch).collect()
+    with pytest.raises(ArithmeticException, match="DIVIDE_BY_ZERO"):  # Spark's own words
+        translate(bids.selectExpr("1 / 0 AS x"), output_mode="append", query="refused")
+
+
 def test_what_structured_streaming_refuses_too_is_not_sent_there(bids: DataFrame) -> None:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
