@@ -6,7 +6,7 @@ one name get numbers. Whoever needs exact columns selects them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -657,6 +657,8 @@ class PlanReader:
     def deduplicate(self, node: JvmNode) -> SparkRows:
         """The first row of each key. Rows behind the watermark are late, whatever the keys are."""
         rows = self.read(node.children[0])
+        if self._is_distinct_of_changing(node, rows):
+            return self._grouped(node, rows, node.nodes("keys"), results="keys")
         expressions = self._expressions(node, rows)
         names, computed = Names(rows.names), list[NamedExpression]()
         keys: list[Column] = []
@@ -680,6 +682,12 @@ class PlanReader:
         is_instant = by is not None and is_last_instant(rows.relation, by)
         spec = DeduplicateSpec(tuple(keys), by, within_us, is_instant)
         return replace(rows, relation=made(node, lambda: step(spec, rows.relation)))
+
+    def _is_distinct_of_changing(self, node: JvmNode, rows: SparkRows) -> bool:
+        """Whether whole rows that come and go are to be told apart: each is a group of its own."""
+        keys = {key.expr_id for key in node.nodes("keys")}
+        is_whole = node.kind not in _WITHIN and keys == {each.expr_id for each in node.output}
+        return is_whole and self.output_mode != "append" and changing(rows.relation) is not None
 
     def _delay_below(self, node: JvmNode, rows: SparkRows) -> int:
         """Of the watermark that the query defines: so long a key is remembered."""
@@ -760,11 +768,22 @@ class PlanReader:
             several, rows = None, self._below(node)
         else:
             several, rows = rewritten[0], self._before_expanding(rewritten[1])
+        return self._grouped(node, rows, node.nodes("groupingExpressions"), several)
+
+    def _grouped(
+        self,
+        node: JvmNode,
+        rows: SparkRows,
+        keys: Iterable[JvmNode],
+        rewritten: SeveralDistinct | None = None,
+        results: str = "aggregateExpressions",
+    ) -> SparkRows:
+        zone = self.session.time_zone
         grouping = AggregateReader(
-            node, rows, self.session.time_zone, self.output_mode, self.spark, several
+            node, rows, zone, self.output_mode, self.spark, rewritten, results
         )
-        for expression in node.nodes("groupingExpressions"):
-            grouping.add(expression)
+        for key in keys:
+            grouping.add(key)
         return grouping.finish()
 
 

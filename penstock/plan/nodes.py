@@ -197,7 +197,8 @@ def step(spec: OperatorSpec, *inputs: Relation) -> Step:
         _check_watermark(spec, child)
     if isinstance(spec, DeduplicateSpec):
         names = spec.key_names
-        check_appended(child, f"distinct {', '.join(names)}", names[0] if names else None)
+        grouped = "group by these columns, or use append mode below it"
+        check_appended(child, f"distinct {', '.join(names)}", names[0] if names else None, grouped)
     if isinstance(spec, LimitSpec):
         check_appended(child, f"limit {spec.rows}")
     if isinstance(spec, OverSpec):
@@ -393,12 +394,17 @@ def _check_append_mode(
         )
 
 
-def check_appended(child: Relation, label: str, column: str | None = None) -> None:
+def check_appended(
+    child: Relation,
+    label: str,
+    column: str | None = None,
+    way_out: str = "use append mode below it",
+) -> None:
     """What keeps the rows that it has seen does not take rows that come and go."""
     below = changing(child)
     if below is not None:
         raise UnsupportedPlan(
-            f"{label} stands on {below}, whose rows come and go; use append mode below it",
+            f"{label} stands on {below}, whose rows come and go; {way_out}",
             **({"node": label} | ({} if column is None else {"column": column})),
         )
 

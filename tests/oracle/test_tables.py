@@ -92,6 +92,9 @@ QUERIES: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
         users.where("user % 2 = 0").selectExpr("upper(city) AS c", "user + 1 AS u").groupBy("c")
         .agg(F.max("u").alias("most"), F.count("*").alias("n"))
     ),
+    "distinct": lambda users, _: users.where("user > 2").select("score", "city").distinct(),
+    "distinct, grouped": lambda users, _: users.select("score", "city").distinct()
+    .groupBy("city").agg(F.count("*").alias("n"), F.sum("score").alias("s")),
     "a union of tables": lambda users, orders: (
         users.select("user").union(orders.select("buyer")).groupBy("user").count()
     ),
