@@ -14,10 +14,17 @@ from penstock.expressions.arithmetic import (
 )
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call
-from penstock.expressions.times import civil, first_days, local_micros, truncated_day
+from penstock.expressions.times import (
+    civil,
+    first_days,
+    joined_micros,
+    local_micros,
+    truncated_day,
+    wall_times,
+)
 from penstock.expressions.types import BIGINT, DATE, TIMESTAMP
 from penstock.expressions.vectors import arrow_column
-from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
+from penstock.expressions.zones import DAY_US, SECOND_US, folded, load_zone
 
 MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September",
@@ -30,7 +37,7 @@ _DAYS_OF_31 = 31.0  # Spark's month, where two dates are not the same day of the
 _THURSDAY_FROM_MONDAY = 3
 _YEARS = (-999_999_999, 999_999_999)  # of java.time.LocalDate
 _INT = np.iinfo(np.int32)
-_BIGINT = np.iinfo(np.int64)
+_DAY_S = DAY_US // SECOND_US
 
 
 def weekday(days: Vector) -> Vector:
@@ -110,25 +117,23 @@ def add_months(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
 def add_months_to_time(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     """The same time of the day, on the wall where the zone matters."""
     zone = node.option("time_zone")
-    local = local_micros(args[0], node.type, zone)
-    days = _months_later(local // DAY_US, values_of(args[1]).astype(np.int64))
-    return _at_time_of_day(node, args, frame, days, local % DAY_US, zone)
+    days, of_day = wall_times(args[0], zone)
+    later = _months_later(days, values_of(args[1]).astype(np.int64))
+    return _at_time_of_day(node, args, frame, later, of_day, zone)
 
 
 def add_length(node: Call, args: list[pa.Array], frame: Frame) -> pa.Array:
     """Microseconds later: its whole days on the wall, the rest as time that passes."""
     zone = node.option("time_zone")
-    local = local_micros(args[0], node.type, zone)
     length_us = values_of(args[1])
     if zone is None:
-        moved, bad = wide_add(local, length_us)
+        moved, bad = wide_add(values_of(args[0]), length_us)
         frame.fail(bad & both_valid(args), overflow_reason(node.type), node)
         return arrow_column(moved, both_valid(args), node.type)
     whole = truncated_quotient(length_us, np.full(1, DAY_US))
     rest_us = length_us - whole * DAY_US
-    return _at_time_of_day(
-        node, args, frame, local // DAY_US + whole, local % DAY_US, zone, rest_us
-    )
+    days, of_day = wall_times(args[0], zone)
+    return _at_time_of_day(node, args, frame, days + whole, of_day, zone, rest_us)
 
 
 def _at_time_of_day(
@@ -140,21 +145,22 @@ def _at_time_of_day(
     zone: str | None,
     later_us: Vector | int = 0,
 ) -> pa.Array:
+    """Only the instant itself must be in range: its wall time need not be, nor what leads to it."""
     valid = both_valid(args)
-    bound = _BIGINT.max // DAY_US - 2
-    bad = (days > bound) | (days < -bound)
+    local_s = days * _DAY_S + of_day // SECOND_US
+    offsets = 0 if zone is None else _moved_offsets(local_s, args[0], zone)
+    rest_us = of_day % SECOND_US + later_us - offsets
+    micros, bad = joined_micros(local_s + rest_us // SECOND_US, rest_us % SECOND_US)
     frame.fail(bad & valid, overflow_reason(node.type), node)
-    local = np.where(bad, 0, days) * DAY_US + of_day
-    micros = local if zone is None else _moved(local, args[0], zone)
-    return arrow_column(micros + later_us, valid, node.type)
+    return arrow_column(micros, valid, node.type)
 
 
-def _moved(local: Vector, before: pa.Array, zone_name: str) -> Vector:
-    """The instant of a wall time that was moved: at its old offset where both would do."""
+def _moved_offsets(local_s: Vector, before: pa.Array, zone_name: str) -> Vector:
+    """The offset at a wall time that was moved: its old one where both would do."""
     zone = load_zone(zone_name)
     offsets = zone.offsets_at(values_of(before))
-    same = zone.offsets_at(local - offsets) == offsets
-    return np.where(same, local - offsets, zone.to_utc(local))
+    same = zone.offsets_at(folded(local_s) - offsets) == offsets
+    return np.where(same, offsets, zone.wall_offsets(local_s))
 
 
 def months_between(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
@@ -170,8 +176,8 @@ def months_between(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
         (values_of(arg) - days * DAY_US + zone.day_start_offsets(days)) // SECOND_US
         for arg, days in zip(args, (left // DAY_US, right // DAY_US), strict=True)
     )
-    seconds = (day1 - day2) * (DAY_US // SECOND_US) + passed1 - passed2
-    parts = months + seconds / (_DAYS_OF_31 * (DAY_US // SECOND_US))
+    seconds = (day1 - day2) * _DAY_S + passed1 - passed2
+    parts = months + seconds / (_DAYS_OF_31 * _DAY_S)
     if node.option("rounded"):
         parts = np.floor(parts * 1e8 + 0.5) / 1e8
     return arrow_column(np.where(whole, months, parts), both_valid(args), node.type)

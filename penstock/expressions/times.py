@@ -32,11 +32,24 @@ def local_micros(array: pa.Array, data_type: DataType, zone: str | None) -> Vect
     return micros if zone is None else load_zone(zone).to_local(micros)
 
 
+def wall_times(array: pa.Array, zone: str | None) -> tuple[Vector, Vector]:
+    """Days since 1970-01-01 on the calendar of the zone, and microseconds of the day on its clocks.
+
+    Together they may be more than a timestamp can be.
+    """
+    micros: Vector = values_of(array)
+    days, of_day = micros // DAY_US, micros % DAY_US
+    if zone is None:
+        return days, of_day
+    local = of_day + load_zone(zone).offsets_at(micros)
+    return days + local // DAY_US, local % DAY_US
+
+
 def local_days(array: pa.Array, data_type: DataType, zone: str | None) -> Vector:
     """Days since 1970-01-01 on the calendar of the zone."""
     if data_type == DATE:
         return values_of(array).astype(np.int64)
-    return local_micros(array, data_type, zone) // DAY_US
+    return wall_times(array, zone)[0]
 
 
 def civil(days: Vector) -> tuple[Vector, Vector, Vector]:

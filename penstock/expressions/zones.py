@@ -64,7 +64,7 @@ class Zone:
 
     def _around(self, local_s: Numbers) -> tuple[Numbers, Numbers, Mask]:
         """The offsets a day before and after each wall time, and whether the first one applies."""
-        local_us = _folded(local_s)
+        local_us = folded(local_s)
         before = self.offsets_at(local_us - DAY_US)
         after = self.offsets_at(local_us + DAY_US)
         before_holds = self.offsets_at(local_us - before) == before
@@ -80,7 +80,7 @@ class Zone:
         into a gap, that is the end of the gap, however long before midnight it began."""
         local_s = local_days * (DAY_US // SECOND_US)
         offsets = self.wall_offsets(local_s)
-        local_us = _folded(local_s)
+        local_us = folded(local_s)
         utc_us = local_us - offsets
         gap = self.to_local(utc_us) != local_us
         if gap.any():
@@ -89,7 +89,7 @@ class Zone:
         return offsets
 
 
-def _folded(local_s: Numbers) -> Numbers:
+def folded(local_s: Numbers) -> Numbers:
     """Microseconds with the same offsets, brought into the range of the table."""
     far = local_s >= _FOLD_FROM_US // SECOND_US
     cycle_s, from_s = _CYCLE_US // SECOND_US, _FOLD_FROM_US // SECOND_US

@@ -65,6 +65,26 @@ def test_times_agree_in_every_zone(spark: SparkSession, tmp_path: Path, zone: st
     _judge(spark, tmp_path, list(ZONED), len(zone), REFUSALS_MAX)
 
 
+# What goes through a wall time that no timestamp can be, to one that can.
+_BEYOND = (
+    "timestampadd(DAY, -1, ts)", "timestampadd(WEEK, 1, ts)", "timestampadd(MONTH, -1, ts)",
+    "timestampadd(QUARTER, 1, ts)", "ts + interval '1 03:00' day to minute", "ts - interval 2 days",
+    "ts - interval 25 hours", "ts + interval '1' month",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Asia/Kolkata"])
+def test_times_at_the_ends_of_time(spark: SparkSession, tmp_path: Path, zone: str) -> None:
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    rows, ends = edge_rows(7, ROWS), np.iinfo(np.int64)
+    inwards_us = np.arange(ROWS // 2) * 7_000_000_001  # up to two days and more
+    times = np.concatenate([ends.max - inwards_us, ends.min + inwards_us])
+    at = rows.schema.get_field_index("ts")
+    column_of_ends = pa.array(times).cast(rows.schema.field(at).type)
+    judge = Judge(spark, rows.set_column(at, rows.schema.field(at), column_of_ends), list(_BEYOND))
+    assert not judge.compare(tmp_path, Manner.drawn(random.Random(zone)), REFUSALS_MAX)
+
+
 def test_exp_ln_and_pow_to_the_last_bit(spark: SparkSession) -> None:
     """Far more values than the edges: a library of another origin differs in one of a dozen."""
     random_ = np.random.default_rng(5)
