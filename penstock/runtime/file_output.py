@@ -24,9 +24,8 @@ from penstock.kernels.columns import plain_batch
 from penstock.log import punit
 from penstock.log.record import Fence
 
-FILE_BYTES_MIN = (
-    8 << 20
-)  # in memory: less is left to the sink, which makes one file of many commits
+# In memory: less is left to the sink, which makes one file of many commits.
+FILE_BYTES_MIN = 8 << 20
 
 
 class FileOutput:
