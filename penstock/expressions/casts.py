@@ -37,7 +37,7 @@ from penstock.expressions.reading import (
     integers_of_text,
     micros_of_text,
 )
-from penstock.expressions.times import joined_micros, local_days, local_micros
+from penstock.expressions.times import joined_micros, local_days, local_micros, wall_times
 from penstock.expressions.types import (
     BIGINT,
     BOOLEAN,
@@ -45,7 +45,6 @@ from penstock.expressions.types import (
     INTEGER_BITS,
     INTERVAL_KINDS,
     STRING,
-    TIMESTAMP,
     TIMESTAMP_NTZ,
     DataType,
 )
@@ -207,7 +206,9 @@ def _times(casting: Casting) -> Outcome:
         assert casting.zone is not None
         return casting.result(load_zone(casting.zone).to_utc(casting.values))
     if target == "timestamp_ntz":
-        return casting.result(local_micros(casting.array, TIMESTAMP, casting.zone))
+        days, of_day = wall_times(casting.array, casting.zone)
+        seconds = days * (DAY_US // SECOND_US) + of_day // SECOND_US
+        return casting.result(*joined_micros(seconds, of_day % SECOND_US))
     if source == "timestamp":
         if target == "double":
             return casting.result(casting.values / float(SECOND_US))

@@ -90,9 +90,8 @@ def date_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
 
 
 def time_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
-    micros = local_micros(args[0], node.args[0].type, node.option("time_zone"))
-    unit = _UNIT_US[node.function]
-    part = micros % DAY_US // unit
+    of_day = wall_times(args[0], node.option("time_zone"))[1]
+    part = of_day // _UNIT_US[node.function]
     if node.function != "hour":
         part = part % 60
     return arrow_column(part, validity_of(args[0]), node.type)
@@ -100,8 +99,8 @@ def time_part(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
 
 def second_with_fraction(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     """Microseconds of the minute, which are the digits of a decimal with six behind the point."""
-    micros = local_micros(args[0], node.args[0].type, node.option("time_zone"))
-    return arrow_column(micros % _UNIT_US["minute"], validity_of(args[0]), node.type)
+    of_day = wall_times(args[0], node.option("time_zone"))[1]
+    return arrow_column(of_day % _UNIT_US["minute"], validity_of(args[0]), node.type)
 
 
 def date_trunc(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:

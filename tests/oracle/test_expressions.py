@@ -69,7 +69,8 @@ def test_times_agree_in_every_zone(spark: SparkSession, tmp_path: Path, zone: st
 _BEYOND = (
     "timestampadd(DAY, -1, ts)", "timestampadd(WEEK, 1, ts)", "timestampadd(MONTH, -1, ts)",
     "timestampadd(QUARTER, 1, ts)", "ts + interval '1 03:00' day to minute", "ts - interval 2 days",
-    "ts - interval 25 hours", "ts + interval '1' month",
+    "ts - interval 25 hours", "ts + interval '1' month", "hour(ts)", "minute(ts)",
+    "extract(second from ts)", "day(ts)", "cast(ts as timestamp_ntz)",
 )  # fmt: skip
 
 
