@@ -27,7 +27,7 @@ from penstock.expressions.printing import (
     text_of_decimals,
     text_of_doubles,
     text_of_intervals,
-    text_of_micros,
+    text_of_times,
 )
 from penstock.expressions.reading import (
     booleans_of_text,
@@ -37,7 +37,7 @@ from penstock.expressions.reading import (
     integers_of_text,
     micros_of_text,
 )
-from penstock.expressions.times import joined_micros, local_days, local_micros, wall_times
+from penstock.expressions.times import joined_micros, local_days, wall_times
 from penstock.expressions.types import (
     BIGINT,
     BOOLEAN,
@@ -204,7 +204,9 @@ def _times(casting: Casting) -> Outcome:
         return casting.result(*_midnights(casting))
     if source == "timestamp_ntz":
         assert casting.zone is not None
-        return casting.result(load_zone(casting.zone).to_utc(casting.values))
+        seconds, fraction_us = np.divmod(casting.values, SECOND_US)
+        offsets = load_zone(casting.zone).wall_offsets(seconds)
+        return casting.result(*joined_micros(seconds - offsets // SECOND_US, fraction_us))
     if target == "timestamp_ntz":
         days, of_day = wall_times(casting.array, casting.zone)
         seconds = days * (DAY_US // SECOND_US) + of_day // SECOND_US
@@ -301,8 +303,7 @@ def _text_of_bytes(casting: Casting) -> Outcome:
 
 
 def _text_of_times(casting: Casting) -> Outcome:
-    micros = local_micros(casting.array, casting.source, casting.zone)
-    return _text(casting, text_of_micros(micros, casting.valid))
+    return _text(casting, text_of_times(*wall_times(casting.array, casting.zone), casting.valid))
 
 
 def _text_of_decimals(casting: Casting) -> Outcome:

@@ -28,7 +28,7 @@ from penstock.expressions.dates import (
 from penstock.expressions.frame import Frame
 from penstock.expressions.nodes import Call
 from penstock.expressions.printing import digits_text, joined_text, with_nulls, year_text
-from penstock.expressions.times import civil, first_days, local_micros
+from penstock.expressions.times import civil, first_days, wall_times
 from penstock.expressions.types import TIMESTAMP
 from penstock.expressions.vectors import arrow_column
 from penstock.expressions.zones import DAY_US, SECOND_US, load_zone
@@ -168,14 +168,13 @@ def _fraction(wall: _Wall, width: int) -> pa.Array:
     return pc.utf8_rpad(pc.utf8_slice_codeunits(digits, 0, width), width, "0")
 
 
-def text_by_pattern(micros: Vector, valid: Mask, pattern: str) -> pa.Array:
+def text_by_pattern(days: Vector, of_day: Vector, valid: Mask, pattern: str) -> pa.Array:
     """Times of the wall clock by a pattern that was checked."""
-    micros = np.where(valid, micros, 0)
-    wall = _Wall(micros // DAY_US, micros % DAY_US)
-    parts: list[pa.Array] = [pa.repeat("", len(micros))]
+    wall = _Wall(np.where(valid, days, 0), np.where(valid, of_day, 0))
+    parts: list[pa.Array] = [pa.repeat("", len(valid))]
     for token in tokens_of(pattern):
         if not token.field:
-            parts.append(pa.repeat(token.text, len(micros)))
+            parts.append(pa.repeat(token.text, len(valid)))
         elif _is_fraction(token):
             parts.append(_fraction(wall, len(token.field)))
         else:
@@ -184,14 +183,14 @@ def text_by_pattern(micros: Vector, valid: Mask, pattern: str) -> pa.Array:
 
 
 def date_format(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
-    local = local_micros(args[0], node.args[0].type, node.option("time_zone"))
-    return text_by_pattern(local, validity_of(args[0]), node.option("pattern"))
+    wall = wall_times(args[0], node.option("time_zone"))
+    return text_by_pattern(*wall, validity_of(args[0]), node.option("pattern"))
 
 
 def from_unixtime(node: Call, args: list[pa.Array], _frame: Frame) -> pa.Array:
     micros = values_of(args[0]) * SECOND_US  # wraps, as Spark's
-    local = load_zone(node.option("time_zone")).to_local(micros)
-    return text_by_pattern(local, validity_of(args[0]), node.option("pattern"))
+    wall = load_zone(node.option("time_zone")).wall_times(micros)
+    return text_by_pattern(*wall, validity_of(args[0]), node.option("pattern"))
 
 
 # --- read -----------------------------------------------------------------------------------------

@@ -93,8 +93,8 @@ def quoted(texts: pa.Array) -> pa.Array:
 
 def _times(micros: Vector, valid: Mask, zone: str) -> pa.Array:
     """Up to the millisecond, with the distance to UTC."""
-    local = load_zone(zone).to_local(micros)
-    seconds = np.where(valid, (local - micros) // SECOND_US, 0)
+    found = load_zone(zone)
+    seconds = np.where(valid, found.offsets_at(micros) // SECOND_US, 0)
     ahead = np.abs(seconds)
     distance = joined_text(
         pc.if_else(pa.array(seconds < 0), "-", "+"),
@@ -106,4 +106,4 @@ def _times(micros: Vector, valid: Mask, zone: str) -> pa.Array:
         odd = joined_text(distance, ":", digits_text(ahead % 60, 2))
         distance = pc.if_else(pa.array(ahead % 60 > 0), odd, distance)
     distance = pc.if_else(pa.array(seconds == 0), "Z", distance)
-    return joined_text(text_by_pattern(local, valid, _TIME_PATTERN), distance)
+    return joined_text(text_by_pattern(*found.wall_times(micros), valid, _TIME_PATTERN), distance)

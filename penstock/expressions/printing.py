@@ -10,7 +10,7 @@ from penstock.arrays import Mask, Vector, fixed_column
 from penstock.expressions.digits import digits_of_doubles
 from penstock.expressions.times import civil
 from penstock.expressions.types import INTERVAL_FIELDS_US, DataType
-from penstock.expressions.zones import DAY_US, SECOND_US
+from penstock.expressions.zones import SECOND_US
 
 _PLAIN_MIN, _PLAIN_MAX = -3, 7  # Java writes 1.0E7 and 1.0E-4, but 1000000.0 and 0.001
 _FOUR_DIGIT_YEARS = 10_000
@@ -99,13 +99,12 @@ def _date_text(days: Vector) -> pa.Array:
     return joined_text(year_text(year), "-", digits_text(month, 2), "-", digits_text(day, 2))
 
 
-def text_of_micros(micros: Vector, valid: Mask) -> pa.Array:
+def text_of_times(days: Vector, of_day: Vector, valid: Mask) -> pa.Array:
     """yyyy-MM-dd HH:mm:ss, then as many digits of the fraction as it has."""
-    micros = np.where(valid, micros, 0)
-    of_day = micros % DAY_US
+    days, of_day = (np.where(valid, part, 0) for part in (days, of_day))
     seconds = of_day // SECOND_US
     text = joined_text(
-        _date_text(micros // DAY_US),
+        _date_text(days),
         " ",
         digits_text(seconds // 3600, 2),
         ":",

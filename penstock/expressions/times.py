@@ -33,16 +33,11 @@ def local_micros(array: pa.Array, data_type: DataType, zone: str | None) -> Vect
 
 
 def wall_times(array: pa.Array, zone: str | None) -> tuple[Vector, Vector]:
-    """Days since 1970-01-01 on the calendar of the zone, and microseconds of the day on its clocks.
-
-    Together they may be more than a timestamp can be.
-    """
+    """Days and microseconds of the day in the zone, or of an unzoned time as it stands."""
     micros: Vector = values_of(array)
-    days, of_day = micros // DAY_US, micros % DAY_US
     if zone is None:
-        return days, of_day
-    local = of_day + load_zone(zone).offsets_at(micros)
-    return days + local // DAY_US, local % DAY_US
+        return micros // DAY_US, micros % DAY_US
+    return load_zone(zone).wall_times(micros)
 
 
 def local_days(array: pa.Array, data_type: DataType, zone: str | None) -> Vector:

@@ -53,6 +53,12 @@ class Zone:
         """What a clock on the wall shows at each instant."""
         return utc_us + self.offsets_at(utc_us)
 
+    def wall_times(self, utc_us: Numbers) -> tuple[Numbers, Numbers]:
+        """The same as days since 1970-01-01 and microseconds of the day, which have room for what
+        is more than a timestamp can be."""
+        of_day = utc_us % DAY_US + self.offsets_at(utc_us)
+        return utc_us // DAY_US + of_day // DAY_US, of_day % DAY_US
+
     def wall_offsets(self, local_s: Numbers) -> Numbers:
         """The offset that turns each wall time, in whole seconds, into an instant.
 

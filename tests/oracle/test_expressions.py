@@ -71,6 +71,8 @@ _BEYOND = (
     "timestampadd(QUARTER, 1, ts)", "ts + interval '1 03:00' day to minute", "ts - interval 2 days",
     "ts - interval 25 hours", "ts + interval '1' month", "hour(ts)", "minute(ts)",
     "extract(second from ts)", "day(ts)", "cast(ts as timestamp_ntz)",
+    "cast(ntz as timestamp)", "cast(ts as string)", "to_json(struct(ts))",
+    "date_format(ts, 'yyyy-MM-dd HH:mm')",
 )  # fmt: skip
 
 
@@ -80,9 +82,10 @@ def test_times_at_the_ends_of_time(spark: SparkSession, tmp_path: Path, zone: st
     rows, ends = edge_rows(7, ROWS), np.iinfo(np.int64)
     inwards_us = np.arange(ROWS // 2) * 7_000_000_001  # up to two days and more
     times = np.concatenate([ends.max - inwards_us, ends.min + inwards_us])
-    at = rows.schema.get_field_index("ts")
-    column_of_ends = pa.array(times).cast(rows.schema.field(at).type)
-    judge = Judge(spark, rows.set_column(at, rows.schema.field(at), column_of_ends), list(_BEYOND))
+    for name in ("ts", "ntz"):
+        at, field = rows.schema.get_field_index(name), rows.schema.field(name)
+        rows = rows.set_column(at, field, pa.array(times).cast(field.type))
+    judge = Judge(spark, rows, list(_BEYOND))
     assert not judge.compare(tmp_path, Manner.drawn(random.Random(zone)), REFUSALS_MAX)
 
 
