@@ -84,7 +84,7 @@ def _optimized(session: Any, written: JvmNode) -> JvmNode:
         columns = ", ".join(str(each.read("name")) for each in written.output)
         raise UnsupportedPlan(
             f"{written.kind}, columns {columns:.200}: Spark's optimizer failed on the query, as it "
-            f"would in a batch or in Structured Streaming: {failure.toString():.500}. Write what "
+            f"does on a batch of it: {failure.toString():.500}. Write what "
             "this speaks of in another way, or compute some of the columns in a query of their own",
             node=written.kind,
             column=columns[:200],
