@@ -94,7 +94,7 @@ def _has_several_results(scenario: Scenario) -> bool:
 BRANCHES: tuple[Mutant, ...] = (
     Mutant("marker_lacks_an_output", "a marker does not reach the readers of the second output", 18,
            _marker_lacks_the_second_output, _has_several_results),
-    Mutant("output_unfenced", "the second output is appended apart, without the fence", 936,
+    Mutant("output_unfenced", "the second output is appended apart, without the fence", 83,
            _second_output_unfenced, _has_several_results),
     Mutant("output_after_its_marker", "the second output goes out after the marker", 18,
            _second_output_after_the_marker, _has_several_results),

@@ -116,7 +116,7 @@ PLACING: tuple[Mutant, ...] = (
            _older_number_registers),
     Mutant("run_number_reused", "a new run hands out the numbers of the first one", 6,
            _run_number_reused),
-    Mutant("numbers_of_one_run_alike", "a run hands out one number only", 1,
+    Mutant("numbers_of_one_run_alike", "a run hands out one number only", 0,
            _numbers_of_one_run_alike),
     Mutant("lost_slot_forgotten", "the vertices of a lost slot are not placed again", 2,
            _lost_slot_forgotten),
