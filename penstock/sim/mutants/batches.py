@@ -112,7 +112,7 @@ BATCHES: tuple[Mutant, ...] = (
            _cleared_without_fence, _has_jobs),
     Mutant("staged_rows_stay", "whoever clears up after a write drops none of its rows", 19,
            _staged_rows_stay, _has_jobs),
-    Mutant("struck_and_not_cleared", "a fenced write of several tasks is only struck", 1820,
+    Mutant("struck_and_not_cleared", "a fenced write of several tasks is only struck", 2420,
            _struck_and_not_cleared, _has_micro_batches),
     Mutant("batch_in_pieces", "the markers of a job go out one by one", 345,
            _batch_in_pieces, _has_jobs),
