@@ -206,7 +206,7 @@ OUTSIDE: tuple[Mutant, ...] = (
            _writer_epoch_stays),
     Mutant("writer_not_restored", "a producer that opens again begins from nothing", 19,
            _writer_not_restored),
-    Mutant("writer_repeats", "a write that went through after all is repeated", 1471,
+    Mutant("writer_repeats", "a write that went through after all is repeated", 3744,
            _writer_repeats, lambda s: s.shape.producers > 0 and s.troubles.effect_gap < 10),
     Mutant("sink_plans_nothing", "where a batch ends is not noted before it is handed over", 131,
            _sink_plans_nothing),
