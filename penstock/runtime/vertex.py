@@ -264,10 +264,11 @@ class Vertex:
             return True
         worked = self._take_and_process()
         self._is_idle = not worked
-        if self._is_commit_due():
-            self._begin_commit()  # with all that waits
-        else:
-            self._append_early_if_large()
+        if self._settle_append():  # which may have come through meanwhile
+            if self._is_commit_due():
+                self._begin_commit()  # with all that waits
+            else:
+                self._append_early_if_large()
         self._copy_some_state()
         return worked
 
@@ -553,8 +554,7 @@ class Vertex:
 
     def _append_early_if_large(self) -> None:
         outputs = self._parts.outputs
-        is_large = outputs.bytes_waiting >= self._parts.settings.early_append_bytes_max
-        if is_large and not outputs.is_under_way:
+        if outputs.bytes_waiting >= self._parts.settings.early_append_bytes_max:
             self._begun_s = self._parts.clock.monotonic_s()
             outputs.append_early()
             self._early_appends += 1
@@ -581,7 +581,7 @@ class Vertex:
         "At once" leaves a short gap after the last commit, so that a trickle of rows does not make
         the log sync for each of them. With a trigger nothing but the end comes before its time.
         """
-        if self._is_within_delivery or self._parts.outputs.is_under_way:
+        if self._is_within_delivery:
             return False
         now_s = self._parts.clock.monotonic_s()
         if not self._is_dirty:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from penstock.config import LogConfig
 from penstock.errors import Fenced, LogBusy, OutcomeUnknown, RecordTooLarge
 from penstock.kernels.cache import KernelCache
 from penstock.log.contract import Outcome, take_over
-from penstock.log.record import Append, Entry, Fence, Position, RecordKind
+from penstock.log.record import START, Append, Entry, Fence, Position, RecordKind
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Write
 from penstock.runtime.appending import AppendQueue, Appends, BackgroundAppends, PendingAppend
@@ -21,9 +22,11 @@ from penstock.runtime.assembly import Assembly
 from penstock.runtime.checkpointing import CheckpointQueue
 from penstock.runtime.host import Host
 from penstock.runtime.instances import InstanceNumbers
+from penstock.runtime.markers import decode_marker
 from penstock.runtime.streams import StreamReader, register_streams
 from penstock.runtime.vertex import APPEND_PATIENCE_S, COMMIT_GAP_S, VertexState
 from penstock.stages.settings import Settings
+from penstock.stages.tags import vertex_tag
 from penstock.testing.clock import ManualClock
 from penstock.testing.memory_checkpoints import MemoryCheckpoints
 from penstock.testing.memory_log import MemoryLog, MemoryStore
@@ -329,6 +332,32 @@ def test_a_vertex_without_state_works_on_while_it_appends(kernels: KernelCache) 
         lab.appends.work()
     assert lab.read() == [1, 2, 3, 4, 5, 6]
     assert lab.host.vertex(lab.names[0]).is_drained()
+    lab.host.close()
+
+
+def test_an_append_that_comes_through_while_rows_are_processed_is_noted_first(
+    kernels: KernelCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next marker would have its epoch, and nobody would hear of it."""
+    lab = Laboratory(kernels)
+    read = lab.sources[0].read
+
+    def read_while_it_comes_through(*given: Any) -> Any:
+        lab.appends.work()
+        return read(*given)
+
+    monkeypatch.setattr(lab.sources[0], "read", read_while_it_comes_through)
+    for number in range(10):
+        lab.feed(0, number)
+        lab.step()
+    lab.appends.work()
+    lab.step()
+    epochs = [
+        decode_marker(record).epoch
+        for record in lab.log.read([vertex_tag(lab.names[0])], after=START, limit=100)
+    ]
+    assert epochs == list(range(1, len(epochs) + 1))
+    assert len(epochs) == lab.epochs()[0] > 3
     lab.host.close()
 
 
