@@ -84,8 +84,9 @@ def _optimized(session: Any, written: JvmNode) -> JvmNode:
         columns = ", ".join(str(each.read("name")) for each in written.output)
         raise UnsupportedPlan(
             f"{written.kind}, columns {columns:.200}: Spark's optimizer failed on the query, as it "
-            f"does on a batch of it: {failure.toString():.500}. Write what "
-            "this speaks of in another way, or compute some of the columns in a query of their own",
+            "does on a batch of it, and Structured Streaming has no other one: "
+            f"{failure.toString():.500}. Write what this speaks of in another way, or compute some "
+            "of the columns in a query of their own",
             node=written.kind,
             column=columns[:200],
             failure=str(failure.getClass().getName()),

@@ -32,6 +32,7 @@ class Program:
         self.socket.sendall(json.dumps(hello).encode() + b"\n")
         self.answers: list[dict[str, Any]] = []
         self.is_over = False
+        self._at, self._name = gate, name
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
         gate.until(lambda: bool(self.answers), commit=True)
@@ -54,6 +55,9 @@ class Program:
             self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
         self._thread.join()
+        if (listens := self._at.source._gate) is not None:  # the next one of this name may come
+            known = listens._connections
+            self._at.until(lambda: self._name not in known or known[self._name].has_said_all)
 
 
 def csv(first: int, last: int) -> bytes:
