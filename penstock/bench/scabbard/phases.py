@@ -51,6 +51,7 @@ LOOK_S = 0.05
 PAGE = 1_024
 NEVER_MS = 86_400_000
 WARMUP_S = 1.0
+UNIT_S_MAX = 60.0
 WARM_INTERVAL_S = 0.5  # of a run that does not count: it compiles
 BROKEN = "values broke"  # what a unit says whose values did not fit what was decided
 WAYS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
@@ -138,9 +139,11 @@ def _run(
     with SingleProcess(program, folder, sources={"changing": source}, trim_commits=16) as process:
         trace = _Trace(process, program, interval_s)
         _step(process, trace, WARMUP_S)
+        _step_to_next_unit(process, trace)
         made[-1].begin()
         trace.begin(made[-1])
         _step(process, trace, interval_s * END_AT)
+        _step_to_next_unit(process, trace)
     return trace.figures()
 
 
@@ -154,6 +157,13 @@ def _step(process: SingleProcess, trace: _Trace, seconds: float) -> None:
             look_s = now_s + LOOK_S
 
 
+def _step_to_next_unit(process: SingleProcess, trace: _Trace) -> None:
+    """Step until one more unit is stored: a loop that is in no cache is compiled before."""
+    units, until_s = trace.units, time.perf_counter() + UNIT_S_MAX
+    while trace.units == units and time.perf_counter() < until_s:
+        _step(process, trace, LOOK_S)
+
+
 class _Trace:
     """What is read and persisted, and in which codecs, since it began."""
 
@@ -165,6 +175,7 @@ class _Trace:
         self._interval_s = interval_s
         self._source: ChangingSource | None = None
         self._begun_s, self._first_rows = 0.0, 0
+        self.units = 0  # seen, before it began too
         self.read: list[tuple[float, int]] = []
         self.stored: list[tuple[float, int]] = []
         self.codecs: list[tuple[float, Codecs]] = []
@@ -179,10 +190,11 @@ class _Trace:
         records = self._log.read(self._tags, self._after, PAGE)
         if records:
             self._after = records[-1].position
+        units = [each for each in records if each.kind is RecordKind.DATA]
+        self.units += len(units)
         if self._source is None:
             return
         self.read.append((time.time() - self._begun_s, self._source.rows - self._first_rows))
-        units = [each for each in records if each.kind is RecordKind.DATA]
         for unit in units:
             self.stored.append((unit.time_us / 1e6 - self._begun_s, len(unit.body)))
         for unit in (*units[:1], *units[1:][-1:]):
