@@ -229,7 +229,7 @@ def slot_task(
 
 
 def prepare_slots(context: SparkContext, kernels: str | None) -> None:
-    """Have Spark's Python processes import what slots need, before anybody asks for slots.
+    """Have Spark's Python processes load what slots need, before anybody asks for slots.
 
     Spark keeps processes for a while after their task, and gives them to the next one. Only on this
     machine: elsewhere nobody knows where slots will be.
@@ -241,7 +241,9 @@ def prepare_slots(context: SparkContext, kernels: str | None) -> None:
 
     def task(rows: Iterable[int]) -> Iterable[int]:
         import penstock.runtime.slot  # noqa: F401, PLC0415 - on the executor
+        from penstock.kernels.cache import prepare_process  # noqa: PLC0415 - likewise
 
+        prepare_process()
         return rows
 
     def run() -> None:

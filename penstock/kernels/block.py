@@ -38,7 +38,7 @@ from penstock.kernels.compile import BlockLoop
 from penstock.kernels.hashing import string_words
 from penstock.kernels.loop import LoopGrouping, LoopKey, LoopSpec
 from penstock.kernels.results import LoopGroups
-from penstock.kernels.support import conjuncts, numba_supported
+from penstock.kernels.support import conjuncts, loosened, numba_supported
 from penstock.loops import Hashes
 
 PANE_NONE = -(1 << 63)  # no pane is closed
@@ -154,15 +154,24 @@ def _phases(spec: BlockSpec) -> list[_Phase]:
         if index == len(spec.filters):
             break
         for condition in conjuncts(spec.filters[index]):
-            if not numba_supported(condition):
-                if phases[-1].arrow_time is not None:
-                    phases.append(_Phase())
-                phases[-1].arrow_filters.append(condition)
+            if numba_supported(condition):
+                _place_filter(phases, condition)
                 continue
-            if not phases[-1].takes(condition):
+            # Most rows may leave before Arrow has to look at them: the filter of a stream that
+            # several read is (kind = 1 and ...) or (kind = 2 and ...), as a rule.
+            sooner = None if may_fail(condition) else loosened(condition)
+            if sooner is not None:
+                _place_filter(phases, sooner)
+            if phases[-1].arrow_time is not None:
                 phases.append(_Phase())
-            phases[-1].loop_filters.append(condition)
+            phases[-1].arrow_filters.append(condition)
     return phases
+
+
+def _place_filter(phases: list[_Phase], condition: Expression) -> None:
+    if not phases[-1].takes(condition):
+        phases.append(_Phase())
+    phases[-1].loop_filters.append(condition)
 
 
 def _place_time(phases: list[_Phase], time: Expression) -> None:

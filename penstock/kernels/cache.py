@@ -20,6 +20,7 @@ from types import ModuleType
 import llvmlite.binding
 import numba
 import numpy as np
+from numba.core.registry import cpu_target
 
 KERNEL_ABI = 1  # raise it when generated source calls or is called in another way
 
@@ -36,6 +37,12 @@ def _environment() -> str:
         f"features={llvmlite.binding.get_host_cpu_features().flatten()}",
     )
     return "\n".join(parts)
+
+
+def prepare_process() -> None:
+    """Have Numba read its registries now, for which the first kernel of a process waits."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
 
 
 class KernelCache:

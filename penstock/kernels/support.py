@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.expressions.tree import Call, Expression, walk
+from functools import partial, reduce
+
+from penstock.expressions.tree import Call, Expression, call, walk
 from penstock.kernels.columns import is_fixed_width
 
 
@@ -26,3 +28,18 @@ def conjuncts(expression: Expression) -> tuple[Expression, ...]:
     if isinstance(expression, Call) and expression.function == "and":
         return tuple(part for arg in expression.args for part in conjuncts(arg))
     return (expression,)
+
+
+def loosened(condition: Expression) -> Expression | None:
+    """What a loop can say of a condition that is Arrow's: true wherever the condition is.
+
+    Parts that only Arrow can compute count as true in it. None: nothing is left that may be false.
+    Only of conditions that cannot fail, or rows would be dropped that are to fail.
+    """
+    if not isinstance(condition, Call) or condition.function not in ("and", "or"):
+        return condition if numba_supported(condition) else None
+    parts = [loosened(part) for part in condition.args]
+    kept = [part for part in parts if part is not None]
+    if not kept or (condition.function == "or" and len(kept) < len(parts)):
+        return None
+    return reduce(partial(call, condition.function), kept)

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 
 from penstock.errors import RowError
+from penstock.expressions.evaluate import evaluate
 from penstock.expressions.tree import Expression, call, cast, column, literal
 from penstock.expressions.types import Field, Schema, arrow_type, parse_type
 from penstock.kernels.block import Block, BlockSpec
 from penstock.kernels.cache import KernelCache
-from penstock.kernels.support import numba_supported
+from penstock.kernels.support import loosened, numba_supported
 from tests.kernels.batches import SEEDED, batches, bits_of, decimals
 from tests.thoroughness import IS_DEEP, examples, some
 
@@ -167,6 +168,13 @@ FILTERED = {
         call("gt", call("add", i, j), whole(0)),
     ],
     "null": [literal(None, "boolean")],
+    "readers": [
+        call(
+            "or",
+            call("and", call("eq", i, whole(1)), call("gt", a, big(0))),
+            call("and", call("ne", i, j), call("starts_with", s, literal("a", "string"))),
+        )
+    ],
 }
 OUTPUTS = [a, s, d, call("concat", s, s), call("negate", x), call("length", s)]
 
@@ -188,6 +196,37 @@ def test_filters(
     filter_blocks: dict[str, tuple[Block, Block]], name: str, batch: pa.RecordBatch
 ) -> None:
     assert_same(*filter_blocks[name], batch)
+
+
+@settings(SEEDED, max_examples=examples(25))
+@given(batch=ANY_BATCH)
+def test_what_a_loop_drops_before_arrow_looks_would_not_have_passed(
+    filter_blocks: dict[str, tuple[Block, Block]], batch: pa.RecordBatch
+) -> None:
+    (condition,) = FILTERED["readers"]
+    passed = batch.filter(evaluate(condition, batch))
+    assert filter_blocks["readers"][0].run(batch).batch.column(1).equals(passed.column("s"))
+
+
+IS_A = call("starts_with", s, literal("a", "string"))
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        (call("and", p, IS_A), p),
+        (call("or", p, IS_A), None),
+        (call("or", call("and", p, IS_A), call("and", IS_A, q)), call("or", p, q)),
+        (call("and", call("or", p, IS_A), q), q),
+        (call("not", call("and", p, IS_A)), None),
+        (call("or", p, call("not", q)), call("or", p, call("not", q))),
+        (IS_A, None),
+    ],
+)
+def test_what_a_loop_can_say_of_a_condition_of_arrow(
+    condition: Expression, expected: Expression | None
+) -> None:
+    assert loosened(condition) == expected
 
 
 def test_explain_says_what_computes_each_expression(
