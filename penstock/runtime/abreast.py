@@ -3,23 +3,35 @@
 The parts of a generator go through the same times, each in a vertex of its own. What is grouped by
 time is finished by the one that is furthest behind; what the others have read beyond it fills the
 state, and would fill it for ever, because nobody who is as fast catches up. How far ahead a part
-is, is told by its own clock: how long ago it was where the last one has got to. So the bound fits
-streams of a thousand rows per second of event time and of ten.
+is, is told by its own clock: how long ago it was where the last one has got to, and by the rows
+that it has written since. So the bounds fit streams of a thousand rows per second of event time and
+of ten.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.clock import Clock
 from penstock.log.contract import Log
 from penstock.runtime.markers import decode_marker
 
 AHEAD_S_MAX = 0.5
+AHEAD_ROWS_MAX = 1 << 22  # written: each may be a row of the state of who reads them
 LOOK_S = 0.05  # how often it looks where the others are
 PLACES_MAX = 64  # that are remembered
-_APART_S = 2 * AHEAD_S_MAX / PLACES_MAX  # so that they span the bound
+_APART_S = 2 * AHEAD_S_MAX / PLACES_MAX  # so that they span the bounds
+_APART_ROWS = 2 * AHEAD_ROWS_MAX // PLACES_MAX
+
+
+class _Place(NamedTuple):
+    """Where this part was once."""
+
+    at_s: float
+    offset: int
+    rows: int  # that it had written by then
 
 
 class Abreast:
@@ -30,18 +42,20 @@ class Abreast:
         self._log = log
         self._beside = beside
         self._clock = clock
-        self._been: deque[tuple[float, int]] = deque()  # when this part was where
+        self._been: deque[_Place] = deque()
+        self._rows = 0  # written by now
         self._looked_s = float("-inf")
         self._is_ahead = False
 
-    def note(self, offset: int) -> None:
-        """This part is here now."""
-        now_s = self._clock.monotonic_s()
-        if self._been and now_s - self._been[-1][0] < _APART_S:
+    def note(self, offset: int, rows: int) -> None:
+        """This part is here now, and has written so many rows in its life."""
+        self._rows = rows
+        here = _Place(self._clock.monotonic_s(), offset, rows)
+        if self._been and _is_close(self._been[-1], here):
             return
         if len(self._been) == PLACES_MAX:
             self._been.popleft()
-        self._been.append((now_s, offset))
+        self._been.append(here)
 
     def is_ahead(self) -> bool:
         """Whether this part should wait."""
@@ -50,8 +64,10 @@ class Abreast:
             self._looked_s = now_s
             last = self._last_offset()
             # It passed that place before it went where it first was beyond it.
-            beyond_s = next((at_s for at_s, offset in self._been if offset > last), now_s)
-            self._is_ahead = now_s - beyond_s > AHEAD_S_MAX
+            beyond = next((place for place in self._been if place.offset > last), None)
+            self._is_ahead = beyond is not None and (
+                now_s - beyond.at_s > AHEAD_S_MAX or self._rows - beyond.rows > AHEAD_ROWS_MAX
+            )
         return self._is_ahead
 
     def _last_offset(self) -> float:
@@ -66,3 +82,7 @@ class Abreast:
             ),
             default=float("inf"),
         )
+
+
+def _is_close(last: _Place, here: _Place) -> bool:
+    return here.at_s - last.at_s < _APART_S and here.rows - last.rows < _APART_ROWS

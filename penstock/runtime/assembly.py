@@ -39,7 +39,7 @@ from penstock.operators.static_rows import StaticRows
 from penstock.runtime.abreast import Abreast
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
-from penstock.runtime.backlog import WAITING_S_MAX, Backlog, delivered, sink_of, taken
+from penstock.runtime.backlog import PACE_S, Backlog, delivered, sink_of, taken
 from penstock.runtime.event_time import EventTime, PortTime, Voices, Watermarks
 from penstock.runtime.file_output import FileOutput
 from penstock.runtime.inputs import (
@@ -323,7 +323,7 @@ class Assembly:
             return Backlog(partial(delivered, self.log, sink_of(stream)), bytes_max, self.clock)
         if readers and settings.trigger_interval_ms is None:
             upto = partial(taken, self.log, readers)
-            return Backlog(upto, bytes_max, self.clock, WAITING_S_MAX)
+            return Backlog(upto, bytes_max, self.clock, PACE_S)
         return None  # what a trigger holds back is not told before its time
 
     def _lasting(self, vertex: VertexProgram) -> set[str]:

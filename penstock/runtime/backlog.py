@@ -2,21 +2,21 @@
 
 Whoever feeds a sink outside the log keeps its progress in the log's metadata, under `sink/<query>`,
 or `sink/<stream>` for one of several sinks; the vertices of a later stage have theirs in their
-markers. A vertex looks there before it takes
-more input, once much of its output has not been taken: so who is slow slows the query, and the
-stream between them stays bounded. Between stages it is bounded by time too: rows that wait long are
-late news, and of those that are small in the log many seconds of event time would come to the state
-of who reads them, from one part of the input and not yet from the other. Nobody waits for others: a
-stream that people named is read by anyone, in their own time.
+markers. A vertex looks there before it takes more input, once much of its output has not been
+taken: so who is slow slows the query, and the stream between them stays bounded. Between stages it
+is bounded by how fast they take it: rows that wait long are late news, and of those that are small
+in the log many seconds of event time would come to the state of who reads them, from one part of
+the input and not yet from the other. Nobody waits for others: a stream that people named is read by
+anyone, in their own time.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf
 from typing import NamedTuple
 
 from penstock.clock import Clock
@@ -28,8 +28,9 @@ from penstock.runtime.markers import decode_marker
 
 LOOK_S = 0.05  # how often a vertex that waits looks again
 PIECES = 64  # into which the bounds are divided: commits that are smaller are remembered together
-WAITING_S_MAX = 1.0  # that rows wait for the next stage
-SMALL_BYTES = 4 << 20  # which may wait longer: there is nothing to gain
+PACE_S = 0.5  # the next stage may have twice what it took in so long
+SMALL_BYTES = 4 << 20  # which may always wait: there is nothing to gain
+SMALL_ROWS = 1 << 20  # if they are not many: coded they may have less than a byte each
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +140,31 @@ def taken(log: Log, readers: Collection[str]) -> Position:
     return min(START if last is None else decode_marker(last).consumed for last in lasts)
 
 
+class Amount(NamedTuple):
+    """How much an instance has written in its life, or a part of it."""
+
+    bytes: int = 0
+    rows: int = 0
+
+    def since(self, earlier: Amount) -> Amount:
+        return Amount(self.bytes - earlier.bytes, self.rows - earlier.rows)
+
+    def is_within(self, bound: Amount, pieces: int = 1) -> bool:
+        return self.bytes * pieces <= bound.bytes and self.rows * pieces <= bound.rows
+
+
 class _Commits(NamedTuple):
     """Some commits that follow each other."""
 
     marker: Position  # of the last
-    bytes: int  # that were written up to it
-    first_s: float  # when the first of them was
+    upto: Amount  # that was written by then
+
+
+class _Look(NamedTuple):
+    """What was taken when somebody looked."""
+
+    at_s: float
+    taken: Amount
 
 
 class Backlog:
@@ -155,53 +175,74 @@ class Backlog:
         taken_upto: Callable[[], Position | None],
         bytes_max: int,
         clock: Clock,
-        seconds_max: float = inf,
+        pace_s: float | None = None,
     ) -> None:
         """`taken_upto` gives the marker up to which all was taken; None: nobody is waited for.
 
-        What is not little waits no longer than `seconds_max`.
+        With `pace_s` what is not little is at most twice what was taken in the last so many
+        seconds, so it waits twice as long. By its age alone a fast writer could give a slow reader
+        in one second what takes that one a minute; and twice, because who takes all at once, and
+        seldom, would otherwise never get more than a little.
         """
         self._taken_upto = taken_upto
         self._bytes_max = bytes_max
-        self._seconds_max = seconds_max
+        self._pace_s = pace_s
         self._clock = clock
+        self._little = (
+            Amount(bytes_max, sys.maxsize)
+            if pace_s is None
+            else Amount(min(SMALL_BYTES, bytes_max), SMALL_ROWS)
+        )
         self._waiting: deque[_Commits] = deque()
-        self._taken_bytes = self._written_bytes = 0
-        self._looked_s = float("-inf")
+        self._written = Amount()
+        self._looks = deque([_Look(float("-inf"), Amount())])
 
-    def add(self, marker: Position, written_bytes: int) -> None:
-        """Note a commit, and how much the instance has written for them in its life by then.
+    def add(self, marker: Position, written: Amount) -> None:
+        """Note a commit, and how much was written for those who are waited for by then.
 
         One that wrote nothing is not waited for: a sink may never hear of it.
         """
-        if written_bytes == self._written_bytes:
+        if written == self._written:
             return
-        first_s = self._clock.monotonic_s()
-        before = self._waiting[-2].bytes if len(self._waiting) > 1 else self._taken_bytes
-        if self._waiting and written_bytes - before < self._bytes_max / PIECES:
-            begun_s = self._waiting[-1].first_s
-            if first_s - begun_s < self._seconds_max / PIECES or len(self._waiting) > 2 * PIECES:
-                self._waiting.pop()
-                first_s = begun_s
-        self._waiting.append(_Commits(marker, written_bytes, first_s))
-        self._written_bytes = written_bytes
+        before = self._waiting[-2].upto if len(self._waiting) > 1 else self._taken
+        if self._waiting and written.since(before).is_within(self._little, PIECES):
+            self._waiting.pop()
+        self._waiting.append(_Commits(marker, written))
+        self._written = written
 
     def is_full(self) -> bool:
         """Whether there is so much to take that the vertex should wait."""
-        now_s = self._clock.monotonic_s()
-        if not self._is_much(now_s):
+        if self._waits.is_within(self._little):
             return False
-        if now_s - self._looked_s < LOOK_S:
-            return True
-        self._looked_s = now_s
-        upto = self._taken_upto()
-        while self._waiting and (upto is None or self._waiting[0].marker <= upto):
-            self._taken_bytes = self._waiting.popleft().bytes
-        return self._is_much(now_s)
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looks[-1].at_s >= LOOK_S:
+            self._look(now_s)
+        return not self._waits.is_within(self._most)
 
-    def _is_much(self, now_s: float) -> bool:
-        waiting_bytes = self._written_bytes - self._taken_bytes
-        if waiting_bytes > self._bytes_max:
-            return True
-        is_little = waiting_bytes <= SMALL_BYTES or not self._waiting
-        return not is_little and now_s - self._waiting[0].first_s > self._seconds_max
+    @property
+    def _taken(self) -> Amount:
+        return self._looks[-1].taken
+
+    @property
+    def _waits(self) -> Amount:
+        return self._written.since(self._taken)
+
+    @property
+    def _most(self) -> Amount:
+        """What may wait by now."""
+        if self._pace_s is None:
+            return self._little
+        lately = self._taken.since(self._looks[0].taken)
+        return Amount(
+            min(max(2 * lately.bytes, self._little.bytes), self._bytes_max),
+            max(2 * lately.rows, self._little.rows),
+        )
+
+    def _look(self, now_s: float) -> None:
+        upto, taken = self._taken_upto(), self._taken
+        while self._waiting and (upto is None or self._waiting[0].marker <= upto):
+            taken = self._waiting.popleft().upto
+        before = now_s - (self._pace_s or 0.0)
+        while len(self._looks) > 1 and self._looks[1].at_s <= before:
+            self._looks.popleft()
+        self._looks.append(_Look(now_s, taken))

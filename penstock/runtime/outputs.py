@@ -106,6 +106,7 @@ class Outputs:
         self.bytes_waiting = 0
         self.written: set[str] = set()  # the tags of all rows since the last marker
         self.row_bytes: Counter[str] = Counter()  # by tag: of all rows so far, as they are stored
+        self.units_rows: Counter[str] = Counter()  # by tag: how many of them are in units
 
     def add(self, kind: RecordKind, tag: str, batch: pa.RecordBatch) -> None:
         """Queue a batch under one tag; it shares p-units with what else goes there.
@@ -215,6 +216,7 @@ class Outputs:
                 self._queue(kind, (tag,), body, digest)
                 if kind is RecordKind.DATA:
                     self.row_bytes[tag] += memoryview(body).nbytes
+                    self.units_rows[tag] += piece.num_rows
 
     def _codec_of(self, kind: RecordKind, tag: str) -> punit.Codec:
         is_wanted = self._lasts(tag) or (

@@ -28,7 +28,7 @@ from penstock.operators.contract import Batches
 from penstock.operators.observe import observed_rows
 from penstock.runtime.abreast import Abreast
 from penstock.runtime.announcing import Announcing
-from penstock.runtime.backlog import Backlog
+from penstock.runtime.backlog import Amount, Backlog
 from penstock.runtime.changes import STATE_NAME
 from penstock.runtime.event_time import EventTime
 from penstock.runtime.inputs import Delivery, Input, PortBatch
@@ -637,16 +637,22 @@ class Vertex:
         self._commits += 1
         parts.input.committed(marker.offset)
         if parts.abreast is not None:
-            parts.abreast.note(marker.offset)
+            parts.abreast.note(marker.offset, parts.outputs.units_rows.total())
         for output in parts.written:
             if output.backlog is not None:
                 # Late rows and dead letters never come to the sink, nor do markers of nothing else.
-                written = sum(parts.outputs.row_bytes[tag] for tag in output.tags)
-                output.backlog.add(position, written)
+                output.backlog.add(position, self._written_to(output.tags))
         if marker.ended:
             self._move(VertexState.ENDED)
         self._commits_unpictured += 1
         self._trim_if_due()
+
+    def _written_to(self, tags: tuple[str, ...]) -> Amount:
+        outputs = self._parts.outputs
+        return Amount(
+            sum(outputs.row_bytes[tag] for tag in tags),
+            sum(outputs.units_rows[tag] for tag in tags),
+        )
 
     def _add_changes(self) -> None:
         recovers = self._parts.settings.recovers

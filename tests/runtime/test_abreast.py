@@ -10,11 +10,13 @@ import pyarrow.parquet as pq
 
 from penstock.connectors.repeating import RepeatingSource, read_sample
 from penstock.plan.optimizer import plan_program
-from penstock.runtime.abreast import AHEAD_S_MAX
+from penstock.runtime.abreast import AHEAD_ROWS_MAX, AHEAD_S_MAX, LOOK_S, Abreast
 from penstock.runtime.sources import SourceRequest
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
+from penstock.stages.tags import vertex_tag
 from penstock.testing.clock import ManualClock
+from penstock.testing.memory_log import MemoryLog
 from penstock.testing.plans import count, query, scan_source, window
 from penstock.testing.single_process import SingleProcess
 from tests.runtime.laboratory import SECOND_US, TIMESTAMP, Laboratory
@@ -92,3 +94,15 @@ def test_nobody_waits_for_a_part_that_has_ended(lab: Laboratory, tmp_path: Path)
     found = lab.rows("out")
     assert sum(row["n"] for row in found) == rows
     assert {row["n"] for row in found} == {10}
+
+
+def test_many_rows_are_far_ahead_however_soon_they_were_read() -> None:
+    """Each may be one of the state of who reads them."""
+    clock = ManualClock()
+    abreast = Abreast(MemoryLog(), [vertex_tag("beside")], clock)  # which has not begun
+    piece = AHEAD_ROWS_MAX // 8
+    for number in range(10):
+        abreast.note(number, number * piece)
+        clock.advance(LOOK_S)
+        assert abreast.is_ahead() == (number * piece > AHEAD_ROWS_MAX)
+    assert clock.monotonic_s() <= AHEAD_S_MAX

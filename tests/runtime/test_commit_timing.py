@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 
 import pyarrow as pa
@@ -13,7 +14,10 @@ from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.backlog import (
     LOOK_S,
+    PACE_S,
     SMALL_BYTES,
+    SMALL_ROWS,
+    Amount,
     Backlog,
     SinkProgress,
     delivered,
@@ -214,7 +218,7 @@ def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
     backlog = Backlog(partial(delivered, log, "q"), 6_400, clock)
     run = take_over_sink(log, "q", 1)
     for number in range(1, 6_402):
-        backlog.add(Position(number), number)
+        backlog.add(Position(number), Amount(number))
         assert backlog.is_full() == (number == 6_401)
     assert len(backlog._waiting) < 200
     run = run.move(log, SinkProgress(run.facts.owner, done=Position(200)))
@@ -222,31 +226,52 @@ def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
     assert not backlog.is_full()
 
 
-def test_what_waits_long_and_is_not_little_holds_a_stage_back() -> None:
-    clock = ManualClock()
-    upto = [START]
-    backlog = Backlog(lambda: upto[0], 1 << 40, clock, seconds_max=1.0)
-    much = SMALL_BYTES + 1
-    for number in range(1, 11):  # a tenth of a second apart
-        backlog.add(Position(number), number * much)
-        clock.advance(0.1)
-        assert not backlog.is_full()
-    clock.advance(0.1)
-    assert backlog.is_full()
-    upto[0] = Position(3)
-    clock.advance(2 * LOOK_S)
-    assert not backlog.is_full()
-    clock.advance(10)
-    assert backlog.is_full()
-    upto[0] = Position(9)  # nine tenths of a second of it
-    clock.advance(2 * LOOK_S)
-    assert backlog.is_full()
-    upto[0] = Position(10)
-    clock.advance(2 * LOOK_S)
-    assert not backlog.is_full()
-    for number in range(11, 500):  # of so little nobody is asked, and little is remembered
-        backlog.add(Position(number), 10 * much + number)
-        clock.advance(0.1)
+class Reader:
+    """Takes what a writer gives it, at a pace; the writer gives whatever it may."""
+
+    def __init__(self, unit: Amount) -> None:
+        self.clock = ManualClock()
+        self.upto = self.number = 0
+        self.unit = unit
+        self.backlog = Backlog(lambda: Position(self.upto), 1 << 40, self.clock, PACE_S)
+
+    def units_waiting(self, take: int) -> int:
+        """How many units wait after a tenth of a second in which up to so many were taken."""
+        self.clock.advance(0.1)
+        self.upto = min(self.upto + take, self.number)
+        for _ in range(1_000):  # ten thousand a second
+            if self.backlog.is_full():
+                break
+            self.number += 1
+            written = Amount(*(each * self.number for each in self.unit))
+            self.backlog.add(Position(self.number), written)
+        return self.number - self.upto
+
+
+@pytest.mark.parametrize("unit", [Amount(SMALL_BYTES // 4, 1), Amount(1, SMALL_ROWS // 4)])
+def test_a_slow_reader_gets_what_it_takes_in_a_second(unit: Amount) -> None:
+    reader = Reader(unit)
+    waiting = [reader.units_waiting(take=3) for _ in range(50)]
+    assert waiting[0] == 5  # one more than little
+    assert 5 < max(waiting) <= 2 * (PACE_S + 0.1) * 30 + 1
+
+
+@pytest.mark.parametrize("unit", [Amount(SMALL_BYTES // 4, 1), Amount(1, SMALL_ROWS // 4)])
+def test_who_takes_all_and_seldom_gets_ever_more(unit: Amount) -> None:
+    reader = Reader(unit)
+    each = []
+    for _ in range(6):
+        for _ in range(30):  # three seconds
+            waiting = reader.units_waiting(take=0)
+        each.append(waiting)
+        reader.units_waiting(take=waiting)
+    assert all(later >= 1.5 * sooner for sooner, later in itertools.pairwise(each))
+
+
+def test_little_is_given_to_anyone_and_remembered_in_few_pieces() -> None:
+    backlog = Backlog(lambda: START, 1 << 40, ManualClock(), PACE_S)
+    for number in range(1, 1_000):
+        backlog.add(Position(number), Amount(SMALL_BYTES * number // 1_000, number))
         assert not backlog.is_full()
     assert len(backlog._waiting) < 200
 
