@@ -39,7 +39,7 @@ from penstock.operators.static_rows import StaticRows
 from penstock.runtime.abreast import Abreast
 from penstock.runtime.announcing import SIGN_OF_LIFE_S, Announcing
 from penstock.runtime.appending import Appends
-from penstock.runtime.backlog import PACE_S, Backlog, delivered, sink_of, taken
+from penstock.runtime.backlog import PACE_S, SMALL_ROWS, Backlog, delivered, sink_of, taken
 from penstock.runtime.event_time import EventTime, PortTime, Voices, Watermarks
 from penstock.runtime.file_output import FileOutput
 from penstock.runtime.inputs import (
@@ -315,15 +315,17 @@ class Assembly:
 
     def _backlog(self, stream: str, tags: Collection[str]) -> Backlog | None:
         settings = self.program.settings
-        readers = [
-            v.vertex_tag for v in self.program.vertices if not set(tags).isdisjoint(v.input_tags)
-        ]
+        readers = [v for v in self.program.vertices if not set(tags).isdisjoint(v.input_tags)]
         bytes_max = settings.undelivered_bytes_max
         if is_of_sink(stream):
             return Backlog(partial(delivered, self.log, sink_of(stream)), bytes_max, self.clock)
         if readers and settings.trigger_interval_ms is None:
-            upto = partial(taken, self.log, readers)
-            return Backlog(upto, bytes_max, self.clock, PACE_S)
+            upto = partial(taken, self.log, [reader.vertex_tag for reader in readers])
+            pace_s = max(PACE_S, settings.commit_interval_ms / 1000)
+            # What costs its time by the batch is to get large ones.
+            is_by_batch = any(self.program.stage_of(reader).calls_by_key for reader in readers)
+            small_rows = max(SMALL_ROWS, settings.step_rows_max) if is_by_batch else SMALL_ROWS
+            return Backlog(upto, bytes_max, self.clock, pace_s, small_rows)
         return None  # what a trigger holds back is not told before its time
 
     def _lasting(self, vertex: VertexProgram) -> set[str]:

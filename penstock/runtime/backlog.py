@@ -28,9 +28,10 @@ from penstock.runtime.markers import decode_marker
 
 LOOK_S = 0.05  # how often a vertex that waits looks again
 PIECES = 64  # into which the bounds are divided: commits that are smaller are remembered together
-PACE_S = 0.5  # the next stage may have twice what it took in so long
+PACE_S = 0.5  # over which is told how fast the next stage is, which may have twice that
 SMALL_BYTES = 4 << 20  # which may always wait: there is nothing to gain
-SMALL_ROWS = 1 << 20  # if they are not many: coded they may have less than a byte each
+SMALL_ROWS = 1 << 18  # if they are not many: coded they may have less than a byte each
+AT_ONCE = 4  # a commit has this part of what may wait, so that the next stage always has some
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,8 @@ class _Commits(NamedTuple):
     upto: Amount  # that was written by then
 
 
-class _Look(NamedTuple):
-    """What was taken when somebody looked."""
+class _Advance(NamedTuple):
+    """What was taken when somebody looked and found that it had become more."""
 
     at_s: float
     taken: Amount
@@ -176,13 +177,14 @@ class Backlog:
         bytes_max: int,
         clock: Clock,
         pace_s: float | None = None,
+        small_rows: int = SMALL_ROWS,
     ) -> None:
         """`taken_upto` gives the marker up to which all was taken; None: nobody is waited for.
 
-        With `pace_s` what is not little is at most twice what was taken in the last so many
-        seconds, so it waits twice as long. By its age alone a fast writer could give a slow reader
-        in one second what takes that one a minute; and twice, because who takes all at once, and
-        seldom, would otherwise never get more than a little.
+        With `pace_s` what is not little is at most what is taken in twice so many seconds, as long
+        as it waits then. By its age alone a fast writer could give a slow reader in one second what
+        takes that one a minute. Nobody is seen to take more often than they commit, so the seconds
+        are to be as many as their commits are apart.
         """
         self._taken_upto = taken_upto
         self._bytes_max = bytes_max
@@ -191,11 +193,12 @@ class Backlog:
         self._little = (
             Amount(bytes_max, sys.maxsize)
             if pace_s is None
-            else Amount(min(SMALL_BYTES, bytes_max), SMALL_ROWS)
+            else Amount(min(SMALL_BYTES, bytes_max), small_rows)
         )
         self._waiting: deque[_Commits] = deque()
         self._written = Amount()
-        self._looks = deque([_Look(float("-inf"), Amount())])
+        self._looked_s = float("-inf")
+        self._advances = deque([_Advance(clock.monotonic_s(), Amount())])  # the last ones
 
     def add(self, marker: Position, written: Amount) -> None:
         """Note a commit, and how much was written for those who are waited for by then.
@@ -215,13 +218,17 @@ class Backlog:
         if self._waits.is_within(self._little):
             return False
         now_s = self._clock.monotonic_s()
-        if now_s - self._looks[-1].at_s >= LOOK_S:
+        if now_s - self._looked_s >= LOOK_S:
             self._look(now_s)
         return not self._waits.is_within(self._most)
 
+    def rows_at_once(self) -> int:
+        """How many rows the next commit should have."""
+        return self._most.rows // AT_ONCE
+
     @property
     def _taken(self) -> Amount:
-        return self._looks[-1].taken
+        return self._advances[-1].taken
 
     @property
     def _waits(self) -> Amount:
@@ -232,17 +239,22 @@ class Backlog:
         """What may wait by now."""
         if self._pace_s is None:
             return self._little
-        lately = self._taken.since(self._looks[0].taken)
+        first, last = self._advances[0], self._advances[-1]
+        lately = last.taken.since(first.taken)
+        share = 2 * self._pace_s / max(last.at_s - first.at_s, self._pace_s)
         return Amount(
-            min(max(2 * lately.bytes, self._little.bytes), self._bytes_max),
-            max(2 * lately.rows, self._little.rows),
+            min(max(int(share * lately.bytes), self._little.bytes), self._bytes_max),
+            max(int(share * lately.rows), self._little.rows),
         )
 
     def _look(self, now_s: float) -> None:
+        self._looked_s = now_s
         upto, taken = self._taken_upto(), self._taken
         while self._waiting and (upto is None or self._waiting[0].marker <= upto):
             taken = self._waiting.popleft().upto
+        if taken == self._taken:
+            return
         before = now_s - (self._pace_s or 0.0)
-        while len(self._looks) > 1 and self._looks[1].at_s <= before:
-            self._looks.popleft()
-        self._looks.append(_Look(now_s, taken))
+        while len(self._advances) > 1 and self._advances[1].at_s <= before:
+            self._advances.popleft()
+        self._advances.append(_Advance(now_s, taken))

@@ -83,8 +83,11 @@ class Input(ABC):
     is_one_sequence = False  # other vertices read it too, by offsets that mean the same
 
     @abstractmethod
-    def take(self, rows_max: int) -> Delivery | None:
-        """Return the next delivery, or None if there is nothing now."""
+    def take(self, rows_max: int, is_rest: bool = False) -> Delivery | None:
+        """Return the next delivery, or None if there is nothing now.
+
+        `is_rest`: so many are left of a step that has had some.
+        """
 
     @abstractmethod
     def has_paused(self) -> bool:
@@ -153,7 +156,7 @@ class StreamInput(Input):
         self._together_rows_max = sys.maxsize if as_one else TOGETHER_ROWS_MAX
         self._releases_max = releases_max
 
-    def take(self, rows_max: int) -> Delivery | None:
+    def take(self, rows_max: int, is_rest: bool = False) -> Delivery | None:
         pieces: list[PortBatch] = []
         releases = 0
         while rows_max > 0 and releases < self._releases_max and self._begin_release():
@@ -297,7 +300,7 @@ class SourceInput(Input):
         self._unread = source  # as it is, without what is read ahead
         self._source = ReadAhead(source)
         self._reads_ahead = source.reads_ahead
-        self._rows_max = 0  # the most that was asked for
+        self._step_rows = 0  # that the last step asked for
         self._columns = None if list(source.schema.names) == columns else columns
         self._no_rows = no_rows(source.schema)
         self._offset = source.initial_offset() if offset is None else offset
@@ -307,16 +310,17 @@ class SourceInput(Input):
         self._ended = False
         self._again_s = AGAIN_S
 
-    def take(self, rows_max: int) -> Delivery | None:
+    def take(self, rows_max: int, is_rest: bool = False) -> Delivery | None:
         if self._ended:
             return None
         first = self._offset
-        read = self._source.read(first, rows_max)
+        read = self._source.read(first, rows_max, may_be_more=not is_rest)
         if read is None:
-            return None  # it comes with the next step, which may take more
-        self._rows_max = max(self._rows_max, rows_max)
+            return None  # it comes with the next step
+        if not is_rest:
+            self._step_rows = rows_max
         if read.more and self._reads_ahead:
-            self._source.begin(read.next_offset, self._rows_max)
+            self._source.begin(read.next_offset, self._step_rows)
         self._has_paused = not read.more and not read.pending
         self._is_drained = (read.idle and not read.pending) or read.ended
         self._has_nothing_yet = read.nothing_yet

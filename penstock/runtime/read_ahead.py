@@ -31,10 +31,10 @@ class ReadAhead:
         self._ready: SourceBatch | None = None
         self._end: weakref.finalize[..., ReadAhead] | None = None
 
-    def read(self, offset: Offset, rows_max: int) -> SourceBatch | None:
+    def read(self, offset: Offset, rows_max: int, may_be_more: bool = False) -> SourceBatch | None:
         """Return what the source has at an offset; None if that is more than may be taken now.
 
-        Who always asks for fewer rows than the source was asked for ahead never gets them.
+        Who may never have more than was asked for ahead never gets it.
         """
         answer: SourceBatch | BaseException | None = self._ready
         if self._is_under_way:
@@ -44,9 +44,10 @@ class ReadAhead:
             return self._source.read(offset, rows_max)
         if isinstance(answer, BaseException):
             raise answer
-        if answer.rows > rows_max:
+        if answer.rows > rows_max and not may_be_more:
             self._ready = answer
-        return answer if self._ready is None else None
+            return None
+        return answer
 
     def begin(self, offset: Offset, rows_max: int) -> None:
         """Have what follows read; `read` asks for it next, or it is forgotten."""

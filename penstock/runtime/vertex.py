@@ -13,6 +13,7 @@ to hand checkpoints to, which is why the simulator can run exactly this code.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -36,6 +37,7 @@ from penstock.runtime.markers import Marker
 from penstock.runtime.outputs import Outputs, Partitioner
 from penstock.runtime.resting import Resting
 from penstock.runtime.static_sides import StaticSides
+from penstock.runtime.stride import Stride
 from penstock.runtime.trimming import TRIM_BYTES, TrimJob
 from penstock.stages.settings import Settings
 from penstock.state.contract import Picture, State
@@ -207,6 +209,8 @@ class Vertex:
         self._trimmed_bytes = 0  # of the input, when a trim was last asked for
         self._left_behind = 0  # by the input, likewise
         self._rows_in = self._rows_out = self._steps = self._commits = 0
+        self._stride = Stride(parts.settings.step_rows_max)
+        self._rows_made = self._rows_committed = 0  # for any who read them
         self._early_appends = self._checkpoints = self._state_rows_changed = 0
         # By when the checkpoints before last and last were made: how many rows had been changed.
         self._changed_by = (0, 0)
@@ -398,16 +402,19 @@ class Vertex:
             return False  # what was processed before is still committed when it is due
         now_us = self._parts.clock.now_us()
         self._parts.chain.tell_time(now_us)
-        rows_max = rows_left = self._parts.settings.step_rows_max
+        rows_max = rows_left = self._stride.rows(self._rows_at_once())
+        rows_in, rows_made = self._rows_in, self._rows_made
         worked = False
-        while rows_left > 0 and (delivery := self._parts.input.take(rows_left)) is not None:
+        input_ = self._parts.input
+        while rows_left > 0 and (delivery := input_.take(rows_left, worked)) is not None:
             self._process(delivery)
             self._mark_dirty()
             # What is small costs its time too, so that a step is bounded however few rows it finds.
             rows_left -= max(1, rows_max // DELIVERIES_PER_STEP_MAX, delivery.rows)
             worked = True
-            if self._parts.input.has_paused() or self._parts.is_portioned:
+            if input_.has_paused() or self._parts.is_portioned:
                 break
+        self._stride.note(self._rows_in - rows_in, self._rows_made - rows_made)
         return self._do_what_is_due(now_us) or self._pass_time() or worked
 
     def _is_far_ahead(self) -> bool:
@@ -418,6 +425,11 @@ class Vertex:
             return True
         backlogs = (output.backlog for output in self._parts.written)
         return any(each.is_full() for each in backlogs if each is not None)
+
+    def _rows_at_once(self) -> int:
+        """How many rows those behind this vertex should be given with one commit."""
+        backlogs = [each.backlog for each in self._parts.written if each.backlog is not None]
+        return min((each.rows_at_once() for each in backlogs), default=sys.maxsize)
 
     def _do_what_is_due(self, now_us: int) -> bool:
         """What operators have to do by the clock, behind the rows that came by then."""
@@ -491,6 +503,7 @@ class Vertex:
         for batch in batches:
             for number, rows in self._parts.chain.outputs(batch, self._on_bad_row):
                 output = self._parts.written[number]
+                self._rows_made += rows.num_rows
                 if output.is_result or not self._writes_results:
                     self._rows_out += rows.num_rows
                 for tag, part in output.partition(rows):
@@ -590,7 +603,10 @@ class Vertex:
             return True
         if self._parts.trigger_us is not None:
             return False
-        if self._parts.is_portioned:
+        if (
+            self._parts.is_portioned
+            or self._rows_made - self._rows_committed > self._rows_at_once()
+        ):
             return True
         return self._parts.input.has_paused() and now_s >= self._committed_s + COMMIT_GAP_S
 
@@ -607,6 +623,7 @@ class Vertex:
         tags = parts.announcing.tags(marker, told_of, self._begun_s, is_forced)
         self._begun = _Begun(marker, tags)
         self._is_dirty = False
+        self._rows_committed = self._rows_made
         parts.outputs.begin_commit(tags, marker.encode())
         self._settle_append()
 

@@ -13,6 +13,7 @@ from penstock.log.record import START, Position
 from penstock.plan.optimizer import plan_program
 from penstock.plan.query import Query
 from penstock.runtime.backlog import (
+    AT_ONCE,
     LOOK_S,
     PACE_S,
     SMALL_BYTES,
@@ -229,11 +230,11 @@ def test_a_backlog_of_many_small_commits_is_remembered_in_few_pieces() -> None:
 class Reader:
     """Takes what a writer gives it, at a pace; the writer gives whatever it may."""
 
-    def __init__(self, unit: Amount) -> None:
+    def __init__(self, unit: Amount, pace_s: float = PACE_S) -> None:
         self.clock = ManualClock()
         self.upto = self.number = 0
         self.unit = unit
-        self.backlog = Backlog(lambda: Position(self.upto), 1 << 40, self.clock, PACE_S)
+        self.backlog = Backlog(lambda: Position(self.upto), 1 << 40, self.clock, pace_s)
 
     def units_waiting(self, take: int) -> int:
         """How many units wait after a tenth of a second in which up to so many were taken."""
@@ -248,7 +249,10 @@ class Reader:
         return self.number - self.upto
 
 
-@pytest.mark.parametrize("unit", [Amount(SMALL_BYTES // 4, 1), Amount(1, SMALL_ROWS // 4)])
+UNITS = [Amount(SMALL_BYTES // 4, 1), Amount(1, SMALL_ROWS // 4)]
+
+
+@pytest.mark.parametrize("unit", UNITS)
 def test_a_slow_reader_gets_what_it_takes_in_a_second(unit: Amount) -> None:
     reader = Reader(unit)
     waiting = [reader.units_waiting(take=3) for _ in range(50)]
@@ -256,16 +260,44 @@ def test_a_slow_reader_gets_what_it_takes_in_a_second(unit: Amount) -> None:
     assert 5 < max(waiting) <= 2 * (PACE_S + 0.1) * 30 + 1
 
 
-@pytest.mark.parametrize("unit", [Amount(SMALL_BYTES // 4, 1), Amount(1, SMALL_ROWS // 4)])
-def test_who_takes_all_and_seldom_gets_ever_more(unit: Amount) -> None:
+@pytest.mark.parametrize("unit", UNITS)
+def test_who_takes_longer_for_more_does_not_get_ever_more(unit: Amount) -> None:
+    """Otherwise it would soon take a minute over what it was given, and stand still for others."""
     reader = Reader(unit)
+    for _ in range(6):
+        for _ in range(30):  # three seconds over a little
+            waiting = reader.units_waiting(take=0)
+        assert waiting == 5
+        reader.units_waiting(take=waiting)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_who_commits_seldom_and_takes_all_gets_ever_more(unit: Amount) -> None:
+    reader = Reader(unit, pace_s=3.0)
     each = []
     for _ in range(6):
-        for _ in range(30):  # three seconds
+        for _ in range(30):
             waiting = reader.units_waiting(take=0)
         each.append(waiting)
         reader.units_waiting(take=waiting)
-    assert all(later >= 1.5 * sooner for sooner, later in itertools.pairwise(each))
+    assert all(later >= 1.5 * sooner for sooner, later in itertools.pairwise(each[1:]))
+    assert each[-1] > 10 * each[0]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_fast_reader_soon_gets_much(unit: Amount) -> None:
+    reader = Reader(unit)
+    waiting = [reader.units_waiting(take=1_000_000) for _ in range(20)]
+    assert waiting[-1] == 1_000  # all that the writer has
+
+
+def test_a_commit_is_a_part_of_what_may_wait() -> None:
+    reader = Reader(Amount(1, SMALL_ROWS // 4))
+    assert reader.backlog.rows_at_once() == SMALL_ROWS // AT_ONCE
+    for _ in range(50):
+        waiting = reader.units_waiting(take=30)
+    may_wait = (waiting - 1) * SMALL_ROWS // 4
+    assert SMALL_ROWS < AT_ONCE * reader.backlog.rows_at_once() <= may_wait + SMALL_ROWS
 
 
 def test_little_is_given_to_anyone_and_remembered_in_few_pieces() -> None:

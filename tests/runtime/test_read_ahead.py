@@ -58,7 +58,7 @@ def taken(source: Numbers) -> tuple[list[int], SourceInput]:
     found, rows = [], SourceInput(source, None, ["n"])
     for _ in range(20):
         left = ROWS_MAX
-        while left > 0 and (delivery := rows.take(left)) is not None:
+        while left > 0 and (delivery := rows.take(left, left < ROWS_MAX)) is not None:
             found += [piece.batch["n"][0].as_py() for piece in delivery.batches]
             left -= delivery.rows
     return found, rows
@@ -94,13 +94,22 @@ def test_what_is_too_much_for_now_waits() -> None:
     source = Numbers([6, 6])
     rows = SourceInput(source, None, ["n"])
     assert rows.take(ROWS_MAX).rows == 6
-    assert rows.take(4) is None
+    assert rows.take(4, is_rest=True) is None
     assert not rows.is_drained()
     assert not rows.has_paused()
     assert rows.position()["offset"] == 1
     (word,) = rows.take(ROWS_MAX).words
     assert word.said.ended
     assert [offset for offset, _ in source.asked] == [0, 1]
+    rows.close()
+
+
+def test_a_step_that_is_shorter_than_the_last_gets_what_was_read_ahead_for_it() -> None:
+    rows = SourceInput(Numbers([6, 6, 6]), None, ["n"])
+    assert rows.take(ROWS_MAX).rows == 6
+    assert rows.take(4, is_rest=True) is None
+    assert rows.take(2).rows == 6  # or it would never come
+    assert rows.take(2).rows == 2
     rows.close()
 
 

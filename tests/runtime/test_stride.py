@@ -1,0 +1,77 @@
+"""Steps take the fewer rows, the more come of each."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.connectors.repeating import RepeatingSource, read_sample
+from penstock.runtime.sources import SourceRequest
+from penstock.runtime.stride import ROWS_MIN, Stride
+from penstock.stages.settings import Settings
+from penstock.testing.plans import count, query, scan_source, window
+from tests.runtime.laboratory import SECOND_US, TIMESTAMP, Laboratory
+
+ROWS_MAX = 1 << 18
+WINDOWS = 10
+STEP_ROWS = 1 << 14
+ROWS = 8 * STEP_ROWS
+
+
+def test_a_step_makes_what_it_may_take() -> None:
+    stride = Stride(ROWS_MAX)
+    assert stride.rows(sys.maxsize) == ROWS_MAX
+    stride.note(1_000, 500)
+    assert stride.rows(sys.maxsize) == ROWS_MAX
+    assert stride.rows(ROWS_MAX // 4) == ROWS_MAX // 2
+    for _ in range(20):
+        stride.note(1_000, 32_000)
+    assert 0.9 < stride.rows(sys.maxsize) * 32 / ROWS_MAX <= 1
+    assert 0.9 < stride.rows(ROWS_MAX // 4) * 32 * 4 / ROWS_MAX <= 1
+    for _ in range(20):
+        stride.note(1_000, 1_000_000)
+    assert stride.rows(1) == ROWS_MIN
+    for _ in range(40):
+        stride.note(1_000, 0)
+    assert stride.rows(sys.maxsize) == ROWS_MAX
+
+
+def test_who_wants_short_steps_gets_them() -> None:
+    stride = Stride(5)
+    stride.note(5, 500)
+    assert stride.rows(1) == stride.rows(sys.maxsize) == 5
+
+
+def test_rows_that_become_many_are_taken_in_few(lab: Laboratory, tmp_path: Path) -> None:
+    """A row a second, each of another key, each in ten windows."""
+    path, seconds = tmp_path / "sample.parquet", 1_000
+    times = pa.array(range(0, seconds * SECOND_US, SECOND_US)).cast(TIMESTAMP)
+    pq.write_table(pa.table({"ts": times, "k": pa.array(range(seconds), pa.int64())}), path)
+
+    def build(_: SourceRequest) -> RepeatingSource:
+        return RepeatingSource(read_sample(str(path), "ts", seconds * SECOND_US), ROWS)
+
+    rows = scan_source("rows", "ts timestamp not null, k bigint not null", None)
+    size = f"{WINDOWS} seconds"
+    counts = rows.with_watermark("ts", "0 seconds").group_by(
+        "k", window=window("ts", size, "1 second")
+    )
+    stream = counts.agg(count().alias("n")).to_stream("out")
+    asked = query("sliding", stream, settings=Settings(step_rows_max=STEP_ROWS))
+    made = [0]
+    with lab.open(asked, {"rows": build}) as process:
+
+        def note() -> bool:
+            vertices = process.host.statistics().vertices.values()
+            made.append(max(made[-1], sum(vertex.rows_out for vertex in vertices)))
+            return False
+
+        process.run(until=note)
+        assert process.read("out").num_rows == ROWS * WINDOWS
+    each = [later - sooner for sooner, later in itertools.pairwise(made)]
+    assert max(each) > STEP_ROWS * WINDOWS // 2  # nobody knew before the first one
+    assert max(each[each.index(max(each)) + 2 :]) <= 2 * STEP_ROWS
