@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import cycle
+from itertools import chain, cycle
 
 import numpy as np
 import pyarrow as pa
@@ -197,9 +197,8 @@ class Outputs:
         waiting, self._rows = self._rows, {}
         size_bytes = 0
         for (kind, tag, _), batches in waiting.items():
-            rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
             codec = self._codec_of(kind, tag)
-            for piece in pieces(rows):
+            for piece in chain.from_iterable(map(pieces, _together(batches))):
                 body, digest = punit.encode_unit(
                     piece,
                     codec,
@@ -253,6 +252,23 @@ class Outputs:
         if found is None or (found.producer, found.instance, found.sequence) != name:
             raise gone
         return found.position
+
+
+def _together(batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about a unit; of what is larger a copy would only cost."""
+    waiting: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in batches:
+        size_bytes += batch.nbytes
+        if waiting and size_bytes > UNIT_BYTES_MAX:
+            yield _joined(waiting)
+            waiting, size_bytes = [], batch.nbytes
+        waiting.append(batch)
+    yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
