@@ -39,8 +39,8 @@ def place_exchanges(query: Query) -> Query:
     """Put an exchange below every aggregate that has more than one producer or one vertex.
 
     Accumulators per key and pane are exchanged instead of rows, unless late rows are kept (they
-    must reach the aggregate one by one), rows come and go, or come out of another aggregate (they
-    are few), or no loop keeps what is accumulated. A state has a stage of its own, so an aggregate
+    must reach the aggregate one by one), rows come and go, or no loop keeps what is accumulated. A
+    state has a stage of its own, so an aggregate
     above another one always gets an exchange; above a join it gets none if that makes the rows of
     each group in one vertex. Each side of a join gets one: where two inputs meet, both are streams.
     """
@@ -58,7 +58,7 @@ def place_exchanges(query: Query) -> Query:
         if not isinstance(node.spec, AggregateSpec):
             return step(node.spec, Exchange(node.child, node.spec.key_names))
         by_rows = node.spec.by_rows or not node.spec.partial.in_loop
-        if keep_late or by_rows or _stateful(node.child):
+        if keep_late or by_rows:
             return _exchange_rows(node.spec, node.child)
         return _exchange_partials(node.spec, node.child)
 

@@ -30,7 +30,7 @@ LOOK_S = 0.05  # how often a vertex that waits looks again
 PIECES = 64  # into which the bounds are divided: commits that are smaller are remembered together
 PACE_S = 0.5  # over which is told how fast the next stage is, which may have twice that
 SMALL_BYTES = 4 << 20  # which may always wait: there is nothing to gain
-SMALL_ROWS = 1 << 18  # if they are not many: coded they may have less than a byte each
+SMALL_ROWS = 1 << 16  # if they are not many: coded they may have less than a byte each
 AT_ONCE = 4  # a commit has this part of what may wait, so that the next stage always has some
 
 

@@ -208,7 +208,7 @@ def _called(word: str, facts: Any) -> str:
 def _word(stage: Stage) -> str:
     """What people would call it."""
     grouping: list[StatefulSpec | PartialAggregateSpec] = [*stage.stateful]
-    if len(stage.outputs) == 1:
+    if not grouping and len(stage.outputs) == 1:
         grouping += (spec for spec in stage.specs if isinstance(spec, PartialAggregateSpec))
     if grouping:
         return grouping[-1].title
