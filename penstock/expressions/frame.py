@@ -148,7 +148,7 @@ class Frame:
 def literal_array(literal: Literal, rows: int) -> pa.Array:
     """A constant as an array of that many rows."""
     data_type = literal.type
-    if literal.value is None:
+    if literal.value is None or not rows:  # no list repeats no times
         return pa.nulls(rows, arrow_type(data_type))
     if data_type.is_interval or data_type.kind in ("date", "timestamp", "timestamp_ntz"):
         return arrow_column(np.full(rows, literal.value, dtype=np.int64), None, data_type)

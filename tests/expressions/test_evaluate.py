@@ -171,3 +171,9 @@ def test_a_try_division_by_zero_asks_for_no_dividend() -> None:
     assert bad.tolist() == [False, True, False, False]
     assert values[0].to_pylist()[2] == 1
     assert values[0].to_pylist()[0] is values[0].to_pylist()[3] is None
+
+
+def test_a_constant_array_has_no_rows_where_there_are_none() -> None:
+    kept = evaluate(literal([1, 2], "array<int>"), pa.record_batch({"n": pa.array([], pa.int32())}))
+    assert kept.to_pylist() == []
+    assert kept.type == pa.list_(pa.int32())

@@ -107,3 +107,10 @@ def test_maps_in_the_order_of_their_keys() -> None:
     ordered = [({"a": None, "b": "z"}, 1), ({"a": -1, "b": None}, None), ({"a": -1, "b": ""}, 3)]
     rows = pa.record_batch([pa.array([ordered[::-1], ordered], arrow_type(structs))], names=["v"])
     assert evaluate(call("map_sort", column("v", structs)), rows).to_pylist() == [ordered] * 2
+
+
+def test_no_bytes_stand_for_no_value() -> None:
+    """As in rows that are made up, to load what a program needs."""
+    rows = pa.record_batch({"k": pa.array([b"", None], pa.binary())})
+    found = evaluate(call("of_key_bytes", column("k", "binary"), type="struct<a:int>"), rows)
+    assert found.to_pylist() == [None, None]
