@@ -53,6 +53,7 @@ from penstock.runtime.instances import run_of
 from penstock.runtime.markers import WATERMARK_END, Marker, PortMark
 from penstock.runtime.outputs import Outputs, partitioner
 from penstock.runtime.pushed_filters import pushed_condition
+from penstock.runtime.queries import stored_query
 from penstock.runtime.recovery import fence, restore_states
 from penstock.runtime.resting import REST_LOOK_S, Resting
 from penstock.runtime.retention import Retainer
@@ -174,7 +175,14 @@ class Assembly:
             logger.warning("%s", error.message)
 
     def _new_chain(self, stage: Stage) -> Chain:
-        return _chain_of(self.program, self.kernels, stage, self.spark, self.python)
+        shown = self._shown_results() if len(self.program.results) > 1 else {}
+        return _chain_of(self.program, self.kernels, stage, self.spark, self.python, shown=shown)
+
+    def _shown_results(self) -> dict[str, str]:
+        """What people call the results, by stream: as they named a stream, or another sink."""
+        stored = stored_query(self.log, self.program.query)
+        sinks = {} if stored is None else stored.sinks
+        return {name: sink.removeprefix("stream ") for name, sink in sinks.items() if sink}
 
     def _parts(
         self, vertex: VertexProgram, stage: Stage, marker: Marker, chain: Chain
@@ -498,7 +506,10 @@ def _chain_of(
     spark: SparkEvaluator | None = None,
     python: PythonFunctions | None = None,
     is_rehearsal: bool = False,
+    shown: Mapping[str, str] | None = None,
 ) -> Chain:
+    """`shown` are the names of results for people, by stream, where these are others."""
+    called = shown or {}
     settings = program.settings
     return Chain(
         [(port.schema, port.front) for port in stage.ports],
@@ -507,7 +518,10 @@ def _chain_of(
         state_bytes_max=settings.state_bytes_max,
         ways=[output.steps for output in stage.outputs],
         results=(
-            [program.results_of(output.stream) for output in stage.outputs]
+            [
+                [called.get(name, name) for name in program.results_of(output.stream)]
+                for output in stage.outputs
+            ]
             if len(program.results) > 1
             else ()
         ),

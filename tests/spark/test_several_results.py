@@ -327,3 +327,25 @@ def test_results_with_watermarks_go_one_by_one_and_the_others_keep_their_state(
     if late is not None:
         kept = StreamReader(attached.log, f"{name}_late").read_all().column("n").to_pylist()
         assert set(kept) == {7, None}  # who counts does not read the number
+
+
+def test_a_dead_letter_names_its_result_as_the_query_does(
+    attached: Attached, numbers: DataFrame, publish: Callable[[int], None], tmp_path: Path
+) -> None:
+    publish(2)
+
+    def failing(divisor: str) -> Any:
+        return penstock.writeStream(numbers.selectExpr("n", f"1 div ({divisor}) AS x"))
+
+    together = penstock.writeStreams(
+        failing("n - 0").format("parquet").option("path", str(tmp_path / "files")),
+        failing("n - 1").toStream("named"),
+        failing("n * 0 + 1").format("parquet").option("path", str(tmp_path / "others")),
+    )
+    together = together.queryName("lettered").option("deadLetterStream", "letters")
+    assert together.trigger(availableNow=True).start().awaitTermination(120)
+    letters = StreamReader(attached.log, "letters").read_all().to_pylist()
+    assert sorted((row["n"], row["result"]) for row in letters) == [
+        (0, f"parquet {tmp_path / 'files'}"),
+        (1, "named"),
+    ]
