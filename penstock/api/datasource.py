@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.api import datasource_options as known
-from penstock.api.datasource_schema import spark_schema
+from penstock.api.datasource_schema import handed_over, spark_schema
 from penstock.errors import UnsupportedPlan
 from penstock.names import check_name, check_own_name
 from penstock.options import Option, Options, format_refusal
@@ -60,9 +60,10 @@ class PenstockDataSource(DataSource):
             from penstock.api.datasource_state import state_schema  # noqa: PLC0415
 
             wanted = {"variable": options[known.STATE_VARIABLE], "flatten": options[known.FLATTEN]}
-            return spark_schema(state_schema(self._path(options), _state_name(options), wanted))
+            known_state = state_schema(self._path(options), _state_name(options), wanted)
+            return handed_over(spark_schema(known_state))
         facts = describe_for(self._path(options), self._stream(options))
-        return spark_schema(readable_schema(facts, options[known.INCLUDE_METADATA]))
+        return handed_over(spark_schema(readable_schema(facts, options[known.INCLUDE_METADATA])))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from penstock.api.datasource_read import StreamBatchReader  # noqa: PLC0415

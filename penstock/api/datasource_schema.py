@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pyarrow as pa
 from pyspark.sql import types as spark
 
-from penstock.catalyst.spark_types import parse_json_type
+from penstock.catalyst.spark_types import handed_over_json, parse_json_type
 from penstock.errors import ExpressionError, SchemaMismatch
-from penstock.expressions.types import INTERVAL_FIELDS_US, DataType, Field, Schema, arrow_schema
+from penstock.expressions.types import (
+    INTERVAL_FIELDS_US,
+    MONTHS_KINDS,
+    DataType,
+    Field,
+    Schema,
+    arrow_schema,
+)
 
 _SPARK_KINDS: dict[str, type[spark.DataType]] = {
     "boolean": spark.BooleanType,
@@ -22,7 +31,9 @@ _SPARK_KINDS: dict[str, type[spark.DataType]] = {
     "date": spark.DateType,
     "timestamp": spark.TimestampType,
     "timestamp_ntz": spark.TimestampNTZType,
+    "void": spark.NullType,
 }
+_MONTHS_FIELDS = dict(zip(MONTHS_KINDS, ((0, 0), (1, 1), (0, 1)), strict=True))
 _WIDENINGS = {("int", "bigint"), ("float", "double")}
 
 
@@ -31,6 +42,11 @@ def spark_schema(schema: Schema) -> spark.StructType:
     return spark.StructType(
         [spark.StructField(f.name, _spark_type(f.type), f.nullable) for f in schema]
     )
+
+
+def handed_over(schema: spark.StructType) -> spark.StructType:
+    """The schema of rows on their way to Spark, whose Arrow knows neither months nor void."""
+    return spark.StructType.fromJson(json.loads(handed_over_json(schema.json())))
 
 
 def _spark_type(of: DataType) -> spark.DataType:
@@ -45,6 +61,10 @@ def _spark_type(of: DataType) -> spark.DataType:
         return spark.MapType(_spark_type(of.key), _spark_type(of.value))
     if of.kind == "struct":
         return spark_schema(of.fields)
+    if of.is_collated:
+        return spark.StringType(of.kind.split()[-1])
+    if of.is_months:
+        return spark.YearMonthIntervalType(*_MONTHS_FIELDS[of.kind])
     if of.is_interval:
         fields = list(INTERVAL_FIELDS_US)
         return spark.DayTimeIntervalType(*(fields.index(name) for name in of.interval_fields))
@@ -101,6 +121,7 @@ def check_writable(stream: str, have: Schema, wanted: Schema) -> None:
 
 def check_readable(stream: str, asked: Schema, there: Schema) -> None:
     """Refuse a schema given by the user that is not some of the stream's columns."""
+    there = schema_of_spark(handed_over(spark_schema(there)))
     columns = {field.name: field for field in there}
     problems = [f"{name} is not there" for name in _extra(asked, there)]
     for field in asked:

@@ -24,6 +24,7 @@ from penstock.api.spark_errors import CannotAnalyze
 from penstock.connectors.folder_sink import FolderSink, link_file
 from penstock.connectors.hidden_files import sync_folder, told
 from penstock.errors import SinkError
+from penstock.expressions.types import STRING, VOID, DataType, schema_from_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,26 +164,29 @@ def check_format(layout: Layout, schema: pa.Schema) -> None:
             "to_json, or use another format",
             columns=[field.name for field in kept],
         )
+    types = {field.name: field.type for field in schema_from_arrow(schema)}
     for field in kept:
-        if not _holds(layout.format, field.type):
+        if not _holds(layout.format, types[field.name]):
             way_out = "turn it into a text" if layout.format == "text" else "write it as to_json()"
             raise CannotAnalyze(
                 f"the {layout.format} sink cannot hold column {field.name!r}, which is "
-                f"{field.type}: {way_out}, or use another format",
+                f"{types[field.name]}: {way_out}, or use another format",
                 condition="UNSUPPORTED_DATA_TYPE_FOR_DATASOURCE",
                 parameters={
                     "columnName": f"`{field.name}`",
-                    "columnType": f'"{field.type}"',
-                    "format": layout.format.upper() if layout.format == "csv" else "Text",
+                    "columnType": f'"{types[field.name]}"',
+                    "format": "Text" if layout.format == "text" else layout.format.upper(),
                 },
                 column=field.name,
             )
 
 
-def _holds(format: str, kind: pa.DataType) -> bool:
+def _holds(format: str, of: DataType) -> bool:
     if format == "text":
-        return bool(pa.types.is_string(kind))
-    return format != "csv" or not pa.types.is_nested(kind)
+        return of == STRING or of.is_collated
+    if format == "csv":
+        return not of.is_nested and of != VOID
+    return format != "orc" or VOID not in of.walk()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from penstock.operators.python_functions import ROWS_PER_BATCH
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 ForeachBatch: TypeAlias = "Callable[[DataFrame, int], None]"
 PARTITION_ROWS = 100_000  # of what `foreach` is given: the same after a restart, wherever it runs
@@ -28,9 +29,15 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
     such time is, and every interval for one of days to seconds.
     """
     # Not above: `penstock explain` says what a sink promises without loading Spark.
-    from penstock.api.datasource_schema import spark_schema  # noqa: PLC0415
+    from penstock.api.datasource_schema import handed_over, spark_schema  # noqa: PLC0415
 
     schema = spark_schema(schema_from_arrow(rows.schema))
+    plain = handed_over(schema)
+    frame = _given(spark, rows, plain)
+    return frame if plain == schema else _retyped(spark, frame, schema)
+
+
+def _given(spark: SparkSession, rows: pa.Table, schema: StructType) -> DataFrame:
     given = str(spark.conf.get(ROWS_PER_BATCH))
     if int(given) > 0:
         return spark.createDataFrame(rows, schema)
@@ -40,6 +47,20 @@ def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
         return spark.createDataFrame(rows, schema)
     finally:
         spark.conf.set(ROWS_PER_BATCH, given)
+
+
+def _retyped(spark: SparkSession, frame: DataFrame, schema: StructType) -> DataFrame:
+    """The same rows as Spark has them inside, under types that Arrow does not know."""
+    from pyspark.sql.classic.dataframe import DataFrame as Frame  # noqa: PLC0415
+
+    session: Any = spark
+    inside: Any = frame
+    data_types = session._jvm.org.apache.spark.sql.types.DataType
+    rows = inside._jdf.queryExecution().toRdd()
+    found = session._jsparkSession.internalCreateDataFrame(
+        rows, data_types.fromJson(schema.json()), False
+    )
+    return Frame(found, spark)
 
 
 class NoopSink(Sink):

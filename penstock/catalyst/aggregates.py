@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.catalyst.expressions import ExpressionReader
-from penstock.catalyst.interval_expressions import interval_of, micros_of
+from penstock.catalyst.interval_expressions import interval_of, micros_of, months_of
 from penstock.catalyst.jvm import JvmNode, java_classes, scala_items, scala_option
 from penstock.catalyst.literals import internal_value
 from penstock.catalyst.refusals import EXPRESSION_REASONS
 from penstock.catalyst.spark_types import spark_type
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import Column, Expression, Literal, call, cast, literal
-from penstock.expressions.types import INT, decimal_type
+from penstock.expressions.types import BIGINT, INT, DataType, decimal_type
 from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction
 from penstock.operators.registers import options_of, precision_of
 from penstock.operators.specs import AggregateCall
@@ -23,7 +23,8 @@ from penstock.operators.totals import SUM_DIGITS
 
 Naming = Callable[[str], str]
 
-_ADDING = ("Sum", "Average")
+# Aggregates of intervals are those of what these count, other than of which one it is.
+_COUNTING = ("Sum", "Average", "Percentile", "PercentileDisc", "ApproximatePercentile")
 _LISTS = ("CollectList", "CollectSet")
 _PASSING = ("first", "last", "collect_list")  # over nulls
 _PIVOT = "PivotFirst"
@@ -128,15 +129,21 @@ class CallCollector:
             return self._pivoted(function) if function.kind == _PIVOT else self._total(node, name)
 
     def _total(self, node: JvmNode, name: str) -> Expression:
-        """A sum or average of intervals."""
+        """A sum, average or percentile of intervals, or an aggregate of nothing but nulls."""
         try:
+            data_type = spark_type(node.read("dataType"))
+            function = _function_of(node)
+            if _is_of_nulls(function):
+                return literal(_OF_NULLS.get(function.kind), data_type)
             asked = self._read(node)
             total = asked.function.replace("avg", "sum")
-            micros: Expression = self._given(replace(asked, function=total), name)
+            found: Expression = self._given(replace(asked, function=total), name)
             if total != asked.function:
                 count = self._given(replace(asked, function="count"), name)
-                micros = call("divide_micros", micros, count)
-            return interval_of(micros, spark_type(node.read("dataType")))
+                found = call("divide_micros", found, count)
+            if data_type.is_months:
+                return call("interval_of_months", _as(found, INT), to=str(data_type))
+            return interval_of(_as(found, BIGINT), data_type)
         except ExpressionError as error:
             raise self.inputs.refuse(node, error.message) from error
 
@@ -209,13 +216,14 @@ class CallCollector:
             argument, second = self._arguments(function, row, point)
             options = _OPTIONS[row.name](function) if row.name in _OPTIONS else ()
             ignores = row.name in _PASSING and bool(function.read("ignoreNulls"))
-            asked = AggregateCall(
-                row.name, argument, "", second, ignores, is_distinct, options=options
-            )
+            name = row.name
+            if name in ("min", "max") and argument is not None and argument.type.is_collated:
+                name, second = f"{name}_by", self.inputs.read_key(function.children[0])
+            asked = AggregateCall(name, argument, "", second, ignores, is_distinct, options=options)
         return asked if not conditions else self._where(self.inputs.read(conditions[0]), asked)
 
     def _distinct_count(self, function: JvmNode) -> AggregateCall:
-        first, *more = (self.inputs.read(child) for child in function.children)
+        first, *more = (self.inputs.read_key(child) for child in function.children)
         return AggregateCall("count", first, "", is_distinct=True, more=tuple(more))
 
     def _arguments(
@@ -229,16 +237,20 @@ class CallCollector:
             is_known = _is_attribute(first) and first.expr_id in known
             summed = known[first.expr_id] if is_known else first.children[0]
             return self._summed_digits(point, summed), None
-        second = self.inputs.read(rest[0]) if row.second in ("order", "pair") else None
-        argument = self.inputs.read(first)
+        second = self.inputs.read_key(rest[0]) if row.second in ("order", "pair") else None
+        is_told_apart = row.collects == "registers"
+        argument = self.inputs.read_key(first) if is_told_apart else self.inputs.read(first)
         if row.catalyst == "ListAgg":
             by = [self.inputs.read(item.children[0]) for item in _own_order(function)]
             names = [f"v{at}" for at in range(len(by) + 1)]
             return (call("struct", argument, *by, names=names) if by else argument), None
         if not row.fails and row.catalyst in _LISTS:
             return call("struct", argument, names=["v"]), None
-        adds = row.catalyst in _ADDING and argument.type.is_interval
-        return micros_of(argument) if adds else argument, second
+        if row.catalyst in _COUNTING and argument.type.is_interval:
+            argument = micros_of(argument)
+        elif row.catalyst in _COUNTING and argument.type.is_months:
+            argument = months_of(argument)
+        return argument, second
 
     def _where(self, condition: Expression, asked: AggregateCall) -> AggregateCall:
         """An aggregate of the rows that a FILTER lets through: of the others it gets nulls."""
@@ -355,6 +367,10 @@ def _tie(function: JvmNode) -> tuple[Any, ...]:
     return () if is_least is None else ("least" if is_least else "greatest",)
 
 
+# What aggregates give of nulls alone, if that is no null.
+_OF_NULLS: Mapping[str, Any] = {
+    "Count": 0, "HyperLogLogPlusPlus": 0, "CollectList": (), "CollectSet": ()
+}  # fmt: skip
 _FAILS = {"ANSI": True, "TRY": False}  # by Spark's mode: whether a result without room does
 
 # What functions of items are told beside their argument.
@@ -374,14 +390,23 @@ def is_aggregate(node: JvmNode) -> bool:
         return node.children[0].kind == "AggregateExpression"
     if node.kind != "AggregateExpression" or node.children[0].kind == _PIVOT:
         return False
-    return not _adds_intervals(node)
+    return not _counts_intervals(node) and not _is_of_nulls(_function_of(node))
 
 
-def _adds_intervals(node: JvmNode) -> bool:
-    """Whether it is a sum or an average of intervals, which are those of their microseconds."""
-    return _function_of(node).kind in _ADDING and "interval" in str(
+def _is_of_nulls(function: JvmNode) -> bool:
+    """Whether it is of values that are never there."""
+    return any(str(each.read("dataType").typeName()) == "void" for each in function.children[:1])
+
+
+def _counts_intervals(node: JvmNode) -> bool:
+    """Whether it is of intervals, and computed of their microseconds or months."""
+    return _function_of(node).kind in _COUNTING and "interval" in str(
         node.read("dataType").typeName()
     )
+
+
+def _as(found: Expression, data_type: DataType) -> Expression:
+    return found if found.type == data_type else cast(found, data_type)
 
 
 def _aggregate_expression(node: JvmNode) -> JvmNode:

@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 from penstock.arrays import Mask, validity_of
 from penstock.catalyst.by_spark import SparkExpression, SparkExpressions
 from penstock.catalyst.jvm import JvmNode, java_classes, scala_object, scala_sequence
+from penstock.catalyst.spark_types import handed_over_json
 from penstock.errors import JobFailed, ProgramIncompatible
 from penstock.expressions.types import arrow_type
 from penstock.operators.specs import SparkColumn
@@ -202,11 +203,14 @@ def _tried(catalyst: Any, node: Any) -> Any:
 
 
 def _struct(nodes: Sequence[Any]) -> Any:
-    """The type of rows with these as columns."""
+    """The type of rows with these as columns, as Arrow can have them."""
     types = java_classes().org.apache.spark.sql.types
     struct_type = types.StructType()
     for number, node in enumerate(nodes):
-        struct_type = struct_type.add(f"c{number}", node.dataType(), bool(node.nullable()))
+        data_type = node.dataType()
+        if (text := handed_over_json(str(data_type.json()))) != str(data_type.json()):
+            data_type = types.DataType.fromJson(text)
+        struct_type = struct_type.add(f"c{number}", data_type, bool(node.nullable()))
     return struct_type
 
 

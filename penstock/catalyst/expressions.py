@@ -20,7 +20,7 @@ from penstock.catalyst.interval_expressions import (
     interval_of,
     micros_of,
 )
-from penstock.catalyst.jvm import JvmNode, scala_set
+from penstock.catalyst.jvm import JvmNode, collation_key, scala_set
 from penstock.catalyst.literals import internal_value, read_literal
 from penstock.catalyst.nested_expressions import NESTED_BUILDERS
 from penstock.catalyst.place import INPUT_FILE, AggregateCalls, Builder, Place
@@ -32,7 +32,7 @@ from penstock.errors import ExpressionError, UnsupportedPlan
 from penstock.expressions.functions import FUNCTIONS, Function
 from penstock.expressions.signatures import cast_needs_zone
 from penstock.expressions.tree import Call, Expression, Literal, call, cast, literal
-from penstock.expressions.types import BIGINT, BOOLEAN, INT, decimal_type
+from penstock.expressions.types import BIGINT, BOOLEAN, INT, VOID, decimal_type
 
 DEPTH_MAX = 100  # bounded before Python's own stack is
 # Kinds whose type is Spark's by construction.
@@ -67,6 +67,13 @@ class ExpressionReader:
                 return self.refuse(part, reason, column)
 
             return self.by_spark.column(node, self.columns, self.aggregates, refusal, refuse)
+
+    def read_key(self, node: JvmNode, column: str | None = None) -> Expression:
+        """What stands for a value where values are told apart or put into order."""
+        found = self.read(node, column)
+        if found.type.is_collated:
+            return self.read(collation_key(node), column)
+        return literal(None, BOOLEAN) if found.type == VOID else found
 
     def built(self, node: JvmNode, column: str | None = None, depth: int = 0) -> Expression:
         """The expression of a tree all of which is known here."""

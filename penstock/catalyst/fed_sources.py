@@ -43,6 +43,8 @@ def fed_source(
     facts = sorted((k.lower(), v) for k, v in options.items() if not _NOT_IDENTITY.fullmatch(k))
     stream = fed_stream(query, canonical_json([source, facts]))
     schema = tuple(field_of_attribute(node, attribute) for attribute in node.output)
+    if any(each.is_months for field in schema for each in field.type.walk()):
+        raise refusal  # Spark hands no such intervals over
     paths = [value for name, value in options.items() if name.lower().startswith("path")]
     fed = FedSource(stream, " ".join([source, *paths]), refusal.message, node.handle, schema)
     found = scan((StreamRef(stream, substreams(stream)),), schema)

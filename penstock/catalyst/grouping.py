@@ -24,6 +24,7 @@ from penstock.catalyst.time_expressions import shifted_time
 from penstock.catalyst.windows import PendingWindow, Span
 from penstock.errors import UnsupportedPlan
 from penstock.expressions.tree import Column, Expression, call, literal
+from penstock.expressions.types import VOID
 from penstock.operators.specs import (
     AggregateCall,
     DeduplicateSpec,
@@ -62,6 +63,7 @@ class AggregateReader:
         self.inputs = rows.expressions(node.kind, session_zone, self.by_spark)
         self.calls = CallCollector(self.inputs, self.names.give, rewritten=rewritten)
         self.keys: list[NamedExpression] = []
+        self.shown: list[NamedExpression] = []  # of keys that others stand for
         self.window: WindowSpec | SessionSpec | None = None
         self.span: Span | None = None
         self.conditions: tuple[JvmNode, ...] = ()
@@ -128,6 +130,10 @@ class AggregateReader:
     def _group_by_key(self, expression: JvmNode) -> None:
         name = self._shown_name(expression)
         key = self.inputs.read(expression, name)
+        told_apart = self.inputs.read_key(expression, name)
+        if told_apart != key:
+            self._group_by_other(expression, name, key, told_apart)
+            return
         is_column = expression.kind == "AttributeReference"
         if is_column and self.mode != "complete" and is_watermarked(expression):
             self.timed_key = name
@@ -137,6 +143,20 @@ class AggregateReader:
         self.keys.append((given, kept))
         if is_column:
             shown = of_key(Column(given, kept.type, kept.nullable), key.type)
+            self.columns[expression.expr_id] = shown
+
+    def _group_by_other(
+        self, expression: JvmNode, name: str, key: Expression, told_apart: Expression
+    ) -> None:
+        """By what tells values apart: the group shows the first one that came."""
+        self.keys.append((self.names.give("key"), told_apart))
+        if key.type == VOID:
+            shown: Expression = literal(None, VOID)
+        else:
+            given = self.names.give(name)
+            self.shown.append((given, key))
+            shown = Column(given, key.type, True)
+        if expression.kind == "AttributeReference":
             self.columns[expression.expr_id] = shown
 
     def _end_by_key(self) -> None:
@@ -223,11 +243,13 @@ class AggregateReader:
         """Distinct rows, each when it comes first."""
         rows = self.by_spark.added_to(self.rows.relation)
         shown = tuple((name, _with_one_zero(key)) for name, key in self.keys)
-        keys = made(self.node, lambda: selected(rows, shown))
-        spec = DeduplicateSpec(tuple(map(column_of, keys.schema)))
+        keys = made(self.node, lambda: selected(rows, (*shown, *self.shown)))
+        spec = DeduplicateSpec(tuple(map(column_of, keys.schema[: len(shown)])))
         return made(self.node, lambda: step(spec, keys))
 
     def _aggregate(self) -> Relation:
+        firsts = (AggregateCall("first", key, name) for name, key in self.shown)
+        self.calls.calls += firsts
         if not self.calls.calls:  # grouping alone: count something, so that there is a state
             self.calls.calls.append(AggregateCall("count", None, self.names.give("rows")))
         if self.mode == "append" and not self.is_watermarked:

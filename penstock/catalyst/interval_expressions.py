@@ -42,6 +42,15 @@ def interval_of(micros: Expression, data_type: DataType) -> Expression:
     return call("interval_of_micros", micros, to=str(data_type))
 
 
+def months_of(interval: Expression) -> Expression:
+    """The months of an interval of years and months."""
+    if isinstance(interval, Literal):
+        return literal(interval.value, INT)
+    if isinstance(interval, Call) and interval.function == "interval_of_months":
+        return interval.args[0]
+    return call("interval_months", interval)
+
+
 def whole(number: Expression) -> Expression:
     """A whole number as one of 64 bits."""
     if isinstance(number, Literal):

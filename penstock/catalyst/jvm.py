@@ -154,6 +154,13 @@ def new_attribute(node: JvmNode) -> JvmNode:
     )
 
 
+def collation_key(node: JvmNode) -> JvmNode:
+    """The bytes by which a string with a collation compares."""
+    return JvmNode(
+        java_classes().org.apache.spark.sql.catalyst.expressions.CollationKey(node.handle)
+    )
+
+
 _ANCESTORS: dict[str, frozenset[str]] = {}
 
 

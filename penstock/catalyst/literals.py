@@ -51,7 +51,7 @@ def internal_value(value: Any, data_type: DataType, type_handle: Any = None) -> 
     """A value in the form that Spark keeps it in, as the plain value of a literal."""
     if value is None:
         return None
-    if data_type.kind == "string":
+    if data_type.kind == "string" or data_type.is_collated:
         return str(value.toString())
     if data_type.kind == "decimal":
         return decimal.Decimal(value.toString())

@@ -659,12 +659,16 @@ class PlanReader:
         rows = self.read(node.children[0])
         if self._is_distinct_of_changing(node, rows):
             return self._grouped(node, rows, node.nodes("keys"), results="keys")
-        expressions = self._expressions(node, rows)
+        by_spark = SparkColumns(self.spark)
+        expressions = self._expressions(node, rows, by_spark)
+        read = [
+            (attribute, expressions.read_key(attribute, str(attribute.read("name"))))
+            for attribute in node.nodes("keys")
+        ]
+        rows = rows.with_columns(by_spark)
         names, computed = Names(rows.names), list[NamedExpression]()
         keys: list[Column] = []
-        for attribute in node.nodes("keys"):
-            name = str(attribute.read("name"))
-            key = expressions.read(attribute, name)
+        for attribute, key in read:
             # A window that rows lie in, which its end stands for; or what Spark put elsewhere.
             is_window = attribute.expr_id in rows.windows
             found = call("get_field", key, name="end") if is_window else key
@@ -723,10 +727,13 @@ class PlanReader:
         rows = self.read(node.children[0])
         if not node.read("global"):
             return rows
-        expressions = self._expressions(node, rows)
+        by_spark = SparkColumns(self.spark)
+        expressions = self._expressions(node, rows, by_spark)
+        items = [(item, expressions.read_key(item.children[0])) for item in node.nodes("order")]
+        rows = rows.with_columns(by_spark)
         names, added, order = Names(rows.names), list[NamedExpression](), list[Order]()
-        for item in node.nodes("order"):
-            value = expressions.read(item.children[0])
+        for item, found in items:
+            value = found
             if not isinstance(value, Column):
                 added.append((names.give("order"), value))
                 value = Column(added[-1][0], value.type, value.nullable)

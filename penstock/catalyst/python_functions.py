@@ -20,7 +20,7 @@ from penstock.catalyst.session import SessionFacts
 from penstock.catalyst.spark_types import spark_type
 from penstock.catalyst.state_variables import Variable
 from penstock.expressions.tree import Column, Expression
-from penstock.expressions.types import Field
+from penstock.expressions.types import DataType, Field
 from penstock.json_codec import canonical_json
 from penstock.operators.python_functions import (
     ARROW_ROWS,
@@ -216,6 +216,9 @@ class PythonReader:
         by_spark = SparkColumns(self._spark)
         expressions = rows.expressions(node.kind, self._session.time_zone, by_spark)
         read = [[expressions.read(part) for part in call.arguments] for call in calls]
+        for call, values in zip(calls, read, strict=True):
+            for part, value in zip(call.arguments, values, strict=True):
+                _check_known(node, part, value.type)
         relation = by_spark.added_to(rows.relation)
         names = Names({column.name for column in relation.schema})
         there = column_refs(relation.schema)
@@ -253,7 +256,9 @@ class PythonReader:
         return PythonCall(tuple(inputs), call.text, digest, call.deterministic)
 
     def _type(self, node: JvmNode, attribute: JvmNode) -> Any:
-        return made(node, lambda: spark_type(attribute.read("dataType")), attribute)
+        found = made(node, lambda: spark_type(attribute.read("dataType")), attribute)
+        _check_known(node, attribute, found)
+        return found
 
 
 @dataclass(frozen=True)
@@ -304,6 +309,19 @@ class _Call:
             return None
         found = scala_option(self.node.read("pickledAnalyzeResult"))
         return None if found is None else bytes(found)
+
+
+def _check_known(node: JvmNode, value: JvmNode, data_type: DataType) -> None:
+    """Refuse what PySpark has no values of."""
+    if any(each.is_months for each in data_type.walk()):
+        raise unsupported(
+            node.kind,
+            "Spark hands no intervals of years and months to Python: give extract(YEAR FROM x) and "
+            "extract(MONTH FROM x)",
+            expression=value,
+            column=str(value.read("name")) if value.kind == "AttributeReference" else None,
+            way_out="Structured Streaming does not do that either",
+        )
 
 
 def _column(value: Expression, computed: list[NamedExpression], names: Names) -> Column:

@@ -126,7 +126,6 @@ EXPRESSION_REASONS: Mapping[str, str] = {
     "ScalarSubquery": SUBQUERY,
     "InSubquery": "subqueries are not run here",
     "Exists": "subqueries are not run here",
-    "Collate": "only the default collation (UTF8_BINARY) is known here",
 }
 # What the optimizer would freeze into a constant: looked for in the plan before it runs.
 CLOCK_KINDS = frozenset({"CurrentTime", "CurrentTimestampNanos", "LocalTimestampNanos"})
@@ -138,6 +137,7 @@ def unsupported(
     *,
     expression: JvmNode | str | None = None,
     column: str | None = None,
+    way_out: str | None = None,
 ) -> UnsupportedPlan:
     """The error for one thing that is not run here."""
     where = node
@@ -147,15 +147,15 @@ def unsupported(
         where += f", column {column!r}"
     if shown is not None:
         where += f", expression {shown}"
-    way_out = OTHER_WAYS_OUT.get(node, WAY_OUT)
+    known = OTHER_WAYS_OUT.get(node, WAY_OUT)
     if isinstance(expression, JvmNode):
         site = expression.call_site
-        way_out = OTHER_WAYS_OUT.get(expression.kind, way_out)
+        known = OTHER_WAYS_OUT.get(expression.kind, known)
     if site is not None:
         where += f" (written at {site})"
     details = {"node": node, "expression": shown, "column": column, "call_site": site}
     return UnsupportedPlan(
-        f"{where}: {reason}. {way_out}",
+        f"{where}: {reason}. {way_out or known}",
         **{name: value for name, value in details.items() if value is not None},
     )
 

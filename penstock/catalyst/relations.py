@@ -39,7 +39,7 @@ from penstock.connectors.repeating import sample_digest
 from penstock.errors import ExpressionError, InvalidName, PlanError, UnsupportedPlan
 from penstock.expressions.durations import parse_duration
 from penstock.expressions.tree import Column, Expression, call, literal
-from penstock.expressions.types import BOOLEAN, STRING, Field, Schema
+from penstock.expressions.types import BOOLEAN, STRING, VOID, Field, Schema
 from penstock.names import check_name
 from penstock.operators.specs import TableSpec, column_of
 from penstock.options import Option, Options, choice, flag, names, whole
@@ -508,7 +508,7 @@ def _check_readable(source: str, file_format: str, schema: Schema) -> None:
         kind = str(field.type)
         if field.name == "_corrupt_record":
             why = "a line that does not fit is no row here: name a deadLetterStream for it"
-        elif "interval " in kind:
+        elif "interval " in kind or VOID in field.type.walk():
             why = f"a column of type {kind} is not read from texts here: read a string, and cast it"
         elif file_format == "csv" and kind.startswith(("array", "map", "struct", "binary")):
             why = f"a column of type {kind} is not read from CSV here"

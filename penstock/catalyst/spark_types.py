@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
@@ -10,11 +11,13 @@ from typing import Any
 from penstock.errors import ExpressionError
 from penstock.expressions.types import (
     INTERVAL_KINDS,
+    MONTHS_KINDS,
     DataType,
     Field,
     array_type,
     decimal_type,
     map_type,
+    parse_type,
     struct_type,
 )
 from penstock.json_codec import parse
@@ -32,8 +35,10 @@ _SIMPLE: Mapping[str, str] = {
     "date": "date",
     "timestamp": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
-    **{kind: kind for kind in INTERVAL_KINDS},
+    "void": "void",
+    **{kind: kind for kind in (*INTERVAL_KINDS, *MONTHS_KINDS)},
 }
+_NONE: Mapping[str, str] = {}
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
@@ -48,27 +53,34 @@ def parse_json_type(text: str) -> DataType:
     return _from_json(parse(text))
 
 
-def _from_json(node: Any) -> DataType:
+def _from_json(node: Any, collations: Mapping[str, str] = _NONE, place: str = "") -> DataType:
+    """`collations` are those of a struct's member, by place: they are not in the type's name."""
     if isinstance(node, str):
-        return _simple(node)
+        return _simple(f"string collate {collations[place]}" if place in collations else node)
     kind = node["type"]
     if kind == "array":
-        return array_type(_from_json(node["elementType"]))
+        return array_type(_from_json(node["elementType"], collations, f"{place}.element"))
     if kind == "map":
-        return map_type(_from_json(node["keyType"]), _from_json(node["valueType"]))
+        sides = (
+            _from_json(node[f"{side}Type"], collations, f"{place}.{side}")
+            for side in ("key", "value")
+        )
+        return map_type(*sides)
     if kind == "struct":
         return struct_type([_member(member) for member in node["fields"]])
     raise _unknown(str(kind))
 
 
 def _member(member: Any) -> Field:
-    # Collations of strings inside a struct stand in its metadata, not in the type's name.
-    if "__COLLATIONS" in member.get("metadata", {}):
-        raise _unknown(f"{member['name']}: string with a collation")
-    return Field(member["name"], _from_json(member["type"]))
+    name = member["name"]
+    found = member.get("metadata", {}).get("__COLLATIONS", _NONE)
+    collations = {place: each.partition(".")[2] for place, each in found.items()}
+    return Field(name, _from_json(member["type"], collations, name))
 
 
 def _simple(name: str) -> DataType:
+    if name.startswith("string collate "):
+        return parse_type(name)
     if name in _SIMPLE:
         return DataType(_SIMPLE[name])
     digits = _DECIMAL.fullmatch(name)
@@ -77,15 +89,26 @@ def _simple(name: str) -> DataType:
     raise _unknown(name)
 
 
-_MONTHS = (
-    "Spark does not hand over intervals of years and months: keep their number of months, "
-    "CAST(... AS int), and add it by add_months()"
-)
+# What Spark's Arrow does not hand over: what has the same form in its rows.
+_HANDED_OVER: Mapping[str, str] = {"void": "boolean", **dict.fromkeys(MONTHS_KINDS, "integer")}
+
+
+def handed_over_json(text: str) -> str:
+    """Spark's JSON of a type with other types in the place of those that Arrow does not know."""
+    return json.dumps(_handed_over(json.loads(text)))
+
+
+def _handed_over(node: Any) -> Any:
+    if isinstance(node, str):
+        return _HANDED_OVER.get(node, node)
+    changed = {key: _handed_over(node[key]) for key in _INSIDE if key in node}
+    members = [{**each, "type": _handed_over(each["type"])} for each in node.get("fields", ())]
+    return {**node, **changed, **({"fields": members} if "fields" in node else {})}
+
+
+_INSIDE = ("elementType", "keyType", "valueType")
 _WAYS_OUT: Mapping[str, str] = {
     "interval": "months, days and microseconds in one have no order: use make_dt_interval()",
-    "interval year": _MONTHS,
-    "interval month": _MONTHS,
-    "interval year to month": _MONTHS,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.catalyst.interval_expressions import UTC_ZONES, micros_of, whole
+from penstock.catalyst.interval_expressions import UTC_ZONES, micros_of, months_of, whole
 from penstock.catalyst.jvm import JvmNode, java_number
 from penstock.catalyst.literals import constant_value
 from penstock.catalyst.place import Builder, Place
@@ -103,7 +103,10 @@ def _months(place: Place, node: JvmNode) -> Expression:
             return cast(call("multiply", whole(_months(place, interval)), whole(times)), INT)
     if node.kind == "UnaryMinus":
         return call("negate", _months(place, node.children[0]))
-    raise ExpressionError("this interval of years and months is not known here")
+    found = place.read_node(node)
+    if not found.type.is_months:
+        raise ExpressionError("this interval of years and months is not known here")
+    return months_of(found)
 
 
 def _add_interval(place: Place) -> Expression:

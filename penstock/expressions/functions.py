@@ -75,6 +75,7 @@ from penstock.expressions.types import (
     INT,
     INTEGER_BITS,
     INTERVAL_KINDS,
+    MONTHS_KINDS,
     STRING,
     TIMESTAMP,
     DataType,
@@ -719,9 +720,19 @@ _INTERVALS: tuple[Function, ...] = (
         sql="micros({0})", compiled=Compiled(writers.argument, branchless=True),
     ),
     Function(
-        "interval_of_micros", (1, 1), signatures.interval_of_micros, intervals.retyped,
-        options={"to": OptionRule(check_type_text, REQUIRED)}, sql="interval({0})",
-        compiled=Compiled(writers.argument, branchless=True),
+        "interval_of_micros", (1, 1), signatures.interval_of(BIGINT, *INTERVAL_KINDS),
+        intervals.retyped, options={"to": OptionRule(check_type_text, REQUIRED)},
+        sql="interval({0})", compiled=Compiled(writers.argument, branchless=True),
+    ),
+    # The same of the months of an interval of years and months.
+    Function(
+        "interval_months", (1, 1), gives(INT, *MONTHS_KINDS), intervals.retyped,
+        sql="months({0})", compiled=Compiled(writers.argument, branchless=True),
+    ),
+    Function(
+        "interval_of_months", (1, 1), signatures.interval_of(INT, *MONTHS_KINDS),
+        intervals.retyped, options={"to": OptionRule(check_type_text, REQUIRED)},
+        sql="interval({0})", compiled=Compiled(writers.argument, branchless=True),
     ),
     Function(
         "multiply_micros", (2, 2), signatures.scaled_micros("double", "decimal"),
@@ -1030,6 +1041,12 @@ class CheckedCall:
     options: tuple[tuple[str, Option], ...]
 
 
+# What only passes values on: all else may compare them, or take them for plain texts.
+_OF_ANY_COLLATION = frozenset(
+    {"array", "case", "coalesce", "get_field", "if", "is_not_null", "is_null", "struct"}
+)
+
+
 def check_call(
     function: str,
     types: Sequence[DataType],
@@ -1045,6 +1062,12 @@ def check_call(
             f"{function} takes {wanted} arguments, {len(types)} were given",
             function=function,
             given=len(types),
+        )
+    if function not in _OF_ANY_COLLATION and any(each.has_collation for each in types):
+        raise ExpressionError(
+            f"{function} compares texts by their bytes, and {', '.join(map(str, types))} compares "
+            "by its collation",
+            function=function,
         )
     complete = _complete_options(entry, options)
     operands = Operands(function, tuple(types), tuple(nullables), complete)

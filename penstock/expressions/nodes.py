@@ -253,7 +253,7 @@ def _print_value(value: Any, data_type: DataType) -> str:
         return "NULL"
     if kind == "boolean":
         return "true" if value else "false"
-    if kind == "string":
+    if kind == "string" or data_type.is_collated:
         return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
     if kind == "binary":
         return f"X'{value.hex().upper()}'"
@@ -262,6 +262,8 @@ def _print_value(value: Any, data_type: DataType) -> str:
     if kind in ("timestamp", "timestamp_ntz"):
         zone = "Z" if kind == "timestamp" else ""
         return f"{kind.upper()} '{_shown(EPOCH, MICROSECOND, value)}{zone}'"
+    if data_type.is_months:
+        return f"INTERVAL '{value}' MONTH"
     if data_type.is_interval:
         return f"INTERVAL '{show_duration(value)}'"
     if kind == "array":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -387,7 +387,7 @@ def json_target(operands: Operands) -> DataType:
     target = parse_type(operands.options["to"])
     if not target.is_nested:
         raise ExpressionError(f"JSON is read into a struct, an array or a map, not {target}")
-    inside = list(_walked(target))
+    inside = list(target.walk())
     for each in inside:
         if each.kind not in _JSON_KINDS or each.key not in (None, STRING):
             raise ExpressionError(f"JSON is not read into {each} here")
@@ -402,7 +402,7 @@ def json_source(operands: Operands) -> DataType:
     (source,) = operands.types
     if not source.is_nested:
         raise ExpressionError(f"JSON is made of a struct, an array or a map, not {source}")
-    inside = list(_walked(source))
+    inside = list(source.walk())
     for each in inside:
         if each.kind not in _JSON_KINDS - {"float"} or each.key not in (None, STRING):
             raise ExpressionError(f"{each} is not written as JSON here")
@@ -418,14 +418,6 @@ _JSON_KINDS = frozenset(
     {*INTEGER_BITS, *FRACTIONAL_KINDS, "decimal", "boolean", "string", "date", "timestamp"}
     | {"struct", "array", "map"}
 )
-
-
-def _walked(data_type: DataType) -> Iterator[DataType]:
-    yield data_type
-    members = (field.type for field in data_type.fields)
-    for each in (data_type.element, data_type.key, data_type.value, *members):
-        if each is not None:
-            yield from _walked(each)
 
 
 # --- dates and times ------------------------------------------------------------------------------
@@ -480,12 +472,17 @@ def moved_time(*lengths: str) -> Callable[[Operands], DataType]:
     return rule
 
 
-def interval_of_micros(operands: Operands) -> DataType:
-    operands.require_kinds("bigint")
-    target = parse_type(operands.options["to"])
-    if not target.is_interval:
-        operands.refuse(f"the name of an interval, not of {target}")
-    return target
+def interval_of(count: DataType, *kinds: str) -> Callable[[Operands], DataType]:
+    """An interval of one of these kinds, of what it is counted by."""
+
+    def rule(operands: Operands) -> DataType:
+        operands.require_kinds(count.kind)
+        target = parse_type(operands.options["to"])
+        if target.kind not in kinds:
+            operands.refuse(f"the name of an interval, not of {target}")
+        return target
+
+    return rule
 
 
 def scaled_micros(*numbers: str) -> Callable[[Operands], DataType]:
@@ -748,7 +745,7 @@ def key_of_bytes(operands: Operands) -> DataType:
 
 def _has_members(data_type: DataType) -> bool:
     """Every struct in it."""
-    return all(each.kind != "struct" or each.fields for each in _walked(data_type))
+    return all(each.kind != "struct" or each.fields for each in data_type.walk())
 
 
 def looked_up(operands: Operands) -> DataType:

@@ -118,7 +118,9 @@ _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 def _plain(value: Any, data_type: DataType) -> Any:
     kind = data_type.kind
     plain: Any = None
-    if kind == "boolean" and isinstance(value, bool):
+    if data_type.is_months:
+        plain = value if _is_int(value, 32) else None
+    elif kind == "boolean" and isinstance(value, bool):
         plain = value
     elif kind in INTEGER_BITS and _is_int(value, INTEGER_BITS[kind]):
         plain = int(value)
@@ -126,7 +128,7 @@ def _plain(value: Any, data_type: DataType) -> Any:
         plain = _float(float(value), kind)
     elif kind == "decimal" and isinstance(value, int | decimal.Decimal):
         plain = _decimal(value, data_type)
-    elif (kind == "string" and isinstance(value, str)) or (
+    elif ((kind == "string" or data_type.is_collated) and isinstance(value, str)) or (
         kind == "binary" and isinstance(value, bytes)
     ):
         plain = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -32,6 +32,7 @@ INTERVAL_KINDS = tuple(
     for at, first in enumerate(INTERVAL_FIELDS_US)
     for last in list(INTERVAL_FIELDS_US)[at:]
 )
+MONTHS_KINDS = ("interval year", "interval month", "interval year to month")
 SIMPLE_KINDS = (
     *INTEGER_BITS,
     "boolean",
@@ -42,8 +43,11 @@ SIMPLE_KINDS = (
     "date",
     "timestamp",
     "timestamp_ntz",
+    "void",
     *INTERVAL_KINDS,
+    *MONTHS_KINDS,
 )
+_COLLATED = "string collate "  # before the name of a collation
 _ALIASES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
@@ -52,7 +56,8 @@ class DataType:
     """One type. Only the attributes of its kind are set: the rest keep their defaults.
 
     `kind` is the word before any bracket: boolean tinyint smallint int bigint float double decimal
-    string binary date timestamp timestamp_ntz array struct map, or an interval with its fields.
+    string binary date timestamp timestamp_ntz void array struct map, an interval with its fields,
+    or a string with its collation.
     """
 
     kind: str
@@ -102,6 +107,16 @@ class DataType:
         return words[1], words[-1]
 
     @property
+    def is_months(self) -> bool:
+        """Whether it is an interval of years and months: a count of months."""
+        return self.kind in MONTHS_KINDS
+
+    @property
+    def is_collated(self) -> bool:
+        """Whether it is a string that compares otherwise than its bytes."""
+        return self.kind.startswith(_COLLATED)
+
+    @property
     def is_nested(self) -> bool:
         return self.kind in ("array", "struct", "map")
 
@@ -111,6 +126,19 @@ class DataType:
         if self.element is not None:
             return self.element.has_map
         return self.kind == "map" or any(field.type.has_map for field in self.fields)
+
+    def walk(self) -> Iterator[DataType]:
+        """The type and all below it."""
+        yield self
+        inside = (self.element, self.key, self.value, *(field.type for field in self.fields))
+        for each in inside:
+            if each is not None:
+                yield from each.walk()
+
+    @property
+    def has_collation(self) -> bool:
+        """Whether it is a string with a collation, or has one somewhere below."""
+        return any(each.is_collated for each in self.walk())
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +172,7 @@ DATE = DataType("date")
 TIMESTAMP = DataType("timestamp")
 TIMESTAMP_NTZ = DataType("timestamp_ntz")
 INTERVAL = DataType("interval day to second")
+VOID = DataType("void")
 
 
 def decimal_type(precision: int, scale: int) -> DataType:
@@ -261,6 +290,8 @@ def _parse(cursor: _TypeText, depth: int) -> DataType:
     word = cursor.take("word").lower()
     if word == "interval":
         word = " ".join([word, *cursor.rest_of_words()]).lower()
+    if word == "string" and (collation := cursor.rest_of_words()):
+        return _parse_collated(cursor, collation)
     kind = _ALIASES.get(word, word)
     if kind in SIMPLE_KINDS:
         return DataType(kind)
@@ -295,6 +326,12 @@ def _parse_decimal(cursor: _TypeText) -> DataType:
     return decimal_type(precision, scale)
 
 
+def _parse_collated(cursor: _TypeText, words: list[str]) -> DataType:
+    if len(words) != 2 or words[0].lower() != "collate":
+        raise cursor.error(f"there is no type {' '.join(['string', *words])!r}")
+    return DataType(_COLLATED + words[1].upper())
+
+
 def _parse_struct(cursor: _TypeText, depth: int) -> DataType:
     cursor.expect("<")
     fields: list[Field] = []
@@ -325,6 +362,11 @@ _ARROW: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
     **dict.fromkeys(INTERVAL_KINDS, pa.duration("us")),
 }
+# Columns of these Arrow would tell nothing of, or cannot exchange with Spark.
+_CARRIED: dict[str, pa.DataType] = {
+    "void": pa.bool_(),
+    **dict.fromkeys(MONTHS_KINDS, pa.int32()),
+}
 _KIND_OF_ARROW: dict[pa.DataType, str] = {
     **{arrow: kind for kind, arrow in _ARROW.items()},
     _ARROW[INTERVAL.kind]: INTERVAL.kind,  # Arrow knows no fields
@@ -345,7 +387,9 @@ def arrow_type(data_type: DataType) -> pa.DataType:
         return pa.map_(arrow_type(data_type.key), arrow_type(data_type.value))
     if data_type.kind == "struct":
         return pa.struct([_arrow_field(field) for field in data_type.fields])
-    return _ARROW[data_type.kind]
+    if data_type.is_collated:
+        return pa.string()
+    return _ARROW.get(data_type.kind) or _CARRIED[data_type.kind]
 
 
 def from_arrow(arrow: pa.DataType) -> DataType:
@@ -370,7 +414,7 @@ def from_arrow(arrow: pa.DataType) -> DataType:
     )
 
 
-_TYPE_KEY = b"penstock.type"  # of a column whose type Arrow tells in part: intervals have fields
+_TYPE_KEY = b"penstock.type"  # of a column whose type Arrow tells in part, or not at all
 
 
 @lru_cache(maxsize=4096)

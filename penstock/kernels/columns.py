@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.arrays import Vector, decimal_words, validity_of, values_of
-from penstock.expressions.types import ARITHMETIC_DIGITS_MAX, INTERVAL_KINDS, DataType
+from penstock.expressions.types import ARITHMETIC_DIGITS_MAX, INTERVAL_KINDS, MONTHS_KINDS, DataType
 
 TEXT_REPEATS_MIN = 2  # how often a text occurs on the average, where codes are worth their while
 TEXT_REPEATS_MANY = 16  # where texts that do not occur cost less than to look for them
@@ -27,6 +27,7 @@ _DTYPES: dict[str, Any] = {
     "timestamp": np.int64,
     "timestamp_ntz": np.int64,
     **dict.fromkeys(INTERVAL_KINDS, np.int64),
+    **dict.fromkeys(MONTHS_KINDS, np.int32),
 }
 
 

@@ -87,8 +87,15 @@ def _numeric(argument: DataType) -> str | None:
     return None if argument.is_numeric else "needs a number, {argument} is {type}"
 
 
+def _by_bytes(argument: DataType) -> str | None:
+    """What is equal if its bytes are."""
+    return "of {type} would go by bytes, not by the collation" if argument.has_collation else None
+
+
 def ordered(argument: DataType) -> str | None:
     """Maps have no order, and are not equal to each other, in Spark."""
+    if (refusal := _by_bytes(argument)) is not None:
+        return refusal
     below = [argument.element, *(field.type for field in argument.fields)]
     if argument.kind == "map" or any(each is not None and ordered(each) for each in below):
         return "of {type} is not supported: maps have no order"
@@ -360,7 +367,7 @@ _TABLE = (
         "mode", "Mode", _itself, _parts(), _kept, ordered, collects="values", gather=most_often
     ),
     AggregateFunction(
-        "approx_count_distinct", "HyperLogLogPlusPlus", _bigint, _parts(), _kept, _anything,
+        "approx_count_distinct", "HyperLogLogPlusPlus", _bigint, _parts(), _kept, _by_bytes,
         nullable=False, collects="registers", gather=estimated,
     ),
     AggregateFunction("bit_and", "bit_and", _itself, _one("bit_and"), _kept, _whole),

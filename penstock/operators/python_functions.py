@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from penstock.arrays import python_values
 from penstock.errors import FunctionFailed, ProgramIncompatible, StreamError
+from penstock.expressions.types import VOID, schema_from_arrow
 from penstock.operators.specs import PythonCall
 
 BATCHED = 100  # a row at a time, its values pickled
@@ -400,7 +401,7 @@ class PythonFunction:
         if not self._given.names:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * rows.num_rows, pa.struct([])))
         columns = [
-            column if column.type.equals(field.type) else column.cast(field.type)
+            _as_type(column, field.type)
             for column, field in zip(rows.columns, self._given, strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, schema=self._given)
@@ -591,6 +592,8 @@ def members(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_null(kind):
+        return pa.nulls(len(column))
     return column if column.type.equals(kind) else column.cast(kind)
 
 
@@ -605,7 +608,11 @@ def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             f"{len(schema)} columns are declared ({', '.join(schema.names)}), and "
             f"{batch.num_columns} were returned ({', '.join(batch.schema.names)})"
         )
-    for field, column in zip(schema, batch.columns, strict=True):
+    for field, declared, column in zip(
+        schema, schema_from_arrow(schema), batch.columns, strict=True
+    ):
+        if declared.type == VOID and pa.types.is_null(column.type):
+            continue
         found, wanted = map(from_arrow_type, (column.type, field.type))
         if found.simpleString() != wanted.simpleString():
             raise TypeError(

@@ -17,9 +17,9 @@ from penstock.operators.front import Fusion
 from penstock.operators.ordering import order_levels, sorted_places
 from penstock.operators.shown import runs_of, weights_of
 from penstock.operators.specs import (
-    KEY_KINDS_REFUSED,
     LimitSpec,
     SortSpec,
+    is_key_type,
     without_weight,
 )
 from penstock.operators.table import taken_back
@@ -33,7 +33,7 @@ class Sort(Operator):
         self._spec = spec
         schema = without_weight(fusions[0].schema)
         self._schema = arrow_schema(schema)
-        self._hashed = [f.name for f in schema if f.type.kind not in KEY_KINDS_REFUSED]
+        self._hashed = [f.name for f in schema if is_key_type(f.type)]
         kind = RowKind(self._schema, self._keys, self._hashes)
         self._store = RowStore(name, kind, bytes_max=tools.state_bytes_max)
         self.states = {name: self._store}

@@ -40,7 +40,7 @@ from penstock.log.contract import Log
 from penstock.log.record import START, Fence, Position, RecordKind
 from penstock.names import check_any_name, check_name, check_own_name
 from penstock.operators.chain import RESULT_COLUMN, TOLD_OF_ROWS, told_apart
-from penstock.operators.specs import KEY_KINDS_REFUSED, without_weight
+from penstock.operators.specs import is_key_type, without_weight
 from penstock.runtime.inputs import rows_gone
 from penstock.runtime.instances import COUNTER_MAX, next_run_instance
 from penstock.runtime.markers import WATERMARK_NONE, Marker
@@ -207,10 +207,10 @@ def _replaced(log: Log, known: StreamFacts, facts: StreamFacts) -> bool:
 
 
 def _check_keys(stream: str, schema: Schema, names: tuple[str, ...]) -> tuple[str, ...]:
-    kinds = {column.name: column.type.kind for column in schema}
+    kinds = {column.name: column.type for column in schema}
     for name in names:
-        if kinds.get(name, "array") in KEY_KINDS_REFUSED:
-            problem = f"of type {kinds[name]}" if name in kinds else "which it does not have"
+        if name not in kinds or not is_key_type(kinds[name]):
+            problem = f"of type {kinds[name].kind}" if name in kinds else "which it does not have"
             raise InvalidArgument(
                 f"stream {stream} cannot be partitioned by column {name!r}, {problem}; its "
                 f"columns are {show_schema(schema)}",

@@ -275,8 +275,8 @@ bin binary_substring bit_and bit_count bit_length bit_not bit_or bit_xor chr crc
 date_format date_from_unix_date day_name day_of_year degrees divide_micros element_at
 exists expm1 factorial filter
 flatten forall from_json from_unixtime from_utc_timestamp get_bit get_json_object hash hex instr
-interval_micros interval_of_micros json_field key_bytes last_day log
-log10 log1p log2
+interval_micros interval_months interval_of_micros interval_of_months json_field key_bytes
+last_day log log10 log1p log2
 ltrim_characters make_date make_timestamp map map_concat map_entries map_filter map_from_arrays
 map_from_entries
 map_keys map_sort map_value map_values md5 month_name months_between multiply_micros next_day

@@ -45,7 +45,8 @@ EVALUATING = (
 # Made from other classes of Catalyst, by builders: a negated equality, what is in TRY mode, a case.
 WITHOUT_CLASS = {
     "array_concat", "array_prepend", "array_reverse", "base64", "binary_substring",
-    "interval_micros", "interval_of_micros", "json_field", "key_bytes",
+    "interval_micros", "interval_months", "interval_of_micros", "interval_of_months", "json_field",
+    "key_bytes",
     "ltrim_characters", "map_value", "ne", "null_on_error", "nullif",
     "of_key_bytes", "padded_number", "rtrim_characters", "to_json", "trim_characters", "try_cast",
     "try_parse_time",

@@ -61,6 +61,10 @@ def test_a_type_survives_its_text_and_its_arrow_form(data_type: DataType) -> Non
         ("decimal", "decimal(10,0)"),
         ("array<struct<a:int,`b c`:map<string,double>>>",) * 2,
         ("struct<>", "struct<>"),
+        ("VOID", "void"),
+        ("INTERVAL YEAR TO MONTH", "interval year to month"),
+        ("STRING COLLATE unicode_CI", "string collate UNICODE_CI"),
+        ("struct<a:array<string collate UTF8_LCASE>,b:interval year>",) * 2,
     ],
 )
 def test_texts_that_are_types(text: str, shown: str) -> None:
@@ -72,7 +76,8 @@ def test_texts_that_are_types(text: str, shown: str) -> None:
     [
         "", "integr", "array", "array<", "array<int", "array<int>>", "map<int>", "struct<a>",
         "struct<a:int,>", "decimal(0,0)", "decimal(39,0)", "decimal(5,6)", "decimal(x)", "int int",
-        "decimal(-1,0)", "int;", "array<" * 60 + "int" + ">" * 60, "void", "interval", "x" * 70_000,
+        "decimal(-1,0)", "int;", "array<" * 60 + "int" + ">" * 60, "interval", "x" * 70_000,
+        "string collate", "string UTF8_LCASE", "string collate A B", "interval year to day",
     ],
 )  # fmt: skip
 def test_texts_that_are_not_types(text: str) -> None:

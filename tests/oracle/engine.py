@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -12,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.api.static_sides import rows_of
+from penstock.catalyst.evaluator import DriverSpark
 from penstock.catalyst.translate import Translated
 from penstock.expressions.types import schema_from_arrow
 from penstock.kernels.cache import KernelCache
@@ -78,14 +80,27 @@ class Process:
     """One incarnation of a process that hosts all vertices of a program."""
 
     def __init__(
-        self, program: Program, store: MemoryStore, folder: Path, kernels: KernelCache | None
+        self,
+        program: Program,
+        store: MemoryStore,
+        folder: Path,
+        kernels: KernelCache | None,
+        spark: DriverSpark | None = None,
     ) -> None:
         self.log = MemoryLog(store)
         checkpoints = CheckpointStore(folder)
         self._checkpointer = BackgroundCheckpointer(checkpoints, self.log)
         clock = ManualClock()
         self.host = StandaloneHost(
-            Assembly(program, self.log, clock, checkpoints, self._checkpointer, kernels)  # type: ignore[arg-type]
+            Assembly(
+                program,
+                self.log,
+                clock,
+                checkpoints,
+                self._checkpointer,
+                kernels,  # type: ignore[arg-type]
+                spark=spark,
+            )
         )
 
     def crash(self) -> None:
@@ -98,7 +113,12 @@ class Process:
 
 
 def run(
-    program: Program, log: MemoryLog, feeds: Sequence[Feed], folder: Path, manner: Manner
+    program: Program,
+    log: MemoryLog,
+    feeds: Sequence[Feed],
+    folder: Path,
+    manner: Manner,
+    spark: DriverSpark | None = None,
 ) -> Outcome:
     """The committed output of a program whose input grows by one feed after the other.
 
@@ -107,7 +127,7 @@ def run(
     """
     rng = random.Random(manner.seed)
     lost_in = [rng.randrange(len(feeds)) for _ in range(manner.crashes)]
-    process = Process(program, log.store, folder, manner.kernels)
+    process = Process(program, log.store, folder, manner.kernels, spark)
     try:
         for number, feed in enumerate(feeds):
             feed()
@@ -115,7 +135,7 @@ def run(
                 for _ in range(rng.randrange(STEPS_MAX)):
                     process.host.step()
                 process.crash()
-                process = Process(program, log.store, folder, manner.kernels)
+                process = Process(program, log.store, folder, manner.kernels, spark)
             process.host.run_available()
         vertices = process.host.statistics().vertices.values()
         return Outcome(
@@ -154,7 +174,13 @@ def run_streams(
             if deliveries is not None:
                 feeds.append(partial(_deliver, writer, deliveries))
     feeds += [partial(writer.write, None, ended=True) for writer in writers.values()]
-    return run(program_of(translated, manner), log, feeds, folder, manner)
+    program = program_of(translated, manner)
+    if not translated.spark:
+        return run(program, log, feeds, folder, manner)
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    with closing(DriverSpark(SparkSession.active(), translated.spark)) as spark:
+        return run(program, log, feeds, folder, manner, spark)
 
 
 def log_with_statics(translated: Translated) -> MemoryLog:

@@ -35,6 +35,7 @@ _NOT_PRINTED_AS_SQL = frozenset(
     | {"sequence"}  # between the extremes it would fill Spark's memory
     # the engine's own
     | {"key_bytes", "of_key_bytes", "interval_micros", "interval_of_micros"}
+    | {"interval_months", "interval_of_months"}
     | {"multiply_micros", "divide_micros", "padded_number"}
 )
 

@@ -60,7 +60,6 @@ from penstock.operators.specs.rows import (
 )
 from penstock.operators.specs.sort import LimitSpec, SortSpec, SortStep
 from penstock.operators.specs.spec import (
-    KEY_KINDS_REFUSED,
     MODES,
     WEIGHT_COLUMN,
     WEIGHT_FIELD,
@@ -70,6 +69,7 @@ from penstock.operators.specs.spec import (
     check_columns,
     column_of,
     field_named,
+    is_key_type,
     is_weighted,
     names_in,
     refuse,
@@ -85,7 +85,6 @@ from penstock.operators.specs.table import TableSpec
 __all__ = [
     "BEGIN_COLUMN",
     "HOWS",
-    "KEY_KINDS_REFUSED",
     "LEFT",
     "MODES",
     "OBSERVED",
@@ -155,6 +154,7 @@ __all__ = [
     "cut_at_state",
     "field_named",
     "inputs_of",
+    "is_key_type",
     "is_running",
     "is_stateful",
     "is_weighted",

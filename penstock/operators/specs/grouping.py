@@ -30,7 +30,6 @@ from penstock.kernels.columns import is_fixed_width
 from penstock.operators.aggregate_functions import AGGREGATES, AggregateFunction, ordered
 from penstock.operators.specs.rows import SPAN_US_MAX
 from penstock.operators.specs.spec import (
-    KEY_KINDS_REFUSED,
     MODES,
     WEIGHT_FIELD,
     Binder,
@@ -42,6 +41,7 @@ from penstock.operators.specs.spec import (
     check_distinct,
     check_room,
     column_of,
+    is_key_type,
     is_weighted,
     refuse,
     without_weight,
@@ -434,7 +434,7 @@ def _check_grouping(
 ) -> None:
     for name, key in keys:
         check_columns(key, input_schema)
-        if key.type.kind in KEY_KINDS_REFUSED:
+        if not is_key_type(key.type):
             raise refuse(f"grouping by {name!r} of type {key.type} is not supported", column=name)
     check_room(len(keys), "keys")
     check_room(len(accumulators_of(aggregates)), "running numbers, an average more than one")

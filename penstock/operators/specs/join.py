@@ -10,7 +10,6 @@ from penstock.expressions.tree import Expression
 from penstock.expressions.types import BOOLEAN, Field, Schema
 from penstock.operators.specs.by_spark import SparkColumn, inputs_of
 from penstock.operators.specs.spec import (
-    KEY_KINDS_REFUSED,
     WEIGHT_FIELD,
     Binder,
     Spec,
@@ -20,6 +19,7 @@ from penstock.operators.specs.spec import (
     check_distinct,
     check_room,
     column_names,
+    is_key_type,
     refuse,
     without_weight,
 )
@@ -72,7 +72,7 @@ class JoinMatch:
                     f"{key.left} is {key.left.type} and {key.right} is {key.right.type}: "
                     "a join compares values of one type"
                 )
-            if key.left.type.kind in KEY_KINDS_REFUSED:
+            if not is_key_type(key.left.type):
                 raise refuse(f"joining by {key.left} of type {key.left.type} is not supported")
         check_room(len(self.keys), "keys of a join")
         if self.condition is not None:

@@ -9,12 +9,12 @@ from penstock.expressions.tree import Column, Expression, Literal
 from penstock.expressions.types import DOUBLE, INT, DataType, Field, Schema
 from penstock.operators.specs.grouping import AggregateCall
 from penstock.operators.specs.spec import (
-    KEY_KINDS_REFUSED,
     Binder,
     Spec,
     by,
     check_columns,
     check_distinct,
+    is_key_type,
     refuse,
 )
 
@@ -218,7 +218,7 @@ class OverSpec(Spec):
         for expression in self.expressions():
             check_columns(expression, input_schema)
         for column in (*self.partition, *(each.column for each in self.order)):
-            if column.type.kind in KEY_KINDS_REFUSED:
+            if not is_key_type(column.type):
                 raise refuse(f"partitions and order by {column} of type {column.type}")
         schema = (*input_schema, *(call.field for call in self.calls))
         check_distinct(tuple(field.name for field in schema))

@@ -59,7 +59,7 @@ class SortSpec(Spec):
     def output_schema(self, input_schema: Schema) -> Schema:
         for expression in self.expressions():
             check_columns(expression, input_schema)
-            if expression.type.kind == "map":
+            if expression.type.kind == "map" or expression.type.has_collation:
                 raise refuse(f"order by {expression} of type {expression.type} has no meaning")
         return without_weight(input_schema)
 

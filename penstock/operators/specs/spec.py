@@ -7,13 +7,11 @@ from typing import Any, ClassVar, Self
 
 from penstock.errors import ExpressionError
 from penstock.expressions.tree import Column, Expression, columns_of
-from penstock.expressions.types import DataType, Field, Schema
+from penstock.expressions.types import VOID, DataType, Field, Schema
 from penstock.json_codec import fields_of
 from penstock.state.columns import COLUMNS_MAX
 
 MODES = ("append", "update", "complete")
-KEY_KINDS_REFUSED = frozenset({"array", "struct", "map"})
-
 # Rows that change carry it: 1 where a row comes, -1 where one goes that came before.
 WEIGHT_COLUMN = "__weight"
 WEIGHT_FIELD = Field(WEIGHT_COLUMN, DataType("tinyint"), False)
@@ -111,10 +109,16 @@ def bound_if_any(expression: Expression | None, bind: Binder) -> Expression | No
     return None if expression is None else bind(expression)
 
 
+def is_key_type(data_type: DataType) -> bool:
+    """Whether a state can tell values of a type apart as they are."""
+    is_plain = not data_type.is_nested and data_type != VOID
+    return is_plain and not data_type.is_collated
+
+
 def check_keys(keys: Sequence[Expression], what: str) -> None:
     """Keys are values that a state can tell apart, and not too many."""
     for key in keys:
-        if key.type.kind in KEY_KINDS_REFUSED:
+        if not is_key_type(key.type):
             raise refuse(f"{what} {key} of type {key.type} is not supported")
     check_room(len(keys), "keys")
 
