@@ -22,24 +22,29 @@ from penstock.operators import chance
 
 
 class _Chance(NamedTuple):
-    """What computes an expression, and of what type it is."""
+    """What computes an expression, and of what type it is; None: of its first child's."""
 
     function: Callable[..., Any]
-    type: str
+    type: str | None
     by_zone: bool = False
+    by_child: bool = False
 
 
 _SOURCES: Mapping[str, _Chance] = {
     "Rand": _Chance(chance.rand, "double"),
     "Randn": _Chance(chance.randn, "double"),
     "Uuid": _Chance(chance.uuid, "string"),
+    "RandStr": _Chance(chance.randstr, "string", by_child=True),
+    "Shuffle": _Chance(chance.shuffle, None, by_child=True),
     "CurrentTimestamp": _Chance(chance.current_timestamp, "timestamp"),
     "Now": _Chance(chance.current_timestamp, "timestamp"),
     "LocalTimestamp": _Chance(chance.local_timestamp, "timestamp_ntz", by_zone=True),
     "CurrentDate": _Chance(chance.current_date, "date", by_zone=True),
 }
 
-CHANCE_KINDS = frozenset(_SOURCES)
+_UNIFORM, _PARTITION = "Uniform", "SparkPartitionID"
+
+CHANCE_KINDS = frozenset(_SOURCES) | {_UNIFORM, _PARTITION}
 
 
 def with_functions(session: Any, plan: JvmNode) -> JvmNode:
@@ -63,7 +68,7 @@ def _plan(node: JvmNode, zone: str) -> Any:
     same = all(new.fastEquals(old.handle) for new, old in zip(below, node.children, strict=True))
     handle = node.handle if same else node.handle.withNewChildren(scala_sequence(below))
     expressions = JvmNode(handle).nodes("expressions")
-    if not any(part.kind in _SOURCES for each in expressions for part in each.walk()):
+    if not any(part.kind in CHANCE_KINDS for each in expressions for part in each.walk()):
         return handle
     arguments = [_argument(handle.productElement(at), zone) for at in range(handle.productArity())]
     array = _gateway().new_array(java_classes().java.lang.Object, len(arguments))
@@ -85,6 +90,10 @@ def _argument(value: Any, zone: str) -> Any:
 def _expression(node: JvmNode, zone: str) -> Any:
     if (source := _SOURCES.get(node.kind)) is not None:
         return _call(node, source, zone)
+    if node.kind == _UNIFORM:  # what Spark makes of it has a rand()
+        return _expression(JvmNode(node.handle.replacement()), zone)
+    if node.kind == _PARTITION:  # rows are in none
+        return _literal(0)
     below = [_expression(child, zone) for child in node.children]
     if all(new is old.handle for new, old in zip(below, node.children, strict=True)):
         return node.handle
@@ -92,12 +101,22 @@ def _expression(node: JvmNode, zone: str) -> Any:
 
 
 def _call(node: JvmNode, source: _Chance, zone: str) -> Any:
-    functions: Any = import_module("pyspark.sql.functions")  # Spark is loaded where it is used
-    literals = scala_object(java_classes().org.apache.spark.sql.catalyst.expressions, "Literal")
+    # Spark is loaded where it is used.
+    functions: Any = import_module("pyspark.sql.functions")
+    types: Any = import_module("pyspark.sql.types")
     zone = str(scala_option(node.read("timeZoneId")) or zone) if source.by_zone else zone
-    given = literals.apply(zone if source.by_zone else 0)
-    function: Any = functions.arrow_udf(source.function, source.type).asNondeterministic()
+    if source.by_child:
+        given = _expression(node.children[0], zone)
+    else:
+        given = _literal(zone if source.by_zone else 0)
+    result = source.type or types._parse_datatype_json_string(str(node.read("dataType").json()))
+    function: Any = functions.arrow_udf(source.function, result).asNondeterministic()
     return function._unwrapped._judf.builder(scala_sequence([given]))
+
+
+def _literal(value: Any) -> Any:
+    catalyst = java_classes().org.apache.spark.sql.catalyst.expressions
+    return scala_object(catalyst, "Literal").apply(value)
 
 
 def _is(value: Any, kind: str) -> bool:

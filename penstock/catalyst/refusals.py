@@ -62,9 +62,9 @@ NODE_REASONS: Mapping[str, str] = {
 }
 
 _NOT_REPEATABLE = (
-    "it gives another value each time it is computed; rand(), randn(), uuid(), the clock and "
-    "Python functions marked asNondeterministic() are computed once for each row here: use one of "
-    "these"
+    "it gives another value each time it is computed; rand(), randn(), uniform(), randstr(), "
+    "shuffle(), uuid(), the clock and Python functions marked asNondeterministic() are computed "
+    "once for each row here: use one of these"
 )
 _NO_STREAM = "its rows are made of no column of a stream; join them as static rows"
 _SKETCH = (

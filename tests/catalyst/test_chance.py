@@ -45,6 +45,16 @@ def definitions() -> dict[str, tuple[list[str], Callable[[DataFrame], Any]]]:
                 .count()
             ),
         ),
+        "arguments": (
+            ["randstr", "shuffle"],
+            lambda df: df.selectExpr("upper(randstr(5)) AS s", "shuffle(tags)[0] AS t"),
+        ),
+        "argument by chance": (
+            ["shuffle", "uuid"],
+            lambda df: df.selectExpr("shuffle(array(uuid(), url)) AS s"),
+        ),
+        "uniform": (["rand"], lambda df: df.selectExpr("uniform(10, 20) AS u")),
+        "no partition": ([], lambda df: df.where("spark_partition_id() = 0").select("price")),
         "two": (["uuid", "uuid"], lambda df: df.selectExpr("uuid() AS a", "uuid() AS b")),
         "branches": (
             ["current_date", "local_timestamp"],
@@ -61,7 +71,10 @@ def definitions() -> dict[str, tuple[list[str], Callable[[DataFrame], Any]]]:
     }
 
 
-NAMES = ("nested", "condition", "key", "watermark", "two", "branches", "static side")
+NAMES = (
+    "nested", "condition", "key", "watermark", "arguments", "argument by chance", "uniform",
+    "no partition", "two", "branches", "static side",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
