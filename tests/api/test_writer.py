@@ -158,9 +158,9 @@ def refused_plans() -> dict[str, tuple[str, Callable[[DataFrame], Any]]]:
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     return {
-        "spark_partition_id()": (
+        "input_file_block_start()": (
             "computed once for each row here: use one of these",
-            lambda df: df.select(F.spark_partition_id().alias("x")),
+            lambda df: df.select(F.input_file_block_start().alias("x")),
         ),
         "observe() on two ways": (
             "each row would count twice",

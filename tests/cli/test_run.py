@@ -175,7 +175,7 @@ first = (
     counts.writeStream.outputMode("complete").format("memory").queryName("counts")
     .trigger(availableNow=True).start()
 )
-seen = words.select(F.spark_partition_id().alias("n"))
+seen = words.select(F.input_file_block_start().alias("n"))
 second = seen.writeStream.format("noop").queryName("seen").trigger(availableNow=True).start()
 for query in (first, second):
     query.awaitTermination()

@@ -257,7 +257,7 @@ def test_a_query_that_failed_raises_where_any_is_waited_for(
 
 def _parted(rows: DataFrame) -> DataFrame:
     """What Spark runs, and is refused here."""
-    return rows.select(F.spark_partition_id().alias("part"))
+    return rows.select(F.input_file_block_start().alias("part"))
 
 
 # --- takeover -------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_a_session_is_taken_over_and_given_back(
         assert not isinstance(sparks, StreamingQuery)
     (line,) = [r.getMessage() for r in caplog.records if "runs on Structured" in r.getMessage()]
     assert line.startswith("query parted runs on Structured Streaming: ")
-    assert "SPARK_PARTITION_ID" in line
+    assert "input_file_block_start" in line
     assert {query.name for query in spark.streams.active} == {"ours", "parted"}
     with pytest.raises(IllegalArgumentException, match="'ours' is running"):
         parted.writeStream.format("noop").queryName("ours").start()
@@ -310,7 +310,7 @@ def test_a_program_that_takes_its_session_over_is_taken_over_as_it_was(
     try:
         assert penstock.takeover(spark) is taken
         ticks.writeStream.format("noop").queryName("planned").start()
-        with pytest.raises(UnsupportedPlan, match="SPARK_PARTITION_ID"):
+        with pytest.raises(UnsupportedPlan, match="input_file_block_start"):
             _parted(ticks).writeStream.format("noop").start()
         assert [each.title for each in taken.starts] == ["planned"]
         assert spark.streams.active == []
@@ -320,7 +320,7 @@ def test_a_program_that_takes_its_session_over_is_taken_over_as_it_was(
 
 def test_strict_refuses_instead(spark: SparkSession, ticks: DataFrame) -> None:
     taken = penstock.takeover(spark, strict=True)
-    with pytest.raises(UnsupportedPlan, match="SPARK_PARTITION_ID"):
+    with pytest.raises(UnsupportedPlan, match="input_file_block_start"):
         _parted(ticks).writeStream.format("noop").start()
     assert taken.starts == []
     assert spark.streams.active == []
@@ -348,7 +348,7 @@ def test_what_spark_has_begun_goes_on_there_and_what_began_here_goes_on_here(
     assert spark.read.parquet(str(tmp_path / "sparks.out")).count() == 3
     first = write(lines, "ours")
     assert isinstance(first, StreamingQuery)
-    with pytest.raises(UnsupportedPlan, match="SPARK_PARTITION_ID"):  # Spark would begin it anew
+    with pytest.raises(UnsupportedPlan, match="input_file_block_start"):  # not begun anew
         write(_parted(lines), "ours")
     refused = write(_parted(lines), "new")
     assert not isinstance(refused, StreamingQuery)
