@@ -165,6 +165,8 @@ def check_format(layout: Layout, schema: pa.Schema) -> None:
             columns=[field.name for field in kept],
         )
     types = {field.name: field.type for field in schema_from_arrow(schema)}
+    if layout.format == "parquet" and layout.partition_by:
+        return  # Spark writes them
     for field in kept:
         if not _holds(layout.format, types[field.name]):
             way_out = "turn it into a text" if layout.format == "text" else "write it as to_json()"
@@ -186,7 +188,8 @@ def _holds(format: str, of: DataType) -> bool:
         return of == STRING or of.is_collated
     if format == "csv":
         return not of.is_nested and of != VOID
-    return format != "orc" or VOID not in of.walk()
+    # Of Parquet, files that slots write themselves: what Arrow makes of it Spark does not read.
+    return format not in ("orc", "parquet") or VOID not in of.walk()
 
 
 def _files(folder: Path) -> list[Path]:

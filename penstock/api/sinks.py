@@ -326,6 +326,7 @@ class ParquetChoice(FilesChoice):
     def open(self, spark: SparkSession, stored: StoredQuery, *, replaces: bool) -> Sink:
         if self.layout.partition_by:
             return super().open(spark, stored, replaces=replaces)
+        check_format(self.layout, _columns(stored))
         writers = len(stored.program.producers(stored.output))
         codec = dict(self.layout.options).get("compression")
         from penstock.api.datasource_schema import spark_schema  # noqa: PLC0415 (loads Spark)

@@ -70,11 +70,12 @@ def test_spark_sees_them_as_they_are(spark: SparkSession, tmp_path: Path) -> Non
     for view in ("view", "empty"):
         assert spark.table(view).schema.simpleString() == TYPES
     assert spark.table("view").where("c = 'AB' AND y < interval '15' month").count() == 1
-    writer = penstock.writeStream(typed(spark)).queryName("files").trigger(availableNow=True)
+    filled = typed(spark).selectExpr("id", "1 AS v", "y", "c", "struct(s.y) AS s", "a")
+    writer = penstock.writeStream(filled).queryName("files").trigger(availableNow=True)
     writer.start(str(tmp_path / "files")).awaitTermination(120)
     files = spark.read.parquet(str(tmp_path / "files"))
-    assert files.schema.simpleString() == TYPES
-    assert first_of(files) == first_of(spark.table("view"))
+    assert files.schema.simpleString() == TYPES.replace("v:void", "v:int", 1).replace(",v:void", "")
+    assert first_of(files) == [["0", "1", *ROW[2:4], "{INTERVAL '7' YEAR}"]]
 
 
 def test_a_stream_is_read_back_with_months_as_whole_numbers(spark: SparkSession) -> None:
@@ -107,7 +108,7 @@ def test_python_functions_get_nulls_and_texts_and_no_months(spark: SparkSession)
     assert "Structured Streaming does not do that either" in str(caught.value)
 
 
-@pytest.mark.parametrize("format", ["csv", "orc"])
+@pytest.mark.parametrize("format", ["csv", "orc", "parquet"])
 def test_what_a_format_cannot_hold_is_refused_at_start(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
