@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from penstock.api.session_sinks import frame_of
 from penstock.api.spark_errors import CannotAnalyze
-from penstock.connectors.folder_sink import FolderSink, link_file
-from penstock.connectors.hidden_files import sync_folder, told
+from penstock.connectors.folder_sink import FolderSink, StagedFile, link_file
+from penstock.connectors.hidden_files import NamedFile, sync_folder, told
 from penstock.errors import SinkError
 from penstock.expressions.types import STRING, VOID, DataType, schema_from_arrow
 
@@ -69,9 +69,13 @@ class FilesSink(FolderSink):
     ) -> None:
         """`on_published` hears of the folders, below the sink's own, that a batch has files in."""
         super().__init__(folder, query, query_id)
+        self.files = None  # these are Spark's, in its format and by partition
         self._spark = spark
         self._layout = layout
         self._on_published = on_published
+
+    def stage_file(self, epoch: int, file: NamedFile) -> StagedFile:
+        raise NotImplementedError
 
     def publish(self, epoch: int, staged: StagedFolder) -> None:  # type: ignore[override]
         if staged.path is None:

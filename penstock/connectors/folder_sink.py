@@ -68,7 +68,6 @@ class FolderSink(Sink):
     bytes_max = FILE_BYTES
     patience_s = FILE_S
     bytes_enough = FILE_BYTES // 16
-    files: FilesKind
 
     def __init__(
         self,
@@ -90,7 +89,8 @@ class FolderSink(Sink):
         self._query = check_any_name(query, "query")
         self._id = query_id
         codec_of(codec)  # which refuses what is none
-        self.files = FilesKind(os.path.abspath(folder), query_id, codec, spark_types)
+        self._kind = FilesKind(os.path.abspath(folder), query_id, codec, spark_types)
+        self.files = self._kind
         self._last: int | None = None
         self._has_looked = False  # for the last one
         self._is_claimed = False
@@ -110,7 +110,7 @@ class FolderSink(Sink):
         self._claim()
         if self._has(epoch) or self._file(epoch).exists():  # be it that another run was first
             return StagedFile(None)
-        self.files.check(file)
+        self._kind.check(file)
         return StagedFile(str(self._folder / file.name), file.rows, is_named=True)
 
     def publish(self, epoch: int, staged: StagedFile) -> None:
@@ -222,7 +222,7 @@ class FolderSink(Sink):
         file: HiddenFile | None = None
         try:
             for group in _row_groups(batches):
-                file = file or self.files.begin(name)
+                file = file or self._kind.begin(name)
                 file.write(group)
         except BaseException:
             if file is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
+from pyspark.sql import functions as F
 
 import penstock
 from penstock.api import files_sink
@@ -134,6 +135,27 @@ def files_in(folder: Path) -> list[Path]:
     found = (path for path in folder.rglob("*") if path.is_file())
     hidden = (".", "_")
     return [p for p in found if not any(x.startswith(hidden) for x in p.relative_to(folder).parts)]
+
+
+def test_commits_of_many_megabytes_come_whole_into_files_that_spark_writes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Slots write files for the plain Parquet sink alone; these commits are large enough."""
+    texts = spark.range(120_000).selectExpr("id", "id % 3 AS part", "lpad(id, 80, '-') AS text")
+    texts.coalesce(1).write.parquet(str(tmp_path / "in"))
+    rows = spark.readStream.schema(texts.schema).parquet(str(tmp_path / "in"))
+    kinds = {"json": penstock.writeStream(rows).format("json")}
+    kinds["parquet"] = penstock.writeStream(rows).format("parquet").partitionBy("part")
+    results = [kinds[kind].option("path", str(tmp_path / kind)) for kind in kinds]
+    place = str(tmp_path / "place")
+    drained(penstock.writeStreams(*results).option("checkpointLocation", place))
+    for kind in kinds:
+        found = spark.read.schema(texts.schema).format(kind).load(str(tmp_path / kind))
+        told, wanted = (
+            each.agg(F.count("*"), F.countDistinct("id"), F.sum(F.crc32("text")), F.sum("part"))
+            for each in (found, texts)
+        )
+        assert in_order(told) == in_order(wanted)
 
 
 def test_a_batch_that_was_broken_off_in_the_middle_is_there_once_in_the_end(
