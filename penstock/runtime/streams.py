@@ -12,6 +12,7 @@ import pyarrow as pa
 from penstock.arguments import INTEGER_MAX, check_integer, check_type
 from penstock.arrays import no_rows
 from penstock.connectors.contract import REJECTED_SCHEMA
+from penstock.connectors.hidden_files import named_file
 from penstock.errors import (
     AlreadyWritten,
     Fenced,
@@ -37,7 +38,7 @@ from penstock.json_codec import parse, read_as, spaced_json
 from penstock.log import punit
 from penstock.log.committed import CommittedReader, Release
 from penstock.log.contract import Log
-from penstock.log.record import START, Fence, Position, RecordKind
+from penstock.log.record import START, Fence, Position, Record, RecordKind
 from penstock.names import check_any_name, check_name, check_own_name
 from penstock.operators.chain import RESULT_COLUMN, TOLD_OF_ROWS, told_apart
 from penstock.operators.specs import is_key_type, without_weight
@@ -49,7 +50,7 @@ from penstock.runtime.recovery import fence
 from penstock.runtime.staging import clear_dead_writes
 from penstock.runtime.substreams import count_substreams, stream_key, stream_tags
 from penstock.runtime.trimming import TRIM_COMMITS, let_markers_go
-from penstock.stages.program import Program, StreamSpec, shape, show_schema
+from penstock.stages.program import Program, StreamSpec, is_of_sink, shape, show_schema
 from penstock.stages.tags import (
     SUBSTREAMS_MAX,
     marker_tag,
@@ -670,7 +671,20 @@ class StreamReader:
         """Yield everything that is committed by now and has not been read."""
         while (release := self._take()) is not None:
             for record in release.records:
-                yield punit.conform(punit.decode_record(record), self._schema)
+                yield self._rows(record)
+
+    def _rows(self, record: Record) -> pa.RecordBatch:
+        stream = self._facts.name
+        if is_of_sink(stream) and (file := named_file(record.body)) is not None:
+            raise StreamInputError(
+                f"{file.rows:,} rows at position {record.position} of stream {stream} are in a "
+                f"file, {file.name}: the vertex {record.producer} has written it for the sink. "
+                "Read the sink's folder, or have the query write a stream of its own: toStream()",
+                stream=stream,
+                position=record.position,
+                file=file.name,
+            )
+        return punit.conform(punit.decode_record(record), self._schema)
 
     def _take(self) -> Release | None:
         while True:

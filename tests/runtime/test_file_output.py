@@ -15,7 +15,7 @@ from penstock.api import sink_runner
 from penstock.api.sink_runner import SinkRunner
 from penstock.connectors.folder_sink import FolderSink, StagedFile
 from penstock.connectors.hidden_files import NamedFile, named_file
-from penstock.errors import Fenced, SinkError
+from penstock.errors import Fenced, SinkError, StreamInputError
 from penstock.expressions.types import arrow_schema
 from penstock.kernels.cache import KernelCache
 from penstock.log import open_log, punit
@@ -25,7 +25,7 @@ from penstock.plan.optimizer import plan_program
 from penstock.runtime import file_output
 from penstock.runtime.file_output import FileOutput
 from penstock.runtime.left_files import LeftFiles
-from penstock.runtime.streams import describe_stream
+from penstock.runtime.streams import StreamReader, describe_stream
 from penstock.stages.program import Program
 from penstock.stages.settings import Settings
 from penstock.testing.plans import query, scan_source
@@ -157,6 +157,17 @@ def test_much_is_in_files_and_little_in_the_log(tmp_path: Path, kernels: KernelC
     assert published.issuperset(written.values())  # they are linked as they are
     schemas = {str(pq.read_schema(f)) for f in (tmp_path / "out").glob("q-*.parquet")}
     assert len(schemas) == 1  # whoever has written them
+
+
+def test_who_reads_the_stream_of_a_sink_is_told_of_rows_that_are_in_files(
+    tmp_path: Path, kernels: KernelCache
+) -> None:
+    """The record that names the file is no row."""
+    life = Life(tmp_path, kernels)
+    life.process.run()
+    with pytest.raises(StreamInputError, match=r"position \d+ of stream q\.out are in a file"):
+        StreamReader(life.process.log, "q.out").read_all()
+    life.process.abandon()
 
 
 @pytest.mark.parametrize("seed", range(6))
