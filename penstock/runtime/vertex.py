@@ -402,7 +402,7 @@ class Vertex:
             return False  # what was processed before is still committed when it is due
         now_us = self._parts.clock.now_us()
         self._parts.chain.tell_time(now_us)
-        rows_max = rows_left = self._stride.rows(self._rows_at_once())
+        rows_max = rows_left = self._rows_to_take()
         rows_in, rows_made = self._rows_in, self._rows_made
         worked = False
         input_ = self._parts.input
@@ -425,6 +425,13 @@ class Vertex:
             return True
         backlogs = (output.backlog for output in self._parts.written)
         return any(each.is_full() for each in backlogs if each is not None)
+
+    def _rows_to_take(self) -> int:
+        """How many rows a step takes: of a portion all, as time goes on behind it."""
+        settings = self._parts.settings
+        if self._parts.is_portioned:
+            return settings.step_rows_max
+        return self._stride.rows(self._rows_at_once())
 
     def _rows_at_once(self) -> int:
         """How many rows those behind this vertex should be given with one commit."""

@@ -75,3 +75,22 @@ def test_rows_that_become_many_are_taken_in_few(lab: Laboratory, tmp_path: Path)
     each = [later - sooner for sooner, later in itertools.pairwise(made)]
     assert max(each) > STEP_ROWS * WINDOWS // 2  # nobody knew before the first one
     assert max(each[each.index(max(each)) + 2 :]) <= 2 * STEP_ROWS
+
+
+def test_a_portion_is_taken_whole_whatever_becomes_of_it(lab: Laboratory, tmp_path: Path) -> None:
+    """Event time goes on behind it: none of its rows is late by others of the same file."""
+    (tmp_path / "in").mkdir()
+    rows, files = 70_000, 2
+    for number in range(files):
+        seconds = range((number + 1) * rows, number * rows, -1)  # the latest comes first
+        times = pa.array([each * SECOND_US for each in seconds], pa.int64()).cast(TIMESTAMP)
+        columns = {"ts": times, "k": pa.array(seconds, pa.int64())}
+        pq.write_table(pa.table(columns), tmp_path / "in" / f"{number}.parquet")
+    options = {"path": str(tmp_path / "in"), "format": "parquet", "files_max": 1, "settle_ms": 0}
+    scan = scan_source("folder", "ts timestamp, k bigint", None, bounded=True, **options)
+    hours = scan.with_watermark("ts", "0 seconds").group_by("k", window=window("ts", "1 hour"))
+    asked = query("portions", hours.agg(count().alias("n")).to_stream("out"), parallelism=2)
+    with lab.open(asked) as process:
+        process.run()
+        late = sum(vertex.late_rows for vertex in process.host.statistics().vertices.values())
+        assert (late, sum(row["n"] for row in process.read("out").to_pylist())) == (0, rows * files)
