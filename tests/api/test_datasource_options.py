@@ -14,7 +14,6 @@ from penstock.api.datasource_options import AS_OF
 from penstock.api.datasource_schema import schema_of_spark, spark_schema
 from penstock.api.nexmark_source import NexmarkDataSource
 from penstock.errors import (
-    ExpressionError,
     InvalidArgument,
     InvalidOption,
     LogNotFound,
@@ -164,7 +163,7 @@ def test_what_a_stream_cannot_do_is_refused(scenario: Scenario) -> None:
         source(path=scenario.path, stream="other", compression="rar").writer(schema, False)
     from pyspark.sql.types import YearMonthIntervalType  # noqa: PLC0415
 
-    with pytest.raises(ExpressionError, match="column 'id' is of type interval"):
+    with pytest.raises(SchemaMismatch, match="id is interval year to month and must be bigint"):
         target.writer(StructType([StructField("id", YearMonthIntervalType())]), False)
 
 

@@ -275,7 +275,7 @@ def test_results_with_watermarks_go_one_by_one_and_the_others_keep_their_state(
     """One goes by a watermark of all rows, one by that of some; late rows come in every round."""
     name, folder = f"timed_{source}_{late}", tmp_path / "rows"
     create_stream(attached.log, name, schema_from_arrow(NUMBERS))
-    writer = StreamWriter(attached.log, name, "test")
+    writer = StreamWriter(attached.log, name, "timed")
     if source == "stream":
         rows = spark.readStream.format("penstock").option("stream", name).load()
     else:
