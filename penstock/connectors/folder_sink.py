@@ -133,7 +133,8 @@ class FolderSink(Sink):
 
     def files_of_slots(self) -> list[FileOfSlot]:
         found = map(file_of_slot, self._names())
-        return [each for each in found if each and each.vertex.split(".")[0] == self._query]
+        mine = (self._query, self._id)  # others may write here for a query of the same name
+        return [each for each in found if each and (each.vertex.split(".")[0], each.owner) == mine]
 
     def clear_file(self, name: str) -> None:
         self._clear(self._folder / name)

@@ -36,7 +36,7 @@ _CODECS = {
 DICTIONARY_BYTES_MAX = 1 << 20  # of a column: Arrow goes on without one that gets larger
 SAMPLE_ROWS = 1 << 13
 TAIL_BYTES = 8  # of a Parquet file: how long its footer is, and the magic
-_FILE_OF_SLOT = re.compile(r"\.([A-Za-z0-9_.]+)-([0-9]{1,19})-([0-9a-f]{16})\.rows")
+_FILE_OF_SLOT = re.compile(r"\.([A-Za-z0-9_.]+)-([0-9]{1,19})-([0-9a-f]{16})-([^/]+)\.rows")
 
 # A record that has this schema stands for rows that are in a file.
 _NAMED = pa.schema(
@@ -88,12 +88,13 @@ class FileOfSlot:
     name: str
     vertex: str
     instance: int
+    owner: str
 
 
 def file_of_slot(name: str) -> FileOfSlot | None:
     """Who has written a file of this name; None if no slot has."""
     found = _FILE_OF_SLOT.fullmatch(name)
-    return None if found is None else FileOfSlot(name, found[1], int(found[2]))
+    return None if found is None else FileOfSlot(name, found[1], int(found[2]), found[4])
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class FilesKind:
 
     def begin_in_slot(self, vertex: str, instance: int) -> HiddenFile:
         """A new file of rows that this instance commits, or nobody."""
-        return self.begin(f".{vertex}-{instance}-{secrets.token_hex(8)}.rows")
+        return self.begin(f".{vertex}-{instance}-{secrets.token_hex(8)}-{self.owner}.rows")
 
     def metadata(self) -> dict[bytes, bytes]:
         said = {} if self.spark_types is None else {_SPARK_KEY: self.spark_types.encode()}

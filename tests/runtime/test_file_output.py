@@ -270,6 +270,28 @@ def test_a_file_of_nobody_goes_once_its_writer_is_fenced(
     first.process.abandon()
 
 
+def test_a_query_of_the_same_name_in_another_log_does_not_clear_what_is_not_its_own(
+    tmp_path: Path, kernels: KernelCache
+) -> None:
+    """Neither has published anything yet, so nothing in the folder says whose it is."""
+    life = Life(tmp_path, kernels)
+    life.process.run()
+    there = sorted(hidden(tmp_path))
+    assert there
+    Life(tmp_path / "other", kernels).process.abandon()
+    other = Life(tmp_path / "other", kernels)  # has newer instances of vertices of these names
+    facts = describe_stream(other.process.log, "q.out")
+    sink = Files(tmp_path / "out", "q", "id-2")
+    runner = SinkRunner(other.process.log, "q", facts.tags, facts.schema, sink, run=100)
+    runner.begin()
+    runner.turn()
+    other.process.abandon()
+    assert sorted(hidden(tmp_path)) == there
+    life.end()
+    assert hidden(tmp_path) == []
+    assert numbers(tmp_path) == list(range(ROWS))
+
+
 def test_a_file_that_is_not_as_it_was_written_is_not_published(
     tmp_path: Path, kernels: KernelCache
 ) -> None:
