@@ -204,7 +204,7 @@ class Aggregate(Grouped):
             return self._updates(self._first_open(self._watermark_us), None)
         if self._sliding is None:
             return self._emitted(self.state.scan())
-        panes, _ = self.state.panes()
+        panes = self.state.panes()
         first, last = self._span(panes)
         return self._window_batches(first, last)
 
@@ -217,7 +217,7 @@ class Aggregate(Grouped):
         assert self._windows is not None
         if self._sliding is None:
             return self._emitted(self.state.rows(PANE_NONE, max(last, PANE_NONE)))
-        panes, _ = self.state.panes()
+        panes = self.state.panes()
         if not panes.size:
             return ()
         first, newest = self._span(panes)

@@ -85,7 +85,7 @@ class SlidingWindows:
     def rows(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """The rows of the windows from first to last, by window, then key; their pane is it."""
         overlap = self._windows.overlap
-        windows = overlap.windows_over(self._state.panes()[0], first, last)
+        windows = overlap.windows_over(self._state.panes(), first, last)
         totalled = self._running_rows(windows) if self._is_for_totals(windows) else None
         if totalled is None:
             yield from self._state.window_rows(windows, overlap)

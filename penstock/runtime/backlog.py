@@ -217,13 +217,13 @@ class Backlog:
         """Whether there is so much to take that the vertex should wait."""
         if self._waits.is_within(self._little):
             return False
-        now_s = self._clock.monotonic_s()
-        if now_s - self._looked_s >= LOOK_S:
-            self._look(now_s)
+        self._look()
         return not self._waits.is_within(self._most)
 
     def rows_at_once(self) -> int:
         """How many rows the next commit should have."""
+        if self._pace_s is not None:
+            self._look()  # also where little waits: who takes all at once may have more
         return self._most.rows // AT_ONCE
 
     @property
@@ -247,7 +247,10 @@ class Backlog:
             max(int(share * lately.rows), self._little.rows),
         )
 
-    def _look(self, now_s: float) -> None:
+    def _look(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s - self._looked_s < LOOK_S:
+            return
         self._looked_s = now_s
         upto, taken = self._taken_upto(), self._taken
         while self._waiting and (upto is None or self._waiting[0].marker <= upto):

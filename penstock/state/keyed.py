@@ -96,7 +96,7 @@ class KeyedState(State):
         snapshot = None if self._snapshot is None else self._snapshot()
         return StateStatistics(
             rows=len(self),
-            panes=self._table.panes()[0].size,
+            panes=self._table.panes().size,
             strings=len(self._strings),
             bytes=self.memory_bytes(),
             snapshot_bytes=snapshot.nbytes if snapshot is not None else 0,
@@ -305,8 +305,8 @@ class KeyedState(State):
         lines[found] = self._table.lines(rows[found])
         return self._arrow.values(lines, self._strings.view()), found
 
-    def panes(self) -> tuple[Words, Words]:
-        """Return the panes that have rows, in order, and how many rows each has."""
+    def panes(self) -> Words:
+        """Return the panes that have rows, in order."""
         return self._table.panes()
 
     def rows(self, pane_from: int, pane_to: int) -> pa.RecordBatch:
@@ -344,7 +344,7 @@ class KeyedState(State):
         keys with a row that was changed since the changes were last taken. The state must not
         change before all are taken.
         """
-        rows = self._table.in_these(overlap.panes_under(windows, self._table.panes()[0]))
+        rows = self._table.in_these(overlap.panes_under(windows, self._table.panes()))
         order = self._order(rows, pane_first=False)
         rows = rows if order is None else rows[order]
         for found, overflow in window_lines(self._table, rows, windows, overlap, only_changed):

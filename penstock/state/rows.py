@@ -96,6 +96,7 @@ class RowTable:
         self._store: Words = np.empty((0, self.width), np.int64)
         self._slots: Words = np.zeros(2, np.int64)
         self._panes: Words = np.zeros((2, tables.PANE_COLUMNS), np.int64)
+        self._panes_in_order: tuple[NDArray[np.intp], Words] | None = None  # where it is known
         self._dirty: RowNumbers = np.empty(0, np.int32)
         self._peaks: Floats = np.zeros(self._rules.size)
         self._deleted.clear()
@@ -162,6 +163,7 @@ class RowTable:
     def _run(self, rows: WordRows, mode: int, captured: bool, rows_out: RowNumbers) -> None:
         if not captured:
             self.expiry = None  # nobody will be told of them
+        self._panes_in_order = None
         counters = self._counters
         counters[tables.NEXT] = 0
         while True:
@@ -271,31 +273,43 @@ class RowTable:
         used = int(self._counters[tables.ROWS_USED])
         return np.flatnonzero(self._store[:used, tables.META] & tables.LIVE).astype(np.int32)
 
-    def panes(self) -> tuple[Words, Words]:
-        """Return the panes that have rows, in order, and how many rows each has."""
-        table = self._panes[self._panes[:, tables.PANE_COUNT] > 0]
-        table = table[np.argsort(table[:, tables.PANE_ID])]
-        return table[:, tables.PANE_ID], table[:, tables.PANE_COUNT]
+    def panes(self) -> Words:
+        """Return the panes that have rows, in order."""
+        return self._pane_order()[1]
 
     def in_panes(self, pane_from: int, pane_to: int) -> RowNumbers:
         """Return the rows of some panes, both ends included, pane by pane in order."""
-        return self._walk(self._entries(pane_from, pane_to))
+        entries, _ = self._pane_order()
+        return self._walk(entries[self._span(pane_from, pane_to)])
 
     def in_these(self, panes: Words) -> RowNumbers:
         """Return the rows of these panes, which are in order."""
-        entries = self._entries(int(panes[0]), int(panes[-1])) if panes.size else _NO_ROWS
-        at = np.searchsorted(panes, self._panes[entries, tables.PANE_ID])
-        return self._walk(entries[panes[at] == self._panes[entries, tables.PANE_ID]])
+        entries, ids = self._pane_order()
+        at = np.searchsorted(ids, panes)
+        at = at[at < ids.size]
+        return self._walk(entries[at[ids[at] == panes[: at.size]]])
 
-    def _walk(self, entries: NDArray[np.intp] | RowNumbers) -> RowNumbers:
+    def _walk(self, entries: NDArray[np.intp]) -> RowNumbers:
         total = int(self._panes[entries, tables.PANE_COUNT].sum())
         return tables.walk_panes(self._store, self._panes[entries, tables.PANE_HEAD], total)
 
-    def _entries(self, pane_from: int, pane_to: int) -> NDArray[np.intp]:
-        panes = self._panes[:, tables.PANE_ID]
-        chosen = (self._panes[:, tables.PANE_COUNT] > 0) & (panes >= pane_from) & (panes <= pane_to)
-        entries = np.flatnonzero(chosen)
-        return entries[np.argsort(panes[entries])]
+    def _pane_order(self) -> tuple[NDArray[np.intp], Words]:
+        """Where the panes that have rows stand in their table, in order, and which they are.
+
+        A watermark asks for it several times, and there may be a pane for every ten rows.
+        """
+        if self._panes_in_order is None:
+            entries = np.flatnonzero(self._panes[:, tables.PANE_COUNT] > 0)
+            ids = self._panes[entries, tables.PANE_ID]
+            order = np.argsort(ids)
+            self._panes_in_order = entries[order], ids[order]
+        return self._panes_in_order
+
+    def _span(self, pane_from: int, pane_to: int) -> slice:
+        """Where some panes stand in their order, both ends included."""
+        _, ids = self._pane_order()
+        first, end = np.searchsorted(ids, pane_from), np.searchsorted(ids, pane_to, side="right")
+        return slice(int(first), int(end))
 
     # Changes -----------------------------------------------------------------------------------
 
@@ -351,6 +365,7 @@ class RowTable:
 
     def free(self, rows: RowNumbers) -> None:
         """Remove single rows."""
+        self._panes_in_order = None
         self._make_room_for_saved(rows.size)
         tables.free_rows(
             self._store,
@@ -382,10 +397,12 @@ class RowTable:
             one_by_one,
             False,
         )
-        entries = self._entries(pane_from, pane_to)
-        self._panes[entries, tables.PANE_HEAD] = 0
-        self._panes[entries, tables.PANE_COUNT] = 0
-        panes, _ = self.panes()
+        gone = self._span(pane_from, pane_to)
+        entries, panes = self._pane_order()
+        self._panes[entries[gone], tables.PANE_HEAD] = 0
+        self._panes[entries[gone], tables.PANE_COUNT] = 0
+        panes = np.delete(panes, gone)
+        self._panes_in_order = np.delete(entries, gone), panes
         self._counters[tables.PANE_MIN] = panes[0] if panes.size else PANE_MIN_NONE
         if not one_by_one and not self.compact():
             self.fill_slots(self._slots.size)
@@ -405,6 +422,7 @@ class RowTable:
         tables.compact_rows(self._store, used, store, panes, moved)
         self._list_changed(moved[self.peek_changed()], store.shape[0])
         self.expiry = None  # rows have other numbers
+        self._panes_in_order = None
         self._store, self._panes = store, panes
         self._counters[tables.ROWS_USED] = live
         self._counters[tables.FREE_HEAD] = 0
@@ -549,6 +567,7 @@ class RowTable:
         panes, count = self._live_panes()
         self.grant(panes.nbytes - self._panes.nbytes)
         self._panes = panes
+        self._panes_in_order = None
         self._counters[tables.PANES_USED] = count
 
     def _live_panes(self) -> tuple[Words, int]:

@@ -370,7 +370,7 @@ def test_an_empty_state_has_an_empty_snapshot() -> None:
     assert state.take_changes() is None
     assert state.scan().num_rows == 0
     assert window_of(state, 0, 10).num_rows == 0
-    assert state.panes()[0].tolist() == []
+    assert state.panes().tolist() == []
 
 
 def test_a_name_outside_the_rule_is_refused() -> None:
