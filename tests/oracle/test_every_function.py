@@ -156,7 +156,7 @@ def _compared(
         told = refusal.details.get("expression") is not None or "column" in refusal.details
         return "refused", "" if told else f"a refusal without its place: {refusal.message}"
     try:
-        wanted: Any = standing.toArrow()
+        wanted: Any = _with_months(standing).toArrow()
     except Exception as error:
         wanted = str(error)
     if any(isinstance(spec_of(node), PythonSpec) for node in walk(translated.relation)):
@@ -171,6 +171,23 @@ def _compared(
         if mine != theirs:
             return how, f"{mine}, in Spark {theirs}"
     return how, ""
+
+
+def _with_months(rows: DataFrame) -> DataFrame:
+    """The rows with numbers of months in the place of intervals, which Spark's Arrow lacks."""
+    from pyspark.sql import functions as F  # noqa: PLC0415
+    from pyspark.sql.types import YearMonthIntervalType  # noqa: PLC0415
+
+    numbered = rows.toDF(*(f"c{at}" for at in range(len(rows.columns))))
+    years, months = (F.lit(unit) for unit in ("YEAR", "MONTH"))
+    return numbered.select(
+        *(
+            F.extract(years, F.col(field.name)) * 12 + F.extract(months, F.col(field.name))
+            if isinstance(field.dataType, YearMonthIntervalType)
+            else F.col(field.name)
+            for field in numbered.schema.fields
+        )
+    )
 
 
 def _run(
