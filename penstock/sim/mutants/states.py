@@ -380,7 +380,7 @@ STATES: tuple[Mutant, ...] = (
            _trim_newest_marker),
     Mutant("part_of_a_chain_left_out", "recovery leaves out the first changes of a chain", 142,
            _part_of_a_chain_left_out),
-    Mutant("removals_left_out", "a checkpoint made of changes has no removals", 142,
+    Mutant("removals_left_out", "a checkpoint made of changes has no removals", 709,
            _removals_left_out),
     Mutant("trim_past_the_older", "changes since the older of two checkpoints are trimmed", 14,
            _trim_past_the_older),
