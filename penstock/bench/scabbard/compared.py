@@ -35,7 +35,7 @@ CHECKED_SAMPLE = 8_192
 CHECKED_CYCLES = 4
 THIN_PER_SECOND = 20  # of the hour's query, so that its windows close in few rows
 SPARK_ROWS_MAX = 8_000_000
-SPARK_WINDOWS = 120_000_000  # Spark makes a row of every window that a row is in: so many of these
+SPARK_WINDOWS = 30_000_000  # Spark makes a row of every window that a row is in: so many of these
 FLINK_ROWS = 2_000_000
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
