@@ -431,7 +431,7 @@ class Vertex:
         settings = self._parts.settings
         if self._parts.is_portioned:
             return settings.step_rows_max
-        return self._stride.rows(self._rows_at_once())
+        return self._stride.rows()
 
     def _rows_at_once(self) -> int:
         """How many rows those behind this vertex should be given with one commit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from penstock.runtime.streams import StreamReader
 SLOTS = 2
 START_TIMEOUT = "10 minutes"  # beside other programs compiling takes its time
 STEP_ROWS = 1 << 20
+STEP_ROWS_OF_MANY = 1 << 17  # where rows become as many, or more
 FILE_ROWS = 1 << 20
 COMMIT_INTERVAL = "100 milliseconds"
 CHECKPOINT_COMMITS = 10  # so about every second
@@ -124,6 +125,8 @@ def penstock_writer(
         reader = reader.option("replayable", "false")
     if rows is not None:
         reader = reader.option("rows", rows)
+    if query.gives_many:
+        way = replace(way, step_rows=min(way.step_rows, STEP_ROWS_OF_MANY))
     rows_read = query.over(reader.load(), given.ads(attached.spark))
     return in_its_way(writeStream(rows_read).queryName(name), way).toStream(name)
 

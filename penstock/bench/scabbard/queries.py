@@ -29,6 +29,7 @@ class WindowQuery:
     row_bytes: int
     window_s: int
     slide_s: int = 1
+    gives_many: bool = False  # as many rows as it takes, or more
 
     @property
     def sample_rows(self) -> int:
@@ -142,10 +143,26 @@ QUERIES: Mapping[str, WindowQuery] = MappingProxyType(
                 "sg1", "grid", "mean load of an hour", _sg1, ("value",), 1024 * _KIB, 32, 3_600
             ),
             WindowQuery(
-                "sg2", "grid", "mean load by plug", _sg2, ("value", *_PLUG), 512 * _KIB, 32, 128
+                "sg2",
+                "grid",
+                "mean load by plug",
+                _sg2,
+                ("value", *_PLUG),
+                512 * _KIB,
+                32,
+                128,
+                gives_many=True,
             ),
             WindowQuery(
-                "sg3", "grid", "plugs above the mean", _sg3, ("value", *_PLUG), 512 * _KIB, 32, 128
+                "sg3",
+                "grid",
+                "plugs above the mean",
+                _sg3,
+                ("value", *_PLUG),
+                512 * _KIB,
+                32,
+                128,
+                gives_many=True,
             ),
             WindowQuery(
                 "lrb1",
@@ -156,9 +173,30 @@ QUERIES: Mapping[str, WindowQuery] = MappingProxyType(
                 512 * _KIB,
                 32,
                 300,
+                gives_many=True,
             ),
-            WindowQuery("lrb2", "road", "reports by vehicle", _lrb2, _REPORT, 256 * _KIB, 32, 30),
-            WindowQuery("lrb3", "road", "vehicles by segment", _lrb3, _REPORT, 256 * _KIB, 32, 30),
+            WindowQuery(
+                "lrb2",
+                "road",
+                "reports by vehicle",
+                _lrb2,
+                _REPORT,
+                256 * _KIB,
+                32,
+                30,
+                gives_many=True,
+            ),
+            WindowQuery(
+                "lrb3",
+                "road",
+                "vehicles by segment",
+                _lrb3,
+                _REPORT,
+                256 * _KIB,
+                32,
+                30,
+                gives_many=True,
+            ),
             WindowQuery(
                 "ysb",
                 "ads",
