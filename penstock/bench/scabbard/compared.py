@@ -35,9 +35,6 @@ CHECKED_SAMPLE = 8_192
 CHECKED_CYCLES = 4
 THIN_PER_SECOND = 20  # of the hour's query, so that its windows close in few rows
 SPARK_ROWS_MAX = 8_000_000
-SPARK_WINDOWS = 120_000_000  # Spark makes a row of every window that a row is in: so many of these
-SPARK_WINDOWS_PER_ROW = 1_000  # of more it compiles no loop: 30 million took minutes
-SPARK_WINDOWS_UNCOMPILED = 6_000_000
 FLINK_ROWS = 2_000_000
 WAYS: Mapping[str, Way] = MappingProxyType(
     {
@@ -144,9 +141,7 @@ class _Bench:
         return replace(WAYS[key], codec=self.args.codec)
 
     def _of_spark(self) -> dict[str, Any]:
-        each = self.query.windows_per_row
-        windows = SPARK_WINDOWS if each <= SPARK_WINDOWS_PER_ROW else SPARK_WINDOWS_UNCOMPILED
-        rows = min(SPARK_ROWS_MAX, windows // each)
+        rows = min(SPARK_ROWS_MAX, self.query.spark_windows // self.query.windows_per_row)
         rates = []
         try:
             for turn, count in enumerate((rows // 8, *(rows,) * self.args.repeats)):

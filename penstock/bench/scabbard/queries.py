@@ -16,6 +16,11 @@ _REPORT = ("vehicle", "highway", "direction", "position")
 _SEGMENT = ("highway", "direction", "segment")
 
 
+# Of rows in thousands of windows Spark compiles no loop, and takes minutes for more.
+_UNCOMPILED = 6_000_000
+_IN_MEMORY = 12_000_000  # of groups of few rows its state store holds no more in four gigabytes
+
+
 @dataclass(frozen=True)
 class WindowQuery:
     """A query over a stream whose time is `ts`; its rows begin with their window's start."""
@@ -30,6 +35,7 @@ class WindowQuery:
     window_s: int
     slide_s: int = 1
     gives_many: bool = False  # as many rows as it takes, or more
+    spark_windows: int = 120_000_000  # Spark makes a row of each that a row is in: so many of them
 
     @property
     def sample_rows(self) -> int:
@@ -140,7 +146,15 @@ QUERIES: Mapping[str, WindowQuery] = MappingProxyType(
                 60,
             ),
             WindowQuery(
-                "sg1", "grid", "mean load of an hour", _sg1, ("value",), 1024 * _KIB, 32, 3_600
+                "sg1",
+                "grid",
+                "mean load of an hour",
+                _sg1,
+                ("value",),
+                1024 * _KIB,
+                32,
+                3_600,
+                spark_windows=_UNCOMPILED,
             ),
             WindowQuery(
                 "sg2",
@@ -185,6 +199,7 @@ QUERIES: Mapping[str, WindowQuery] = MappingProxyType(
                 32,
                 30,
                 gives_many=True,
+                spark_windows=_IN_MEMORY,
             ),
             WindowQuery(
                 "lrb3",
@@ -196,6 +211,7 @@ QUERIES: Mapping[str, WindowQuery] = MappingProxyType(
                 32,
                 30,
                 gives_many=True,
+                spark_windows=_IN_MEMORY,
             ),
             WindowQuery(
                 "ysb",
