@@ -18,7 +18,7 @@ _SEGMENT = ("highway", "direction", "segment")
 
 # Of rows in thousands of windows Spark compiles no loop, and takes minutes for more.
 _UNCOMPILED = 6_000_000
-_IN_MEMORY = 12_000_000  # of groups of few rows its state store holds no more in four gigabytes
+_IN_MEMORY = 3_000_000  # where groups have few rows: of twice as many its state store slows down
 
 
 @dataclass(frozen=True)
