@@ -220,11 +220,13 @@ class Backlog:
         self._look()
         return not self._waits.is_within(self._most)
 
-    def rows_at_once(self) -> int:
-        """How many rows the next commit should have."""
+    def is_enough(self, rows: int) -> bool:
+        """Whether so many rows are as many as the next commit should have."""
+        if rows <= self._most.rows // AT_ONCE:
+            return False
         if self._pace_s is not None:
             self._look()  # also where little waits: who takes all at once may have more
-        return self._most.rows // AT_ONCE
+        return rows > self._most.rows // AT_ONCE
 
     @property
     def _taken(self) -> Amount:

@@ -13,7 +13,6 @@ to hand checkpoints to, which is why the simulator can run exactly this code.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -433,10 +432,11 @@ class Vertex:
             return settings.step_rows_max
         return self._stride.rows()
 
-    def _rows_at_once(self) -> int:
-        """How many rows those behind this vertex should be given with one commit."""
-        backlogs = [each.backlog for each in self._parts.written if each.backlog is not None]
-        return min((each.rows_at_once() for each in backlogs), default=sys.maxsize)
+    def _has_enough(self) -> bool:
+        """Whether those behind this vertex should be given with one commit what has been made."""
+        rows = self._rows_made - self._rows_committed
+        backlogs = (output.backlog for output in self._parts.written)
+        return any(each.is_enough(rows) for each in backlogs if each is not None)
 
     def _do_what_is_due(self, now_us: int) -> bool:
         """What operators have to do by the clock, behind the rows that came by then."""
@@ -610,10 +610,7 @@ class Vertex:
             return True
         if self._parts.trigger_us is not None:
             return False
-        if (
-            self._parts.is_portioned
-            or self._rows_made - self._rows_committed > self._rows_at_once()
-        ):
+        if self._parts.is_portioned or self._has_enough():
             return True
         return self._parts.input.has_paused() and now_s >= self._committed_s + COMMIT_GAP_S
 

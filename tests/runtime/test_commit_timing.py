@@ -293,11 +293,14 @@ def test_a_fast_reader_soon_gets_much(unit: Amount) -> None:
 
 def test_a_commit_is_a_part_of_what_may_wait() -> None:
     reader = Reader(Amount(1, SMALL_ROWS // 4))
-    assert reader.backlog.rows_at_once() == SMALL_ROWS // AT_ONCE
+    little = SMALL_ROWS // AT_ONCE
+    assert reader.backlog.is_enough(little + 1)
+    assert not reader.backlog.is_enough(little)
     for _ in range(50):
         waiting = reader.units_waiting(take=30)
     may_wait = (waiting - 1) * SMALL_ROWS // 4
-    assert SMALL_ROWS < AT_ONCE * reader.backlog.rows_at_once() <= may_wait + SMALL_ROWS
+    assert not reader.backlog.is_enough(little + 1)
+    assert reader.backlog.is_enough((may_wait + SMALL_ROWS) // AT_ONCE + 1)
 
 
 def test_little_is_given_to_anyone_and_remembered_in_few_pieces() -> None:
