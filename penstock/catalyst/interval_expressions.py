@@ -30,11 +30,7 @@ _MICROSECOND = literal(Decimal("0.000001"), decimal_type(6, 6))
 
 def micros_of(interval: Expression) -> Expression:
     """The microseconds of an interval."""
-    if isinstance(interval, Literal):
-        return literal(interval.value, BIGINT)
-    if isinstance(interval, Call) and interval.function == "interval_of_micros":
-        return interval.args[0]
-    return call("interval_micros", interval)
+    return _number_of(interval, "micros", BIGINT)
 
 
 def interval_of(micros: Expression, data_type: DataType) -> Expression:
@@ -44,11 +40,15 @@ def interval_of(micros: Expression, data_type: DataType) -> Expression:
 
 def months_of(interval: Expression) -> Expression:
     """The months of an interval of years and months."""
+    return _number_of(interval, "months", INT)
+
+
+def _number_of(interval: Expression, unit: str, data_type: DataType) -> Expression:
     if isinstance(interval, Literal):
-        return literal(interval.value, INT)
-    if isinstance(interval, Call) and interval.function == "interval_of_months":
+        return literal(interval.value, data_type)
+    if isinstance(interval, Call) and interval.function == f"interval_of_{unit}":
         return interval.args[0]
-    return call("interval_months", interval)
+    return call(f"interval_{unit}", interval)
 
 
 def whole(number: Expression) -> Expression:

@@ -36,7 +36,7 @@ _CODECS = {
 DICTIONARY_BYTES_MAX = 1 << 20  # of a column: Arrow goes on without one that gets larger
 SAMPLE_ROWS = 1 << 13
 TAIL_BYTES = 8  # of a Parquet file: how long its footer is, and the magic
-_FILE_OF_SLOT = re.compile(r"\.([A-Za-z0-9_.]+)-([0-9]{1,19})-([0-9a-f]{16})-([^/]+)\.rows")
+_FILE_OF_SLOT = re.compile(r"\.([A-Za-z0-9_.]+)-([0-9]{1,19})-([0-9a-f]{16})-([A-Za-z0-9-]+)\.rows")
 
 # A record that has this schema stands for rows that are in a file.
 _NAMED = pa.schema(
